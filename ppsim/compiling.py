@@ -1,0 +1,45 @@
+"""One source for the hot loops: plain Python for small work, compiled by numba where that pays for its import."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Engine = Literal["auto", "plain", "compiled"]
+
+WORTH_COMPILING = 20_000
+"""Loop iterations from which importing numba (about 0.4 s) costs less than running the loop in plain Python."""
+
+
+@cache
+def _compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    import numba
+
+    compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(kernel)
+    return compiled
+
+
+def run_kernel(
+    kernel: Callable[..., Any],
+    *,
+    inputs: Sequence[Any],
+    outputs: Sequence[NDArray[Any]] = (),
+    size: int,
+    engine: Engine = "auto",
+) -> Any:
+    """Return `kernel(*inputs, *outputs)`, a function over arrays that fills its outputs in place.
+
+    "auto" compiles from `WORTH_COMPILING` iterations on, and whenever numba is imported already. Plain and
+    compiled give the same bits: a kernel adds and compares, in one order.
+    """
+    if engine == "compiled" or (engine == "auto" and (size >= WORTH_COMPILING or "numba" in sys.modules)):
+        return _compiled(kernel)(*inputs, *outputs)
+    as_lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in inputs]
+    filled = [array.tolist() for array in outputs]  # plain Python is several times faster on lists
+    result = kernel(*as_lists, *filled)
+    for array, values in zip(outputs, filled, strict=True):
+        array[:] = values
+    return result

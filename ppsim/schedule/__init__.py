@@ -1,0 +1,1 @@
+"""The schedule table: its file format, placements, generators, checker and lowering."""

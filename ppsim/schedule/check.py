@@ -1,0 +1,257 @@
+"""Is this table complete, ordered and free of deadlock? Else: which actions, and why.
+
+`validate` is what every use of a table goes through; `check` is the full report a person asks for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.errors import Deadlock, ScheduleError
+from ppsim.schedule.dependencies import dependencies, index_of
+from ppsim.schedule.explain_cycle import lines_around
+from ppsim.schedule.graph import CHANNELS, Channel, Communication, build_graph
+from ppsim.schedule.lowering import RECEIVES, Receives
+from ppsim.schedule.placement import style_of
+from ppsim.schedule.table import NONE, Op, Schedule
+
+_MOST_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing a check found: `rule` names it, `message` is a sentence about the actions concerned."""
+
+    severity: Literal["error", "warning"]
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a table runs under one way of communicating; `reason` says why not and is empty where it does."""
+
+    communication: Communication
+    channel: Channel
+    receives: Receives
+    outcome: Literal["runs", "deadlock", "misordered"]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a check found, and under which channels and receives the table runs (empty after an error)."""
+
+    findings: list[Finding] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[Finding]:
+        """The findings because of which the table is not simulated."""
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+
+def validate(schedule: Schedule) -> None:
+    """Raise `ScheduleError` with the first broken rule of a table, naming the actions and their rows.
+
+    Covers what makes a table a schedule: placement, ids, completeness, order on each rank. Waits across ranks
+    are `build_graph`'s to refuse. Linear in the number of actions.
+    """
+    for finding in _broken_rules(schedule):
+        raise ScheduleError(finding.message)
+
+
+def check(schedule: Schedule) -> CheckReport:
+    """Return all that can be said of a table without costs: broken rules, warnings, and where it deadlocks.
+
+    A table with an error gets no verdicts; one that deadlocks even on an ideal network has that as its error.
+    """
+    findings = list(_broken_rules(schedule))
+    if findings:
+        return CheckReport(findings)
+    try:
+        build_graph(schedule)
+    except ScheduleError as error:
+        rule = "deadlock" if isinstance(error, Deadlock) else "messages"
+        return CheckReport([Finding("error", rule, str(error))])
+    findings = list(_warnings(schedule))
+    # A table that spells out its receives has one place for them.
+    places: list[Receives] = ["torch"] if schedule.has_communication else list(RECEIVES)
+    verdicts = [
+        *(_verdict(schedule, "overlap", channel, receives)
+          for receives in places for channel in CHANNELS if channel != "ideal"),
+        *(_verdict(schedule, "blocking", "ideal", receives) for receives in places),
+    ]  # fmt: skip
+    return CheckReport(findings, verdicts)
+
+
+def _verdict(schedule: Schedule, communication: Communication, channel: Channel, receives: Receives) -> Verdict:
+    try:
+        build_graph(schedule, communication=communication, channel=channel, receives=receives)
+    except Deadlock as error:
+        return Verdict(communication, channel, receives, "deadlock", str(error))
+    except ScheduleError as error:
+        return Verdict(communication, channel, receives, "misordered", str(error))
+    return Verdict(communication, channel, receives, "runs")
+
+
+# --- rules, in the order in which they make sense of each other ---
+
+
+def _broken_rules(schedule: Schedule) -> Iterator[Finding]:
+    """Yield the first few breaches of the first rule that is broken: later rules assume that earlier ones hold."""
+    compute = schedule.compute_only()
+    for rule, finder in (
+        ("placement", _misplaced_stages), ("microbatch-ids", _odd_microbatches), ("complete", _incomplete),
+        ("order", _misordered), ("loss-order", _loss_order), ("fused", _odd_fusions),
+    ):  # fmt: skip
+        messages = list(islice(finder(compute), _MOST_SHOWN))
+        yield from (Finding("error", rule, message) for message in messages)
+        if messages:
+            return
+
+
+def _misplaced_stages(compute: Schedule) -> Iterator[str]:
+    if not len(compute):
+        yield "the table has no F, B, I or W"
+        return
+    for idle in np.flatnonzero(np.diff(compute.rank_offsets) == 0):
+        yield f"rank {idle} has no action; every rank needs a stage"
+    for entry in np.flatnonzero(compute.rank != compute.stage_to_rank[compute.stage]):
+        stage, rank = int(compute.stage[entry]), int(compute.rank[entry])
+        yield (
+            f"stage {stage} is on rank {compute.stage_to_rank[stage]} and, with {compute[int(entry)]}, on rank "
+            f"{rank}; a stage lives on one rank"
+        )
+        return
+    missing = np.flatnonzero(np.bincount(compute.stage, minlength=compute.num_stages) == 0)
+    if len(missing):
+        yield (
+            f"stage {missing[0]} is on no rank; with {compute.num_stages - 1} as the largest, stages must be "
+            f"0 … {compute.num_stages - 1}"
+        )
+
+
+def _odd_microbatches(compute: Schedule) -> Iterator[str]:
+    used = np.bincount(compute.microbatch, minlength=compute.num_microbatches) > 0
+    if not used.all():
+        missing = int(np.argmin(used))
+        yield (
+            f"microbatch {missing} occurs nowhere; with {len(used) - 1} as the largest, microbatches must be "
+            f"numbered 0 … {len(used) - 1}"
+        )
+
+
+def _incomplete(compute: Schedule) -> Iterator[str]:
+    # A table that names few of very many stages and microbatches is not worth an array of all of them.
+    num_pairs = compute.num_stages * compute.num_microbatches
+    if num_pairs > len(compute):
+        yield (
+            f"{compute.num_stages} stages and {compute.num_microbatches} microbatches need at least "
+            f"{2 * num_pairs} actions, the table has {len(compute)}"
+        )
+        return
+    key = compute.stage.astype(np.int64) * compute.num_microbatches + compute.microbatch
+    count = {op: np.bincount(key[compute.op == op], minlength=num_pairs) for op in (Op.F, Op.B, Op.I, Op.W)}
+
+    def name(pair: int, op: Op) -> str:
+        return f"{pair // compute.num_microbatches}{op.name}{pair % compute.num_microbatches}"
+
+    for op in (Op.F, Op.B, Op.I, Op.W):
+        for pair in np.flatnonzero(count[op] > 1).tolist():
+            entries = np.flatnonzero((compute.op == op) & (key == pair)).tolist()
+            yield f"{name(pair, op)} runs {len(entries)} times\n" + lines_around(compute, entries)
+    for pair in np.flatnonzero(count[Op.F] == 0).tolist():
+        yield f"{name(pair, Op.F)} is missing; {_row_of(compute, pair)}"
+    both = (count[Op.B] > 0) & ((count[Op.I] > 0) | (count[Op.W] > 0))
+    for pair in np.flatnonzero(both).tolist():
+        other = Op.I if count[Op.I][pair] else Op.W
+        yield f"{name(pair, Op.B)} and {name(pair, other)} both run; a backward is either B, or I and W"
+    neither = (count[Op.B] + count[Op.I] + count[Op.W]) == 0
+    for pair in np.flatnonzero(neither).tolist():
+        split = f"{name(pair, Op.I)} and {name(pair, Op.W)}"
+        yield f"{name(pair, Op.B)} is missing (or {split}); {_row_of(compute, pair)}"
+    for has, lacks in ((Op.I, Op.W), (Op.W, Op.I)):
+        for pair in np.flatnonzero((count[has] > 0) & (count[lacks] == 0) & ~both).tolist():
+            entry = int(np.flatnonzero((compute.op == has) & (key == pair))[0])
+            yield (f"{name(pair, lacks)} is missing; {name(pair, has)} needs it\n" + lines_around(compute, [entry]))
+
+
+def _row_of(compute: Schedule, pair: int) -> str:
+    stage = pair // compute.num_microbatches
+    return f"stage {stage} is on rank {compute.stage_to_rank[stage]}"
+
+
+def _misordered(compute: Schedule) -> Iterator[str]:
+    """What an action waits for on its own rank must stand before it."""
+    needs = dependencies(compute)
+    entries = np.arange(len(compute))
+    for needed in (needs.own, needs.neighbour):
+        on_rank = (needed != NONE) & (compute.rank[needed] == compute.rank)
+        for entry in np.flatnonzero(on_rank & (needed > entries)).tolist():
+            yield (
+                f"rank {compute.rank[entry]} runs {compute[entry]} before {compute[int(needed[entry])]}, which it "
+                f"needs\n" + lines_around(compute, [entry, int(needed[entry])])
+            )
+
+
+def _loss_order(compute: Schedule) -> Iterator[str]:
+    """torch keeps losses in the order in which the last stage forwards, and takes them back by number."""
+    forwards = index_of(compute, (Op.F,))[-1]
+    late = np.flatnonzero(np.diff(forwards) < 0)
+    if len(late):
+        microbatch = int(late[0])
+        entries = [int(forwards[microbatch + 1]), int(forwards[microbatch])]
+        yield (
+            f"the last stage forwards microbatch {microbatch + 1} before {microbatch}; torch would take one's loss "
+            f"for the other's and train on wrong gradients\n" + lines_around(compute, entries)
+        )
+
+
+def _odd_fusions(compute: Schedule) -> Iterator[str]:
+    """torch places a fused cell when all its inputs are known, so that one part cannot feed another."""
+    fused = compute.fused
+    if not np.any(fused != NONE):
+        return
+    needed = dependencies(compute).neighbour
+    inside: NDArray[np.bool_] = (needed != NONE) & (fused != NONE) & (fused[needed] == fused)
+    for entry in np.flatnonzero(inside).tolist():
+        yield (
+            f"{compute[entry]} is fused with {compute[int(needed[entry])]}, whose result it needs\n"
+            + lines_around(compute, [entry, int(needed[entry])])
+        )
+
+
+def _warnings(schedule: Schedule) -> Iterator[Finding]:
+    compute = schedule.compute_only()
+    if schedule.splits_backward:
+        yield Finding(
+            "warning", "torch-2.13",
+            "I and W need torch 2.13 or newer: before it, the split backward gives wrong gradients for a weight "
+            "used twice in a stage",
+        )  # fmt: skip
+        if np.any((compute.op == Op.I) & (compute.stage == 0)):
+            yield Finding(
+                "warning", "first-stage-split",
+                "stage 0 splits its backward, but has no input to differentiate: torch runs nothing in its I and "
+                "the whole backward in its W",
+            )  # fmt: skip
+    style = style_of(compute.stage_to_rank.tolist(), compute.num_ranks)
+    if style == "custom":
+        yield Finding(
+            "warning", "placement-style",
+            "the placement is neither looped nor a V; torchtitan builds only those",
+        )  # fmt: skip
+    if schedule.has_communication:
+        reduced = set(schedule.stage[schedule.op == Op.REDUCE_GRAD].tolist())
+        for stage in range(schedule.num_stages):
+            if stage not in reduced:
+                yield Finding(
+                    "warning", "reduce-grad",
+                    f"stage {stage} has no REDUCE_GRAD; torch would leave its gradients "
+                    f"{schedule.num_microbatches} times too large",
+                )  # fmt: skip

@@ -1,0 +1,75 @@
+"""A cycle of waits as a sentence, with the lines of the table around it."""
+
+from typing import TYPE_CHECKING
+
+from ppsim.schedule.table import Schedule
+
+if TYPE_CHECKING:
+    from ppsim.schedule.graph import EventGraph
+
+_AROUND = 3  # cells shown on either side of a waiting action
+
+
+def explain_cycle(graph: "EventGraph", cycle: list[int]) -> str:
+    """Return who waits for whom, for nodes of which each waits for the next and the last for the first."""
+    waits = list(zip(cycle, cycle[1:] + cycle[:1], strict=True))
+    sentences = [sentence for node, cause in waits if (sentence := _sentence(graph, node, cause))]
+    waiting = {
+        node if node < graph.num_actions else int(graph.source[node - graph.num_actions])
+        for node, cause in waits
+        if _sentence(graph, node, cause)
+    }
+    return "deadlock: " + "; ".join(sentences) + "\n" + lines_around(graph.schedule, sorted(waiting))
+
+
+def _sentence(graph: "EventGraph", node: int, cause: int) -> str | None:
+    table, num_actions = graph.schedule, graph.num_actions
+
+    def rank(action: int) -> int:
+        return int(table.rank[action])
+
+    def transfer(node: int) -> tuple[int, int]:
+        return int(graph.source[node - num_actions]), int(graph.target[node - num_actions])
+
+    if node < num_actions:
+        if cause < num_actions:
+            return None  # the order of the rank's own row
+        source, target = transfer(cause)
+        if target == node:
+            return f"rank {rank(node)} waits at {table[node]} for {table[source]} (rank {rank(source)})"
+        return (
+            f"rank {rank(node)} stands still before {table[node]} until {table[source]} of rank {rank(source)} "
+            f"has reached {table[target]} of rank {rank(target)}"
+        )
+    source, target = transfer(node)
+    route = f"{table[source]} (rank {rank(source)} → {rank(target)})"
+    if cause >= num_actions:
+        first, last = transfer(cause)
+        return f"the transfer of {route} queues behind that of {table[first]} (rank {rank(first)} → {rank(last)})"
+    if rank(cause) == rank(target):
+        return f"rank {rank(target)} posts the receive of {table[source]} only after {table[cause]}"
+    if cause != source:
+        return f"rank {rank(source)} sends {table[source]} only after {table[cause]}"
+    return None
+
+
+def lines_around(table: Schedule, entries: list[int]) -> str:
+    """Return, for each rank that one of `entries` is on, its row around them, those marked by brackets."""
+    lines = []
+    marked = set(entries)
+    for rank in sorted({int(table.rank[entry]) for entry in entries}):
+        begin, end = int(table.rank_offsets[rank]), int(table.rank_offsets[rank + 1])
+        here = [entry for entry in entries if begin <= entry < end]
+        shown = sorted(
+            {near for entry in here for near in range(entry - _AROUND, entry + _AROUND + 1) if begin <= near < end}
+        )
+        cells, last = [], begin - 1
+        for entry in shown:
+            if entry != last + 1:
+                cells.append("…")
+            cells.append(f"[{table[entry]}]" if entry in marked else str(table[entry]) or "·")
+            last = entry
+        if last != end - 1:
+            cells.append("…")
+        lines.append(f"  rank {rank}: " + " ".join(cells))
+    return "\n".join(lines)

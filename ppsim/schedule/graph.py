@@ -1,0 +1,268 @@
+"""Which event waits for which: a table's actions and transfers as a directed acyclic graph.
+
+Nodes 0 … n−1 are the actions of the compute-only table in table order; the nodes after them are the transfers
+between ranks, in the order of their receiving actions. The graph knows the order of things and no durations:
+the simulator evaluates it for any costs, the checker asks whether it has a cycle.
+
+How transfers wait is set by three choices:
+
+communication
+    "overlap": compute goes on beside transfers; an action waits for its own input only. "blocking": a rank
+    stands still from the posting of its sends and receives until they are done; those between two compute
+    actions are posted together, as Megatron's combined send-receive calls do.
+channel
+    what shares a first-in-first-out queue, at each end of the transfer: see `CHANNELS`. "ideal" has no queues
+    and does not wait for the receive to be posted. Blocking communication has at most one batch under way a
+    rank, so that the channel makes no difference to it.
+receives
+    where the receives stand in each rank's row: see `ppsim.schedule.lowering.RECEIVES`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.compiling import Engine, run_kernel
+from ppsim.errors import Deadlock
+from ppsim.schedule.dependencies import dependencies
+from ppsim.schedule.explain_cycle import explain_cycle
+from ppsim.schedule.lowering import Receives, lower
+from ppsim.schedule.messages import Messages, messages_of
+from ppsim.schedule.table import NONE, Ints, Op, Schedule
+
+Communication = Literal["overlap", "blocking"]
+Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
+
+COMMUNICATIONS: dict[Communication, str] = {
+    "overlap": "compute goes on beside transfers",
+    "blocking": "a rank stands still until its transfers are done",
+}
+CHANNELS: dict[Channel, str] = {
+    "ideal": "no queues: every transfer on its own",
+    "edge": "a queue for each directed pair of ranks (torch's per-edge groups; Megatron per direction and peer)",
+    "pair": "a queue for each pair of ranks, both directions (NCCL, communicators made on first use)",
+    "direction": "a queue a rank for downstream and one for upstream traffic (torch's per-direction groups)",
+    "rank": "one queue for everything of a rank (NCCL, communicator made at start-up)",
+}
+
+
+@dataclass(frozen=True)
+class EventGraph:
+    """The waits of a table, ready to be evaluated.
+
+    `schedule` is the compute-only table; `source` and `target` (int32, one entry a transfer) the action that
+    makes what a transfer carries and the one that takes it. Node j waits for the ends of
+    `waits_for[offsets[j]:offsets[j + 1]]`; of these, a compute action's first is the action before it on its
+    rank. `order` lists the nodes so that each comes after all it waits for.
+    """
+
+    schedule: Schedule
+    source: Ints
+    target: Ints
+    offsets: NDArray[np.int64]
+    waits_for: Ints
+    order: Ints
+
+    @property
+    def num_actions(self) -> int:
+        """The number of compute actions."""
+        return len(self.schedule)
+
+    @property
+    def num_transfers(self) -> int:
+        """The number of transfers between ranks."""
+        return len(self.source)
+
+    @property
+    def num_nodes(self) -> int:
+        """Actions and transfers together."""
+        return self.num_actions + self.num_transfers
+
+
+def build_graph(
+    schedule: Schedule,
+    *,
+    communication: Communication = "overlap",
+    channel: Channel = "ideal",
+    receives: Receives = "torch",
+    engine: Engine = "auto",
+) -> EventGraph:
+    """Return the event graph of a table that has passed `ppsim.schedule.check.validate`.
+
+    A compute+comms table keeps its own sends and receives, and `receives` is ignored. Raises `Deadlock` naming
+    the actions that wait for each other, and `ScheduleError` where sends and receives match out of order.
+    """
+    compute = schedule.compute_only()
+    source, target = transfers_of(compute)
+    is_ideal = channel == "ideal" and communication == "overlap"
+    if schedule.has_communication or not is_ideal:
+        lowered = schedule if schedule.has_communication else lower(compute, receives=receives, engine=engine)
+        messages = messages_of(lowered, compute, source, target)
+        messages.check_order()
+    if is_ideal:
+        waits = _ideal_waits(compute, source, target)
+    elif communication == "blocking":
+        waits = _blocking_waits(compute, messages)
+    else:
+        waits = _queued_waits(compute, messages, channel)
+    graph = EventGraph(
+        schedule=compute, source=source, target=target, offsets=waits[0], waits_for=waits[1],
+        order=np.zeros(len(compute) + len(source), dtype=np.int32),
+    )  # fmt: skip
+    order, cycle = _topological_order(graph, engine)
+    if cycle:
+        raise Deadlock(explain_cycle(graph, cycle))
+    return replace(graph, order=order)
+
+
+def transfers_of(compute: Schedule) -> tuple[Ints, Ints]:
+    """Return, for each transfer between ranks, the action that makes its content and the one that takes it."""
+    needs = dependencies(compute).neighbour
+    target = np.flatnonzero((needs != NONE) & (compute.rank[needs] != compute.rank)).astype(np.int32)
+    return needs[target], target
+
+
+# --- what each node waits for ---
+
+_Waits = tuple[NDArray[np.int64], Ints]
+
+
+def _previous_on_rank(compute: Schedule) -> Ints:
+    previous = np.arange(-1, len(compute) - 1, dtype=np.int32)
+    previous[compute.rank_offsets[:-1][np.diff(compute.rank_offsets) > 0]] = NONE
+    return previous
+
+
+def last_of_cell(compute: Schedule) -> Ints:
+    """Return, for each action, the last action of its cell: a fused cell's results leave when all of it is done."""
+    last = np.arange(len(compute), dtype=np.int32)
+    joined = (compute.fused[1:] != NONE) & (compute.fused[1:] == compute.fused[:-1])
+    for entry in np.flatnonzero(joined)[::-1]:
+        last[entry] = last[entry + 1]
+    return last
+
+
+def _ideal_waits(compute: Schedule, source: Ints, target: Ints) -> _Waits:
+    num_actions, num_transfers = len(compute), len(source)
+    waits = np.full((num_actions + num_transfers, 2), NONE, dtype=np.int32)
+    waits[:num_actions, 0] = _previous_on_rank(compute)
+    waits[target, 1] = np.arange(num_actions, num_actions + num_transfers)
+    waits[num_actions:, 0] = last_of_cell(compute)[source]
+    return _packed(waits)
+
+
+def _queued_waits(compute: Schedule, messages: Messages, channel: Channel) -> _Waits:
+    num_actions, num_transfers = len(compute), len(messages.source)
+    waits = np.full((num_actions + num_transfers, 4), NONE, dtype=np.int32)
+    waits[:num_actions, 0] = _previous_on_rank(compute)
+    waits[messages.target, 1] = np.arange(num_actions, num_actions + num_transfers)
+    waits[num_actions:, 0] = messages.sent_after
+    waits[num_actions:, 1] = messages.received_after
+    for column, ahead in enumerate(_ahead_in_queue(compute, messages, channel), start=2):
+        waits[num_actions:, column] = np.where(ahead == NONE, NONE, num_actions + ahead)
+    return _packed(waits)
+
+
+def _ahead_in_queue(compute: Schedule, messages: Messages, channel: Channel) -> tuple[Ints, Ints]:
+    """The transfer right ahead of each in its queue, at the sender's end and at the receiver's."""
+    sender, receiver = (
+        compute.rank[messages.source].astype(np.int64),
+        compute.rank[messages.target].astype(np.int64),
+    )
+    num_ranks = compute.num_ranks
+    num_transfers = len(sender)
+    if channel == "rank":
+        queue = np.zeros((2, num_transfers), dtype=np.int64)
+    elif channel == "pair":
+        queue = np.stack([receiver, sender])
+    elif channel == "edge":
+        queue = np.stack([2 * receiver, 2 * sender + 1])
+    else:  # downstream is what activations do: towards later stages
+        downstream = (compute.op[messages.source] == Op.F).astype(np.int64)
+        queue = np.stack([downstream, downstream])
+    key = np.concatenate([sender, receiver]) * (2 * num_ranks + 2) + queue.ravel()
+    transfer = np.tile(np.arange(num_transfers, dtype=np.int32), 2)
+
+    in_row_order = np.argsort(np.concatenate([messages.send, messages.receive]), kind="stable")
+    in_row_order = in_row_order[np.argsort(key[in_row_order], kind="stable")]
+    ahead = np.full(2 * num_transfers, NONE, dtype=np.int32)
+    same_queue = key[in_row_order[1:]] == key[in_row_order[:-1]]
+    ahead[in_row_order[1:][same_queue]] = transfer[in_row_order[:-1][same_queue]]
+    return ahead[:num_transfers], ahead[num_transfers:]
+
+
+def _blocking_waits(compute: Schedule, messages: Messages) -> _Waits:
+    """A transfer starts when both ranks have come to it; each rank goes on when its batch of them is done."""
+    num_actions, num_transfers = len(compute), len(messages.source)
+    transfer = np.arange(num_actions, num_actions + num_transfers, dtype=np.int32)
+    previous = _previous_on_rank(compute)
+    waiting, waited_for = [], []
+    for after, rank in (
+        (messages.sent_after, compute.rank[messages.source]),
+        (messages.received_after, compute.rank[messages.target]),
+    ):
+        # The batch behind action k holds up action k+1 of the rank; one before the first action, the first.
+        following = np.where(after == NONE, compute.rank_offsets[rank], after + 1)
+        has_following = following < compute.rank_offsets[rank + 1]
+        waiting += [transfer[after != NONE], following[has_following]]
+        waited_for += [after[after != NONE], transfer[has_following]]
+    waiting.insert(0, np.flatnonzero(previous != NONE))
+    waited_for.insert(0, previous[previous != NONE])
+    node, cause = np.concatenate(waiting), np.concatenate(waited_for).astype(np.int32)
+    by_node = np.argsort(node, kind="stable")
+    counts = np.bincount(node, minlength=num_actions + num_transfers)
+    return np.concatenate(([0], np.cumsum(counts))), cause[by_node]
+
+
+def _packed(waits: Ints) -> _Waits:
+    present = waits != NONE
+    return np.concatenate(([0], np.cumsum(present.sum(axis=1)))), waits[present]
+
+
+# --- order, or the cycle that forbids one ---
+
+
+def _topological_order(graph: EventGraph, engine: Engine) -> tuple[Ints, list[int]]:
+    """Return an order of the nodes, and the nodes of a cycle (each waits for the next) where there is none."""
+    order = np.zeros(graph.num_nodes, dtype=np.int32)
+    stack = np.zeros(graph.num_nodes + 1, dtype=np.int32)
+    cursor, state = graph.offsets[:-1].copy(), np.zeros(graph.num_nodes, dtype=np.int8)
+    depth = run_kernel(
+        _depth_first, inputs=(graph.offsets, graph.waits_for, cursor, state),
+        outputs=(stack, order), size=graph.num_nodes, engine=engine,
+    )  # fmt: skip
+    if depth < 0:
+        return order, []
+    path = stack[: depth + 1].tolist()
+    return order, path[path.index(path[-1]) : -1]
+
+
+def _depth_first(offsets: Any, waits_for: Any, cursor: Any, state: Any, stack: Any, order: Any) -> Any:
+    """Fill `order`, waits first; −1 when done, or the depth of a stack whose last node closes a cycle."""
+    num_ordered = 0
+    for root in range(len(state)):
+        if state[root] != 0:
+            continue
+        state[root] = 1
+        stack[0] = root
+        depth = 0
+        while depth >= 0:
+            node = stack[depth]
+            if cursor[node] < offsets[node + 1]:
+                cause = waits_for[cursor[node]]
+                cursor[node] += 1
+                if state[cause] == 0:
+                    state[cause] = 1
+                    depth += 1
+                    stack[depth] = cause
+                elif state[cause] == 1:
+                    stack[depth + 1] = cause
+                    return depth + 1
+            else:
+                state[node] = 2
+                order[num_ordered] = node
+                num_ordered += 1
+                depth -= 1
+    return -1

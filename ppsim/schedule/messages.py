@@ -1,0 +1,120 @@
+"""The sends and receives of a compute+comms table, matched to the transfers they carry out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.errors import ScheduleError
+from ppsim.schedule.table import NONE, Ints, Op, Schedule
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Where each transfer is sent and received; every array has one entry a transfer.
+
+    `source` and `target` are actions of the compute-only table, `send` and `receive` entries of `lowered`;
+    `sent_after` and `received_after` the compute action that stands before the SEND and RECV on their rank, −1
+    where none does.
+    """
+
+    lowered: Schedule
+    source: Ints
+    target: Ints
+    send: NDArray[np.int64]
+    receive: NDArray[np.int64]
+    sent_after: Ints
+    received_after: Ints
+
+    def check_order(self) -> None:
+        """Raise `ScheduleError` where a pair of ranks sends in one order and receives in another.
+
+        Messages carry no tags that a runtime matches by: the first receive takes what was sent first.
+        """
+        sender, receiver = self.lowered.rank[self.send], self.lowered.rank[self.receive]
+        pair = sender.astype(np.int64) * self.lowered.num_ranks + receiver
+        by_send = np.lexsort((self.send, pair))
+        by_receive = np.lexsort((self.receive, pair))
+        wrong = np.flatnonzero(by_send != by_receive)
+        if len(wrong):
+            sent, taken = int(by_send[wrong[0]]), int(by_receive[wrong[0]])
+            table = self.lowered
+            raise ScheduleError(
+                f"messages match out of order: rank {sender[sent]} sends {table[int(self.send[sent])]} to rank "
+                f"{receiver[sent]} before {table[int(self.send[taken])]}, but rank {receiver[sent]} posts "
+                f"{table[int(self.receive[taken])]} before {table[int(self.receive[sent])]} and would take the "
+                f"one for the other"
+            )
+
+
+def messages_of(lowered: Schedule, compute: Schedule, source: Ints, target: Ints) -> Messages:
+    """Return the messages of `lowered` for the transfers `source` → `target` of its `compute` table.
+
+    Raises `ScheduleError` for a transfer without its SEND or RECV, a doubled or a stray one, one on a rank that
+    does not hold the stage, one sent before it is made or received after it is used.
+    """
+    send = _find(lowered, compute, source, {Op.F: Op.SEND_F, Op.B: Op.SEND_B, Op.I: Op.SEND_B})
+    receive = _find(lowered, compute, target, {Op.F: Op.RECV_F, Op.B: Op.RECV_B, Op.I: Op.RECV_B})
+    _refuse_strays(lowered, np.concatenate([send, receive]))
+
+    is_compute = (lowered.op >= Op.F) & (lowered.op <= Op.W)
+    count = np.cumsum(is_compute)  # compute actions up to and including an entry, over all ranks
+    begins = compute.rank_offsets
+    last_before = (count - 1).astype(np.int32)
+    messages = Messages(
+        lowered=lowered, source=source, target=target, send=send, receive=receive,
+        sent_after=_within_rank(last_before[send], begins[lowered.rank[send]]),
+        received_after=_within_rank(last_before[receive], begins[lowered.rank[receive]]),
+    )  # fmt: skip
+    early = np.flatnonzero(messages.sent_after < source)
+    if len(early):
+        made, sent = compute[int(source[early[0]])], lowered[int(send[early[0]])]
+        raise ScheduleError(f"what {made} makes is sent before it is made: {sent} stands before it")
+    late = np.flatnonzero(messages.received_after >= target)
+    if len(late):
+        used, received = compute[int(target[late[0]])], lowered[int(receive[late[0]])]
+        raise ScheduleError(f"what {used} needs is received after it is used: {received} stands behind it")
+    return messages
+
+
+def _within_rank(entry: Ints, begin: NDArray[np.int64]) -> Ints:
+    return np.where(entry >= begin, entry, NONE).astype(np.int32)
+
+
+def _find(lowered: Schedule, compute: Schedule, actions: Ints, op_of: dict[Op, Op]) -> NDArray[np.int64]:
+    """The entry of the one SEND or RECV that belongs to each of `actions`."""
+    num_keys = compute.num_stages * compute.num_microbatches
+    found = np.full(num_keys * 2, NONE, dtype=np.int64)
+    for is_backward, wanted in enumerate(sorted(set(op_of.values()))):
+        entries = np.flatnonzero(lowered.op == wanted)
+        keys = lowered.stage[entries].astype(np.int64) * compute.num_microbatches + lowered.microbatch[entries]
+        doubled = np.flatnonzero(np.bincount(keys, minlength=1) > 1)
+        if len(doubled):
+            raise ScheduleError(f"{lowered[int(entries[keys == doubled[0]][1])]} stands twice in the table")
+        found[is_backward * num_keys + keys] = entries
+    is_backward_of = (compute.op[actions] != Op.F).astype(np.int64)
+    key = compute.stage[actions].astype(np.int64) * compute.num_microbatches + compute.microbatch[actions]
+    entry: NDArray[np.int64] = found[is_backward_of * num_keys + key]
+    missing = np.flatnonzero(entry == NONE)
+    if len(missing):
+        action, rank = compute[int(actions[missing[0]])], int(compute.rank[actions[missing[0]]])
+        name = f"{action.stage}{op_of[action.op].name}{action.microbatch}"
+        raise ScheduleError(f"{name} is missing: {action} on rank {rank} needs it")
+    misplaced = np.flatnonzero(lowered.rank[entry] != compute.rank[actions])
+    if len(misplaced):
+        where, home = int(entry[misplaced[0]]), int(compute.rank[actions[misplaced[0]]])
+        raise ScheduleError(
+            f"{lowered[where]} stands on rank {int(lowered.rank[where])}, but its stage is on rank {home}"
+        )
+    return entry
+
+
+def _refuse_strays(lowered: Schedule, known: NDArray[np.int64]) -> None:
+    is_message = np.isin(lowered.op, (Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B))
+    is_message[known] = False
+    strays = np.flatnonzero(is_message)
+    if len(strays):
+        stray = int(strays[0])
+        raise ScheduleError(
+            f"{lowered[stray]} on rank {int(lowered.rank[stray])} belongs to no transfer between two ranks"
+        )

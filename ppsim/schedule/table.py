@@ -1,0 +1,290 @@
+"""The schedule table: which actions each rank runs, in which order.
+
+Columns in memory, one entry a cell, ordered by rank. The simulator reads the columns; people iterate and get
+`Action`s. Nothing here knows how long an action takes.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.errors import ScheduleError
+
+Ints: TypeAlias = NDArray[np.int32]
+
+NONE = -1  # no microbatch, no stage, no fused group, no such action
+
+
+class Op(IntEnum):
+    """What an action does; the names are torch.distributed.pipelining's."""
+
+    IDLE = -1
+    F = 0
+    B = 1
+    I = 2
+    W = 3
+    SEND_F = 4
+    RECV_F = 5
+    SEND_B = 6
+    RECV_B = 7
+    UNSHARD = 8
+    RESHARD = 9
+    REDUCE_GRAD = 10
+    WAIT_SEND_F = 11
+    WAIT_SEND_B = 12
+    WAIT_REDUCE_GRAD = 13
+
+    @property
+    def is_compute(self) -> bool:
+        """True for F, B, I and W."""
+        return Op.F <= self <= Op.W
+
+    @property
+    def has_microbatch(self) -> bool:
+        """False for what concerns a whole stage (UNSHARD, RESHARD, REDUCE_GRAD, WAIT_REDUCE_GRAD) and for IDLE."""
+        return self.is_compute or self in (
+            Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B, Op.WAIT_SEND_F, Op.WAIT_SEND_B,
+        )  # fmt: skip
+
+
+class Action(NamedTuple):
+    """One cell, or one member of a fused cell: `str(Action(Op.F, 3, 0))` is `3F0`."""
+
+    op: Op
+    stage: int
+    microbatch: int = NONE
+
+    def __str__(self) -> str:
+        if self.op is Op.IDLE:
+            return ""
+        return f"{self.stage}{self.op.name}{self.microbatch if self.op.has_microbatch else ''}"
+
+
+IDLE = Action(Op.IDLE, NONE)
+
+
+def forward(stage: int, microbatch: int) -> Action:
+    """Return the forward pass of `stage` on `microbatch`."""
+    return Action(Op.F, stage, microbatch)
+
+
+def backward(stage: int, microbatch: int) -> Action:
+    """Return the full backward pass, input and weight gradients together."""
+    return Action(Op.B, stage, microbatch)
+
+
+def backward_input(stage: int, microbatch: int) -> Action:
+    """Return the backward pass for the inputs only, which the stage before waits for."""
+    return Action(Op.I, stage, microbatch)
+
+
+def backward_weight(stage: int, microbatch: int) -> Action:
+    """Return the backward pass for the weights only, which nobody waits for."""
+    return Action(Op.W, stage, microbatch)
+
+
+Cell: TypeAlias = Action | tuple[Action, ...]
+"""An action, or a fused group of actions that leave their results together."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Schedule:
+    """An immutable schedule table of `num_ranks` rows.
+
+    `op` (int8), `stage`, `microbatch` and `fused` (int32) have one entry an action, ordered by rank and, within
+    a rank, by execution order; rank r's actions are `rank_offsets[r]:rank_offsets[r + 1]`. Idle cells are
+    entries too (`Op.IDLE`), so that a table survives a round trip through its file. Entries of one rank that
+    share a `fused` id ≥ 0 form one cell. `stage_to_rank` has one entry a stage.
+
+    Raises `ScheduleError` for columns of different lengths. Whether the table makes sense is asked of
+    `ppsim.schedule.check`, not here: a broken table must be representable to be explained.
+
+    >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]], name="one rank")
+    >>> [str(action) for action in table]
+    ['0F0', '0B0']
+    """
+
+    op: NDArray[np.int8]
+    stage: Ints
+    microbatch: Ints
+    fused: Ints
+    rank_offsets: NDArray[np.int64]
+    stage_to_rank: Ints
+    num_microbatches: int
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        lengths = {len(column) for column in (self.op, self.stage, self.microbatch, self.fused)}
+        if lengths != {int(self.rank_offsets[-1])}:
+            raise ScheduleError(f"the columns of a schedule must have one length, got {sorted(lengths)}")
+        for column in (self.op, self.stage, self.microbatch, self.fused, self.rank_offsets, self.stage_to_rank):
+            column.flags.writeable = False
+
+    @classmethod
+    def from_rows(
+        cls,
+        rows: Iterable[Sequence[Cell]],
+        *,
+        stage_to_rank: Sequence[int] | None = None,
+        num_microbatches: int | None = None,
+        name: str = "",
+    ) -> "Schedule":
+        """Return the table whose r-th row is `rows[r]`, a sequence of actions and of tuples of fused actions.
+
+        Placement and number of microbatches are read off the actions where they are not given: a stage belongs
+        to the first rank that computes it, and microbatches run from 0 to the largest one named.
+        """
+        offsets, actions, fused, num_fused = [0], [], [], 0
+        for row in rows:
+            for cell in row:
+                if isinstance(cell, Action):
+                    actions.append(cell)
+                    fused.append(NONE)
+                else:
+                    actions.extend(cell)
+                    fused.extend([num_fused] * len(cell))
+                    num_fused += 1
+            offsets.append(len(actions))
+        numbers = np.fromiter(chain.from_iterable(actions), dtype=np.int32, count=3 * len(actions))
+        op, stage, microbatch = numbers[0::3].astype(np.int8), numbers[1::3].copy(), numbers[2::3].copy()
+        rank_offsets = np.array(offsets, dtype=np.int64)
+        placement = (
+            _placement_of(op, stage, rank_offsets) if stage_to_rank is None else np.array(stage_to_rank, dtype=np.int32)
+        )
+        if num_microbatches is None:
+            num_microbatches = int(microbatch.max(initial=NONE)) + 1
+        return cls(
+            op=op, stage=stage, microbatch=microbatch, fused=np.array(fused, dtype=np.int32),
+            rank_offsets=rank_offsets, stage_to_rank=placement, num_microbatches=num_microbatches, name=name,
+        )  # fmt: skip
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of pipeline ranks, p."""
+        return len(self.rank_offsets) - 1
+
+    @property
+    def num_stages(self) -> int:
+        """The number of stages, S; p·v where every rank holds v."""
+        return len(self.stage_to_rank)
+
+    @property
+    def num_actions(self) -> int:
+        """The number of entries, idle cells included."""
+        return len(self.op)
+
+    @cached_property
+    def vpp(self) -> int:
+        """The largest number of stages on one rank, v."""
+        placed = self.stage_to_rank[self.stage_to_rank >= 0]
+        return int(np.bincount(placed, minlength=1).max())
+
+    @cached_property
+    def rank(self) -> Ints:
+        """The rank of every entry."""
+        return np.repeat(np.arange(self.num_ranks, dtype=np.int32), np.diff(self.rank_offsets))
+
+    @cached_property
+    def has_communication(self) -> bool:
+        """True for a compute+comms table: it spells out what is sent, received, gathered and reduced."""
+        return bool(np.any(self.op > Op.W))
+
+    @cached_property
+    def splits_backward(self) -> bool:
+        """True where some backward is split into I and W."""
+        return bool(np.any(self.op == Op.W))
+
+    def stages_of(self, rank: int) -> list[int]:
+        """Return the stages that `rank` holds, ascending; a stage's index in this list is its chunk."""
+        return [int(stage) for stage in np.flatnonzero(self.stage_to_rank == rank)]
+
+    def __len__(self) -> int:
+        return self.num_actions
+
+    def __repr__(self) -> str:
+        return (
+            f"Schedule({self.name!r}, pp={self.num_ranks}, vpp={self.vpp}, "
+            f"microbatches={self.num_microbatches}, {self.num_actions} actions)"
+        )
+
+    def __iter__(self) -> Iterator[Action]:
+        ops, stages, microbatches = self.op.tolist(), self.stage.tolist(), self.microbatch.tolist()
+        for op, stage, microbatch in zip(ops, stages, microbatches, strict=True):
+            yield Action(Op(op), stage, microbatch)
+
+    def __getitem__(self, entry: int) -> Action:
+        return Action(Op(int(self.op[entry])), int(self.stage[entry]), int(self.microbatch[entry]))
+
+    def __eq__(self, other: object) -> bool:
+        """Tables are equal when their cells and their placement are; the name is a label."""
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        return self.num_microbatches == other.num_microbatches and all(
+            np.array_equal(a, b)
+            for a, b in (
+                (self.op, other.op), (self.stage, other.stage), (self.microbatch, other.microbatch),
+                (_renumbered(self.fused), _renumbered(other.fused)),
+                (self.rank_offsets, other.rank_offsets), (self.stage_to_rank, other.stage_to_rank),
+            )
+        )  # fmt: skip
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def rows(self) -> list[list[Cell]]:
+        """Return the cells of each rank: an `Action`, or a tuple of the actions fused into one cell."""
+        table: list[list[Cell]] = []
+        actions, fused = list(self), self.fused.tolist()
+        for begin, end in zip(self.rank_offsets[:-1].tolist(), self.rank_offsets[1:].tolist(), strict=True):
+            row: list[Cell] = []
+            entry = begin
+            while entry < end:
+                stop = entry + 1
+                if fused[entry] == NONE:
+                    row.append(actions[entry])
+                else:
+                    while stop < end and fused[stop] == fused[entry]:
+                        stop += 1
+                    row.append(tuple(actions[entry:stop]))
+                entry = stop
+            table.append(row)
+        return table
+
+    def compute_only(self) -> "Schedule":
+        """Return the table without idle cells and communication: F, B, I and W only."""
+        keep = (self.op >= Op.F) & (self.op <= Op.W)
+        return self if keep.all() else self.select(keep)
+
+    def select(self, keep: NDArray[np.bool_]) -> "Schedule":
+        """Return the table of the entries where `keep` (one bool an entry) is true, order and placement kept."""
+        counts = np.concatenate(([0], np.cumsum(keep)))
+        return replace(
+            self, op=self.op[keep], stage=self.stage[keep], microbatch=self.microbatch[keep],
+            fused=self.fused[keep], rank_offsets=counts[self.rank_offsets],
+        )  # fmt: skip
+
+    def named(self, name: str) -> "Schedule":
+        """Return the same table under another name."""
+        return replace(self, name=name)
+
+
+def _placement_of(op: NDArray[np.int8], stage: Ints, rank_offsets: NDArray[np.int64]) -> Ints:
+    """The first rank that computes a stage has it; −1 for a stage that none computes."""
+    placement = np.full(int(stage.max(initial=NONE)) + 1, NONE, dtype=np.int32)
+    for rank in reversed(range(len(rank_offsets) - 1)):
+        here = slice(rank_offsets[rank], rank_offsets[rank + 1])
+        placement[stage[here][(op[here] >= Op.F) & (op[here] <= Op.W)]] = rank
+    return placement
+
+
+def _renumbered(fused: Ints) -> Ints:
+    """Fused ids counted 0, 1, … in order of appearance: two tables may number the same cells differently."""
+    changes = np.flatnonzero(np.diff(fused, prepend=NONE) != 0)
+    ids = np.zeros(len(fused), dtype=np.int32)
+    ids[changes] = 1
+    return np.where(fused >= 0, np.cumsum(ids), NONE).astype(np.int32)

@@ -1,0 +1,96 @@
+"""What each builder lays out, against the papers' words and against stored tables."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppsim import Op, build, check, read_schedule
+from ppsim.errors import ConfigError
+from ppsim.schedule import interleaved
+from ppsim.schedule.catalog import CATALOG
+from ppsim.schedule.interleaved import legal_group_sizes
+from tests.strategies import tables
+
+STORED = sorted(Path(__file__).parents[2].joinpath("schedules").glob("*.csv"))
+
+
+@given(tables(max_ranks=8, max_microbatches=20))
+def test_every_table_of_every_builder_passes_the_checker(table):
+    report = check(table)
+    assert report.errors == []
+    assert {v.outcome for v in report.verdicts if v.receives == "torch" and v.communication == "overlap"} == {
+        "runs"
+    }
+
+
+@given(st.integers(1, 6), st.integers(2, 4), st.integers(1, 20), st.data())
+def test_interleaved_runs_with_every_legal_group_size(p, v, m, data):
+    size = data.draw(st.sampled_from(legal_group_sizes(p, m)))
+    assert check(build("interleaved-1f1b", pp=p, vpp=v, microbatches=m, group_size=size)).errors == []
+
+
+def test_a_group_smaller_than_pp_is_refused_because_it_deadlocks(monkeypatch):
+    with pytest.raises(ConfigError, match=r"smaller than pp=4 \(nearest: 4 or 6\)"):
+        build("interleaved-1f1b", pp=4, vpp=2, microbatches=16, group_size=2)
+    with pytest.raises(ConfigError, match="leaves a last group of 3, smaller than pp=4"):
+        build("interleaved-1f1b", pp=4, vpp=2, microbatches=11, group_size=4)
+    monkeypatch.setattr(interleaved, "why_group_size_fails", lambda *_: None)
+    for m, group_size in ((12, 2), (13, 4)):
+        table = build("interleaved-1f1b", pp=4, vpp=4, microbatches=m, group_size=group_size)
+        assert check(table).errors[0].rule == "deadlock"
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (8, 32), (4, 2)])
+def test_1f1b_warms_up_with_the_ranks_below_and_then_alternates(p, m):
+    for rank, row in enumerate(build("1f1b", pp=p, microbatches=m).rows()):
+        warm_up = min(p - 1 - rank, m)
+        assert [action.op for action in row[:warm_up]] == [Op.F] * warm_up
+        steady = row[warm_up : 2 * m - warm_up]
+        assert [action.op for action in steady] == [Op.F, Op.B] * (len(steady) // 2)
+
+
+def test_zb_h2_warm_up_counts_are_those_of_figure_3():
+    rows = build("zb-h2", pp=4, microbatches=12).rows()
+    assert [next(i for i, a in enumerate(row) if a.op is Op.I) for row in rows] == [7, 5, 3, 1]
+
+
+def test_zbv_warms_up_with_2p_minus_1_forwards_split_as_the_paper_says():
+    p = 4
+    for rank, row in enumerate(build("zbv", pp=p, microbatches=2 * p).rows()):
+        warm_up = row[: 2 * p - 1]
+        assert all(action.op is Op.F for action in warm_up)
+        assert sum(action.stage < p for action in warm_up) == 2 * p - (rank + 1)
+
+
+def test_group_size_m_is_breadth_first():
+    row = build("interleaved-1f1b", pp=2, vpp=2, microbatches=4, group_size=4).rows()[0]
+    assert [str(a) for a in row if a.op is Op.F] == ["0F0", "0F1", "0F2", "0F3", "2F0", "2F1", "2F2", "2F3"]
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_stored_tables_are_what_the_builders_build(path):
+    name, pp, vpp, m = path.stem.rsplit("_", 3)
+    assert read_schedule(path) == build(name, pp=int(pp[2:]), vpp=int(vpp[1:]), microbatches=int(m[1:]))
+
+
+def test_every_schedule_has_a_stored_table():
+    assert {path.stem.rsplit("_", 3)[0] for path in STORED} == set(CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"name": "1f1b", "pp": 0, "microbatches": 4}, "pp must be at least 1: got 0"),
+        ({"name": "1f1b", "pp": 2, "microbatches": 0}, "microbatches must be at least 1: got 0"),
+        ({"name": "1f1b", "pp": 2, "vpp": 2, "microbatches": 4}, r"needs exactly 1 stage a rank: got vpp=2 \(nearest: 1\)"),
+        ({"name": "zbv", "pp": 2, "vpp": 3, "microbatches": 4}, r"needs exactly 2 stages a rank: got vpp=3 \(nearest: 2\)"),
+        ({"name": "interleaved-1f1b", "pp": 2, "vpp": 1, "microbatches": 4}, r"at least 2 stages a rank: got vpp=1"),
+        ({"name": "zb-h3", "pp": 2, "microbatches": 4}, "unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"),
+        ({"name": "zbv", "pp": 2, "microbatches": 4, "group_size": 2}, "group size is for interleaved-1f1b; zbv has none"),
+    ],
+)  # fmt: skip
+def test_what_a_schedule_forbids_is_said_with_the_nearest_fix(arguments, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        build(**arguments)

@@ -1,0 +1,92 @@
+"""The CSV on disk: lossless both ways, and nothing malformed gets in."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppsim import Action, Op, Schedule, read_schedule
+from ppsim.errors import ScheduleError
+from ppsim.schedule.grammar import format_cell, format_table, parse_cell, parse_table
+from ppsim.schedule.lowering import lower
+from ppsim.schedule.table import IDLE
+from tests.strategies import tables
+
+compute = st.builds(Action, st.sampled_from([Op.F, Op.B, Op.I, Op.W]), st.integers(0, 300), st.integers(0, 2000))
+others = st.sampled_from([op for op in Op if op is not Op.IDLE and not op.is_compute])
+communication = st.builds(
+    lambda op, stage, microbatch: Action(op, stage, microbatch if op.has_microbatch else -1),
+    others, st.integers(0, 300), st.integers(0, 2000),
+)  # fmt: skip
+fused = st.lists(compute, min_size=1, max_size=3).map(tuple)
+
+
+@given(st.one_of(compute, communication, fused, st.just(IDLE)))
+def test_every_cell_reads_back_as_itself(cell):
+    assert parse_cell(format_cell(cell)) == cell
+
+
+@given(st.lists(st.lists(st.one_of(compute, fused, st.just(IDLE)), min_size=1, max_size=8), min_size=1, max_size=5))
+def test_a_table_with_fused_and_idle_cells_is_lossless_both_ways(rows):
+    table = Schedule.from_rows(rows)
+    text = format_table(table)
+    assert parse_table(text) == table
+    assert parse_table(text).rows() == rows
+    assert format_table(parse_table(text)) == text
+
+
+@given(tables(max_ranks=4, max_microbatches=6))
+def test_the_compute_and_communication_variant_is_lossless(table):
+    lowered = lower(table)
+    assert parse_table(format_table(lowered)) == lowered
+
+
+def test_blanks_around_a_cell_and_ragged_rows_are_read():
+    table = parse_table("0F0, 0F1 ,,0B0,0B1\r\n 1F0,1B0,1F1,1B1\r\n")
+    assert [str(action) for action in table] == ["0F0", "0F1", "", "0B0", "0B1", "1F0", "1B0", "1F1", "1B1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0F0xyz", "'0F0xyz' is no action"),  # torch reads it as 0F0
+        ("0f0", "'0f0' is no action"),
+        ("F0", "'F0' is no action"),
+        ("0F", "'0F' has no microbatch"),
+        ("0SEND_F", "'0SEND_F' has no microbatch"),
+        ("0UNSHARD3", "'0UNSHARD3' has a microbatch"),
+        ("(0F1;0B0)FUSED", "is no fused action"),
+        ("(0F1;0SEND_F0)OVERLAP_F_B", "only F, B, I and W can be fused"),
+        ("()OVERLAP_F_B", "'' is no action"),
+        ("# my schedule", "'# my schedule' is no action"),
+    ],
+)
+def test_a_malformed_cell_is_named_with_row_column_and_text(text, reason):
+    with pytest.raises(ScheduleError) as error:
+        parse_table(f"0F0,0B0\n1F0,{text},1B0\n")
+    assert "row 2 (rank 1), column 2" in str(error.value)
+    assert reason in str(error.value)
+
+
+def test_all_malformed_cells_are_reported_together():
+    with pytest.raises(ScheduleError) as error:
+        parse_table("x,0F0\n1F0,y\n\n")
+    assert all(
+        place in str(error.value) for place in ("row 1 (rank 0), column 1", "row 2 (rank 1), column 2", "row 3")
+    )
+
+
+def test_a_file_that_is_missing_empty_or_binary_is_refused(tmp_path):
+    with pytest.raises(ScheduleError, match="cannot read"):
+        read_schedule(tmp_path / "none.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(ScheduleError, match="is empty"):
+        read_schedule(tmp_path / "empty.csv")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ScheduleError, match="not a text file"):
+        read_schedule(tmp_path / "binary.csv")
+
+
+def test_a_table_is_immutable():
+    table = parse_table("0F0,0B0\n")
+    with pytest.raises(ValueError, match="read-only"):
+        table.op[0] = 1
