@@ -1,0 +1,1 @@
+"""From shapes and measurements to seconds and bytes per stage."""

@@ -1,0 +1,171 @@
+"""What the simulator eats: seconds and bytes per stage, and how transfers behave."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.errors import ConfigError
+from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, Channel, Communication
+from ppsim.schedule.lowering import RECEIVES, Receives
+
+Floats = NDArray[np.float64]
+Numbers = float | Sequence[float] | Floats
+
+_CHOICES = {"communication": tuple(COMMUNICATIONS), "channel": tuple(CHANNELS), "receives": tuple(RECEIVES)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageCosts:
+    """The costs of one microbatch on each stage, in seconds and bytes.
+
+    Every per-stage field is a number, taken for all stages, or a sequence with one entry a stage;
+    `static_bytes` likewise per rank.
+
+    forward_s, backward_input_s, backward_weight_s
+        F, I and W.
+    backward_s
+        B, the full backward. None: I + W (a measured B is not quite that).
+    activation_bytes, activation_bytes_kept_for_weight
+        What F allocates at its start; what of it stays after I until the end of W (None: all of it). B frees
+        everything at its end.
+    transfer_s
+        The hop between a stage and the next, either way, where they are on different ranks; entry s belongs to
+        the hop between stages s and s+1 (the last is not used).
+    communication, channel, receives
+        How transfers wait: see `ppsim.schedule.graph`.
+    action_overhead_s, hop_overhead_s
+        Host time before every compute action, and latency before every transfer, on top of the costs.
+    static_bytes
+        Per rank: parameters, gradients, optimizer state.
+
+    Raises `ConfigError` for a negative or non-finite number or an unknown choice, all at once.
+
+    >>> costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=[0.5, 0.7])
+    >>> costs.resolved(num_stages=2, num_ranks=2).backward_s
+    array([1.5, 1.7])
+    """
+
+    forward_s: Numbers
+    backward_input_s: Numbers
+    backward_weight_s: Numbers
+    backward_s: Numbers | None = None
+    activation_bytes: Numbers = 0.0
+    activation_bytes_kept_for_weight: Numbers | None = None
+    transfer_s: Numbers = 0.0
+    communication: Communication = "overlap"
+    channel: Channel = "ideal"
+    receives: Receives = "torch"
+    action_overhead_s: float = 0.0
+    hop_overhead_s: float = 0.0
+    static_bytes: Numbers = 0.0
+
+    def __post_init__(self) -> None:
+        problems = [
+            problem
+            for name in (*_PER_STAGE, "static_bytes", "action_overhead_s", "hop_overhead_s")
+            if (problem := _what_is_wrong(name, getattr(self, name)))
+        ]
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                problems.append(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
+        if problems:
+            raise ConfigError("costs are wrong: " + "\n  ".join(problems))
+
+    def resolved(self, *, num_stages: int, num_ranks: int) -> "CostArrays":
+        """Return arrays with one entry a stage (a rank for `static_bytes`), B and what W keeps filled in.
+
+        Raises `ConfigError` naming every field whose length fits neither.
+        """
+        problems: list[str] = []
+
+        def array(name: str, length: int, unit: str) -> Floats:
+            values = np.atleast_1d(np.array(getattr(self, name), dtype=np.float64))
+            if len(values) not in (1, length):
+                problems.append(
+                    f"{name} has {len(values)} entries, but the schedule has {length} {unit}s "
+                    f"(give one number, or one a {unit})"
+                )
+                return np.zeros(length)
+            return np.broadcast_to(values, (length,))
+
+        given = {name: array(name, num_stages, "stage") for name in _PER_STAGE if getattr(self, name) is not None}
+        static_bytes = array("static_bytes", num_ranks, "rank")
+        activation = given["activation_bytes"]
+        kept = given.get("activation_bytes_kept_for_weight", activation)
+        if not problems and np.any(kept > activation):
+            stage = int(np.argmax(kept > activation))
+            problems.append(
+                f"activation_bytes_kept_for_weight is {kept[stage]:g} on stage {stage}, more than the "
+                f"{activation[stage]:g} activation_bytes it is part of"
+            )
+        if problems:
+            raise ConfigError("costs do not match the schedule: " + "\n  ".join(problems))
+        input_s, weight_s = given["backward_input_s"], given["backward_weight_s"]
+        return CostArrays(
+            forward_s=given["forward_s"],
+            backward_s=given.get("backward_s", input_s + weight_s),
+            backward_input_s=input_s,
+            backward_weight_s=weight_s,
+            activation_bytes=activation,
+            kept_bytes=kept,
+            transfer_s=given["transfer_s"],
+            static_bytes=static_bytes,
+        )
+
+    def replace(self, **changes: Any) -> "StageCosts":
+        """Return the same costs with some fields changed."""
+        return replace(self, **changes)
+
+    def with_torch_first_stage(self, *, num_stages: int, num_ranks: int) -> "StageCosts":
+        """Return what torch makes of these costs: on stage 0, I does nothing and W is the whole backward.
+
+        There is no input to differentiate (torch.distributed.pipelining, `backward_one_chunk`); the activation
+        stays whole until the end of W.
+        """
+        costs = self.resolved(num_stages=num_stages, num_ranks=num_ranks)
+        first = np.arange(num_stages) == 0
+        return self.replace(
+            backward_s=costs.backward_s,
+            backward_input_s=np.where(first, 0.0, costs.backward_input_s),
+            backward_weight_s=np.where(first, costs.backward_s, costs.backward_weight_s),
+            activation_bytes_kept_for_weight=np.where(first, costs.activation_bytes, costs.kept_bytes),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CostArrays:
+    """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank."""
+
+    forward_s: Floats
+    backward_s: Floats
+    backward_input_s: Floats
+    backward_weight_s: Floats
+    activation_bytes: Floats
+    kept_bytes: Floats
+    transfer_s: Floats
+    static_bytes: Floats
+
+
+_OPTIONAL = ("backward_s", "activation_bytes_kept_for_weight")
+_PER_STAGE = (
+    "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "activation_bytes",
+    "activation_bytes_kept_for_weight", "transfer_s",
+)  # fmt: skip
+
+
+def _what_is_wrong(name: str, value: Any) -> str | None:
+    if value is None and name in _OPTIONAL:
+        return None
+    try:
+        array = np.atleast_1d(np.array(value, dtype=np.float64))
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim != 1 or not len(array):
+        return f"{name} is {value!r}; give a number or a list of numbers"
+    bad = array[~np.isfinite(array) | (array < 0)]
+    if len(bad):
+        return f"{name} holds {bad[0]:g}; costs are finite and not negative"
+    return None

@@ -1,0 +1,102 @@
+"""Event graph and durations → start and end times: the longest path, in one pass.
+
+With the order of every stream fixed by the table, a node starts when the last node it waits for has ended:
+``start[j] = overhead[j] + max(end[i] for i in waits[j])``. The graph is built once and evaluated for as many
+durations as asked.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.compiling import Engine, run_kernel
+from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.table import NONE, Ints
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Start and end in seconds and the node waited for last (`blocker`, −1: none), one entry a node of a graph.
+
+    `start` comes after the node's overhead.
+    """
+
+    start: Floats
+    end: Floats
+    blocker: Ints
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """When each rank's first action started and its last ended, in arrays of shape [sets of durations, ranks]."""
+
+    first_start: Floats
+    last_end: Floats
+
+    @property
+    def step_time_s(self) -> Floats:
+        """First start to last end over all ranks, one entry a set."""
+        times: Floats = self.last_end.max(axis=1) - self.first_start.min(axis=1)
+        return times
+
+    @property
+    def span_s(self) -> Floats:
+        """The longest rank from its own first start to its own last end, one entry a set."""
+        times: Floats = (self.last_end - self.first_start).max(axis=1)
+        return times
+
+
+def evaluate(graph: EventGraph, duration: Floats, overhead: Floats, *, engine: Engine = "auto") -> Times:
+    """Return the times of every node for one set of durations and overheads, both in seconds, one entry a node.
+
+    Ties between blockers go to the node listed first, which on a rank is the action before. Plain and compiled
+    engines give the same bits.
+    """
+    start, end = np.zeros(graph.num_nodes), np.zeros(graph.num_nodes)
+    blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
+    run_kernel(
+        _longest_path,
+        inputs=(graph.order, graph.offsets, graph.waits_for, duration, overhead),
+        outputs=(start, end, blocker), size=graph.num_nodes, engine=engine,
+    )  # fmt: skip
+    return Times(start, end, blocker)
+
+
+def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats, *, engine: Engine = "auto") -> RankTimes:
+    """Return each rank's first start and last end for many sets of durations on one graph.
+
+    `durations` and `overheads` have shape [sets, nodes]; either may have one set, taken for all.
+    """
+    durations, overheads = np.atleast_2d(durations), np.atleast_2d(overheads)
+    num_sets = max(len(durations), len(overheads))
+    durations = np.broadcast_to(durations, (num_sets, graph.num_nodes))
+    overheads = np.broadcast_to(overheads, (num_sets, graph.num_nodes))
+    begins = graph.schedule.rank_offsets
+    first_start, last_end = np.zeros((num_sets, len(begins) - 1)), np.zeros((num_sets, len(begins) - 1))
+    for k in range(num_sets):
+        times = evaluate(
+            graph, np.ascontiguousarray(durations[k]), np.ascontiguousarray(overheads[k]), engine=engine
+        )
+        first_start[k] = times.start[begins[:-1]]
+        last_end[k] = times.end[begins[1:] - 1]
+    return RankTimes(first_start, last_end)
+
+
+def _longest_path(
+    order: Any, offsets: Any, waits_for: Any, duration: Any, overhead: Any, start: Any, end: Any, blocker: Any
+) -> None:
+    for node in order:
+        ready = 0.0
+        cause = -1
+        for k in range(offsets[node], offsets[node + 1]):
+            candidate = waits_for[k]
+            if cause == -1 or end[candidate] > ready:
+                ready = end[candidate]
+                cause = candidate
+        start[node] = ready + overhead[node]
+        end[node] = start[node] + duration[node]
+        blocker[node] = cause

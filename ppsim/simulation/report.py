@@ -1,0 +1,44 @@
+"""A timeline as numbers: the JSON that `simulate --json` prints, and the pipeline part of `project --json`."""
+
+from typing import Any
+
+from ppsim.costs.stages import StageCosts
+from ppsim.simulation.bounds import lower_bound_s
+from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
+from ppsim.simulation.timeline import Timeline, ratio_idle
+
+
+def report_of(timeline: Timeline, costs: StageCosts) -> dict[str, Any]:
+    """Return step time, span, bubbles, bound, critical path and every rank's figures; the keys carry the units.
+
+    Both bubble ratios, always: by step time where the optimizer waits for all ranks, by span where it does not.
+    """
+    schedule, memory, idle = timeline.schedule, timeline.memory, idle_by_cause_s(timeline)
+    ranks = [
+        {
+            "rank": rank,
+            "busy_s": float(timeline.busy_s[rank]),
+            "idle_s": timeline.step_time_s - float(timeline.busy_s[rank]),
+            "bubble_ratio": ratio_idle(float(timeline.busy_s[rank]), timeline.step_time_s),
+            "peak_activation_bytes": float(memory.peak_activation_bytes[rank]),
+            "peak_bytes": float(memory.peak_bytes[rank]),
+            "peak_at": timeline.name_of(int(memory.peak_at[rank])),
+            "idle_by_cause_s": {cause: float(idle[cause][rank]) for cause in CAUSES},
+        }
+        for rank in range(schedule.num_ranks)
+    ]
+    path = critical_path(timeline)
+    return {
+        "schedule": schedule.name,
+        "pp": schedule.num_ranks,
+        "vpp": schedule.vpp,
+        "microbatches": schedule.num_microbatches,
+        "num_actions": timeline.num_actions,
+        "step_time_s": timeline.step_time_s,
+        "span_s": timeline.span_s,
+        "bubble_ratio": timeline.bubble_ratio,
+        "span_bubble_ratio": timeline.span_bubble_ratio,
+        "lower_bound_s": lower_bound_s(schedule, costs),
+        "ranks": ranks,
+        "critical_path": [timeline.name_of(node) for node in path.tolist() if node < timeline.num_actions],
+    }

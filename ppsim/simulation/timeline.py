@@ -1,0 +1,133 @@
+"""Who did what when: one type for simulated and for measured steps, and every metric on it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ppsim.costs.stages import CostArrays
+from ppsim.schedule.graph import EventGraph, last_of_cell
+from ppsim.schedule.table import NONE, Action, Ints, Op, Schedule
+from ppsim.simulation.engine import Floats
+from ppsim.simulation.memory import Memory, memory_of
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Start and end of every action and transfer of a step, in seconds from the first start.
+
+    Arrays have one entry a node of `graph`: the compute actions in table order, then the transfers. `blocker`
+    is the node whose end fixed the start (−1: none); critical path and idle causes follow from it. A measured
+    timeline has the ends of transfers that somebody waited for; the others are as the runtime posted them.
+    """
+
+    graph: EventGraph
+    start: Floats
+    end: Floats
+    blocker: Ints
+    costs: CostArrays
+    origin: Literal["simulated", "measured"] = "simulated"
+
+    @property
+    def schedule(self) -> Schedule:
+        """The compute-only table."""
+        return self.graph.schedule
+
+    @property
+    def num_actions(self) -> int:
+        """The number of compute actions, which come first in every array."""
+        return self.graph.num_actions
+
+    @cached_property
+    def begin_s(self) -> float:
+        """The first start of all."""
+        return float(self.start[: self.num_actions].min())
+
+    @cached_property
+    def step_time_s(self) -> float:
+        """First start to last end over all ranks: what a step takes when its optimizer waits for everyone."""
+        return float(self.end[: self.num_actions].max()) - self.begin_s
+
+    @cached_property
+    def rank_begin_s(self) -> Floats:
+        """Each rank's first start."""
+        return np.minimum.reduceat(self.start[: self.num_actions], self.schedule.rank_offsets[:-1])
+
+    @cached_property
+    def rank_end_s(self) -> Floats:
+        """Each rank's last end."""
+        return np.maximum.reduceat(self.end[: self.num_actions], self.schedule.rank_offsets[:-1])
+
+    @cached_property
+    def span_s(self) -> float:
+        """The longest rank from its own first start to its own last end: the papers' cost without that wait."""
+        return float((self.rank_end_s - self.rank_begin_s).max())
+
+    @cached_property
+    def busy_s(self) -> Floats:
+        """Each rank's compute time."""
+        duration = self.end[: self.num_actions] - self.start[: self.num_actions]
+        return np.add.reduceat(duration, self.schedule.rank_offsets[:-1])
+
+    @property
+    def bubble_ratio(self) -> float:
+        """1 − Σ busy / (p · step time)."""
+        return ratio_idle(float(self.busy_s.mean()), self.step_time_s)
+
+    @property
+    def span_bubble_ratio(self) -> float:
+        """1 − (Σ busy / p) / span."""
+        return ratio_idle(float(self.busy_s.mean()), self.span_s)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes each rank holds, action by action."""
+        return memory_of(self.schedule, self.costs)
+
+    @cached_property
+    def last_end_of_source(self) -> Floats:
+        """Per transfer, when the cell that makes its content ended."""
+        return self.end[last_of_cell(self.schedule)[self.graph.source]]
+
+    def name_of(self, node: int) -> str:
+        """Return `3F0` for an action, `3SEND_F0` for a transfer, by the action that makes its content."""
+        if node < self.num_actions:
+            return str(self.schedule[node])
+        op, stage, microbatch = self.schedule[int(self.graph.source[node - self.num_actions])]
+        return str(Action(Op.SEND_F if op is Op.F else Op.SEND_B, stage, microbatch))
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row a node: what, where, when, and what it waited for last.
+
+        Columns: name, kind (F, B, I, W, SEND_F, SEND_B), rank (the sender's for a transfer), to_rank (−1 for an
+        action), stage, microbatch, start_s, end_s, blocker (a name, or "").
+        """
+        import pandas
+
+        schedule, source, target = self.schedule, self.graph.source, self.graph.target
+        names = [self.name_of(node) for node in range(self.graph.num_nodes)]
+        made_by = np.concatenate([np.arange(self.num_actions), source])
+        kinds = np.array([op.name for op in Op if op is not Op.IDLE])
+        kind = np.concatenate([kinds[schedule.op], np.where(schedule.op[source] == Op.F, "SEND_F", "SEND_B")])
+        return pandas.DataFrame(
+            {
+                "name": names,
+                "kind": kind,
+                "rank": schedule.rank[made_by],
+                "to_rank": np.concatenate([np.full(self.num_actions, NONE), schedule.rank[target]]),
+                "stage": schedule.stage[made_by],
+                "microbatch": schedule.microbatch[made_by],
+                "start_s": self.start,
+                "end_s": self.end,
+                "blocker": [names[node] if node != NONE else "" for node in self.blocker.tolist()],
+            }
+        )
+
+
+def ratio_idle(busy: float, whole: float) -> float:
+    """Return 1 − busy / whole, 0 for nothing at all."""
+    return 1.0 - busy / whole if whole > 0 else 0.0

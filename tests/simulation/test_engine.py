@@ -1,0 +1,100 @@
+"""The engine against an independent longest path, and against itself compiled."""
+
+import networkx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppsim.errors import ScheduleError
+from ppsim.schedule.graph import CHANNELS, build_graph
+from ppsim.schedule.lowering import RECEIVES
+from ppsim.simulation.engine import evaluate, evaluate_many
+from ppsim.simulation.run import durations_s, overheads_s, simulate, simulate_graph
+from tests.strategies import tables_and_costs
+
+ways = st.one_of(
+    st.tuples(st.just("overlap"), st.sampled_from(list(CHANNELS)), st.sampled_from(list(RECEIVES))),
+    st.tuples(st.just("blocking"), st.just("ideal"), st.sampled_from(list(RECEIVES))),
+)
+
+
+def graph_of(table, way):
+    communication, channel, receives = way
+    try:
+        return build_graph(table, communication=communication, channel=channel, receives=receives)
+    except ScheduleError:
+        return None  # a deadlock or misordered messages, which is for the checker's tests
+
+
+def oracle(graph, duration, overhead):
+    """Longest path by networkx: each wait is an edge, weighted with what the waiting node takes."""
+    net = networkx.DiGraph()
+    net.add_nodes_from(range(graph.num_nodes))
+    for node in range(graph.num_nodes):
+        net.add_edge("begin", node, weight=overhead[node] + duration[node])
+        for k in range(graph.offsets[node], graph.offsets[node + 1]):
+            net.add_edge(int(graph.waits_for[k]), node, weight=overhead[node] + duration[node])
+    end = dict.fromkeys(net, 0.0)
+    for node in networkx.topological_sort(net):
+        for _, after, weight in net.out_edges(node, data="weight"):
+            end[after] = max(end[after], end[node] + weight)
+    return np.array([end[node] for node in range(graph.num_nodes)])
+
+
+@given(tables_and_costs(), ways)
+def test_ends_are_the_longest_path_that_networkx_finds(table_and_costs, way):
+    table, costs = table_and_costs
+    graph = graph_of(table, way)
+    if graph is None:
+        return
+    resolved = costs.resolved(num_stages=table.num_stages, num_ranks=table.num_ranks)
+    duration, overhead = durations_s(graph, resolved), overheads_s(graph, costs)
+    assert evaluate(graph, duration, overhead).end == pytest.approx(oracle(graph, duration, overhead), rel=1e-12)
+
+
+@settings(max_examples=30)
+@given(tables_and_costs(), ways)
+def test_plain_and_compiled_engines_give_the_same_bits(table_and_costs, way):
+    table, costs = table_and_costs
+    communication, channel, receives = way
+    costs = costs.replace(communication=communication, channel=channel, receives=receives)
+    try:
+        plain = simulate(table, costs, engine="plain")
+    except ScheduleError as error:
+        with pytest.raises(type(error)) as again:
+            simulate(table, costs, engine="compiled")
+        assert str(again.value) == str(error)
+        return
+    compiled = simulate(table, costs, engine="compiled")
+    for name in ("start", "end", "blocker"):
+        assert getattr(plain, name).tobytes() == getattr(compiled, name).tobytes()
+    assert plain.graph.order.tobytes() == compiled.graph.order.tobytes()
+
+
+@given(tables_and_costs(), st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_many_cost_vectors_on_one_graph_equal_one_at_a_time(table_and_costs, num_sets, seed):
+    table, costs = table_and_costs
+    graph = build_graph(table)
+    resolved = costs.resolved(num_stages=table.num_stages, num_ranks=table.num_ranks)
+    jitter = np.random.default_rng(seed).uniform(0.5, 1.5, (num_sets, graph.num_nodes))
+    durations, overhead = durations_s(graph, resolved) * jitter, overheads_s(graph, costs)
+    many = evaluate_many(graph, durations, overhead)
+    assert many.step_time_s.shape == (num_sets,)
+    for k in range(num_sets):
+        times = evaluate(graph, durations[k], overhead)
+        actions = slice(graph.num_actions)
+        assert many.step_time_s[k] == times.end[actions].max() - times.start[actions].min()
+
+
+@given(tables_and_costs(), ways)
+def test_every_start_is_the_end_of_its_blocker_plus_the_overhead(table_and_costs, way):
+    table, costs = table_and_costs
+    graph = graph_of(table, way)
+    if graph is None:
+        return
+    timeline = simulate_graph(graph, costs)
+    overhead = overheads_s(graph, costs)
+    blocked = timeline.blocker >= 0
+    ready = np.where(blocked, timeline.end[timeline.blocker], 0.0)
+    assert np.array_equal(timeline.start, ready + overhead)
