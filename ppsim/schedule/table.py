@@ -154,9 +154,10 @@ class Schedule:
         numbers = np.fromiter(chain.from_iterable(actions), dtype=np.int32, count=3 * len(actions))
         op, stage, microbatch = numbers[0::3].astype(np.int8), numbers[1::3].copy(), numbers[2::3].copy()
         rank_offsets = np.array(offsets, dtype=np.int64)
-        placement = (
-            _placement_of(op, stage, rank_offsets) if stage_to_rank is None else np.array(stage_to_rank, dtype=np.int32)
-        )
+        if stage_to_rank is None:
+            placement = _placement_of(op, stage, rank_offsets)
+        else:
+            placement = np.array(stage_to_rank, dtype=np.int32)
         if num_microbatches is None:
             num_microbatches = int(microbatch.max(initial=NONE)) + 1
         return cls(
