@@ -5,12 +5,12 @@ def seconds(value: float) -> str:
     """Return a time in the unit that suits it.
 
     >>> seconds(0.0297), seconds(83.2), seconds(2.5e-5), seconds(0.0)
-    ('29.7 ms', '83.2 s', '25 µs', '0 s')
+    ('29.7 ms', '83.2 s', '25.0 µs', '0 s')
     """
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(value) >= size:
-            return f"{_significant(value / size)} {unit}"
-    return "0 s" if value == 0 else f"{_significant(value / 1e-9)} ns"
+            return f"{_fixed(value / size)} {unit}"
+    return "0 s" if value == 0 else f"{_fixed(value / 1e-9)} ns"
 
 
 def size(num_bytes: float) -> str:
@@ -22,7 +22,7 @@ def size(num_bytes: float) -> str:
     for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(num_bytes) >= factor:
             return f"{_fixed(num_bytes / factor)} {unit}"
-    return f"{_significant(num_bytes)} B"
+    return f"{num_bytes:.0f} B"
 
 
 def rate(bytes_per_second: float) -> str:
@@ -61,11 +61,7 @@ def count(value: float) -> str:
     for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= factor:
             return f"{_fixed(value / factor)} {unit}"
-    return _significant(value)
-
-
-def _significant(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:.3g}"
 
 
 def _fixed(value: float) -> str:

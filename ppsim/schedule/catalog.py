@@ -137,7 +137,7 @@ CATALOG: dict[str, Entry] = {
             ),
             peak_activations=Formula("min(p, m)"),
             messages=Formula("p - 1"),
-            source="Qi et al. 2023 (arXiv 2401.10241), §2.1",
+            source="Qi et al. 2024 (arXiv 2401.10241), §2.1",
         ),
         Entry(
             name="zb-h2",
@@ -151,7 +151,7 @@ CATALOG: dict[str, Entry] = {
             ),
             peak_activations=Formula("min(2 * p - 1, m)"),
             messages=Formula("p - 1"),
-            source="Qi et al. 2023 (arXiv 2401.10241), §2.2",
+            source="Qi et al. 2024 (arXiv 2401.10241), §2.2",
         ),
         Entry(
             name="zbv",
@@ -163,7 +163,7 @@ CATALOG: dict[str, Entry] = {
             span_bubble=Formula("0", where="F == I == W and c == 0 and m >= 2 * p - 1"),
             peak_activations=Formula("min(p, m)"),
             messages=Formula("2 * (p - 1)"),
-            source="Qi et al. 2023 (arXiv 2401.10241), §6",
+            source="Qi et al. 2024 (arXiv 2401.10241), §6",
         ),
     )
 }

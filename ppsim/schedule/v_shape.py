@@ -1,6 +1,6 @@
 """ZB-V: two chunks a rank in a V, so that the loss sits on rank 0 and the last forward is the first backward.
 
-Qi et al. 2023 (arXiv 2401.10241), §6 and Figure 9. The paper writes B for what torch and ppsim call I.
+Qi et al. 2024 (arXiv 2401.10241), §6 and Figure 9. The paper writes B for what torch and ppsim call I.
 """
 
 from ppsim.schedule.placement import v_shape

@@ -1,6 +1,6 @@
 """ZB-H1 and ZB-H2: the backward pass split, weight gradients put off to fill the bubble.
 
-Qi et al. 2023 (arXiv 2401.10241), §2.1 and §2.2. The paper writes B for what torch and ppsim call I.
+Qi et al. 2024 (arXiv 2401.10241), §2.1 and §2.2. The paper writes B for what torch and ppsim call I.
 """
 
 from ppsim.schedule.placement import loop

@@ -3,7 +3,7 @@
 import pytest
 
 from ppsim import StageCosts, build, simulate
-from tests.data import read
+from tests.published import read
 
 PAPER = read("zb_paper.csv")
 PRIMUS = read("primus_grid.csv")

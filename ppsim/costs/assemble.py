@@ -1,0 +1,136 @@
+"""Profile + placement + layer split → costs per stage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ppsim.costs.layout import balanced_split, even_split, given_split
+from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
+from ppsim.costs.stages import StageCosts
+from ppsim.schedule.table import Schedule
+from ppsim.units import seconds, size
+
+Split = Literal["auto", "even"] | Sequence[int]
+
+BYTES_PER_PARAMETER = 16
+"""16-bit weight and gradient, float32 master weight and two Adam moments: 2 + 2 + 4 + 4 + 4."""
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """Costs per stage, the layers each stage holds, model FLOPs of a microbatch's forward, and what was assumed."""
+
+    costs: StageCosts
+    split: list[int]
+    forward_flops: float
+    assumptions: list[str] = field(default_factory=list)
+
+
+def assemble(
+    profile: Profile,
+    schedule: Schedule,
+    *,
+    shape: Shape | None = None,
+    num_layers: int | None = None,
+    split: Split = "auto",
+    transfer_s: float | None = None,
+    bytes_per_parameter: float = BYTES_PER_PARAMETER,
+) -> Assembled:
+    """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
+
+    `shape` defaults to the first that the profile holds, `num_layers` to its model's; `split` gives the layers
+    of each stage, or how to find them. Communication is left at its defaults, for the caller to choose. Raises
+    `ConfigError` for a split that does not fit and for components that the profile lacks.
+    """
+    shape = shape or profile.shapes[0]
+    layer, embedding, head = (profile.find(component, shape) for component in ("layer", "embedding", "head"))
+    num_layers = num_layers or profile.model.num_layers
+    num_stages = schedule.num_stages
+    counts = _split(split, num_layers, num_stages, layer, embedding, head)
+
+    def per_stage(value: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        total = np.array(counts) * _number(layer, value)
+        total[0] += _number(embedding, value)
+        total[-1] += _number(head, value)
+        return total
+
+    has_full_backward = all(part.backward_s is not None for part in (layer, embedding, head))
+    parameters = per_stage("parameters")
+    hop_s, hop_assumption = _hop(profile, layer) if transfer_s is None else (transfer_s, "")
+    costs = StageCosts(
+        forward_s=per_stage("forward_s"),
+        backward_input_s=per_stage("backward_input_s"),
+        backward_weight_s=per_stage("backward_weight_s"),
+        backward_s=per_stage("backward_s") if has_full_backward else None,
+        activation_bytes=per_stage("activation_bytes"),
+        activation_bytes_kept_for_weight=per_stage("activation_bytes_kept_for_weight"),
+        transfer_s=hop_s,
+        static_bytes=[
+            bytes_per_parameter * parameters[schedule.stages_of(rank)].sum() for rank in range(schedule.num_ranks)
+        ],
+    )
+    how = {"auto": "balanced by measured F + B", "even": "even"}.get(str(split), "as given")
+    assumptions = [
+        f"costs: profile {profile}",
+        f"shape: {describe(shape)}",
+        f"layers: {num_layers}, split {_short(counts)} ({how}), embedding on stage 0, head and loss on the last",
+        f"static memory: {bytes_per_parameter:g} bytes a parameter, no sharding",
+    ]
+    if hop_assumption:
+        assumptions.append(hop_assumption)
+    return Assembled(costs, counts, float(per_stage("forward_flops").sum()), assumptions)
+
+
+def _split(
+    split: Split, num_layers: int, num_stages: int, layer: Measurement, embedding: Measurement, head: Measurement
+) -> list[int]:
+    if split == "even":
+        return even_split(num_layers, num_stages)
+    if split == "auto":
+        return balanced_split(
+            num_layers, num_stages, layer_s=_work(layer), embedding_s=_work(embedding), head_s=_work(head)
+        )
+    return given_split(split, num_layers, num_stages)
+
+
+def _work(part: Measurement) -> float:
+    backward = part.backward_s or part.backward_input_s
+    weight = 0.0 if part.backward_s else part.backward_weight_s.median
+    return part.forward_s.median + backward.median + weight
+
+
+def _number(part: Measurement, name: str) -> float:
+    value = getattr(part, name)
+    if isinstance(value, Quantity):
+        return value.median
+    return 0.0 if value is None else float(value)
+
+
+def _hop(profile: Profile, layer: Measurement) -> tuple[float, str]:
+    """The measured transfer nearest in size to a layer's output, scaled to it."""
+    if not profile.transfers:
+        return 0.0, "transfers: the profile has none; 0 s assumed (--transfer-ms gives one)"
+    wanted = layer.output_bytes
+    nearest = min(profile.transfers, key=lambda transfer: abs(transfer.bytes - wanted))
+    if nearest.bytes == wanted:
+        text = f"transfers: {seconds(nearest.seconds.median)} a hop of {size(wanted)}, measured"
+        return nearest.seconds.median, text
+    scaled = nearest.seconds.median * wanted / nearest.bytes
+    return scaled, f"transfers: {seconds(scaled)} a hop of {size(wanted)}, scaled from {size(nearest.bytes)}"
+
+
+def _short(counts: list[int]) -> str:
+    """Runs written as 4×2.
+
+    >>> _short([1, 2, 2, 2, 1])
+    '1, 3×2, 1'
+    """
+    runs: list[list[int]] = []
+    for value in counts:
+        if runs and runs[-1][1] == value:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, value])
+    return ", ".join(str(value) if times == 1 else f"{times}×{value}" for times, value in runs)

@@ -1,0 +1,65 @@
+"""Where files come in: pydantic's findings as sentences with key paths, all of them at once."""
+
+import difflib
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ppsim.errors import ConfigError
+
+
+class Strict(BaseModel):
+    """A model of a file: unknown keys, strings for numbers, NaN and infinity are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+OneOrMany = Annotated[
+    list[NonNegative],
+    Field(min_length=1),
+    BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+]
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(model: type[Model], data: Any, source: str) -> Model:
+    """Return `data` as a `model`; raises `ConfigError` naming `source` and every wrong key with its path."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        sentences = [_sentence(model, finding) for finding in error.errors()]
+        raise ConfigError(f"{source} is wrong: " + "\n  ".join(dict.fromkeys(sentences))) from None
+
+
+def _sentence(model: type[BaseModel], finding: Any) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in finding["loc"]).lstrip(".")
+    if finding["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(str(finding["loc"][-1]), _keys_at(model, finding["loc"][:-1]), n=1)
+        return f"{path}: unknown key" + (f" (did you mean {close[0]}?)" if close else "")
+    if finding["type"] == "missing":
+        return f"{path}: missing"
+    got = repr(finding["input"])
+    message = finding["msg"][0].lower() + finding["msg"][1:]
+    return f"{path or 'the whole'}: {message}, got {got if len(got) < 60 else got[:57] + '…'}"
+
+
+def _keys_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    """The keys that the model knows at a path of nested models; none where the path leaves them."""
+    for part in path:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        nested = [a for a in (annotation, *getattr(annotation, "__args__", ())) if _is_model(a)]
+        if not nested:
+            return []
+        model = nested[0]
+    return list(model.model_fields)
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -1,0 +1,74 @@
+"""The `--costs` file: JSON in SI units, one number or one a stage, to and from `StageCosts`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppsim.costs.boundary import NonNegative, OneOrMany, Strict, validated
+from ppsim.costs.stages import StageCosts
+from ppsim.errors import ConfigError
+from ppsim.files import read_json
+from ppsim.schedule.graph import Channel, Communication
+from ppsim.schedule.lowering import Receives
+
+
+class _Link(Strict):
+    latency_s: NonNegative = 0.0
+    bytes: NonNegative
+    bandwidth_bytes_per_s: NonNegative
+
+
+class _Costs(Strict):
+    forward_s: OneOrMany
+    backward_input_s: OneOrMany
+    backward_weight_s: OneOrMany
+    backward_s: OneOrMany | None = None
+    activation_bytes: OneOrMany = [0.0]
+    activation_bytes_kept_for_weight: OneOrMany | None = None
+    transfer_s: OneOrMany = [0.0]
+    communication: Communication = "overlap"
+    channel: Channel = "ideal"
+    receives: Receives = "torch"
+    action_overhead_s: NonNegative = 0.0
+    hop_overhead_s: NonNegative = 0.0
+    static_bytes: OneOrMany = [0.0]
+
+
+class _Overheads(Strict):
+    action_overhead_s: NonNegative
+    hop_overhead_s: NonNegative
+    fitted_on: dict[str, Any] = {}
+
+
+def costs_from(data: Any, source: str = "costs") -> StageCosts:
+    """Return the costs that a parsed JSON object spells out; raises `ConfigError` with every wrong key."""
+    if isinstance(data, dict) and isinstance(data.get("transfer_s"), dict):
+        link = validated(_Link, data["transfer_s"], f"{source}: transfer_s")
+        if link.bandwidth_bytes_per_s == 0:
+            raise ConfigError(f"{source} is wrong: transfer_s.bandwidth_bytes_per_s: must be more than 0")
+        data = data | {"transfer_s": link.latency_s + link.bytes / link.bandwidth_bytes_per_s}
+    return StageCosts(**validated(_Costs, data, source).model_dump())
+
+
+def read_costs(path: str | Path) -> StageCosts:
+    """Read a `--costs` file; raises `ConfigError` naming the file and everything wrong in it."""
+    return costs_from(read_json(path), str(path))
+
+
+def costs_to_json(costs: StageCosts) -> dict[str, Any]:
+    """Return the JSON object of these costs, the inverse of `costs_from`."""
+
+    def plain(value: Any) -> Any:
+        if value is None or isinstance(value, str):
+            return value
+        array = np.atleast_1d(np.asarray(value, dtype=np.float64))
+        return float(array[0]) if len(array) == 1 else array.tolist()
+
+    return {name: plain(getattr(costs, name)) for name in _Costs.model_fields}
+
+
+def read_overheads(path: str | Path) -> dict[str, float]:
+    """Return `action_overhead_s` and `hop_overhead_s` from the file that `compare --fit` wrote."""
+    fitted = validated(_Overheads, read_json(path), str(path))
+    return {"action_overhead_s": fitted.action_overhead_s, "hop_overhead_s": fitted.hop_overhead_s}

@@ -1,0 +1,181 @@
+"""The profile file: what one device takes for one component of a model, and who measured it.
+
+A profile was measured by ppsim's harness or carries its published source; `provenance` says which.
+"""
+
+import difflib
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from ppsim.costs.boundary import Count, NonNegative, Positive, Strict, validated
+from ppsim.errors import ConfigError
+from ppsim.files import read_json
+
+FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
+DEFAULT = "zb-a100-6.2b"
+
+Component = Literal["embedding", "layer", "head", "optimizer"]
+
+
+class Quantity(Strict):
+    """Seconds: the median of the repeats and their quartiles (of a publication: what it gives)."""
+
+    median: NonNegative
+    low: NonNegative
+    high: NonNegative
+
+
+class Device(Strict):
+    """What was measured on; `peak_flops_per_s` is the data sheet's dense peak per dtype."""
+
+    name: str
+    kind: Literal["cuda", "cpu"]
+    memory_bytes: Positive | None = None
+    num_threads: Positive | None = None
+    driver: str | None = None
+    clock_mhz: NonNegative | None = None
+    peak_flops_per_s: dict[str, float] = {}
+
+
+class Provenance(Strict):
+    """Where the numbers come from; a publication is named with its table, a measurement with its software."""
+
+    kind: Literal["measured", "published"]
+    source: str
+    date: str
+    device: Device
+    software: dict[str, str] = {}
+    num_repeats: Count = 0
+    num_warm_up: Count = 0
+    notes: list[str] = []
+
+
+class Model(Strict):
+    """The model whose components were measured."""
+
+    name: str
+    num_layers: Positive
+    hidden_size: Positive
+    num_heads: Positive
+    vocab_size: Positive | None = None
+
+
+class Shape(Strict):
+    """The key of a measurement: how one microbatch is cut and computed."""
+
+    micro_batch: Positive
+    sequence_length: Positive
+    dtype: str
+    tp: Positive = 1
+    cp: Positive = 1
+    ep: Positive = 1
+    recompute: Literal["none", "selective", "full"] = "none"
+
+
+class Measurement(Strict):
+    """The costs of one microbatch through one component.
+
+    `activation_bytes` is what F keeps for the backward, `activation_bytes_kept_for_weight` what of it W needs;
+    `transient_bytes` the most that any pass holds beside it. `forward_flops` counts the model's arithmetic.
+    """
+
+    component: Component
+    shape: Shape
+    forward_s: Quantity
+    backward_s: Quantity | None = None
+    backward_input_s: Quantity
+    backward_weight_s: Quantity
+    activation_bytes: Count
+    activation_bytes_kept_for_weight: Count
+    output_bytes: Count
+    parameters: Count
+    transient_bytes: Count | None = None
+    forward_flops: NonNegative = 0.0
+
+
+class Transfer(Strict):
+    """One message between two neighbouring stages."""
+
+    bytes: Count
+    seconds: Quantity
+
+
+class Profile(Strict):
+    """A measured or published profile; `load_profile` reads one."""
+
+    format: Literal["ppsim-profile/1"]
+    name: str
+    provenance: Provenance
+    model: Model
+    measurements: list[Measurement] = Field(min_length=1)
+    transfers: list[Transfer] = []
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """The shapes that were measured, in file order."""
+        return list(dict.fromkeys(measurement.shape for measurement in self.measurements))
+
+    def find(self, component: Component, shape: Shape) -> Measurement:
+        """Return the measurement of a component at a shape; raises `ConfigError` naming what there is."""
+        for measurement in self.measurements:
+            if measurement.component == component and measurement.shape == shape:
+                return measurement
+        raise ConfigError(f"profile {self.name} has no {component} at {describe(shape)}")
+
+    def shape_at(self, *, micro_batch: int | None = None, sequence_length: int | None = None) -> Shape:
+        """Return the first measured shape with this micro-batch and sequence length, None standing for any."""
+        for shape in self.shapes:
+            if micro_batch in (None, shape.micro_batch) and sequence_length in (None, shape.sequence_length):
+                return shape
+        wanted = ", ".join(
+            f"{name} {value}"
+            for name, value in (("micro-batch", micro_batch), ("sequence length", sequence_length))
+            if value is not None
+        )
+        there = "; ".join(describe(shape) for shape in self.shapes)
+        raise ConfigError(f"profile {self.name} was not measured at {wanted} (there is: {there})")
+
+    def __str__(self) -> str:
+        device = self.provenance.device.name
+        how = "measured on" if self.provenance.kind == "measured" else "published, measured on"
+        return f"{self.name} ({how} {device}; {self.provenance.source})"
+
+
+def describe(shape: Shape) -> str:
+    """Return a shape as people write it.
+
+    >>> describe(Shape(micro_batch=3, sequence_length=1024, dtype="fp16"))
+    'micro-batch 3, sequence length 1024, fp16'
+    """
+    cuts = [f"{name} {getattr(shape, name)}" for name in ("tp", "cp", "ep") if getattr(shape, name) > 1]
+    recompute = [f"recompute {shape.recompute}"] if shape.recompute != "none" else []
+    main = [f"micro-batch {shape.micro_batch}", f"sequence length {shape.sequence_length}", shape.dtype]
+    return ", ".join(main + cuts + recompute)
+
+
+def packaged_profiles() -> dict[str, Path]:
+    """Return the profiles that ship with ppsim, by name."""
+    folder = Path(str(resources.files("ppsim"))) / "profiles"
+    return {path.stem: path for path in sorted(folder.glob("*.json"))}
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """Return a packaged profile by name, or any by the path of its JSON file.
+
+    Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema
+    (with every wrong key).
+    """
+    packaged = packaged_profiles()
+    text = str(name_or_path)
+    if text in packaged:
+        path = packaged[text]
+    elif Path(name_or_path).suffix == ".json":
+        path = Path(name_or_path)
+    else:
+        close = difflib.get_close_matches(text, packaged, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(packaged)}"
+        raise ConfigError(f"unknown profile '{text}': {hint} (or give the path of a .json file)")
+    return validated(Profile, read_json(path), text)

@@ -1,0 +1,80 @@
+"""A timeline on disk: the report with the table, the costs and every time in it, simulated or measured alike."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ppsim.costs.boundary import Strict, validated
+from ppsim.costs.files import costs_from, costs_to_json
+from ppsim.costs.stages import StageCosts
+from ppsim.errors import ConfigError
+from ppsim.files import read_json
+from ppsim.schedule.check import validate
+from ppsim.schedule.grammar import format_table, parse_table
+from ppsim.schedule.graph import build_graph
+from ppsim.simulation.report import report_of
+from ppsim.simulation.timeline import Timeline
+
+FORMAT: Literal["ppsim-timeline/1"] = "ppsim-timeline/1"
+
+
+class _Times(Strict):
+    start_s: list[float]
+    end_s: list[float]
+    blocker: list[int]
+
+
+def timeline_to_json(timeline: Timeline, costs: StageCosts, **more: Any) -> dict[str, Any]:
+    """Return the report of a timeline with what it takes to load it again; `more` is added as it is.
+
+    `table` has one CSV line a rank; `timeline` one entry an action in table order, then one a transfer in the
+    order of the receiving actions, in seconds.
+    """
+    return {
+        "format": FORMAT,
+        "origin": timeline.origin,
+        **report_of(timeline, costs),
+        **more,
+        "costs": costs_to_json(costs),
+        "table": format_table(timeline.schedule).splitlines(),
+        "timeline": {
+            "start_s": timeline.start.tolist(),
+            "end_s": timeline.end.tolist(),
+            "blocker": timeline.blocker.tolist(),
+        },
+    }
+
+
+def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
+    """Return the timeline that a parsed file holds and its costs; raises `ConfigError` naming what is wrong."""
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ConfigError(f"{source} is no timeline: ppsim train and ppsim simulate write one with -o NAME.json")
+    missing = [key for key in ("table", "timeline", "costs", "origin") if key not in data]
+    if missing:
+        raise ConfigError(f"{source} is an incomplete timeline: {', '.join(missing)} missing")
+    costs = costs_from(data["costs"], f"{source}: costs")
+    table = parse_table("\n".join(data["table"]) + "\n", name=str(data.get("schedule", "")), source=source)
+    validate(table)
+    graph = build_graph(table, communication=costs.communication, channel=costs.channel, receives=costs.receives)
+    times = validated(_Times, data["timeline"], f"{source}: timeline")
+    for name in ("start_s", "end_s", "blocker"):
+        if len(getattr(times, name)) != graph.num_nodes:
+            raise ConfigError(
+                f"{source} is wrong: timeline.{name} has {len(getattr(times, name))} entries, the table has "
+                f"{graph.num_actions} actions and {graph.num_transfers} transfers"
+            )
+    timeline = Timeline(
+        graph=graph,
+        start=np.array(times.start_s),
+        end=np.array(times.end_s),
+        blocker=np.array(times.blocker, dtype=np.int32),
+        costs=costs.resolved(num_stages=table.num_stages, num_ranks=table.num_ranks),
+        origin="measured" if data["origin"] == "measured" else "simulated",
+    )
+    return timeline, costs
+
+
+def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
+    """Read the timeline that `ppsim train`, `simulate` or `project` wrote with `-o NAME.json`."""
+    return timeline_from_json(read_json(path), str(path))

@@ -1,0 +1,83 @@
+"""`-o PATH`: the suffix decides what is written, and nothing half-written is left behind."""
+
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ppsim.errors import ConfigError
+from ppsim.files import to_json, write_whole
+from ppsim.simulation.timeline import Timeline
+
+SUFFIXES = {
+    ".html": "interactive timeline",
+    ".svg": "figure",
+    ".pdf": "figure",
+    ".png": "figure",
+    ".json": "report with the timeline",
+    ".csv": "schedule table",
+    ".json.gz": "trace for Perfetto",
+}
+
+
+def suffix_of(path: str) -> str:
+    """Return the suffix that decides; raises `ConfigError` for one that no output has, or a missing folder."""
+    for suffix in sorted(SUFFIXES, key=len, reverse=True):
+        if path.endswith(suffix):
+            break
+    else:
+        raise ConfigError(f"cannot tell what to write to {path}: give it one of {', '.join(SUFFIXES)}")
+    if not Path(path).parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {Path(path).parent}")
+    return suffix
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Raise `ConfigError` for a path that cannot be written by its suffix or folder, before any work is done."""
+    for path in paths:
+        suffix_of(path)
+
+
+def write_outputs(
+    paths: Sequence[str],
+    *,
+    timelines: Sequence[Timeline],
+    titles: Sequence[str],
+    report: Callable[[], dict[str, Any]],
+    memory_limit_bytes: float | None = None,
+    announce: Callable[[str], None] = lambda message: None,
+) -> None:
+    """Write each path by its suffix: pictures and trace of all timelines, the table of the first, the report."""
+    for path in paths:
+        suffix = suffix_of(path)
+        content: str | bytes
+        if suffix == ".html":
+            from ppsim.plot.html import timeline_html
+
+            content = timeline_html(timelines, titles=titles, memory_limit_bytes=memory_limit_bytes)
+        elif suffix in (".svg", ".pdf", ".png"):
+            content = _figure(timelines, titles, suffix)
+        elif suffix == ".json":
+            content = to_json(report())
+        elif suffix == ".csv":
+            from ppsim.schedule.grammar import format_table
+
+            content = format_table(timelines[0].schedule)
+        else:
+            from ppsim.export.trace import chrome_trace
+
+            content = gzip.compress(json.dumps(chrome_trace(timelines, titles)).encode(), mtime=0)
+        write_whole(path, content)
+        announce(f"wrote {path} ({SUFFIXES[suffix]})")
+
+
+def _figure(timelines: Sequence[Timeline], titles: Sequence[str], suffix: str) -> bytes:
+    import tempfile
+
+    from ppsim.plot.figure import save_figure, timeline_figure
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"figure{suffix}"
+        save_figure(timeline_figure(timelines, titles=titles), path)
+        return path.read_bytes()

@@ -1,0 +1,249 @@
+"""One plan → a projection: profile × placement × schedule × runtime."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ppsim.costs.assemble import Assembled, Split, assemble
+from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
+from ppsim.costs.stages import StageCosts
+from ppsim.errors import DoesNotFit, ScheduleError
+from ppsim.schedule.catalog import CATALOG, build, find
+from ppsim.schedule.graph import CHANNELS, Channel
+from ppsim.schedule.lowering import Receives
+from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.report import report_of
+from ppsim.simulation.run import simulate
+from ppsim.simulation.timeline import Timeline
+from ppsim.units import seconds, size
+
+Runtime = Literal["torch", "megatron", "ideal"]
+
+RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
+    "torch": (
+        "pair",
+        "torch.distributed.pipelining: NCCL communicators made on first use; stage 0 splits no backward",
+    ),
+    "megatron": ("edge", "Megatron-LM with overlapped p2p: a queue per direction and peer"),
+    "ideal": ("ideal", "the literature's network: pure latency, nothing shared"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked: one schedule, its shape, and where its costs come from.
+
+    `schedule` None is 1f1b for one stage a rank and interleaved-1f1b for more; `microbatches` None is 4·pp.
+    `channel` and `receives` None take the runtime's. `overheads` are the two constants that
+    `ppsim compare --fit` finds.
+    """
+
+    pp: int
+    vpp: int | None = None
+    schedule: str | None = None
+    microbatches: int | None = None
+    group_size: int | None = None
+    profile: Profile | None = None
+    shape: Shape | None = None
+    num_layers: int | None = None
+    split: Split = "auto"
+    runtime: Runtime = "torch"
+    channel: Channel | None = None
+    receives: Receives = "torch"
+    transfer_s: float | None = None
+    action_overhead_s: float = 0.0
+    hop_overhead_s: float = 0.0
+    memory_limit_bytes: float | None = None
+
+    @property
+    def schedule_name(self) -> str:
+        """The schedule asked for, or the one that fits vpp."""
+        return self.schedule or ("1f1b" if self.vpp in (None, 1) else "interleaved-1f1b")
+
+    @property
+    def num_microbatches(self) -> int:
+        """The number asked for, or four a rank."""
+        return 4 * self.pp if self.microbatches is None else self.microbatches
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What one step takes: the timeline, its report, throughput, and everything that was assumed.
+
+    `other_channels` has the step time under every channel policy, None where the table deadlocks there.
+    `model_flops_utilization` is None where the profile names no peak for its dtype.
+    """
+
+    plan: Plan
+    timeline: Timeline
+    costs: StageCosts
+    report: dict[str, Any]
+    tokens_per_s: float
+    model_flops_utilization: float | None
+    peak_flops_per_s: float | None
+    split: list[int]
+    other_channels: dict[str, float | None]
+    assumptions: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report with throughput, layout, the other channels and the assumptions; keys carry units."""
+        return self.report | {
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_gpu": self.tokens_per_s / self.plan.pp,
+            "model_flops_utilization": self.model_flops_utilization,
+            "peak_flops_per_s": self.peak_flops_per_s,
+            "layers_per_stage": self.split,
+            "step_time_by_channel_s": self.other_channels,
+            "assumptions": self.assumptions,
+        }
+
+
+def project(plan: Plan | None = None, **fields: Any) -> Projection:
+    """Return the projection of a plan, given as a `Plan` or as its fields.
+
+    Raises `ConfigError` for what the schedule or the profile forbids, `Deadlock` where the table cannot run on
+    the runtime's channels, `DoesNotFit` with the rank, its peak and what would fit.
+
+    >>> from ppsim import project
+    >>> project(pp=8, vpp=2).timeline.schedule.name
+    'interleaved-1f1b'
+    """
+    plan = plan or Plan(**fields)
+    profile = plan.profile or load_profile(DEFAULT)
+    schedule = build(
+        plan.schedule_name,
+        pp=plan.pp,
+        vpp=plan.vpp,
+        microbatches=plan.num_microbatches,
+        group_size=plan.group_size,
+    )
+    return project_table(plan, schedule, profile)
+
+
+def project_table(plan: Plan, schedule: Schedule, profile: Profile) -> Projection:
+    """Return the projection of a table of the user's own, at the costs and on the runtime of `plan`."""
+    shape = plan.shape or profile.shapes[0]
+    assembled = assemble(
+        profile,
+        schedule,
+        shape=shape,
+        num_layers=plan.num_layers,
+        split=plan.split,
+        transfer_s=plan.transfer_s,
+    )
+    costs = _for_runtime(plan, schedule, assembled.costs)
+    timeline = simulate(schedule, costs)
+    report = report_of(timeline, costs)
+    if excess := _excess(timeline, plan.memory_limit_bytes):
+        raise DoesNotFit(excess + _what_would_fit(plan))
+
+    step = timeline.step_time_s
+    tokens = schedule.num_microbatches * shape.micro_batch * shape.sequence_length
+    peak = profile.provenance.device.peak_flops_per_s.get(shape.dtype)
+    # A backward is two forwards' worth of model FLOPs, recomputation not counted.
+    model_flops = 3 * assembled.forward_flops * schedule.num_microbatches
+    return Projection(
+        plan=plan,
+        timeline=timeline,
+        costs=costs,
+        report=report,
+        tokens_per_s=tokens / step,
+        model_flops_utilization=model_flops / (step * schedule.num_ranks * peak) if peak else None,
+        peak_flops_per_s=peak,
+        split=assembled.split,
+        other_channels=_by_channel(schedule, costs),
+        assumptions=_assumptions(plan, schedule, assembled, costs),
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every schedule that fits, fastest first, and for the others the sentence that says why they do not."""
+
+    projections: list[Projection]
+    reasons: dict[str, str]
+
+
+def project_all(plan: Plan, names: Sequence[str] = tuple(CATALOG)) -> Comparison:
+    """Return the projections of every schedule for one plan, best first.
+
+    A plan without vpp gives each schedule the fewest stages a rank that it takes. What a schedule forbids, a
+    deadlock and lack of memory are reasons here, not errors; a wrong profile or split still raises.
+    """
+    projections, reasons = [], {}
+    for name in names:
+        vpp = plan.vpp or find(name).stages_per_rank[0]
+        if reason := find(name).why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches):
+            reasons[name] = reason
+            continue
+        group_size = plan.group_size if name == "interleaved-1f1b" else None
+        one = replace(plan, schedule=name, vpp=vpp, group_size=group_size, memory_limit_bytes=None)
+        try:
+            projection = project(one)
+        except ScheduleError as error:
+            reasons[name] = str(error).splitlines()[0]
+            continue
+        if excess := _excess(projection.timeline, plan.memory_limit_bytes):
+            reasons[name] = excess
+        else:
+            projections.append(projection)
+    projections.sort(key=lambda projection: (projection.timeline.step_time_s, projection.plan.schedule_name))
+    return Comparison(projections, reasons)
+
+
+def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCosts:
+    if plan.runtime == "torch":
+        costs = costs.with_torch_first_stage(num_stages=schedule.num_stages, num_ranks=schedule.num_ranks)
+    return costs.replace(
+        channel=plan.channel or RUNTIMES[plan.runtime][0],
+        receives=plan.receives,
+        action_overhead_s=plan.action_overhead_s,
+        hop_overhead_s=plan.hop_overhead_s,
+    )
+
+
+def _by_channel(schedule: Schedule, costs: StageCosts) -> dict[str, float | None]:
+    times: dict[str, float | None] = {}
+    for channel in CHANNELS:
+        try:
+            times[channel] = simulate(schedule, costs.replace(channel=channel)).step_time_s
+        except ScheduleError:
+            times[channel] = None
+    return times
+
+
+def _assumptions(plan: Plan, schedule: Schedule, assembled: Assembled, costs: StageCosts) -> list[str]:
+    lines = list(assembled.assumptions)
+    if plan.microbatches is None:
+        lines.append(f"microbatches: {schedule.num_microbatches} (4 a rank; --microbatches sets it)")
+    lines.append(
+        f"runtime: {plan.runtime} ({RUNTIMES[plan.runtime][1]}); channel {costs.channel}, receives {costs.receives}"
+    )
+    if costs.action_overhead_s == 0 and costs.hop_overhead_s == 0:
+        lines.append("overheads: none (fit them with ppsim compare --fit, give them with --overheads)")
+    else:
+        action, hop = seconds(costs.action_overhead_s), seconds(costs.hop_overhead_s)
+        lines.append(f"overheads: {action} an action, {hop} a hop")
+    lines.append("not in the step time: data-parallel communication, optimizer, gradient norm")
+    return lines
+
+
+def _excess(timeline: Timeline, limit: float | None) -> str | None:
+    """The sentence that says which rank exceeds the limit, or None where all stay below."""
+    peak = timeline.memory.peak_bytes
+    rank = int(peak.argmax())
+    if limit is None or peak[rank] <= limit:
+        return None
+    at = int(timeline.memory.peak_at[rank])
+    ops = timeline.schedule.op[int(timeline.schedule.rank_offsets[rank]) : at + 1]
+    in_flight = int((ops == Op.F).sum() - (ops == Op.B).sum() - (ops == Op.W).sum())
+    return (
+        f"rank {rank} peaks at {size(float(peak[rank]))} > {size(limit)} at {timeline.name_of(at)} "
+        f"({in_flight} forwards in flight)"
+    )
+
+
+def _what_would_fit(plan: Plan) -> str:
+    others = [name for name in CATALOG if name != plan.schedule_name]
+    fitting = [projection.plan.schedule_name for projection in project_all(plan, others).projections]
+    return f"; {' or '.join(fitting)} would fit" if fitting else "; no schedule for this pp and vpp would fit"

@@ -1,0 +1,245 @@
+"""What a terminal shows: tables that fit 100 columns, coloured on a terminal and plain in a pipe."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ppsim.units import count, percent, seconds, size
+
+if TYPE_CHECKING:
+    from ppsim.projection.plan import Comparison, Projection
+    from ppsim.schedule.catalog import Entry
+    from ppsim.schedule.check import CheckReport
+
+_WIDTH = 100
+
+
+class Page:
+    """What a command has to say, collected and then printed without trailing blanks."""
+
+    def __init__(self) -> None:
+        import sys
+
+        from rich.console import Console
+
+        self._console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
+
+    def add(self, *renderables: Any, markup: bool = True) -> None:
+        """Print the renderables, one a line; nothing for an empty line."""
+        import click
+
+        with self._console.capture() as capture:
+            self._console.print(*renderables, markup=markup)
+        click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Any:
+    """Return a table whose first `left` columns are aligned left and the others right; the last may wrap."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, title in enumerate(header):
+        last = index == len(header) - 1
+        made.add_column(title, justify="left" if index < left else "right", no_wrap=not last)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> Any:
+    """Return names and values in two columns."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    made.add_column(no_wrap=True, style="bold")
+    made.add_column()
+    for name, value in rows:
+        made.add_row(name, value)
+    return made
+
+
+def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = ()) -> None:
+    """Print a simulated or measured step: the answer, then where each rank's time and memory go."""
+    out = Page()
+    head = f"{report['schedule'] or 'table'}   pp {report['pp']}   vpp {report['vpp']}   "
+    out.add(f"[bold]{head}{report['microbatches']} microbatches[/bold]")
+    bound = report["lower_bound_s"]
+    gap = report["step_time_s"] / bound - 1 if bound else 0.0
+    out.add(
+        facts(
+            [
+                ("step time", f"{seconds(report['step_time_s'])} (bubble {percent(report['bubble_ratio'])})"),
+                (
+                    "span",
+                    f"{seconds(report['span_s'])} (bubble {percent(report['span_bubble_ratio'])}), "
+                    "if no rank's optimizer waits for another",
+                ),
+                *extra,
+                ("lower bound", f"{seconds(bound)} for any schedule on this placement (gap {percent(gap)})"),
+                ("critical path", _shortened(report["critical_path"])),
+            ]
+        )
+    )
+    out.add()
+    causes = list(report["ranks"][0]["idle_by_cause_s"])
+    titles = {"exposed_communication": "comm", "waiting_compute": "waiting"}
+    out.add(
+        table(
+            [
+                "rank",
+                "busy",
+                "idle",
+                *(titles.get(cause, cause.replace("_", "-")) for cause in causes),
+                "peak",
+                "at",
+            ],
+            [
+                [
+                    str(rank["rank"]),
+                    seconds(rank["busy_s"]),
+                    seconds(rank["idle_s"]),
+                    *(seconds(rank["idle_by_cause_s"][cause]) for cause in causes),
+                    size(rank["peak_bytes"]) if rank["peak_bytes"] else "–",
+                    rank["peak_at"],
+                ]
+                for rank in report["ranks"]
+            ],
+        )
+    )
+
+
+def _shortened(path: Sequence[str]) -> str:
+    shown = list(path) if len(path) <= 9 else [*path[:4], "…", *path[-4:]]
+    return " → ".join(shown) + (f" ({len(path)} actions)" if len(path) > 9 else "")
+
+
+def print_projection(projection: "Projection") -> None:
+    """Print one projection: the answer, the other channels, the assumptions."""
+    out = Page()
+    tokens = projection.tokens_per_s
+    extra = [("throughput", f"{count(tokens)} tokens/s, {count(tokens / projection.plan.pp)} tokens/s/GPU")]
+    if projection.model_flops_utilization is not None and projection.peak_flops_per_s is not None:
+        peak = f"{count(projection.peak_flops_per_s)}FLOP/s"
+        extra.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
+    print_report(projection.report, extra)
+    out.add()
+    others = ", ".join(
+        f"{channel} {'deadlock' if step is None else seconds(step)}"
+        for channel, step in projection.other_channels.items()
+    )
+    out.add(facts([("by channel", others)]))
+    _print_list(out, "assumed", projection.assumptions)
+
+
+def print_comparison(comparison: "Comparison") -> None:
+    """Print every schedule that fits, best first, and why the others do not."""
+    out = Page()
+    if comparison.projections:
+        fastest = comparison.projections[0].timeline.step_time_s
+        out.add(
+            table(
+                ["schedule", "vpp", "step time", "vs best", "bubble", "span bubble", "tokens/s", "peak", "on rank"],
+                [
+                    [
+                        projection.plan.schedule_name,
+                        str(projection.plan.vpp),
+                        seconds(projection.timeline.step_time_s),
+                        f"+{percent(projection.timeline.step_time_s / fastest - 1)}",
+                        percent(projection.timeline.bubble_ratio),
+                        percent(projection.timeline.span_bubble_ratio),
+                        count(projection.tokens_per_s),
+                        size(float(projection.timeline.memory.peak_bytes.max())),
+                        str(int(projection.timeline.memory.peak_bytes.argmax())),
+                    ]
+                    for projection in comparison.projections
+                ],
+            )
+        )
+    if comparison.reasons:
+        out.add()
+        _print_list(out, "not possible", [f"{name}: {reason}" if name not in reason else reason
+                                          for name, reason in comparison.reasons.items()])  # fmt: skip
+    if comparison.projections:
+        _print_list(out, "assumed", comparison.projections[0].assumptions)
+
+
+def _print_list(out: Page, title: str, lines: Sequence[str]) -> None:
+    out.add(facts([(title if index == 0 else "", line) for index, line in enumerate(lines)]))
+
+
+def print_catalog(entries: Sequence["Entry"]) -> None:
+    """Print one line a schedule."""
+    out = Page()
+    rows = []
+    for entry in entries:
+        least, most = entry.stages_per_rank
+        stages = str(least) if least == most else f"≥ {least}"
+        rows.append([entry.name, stages, entry.placement, "I, W" if entry.splits_backward else "B", entry.title])
+    out.add(table(["schedule", "vpp", "placement", "backward", "what it is"], rows, left=5))
+    out.add("\nppsim schedules NAME prints constraints, closed forms and source of one.")
+
+
+def print_entry(entry: "Entry") -> None:
+    """Print one schedule in full."""
+    out = Page()
+    least, most = entry.stages_per_rank
+    stages = f"exactly {least}" if least == most else f"{least} or more"
+
+    def formula(form: Any) -> str:
+        return form.text if form.where == "True" else f"{form.text}   where {form.where}"
+
+    rows = [
+        ("stages a rank", f"{stages}, {'looped' if entry.placement == 'loop' else 'in a V'}"),
+        ("backward", "split into I and W" if entry.splits_backward else "full (B)"),
+        ("microbatches", entry.constraint),
+    ]
+    if entry.bubble:
+        rows.append(("bubble", formula(entry.bubble)))
+    if entry.span_bubble:
+        rows.append(("bubble by span", formula(entry.span_bubble)))
+    rows += [
+        ("peak activations", f"{formula(entry.peak_activations)}   microbatches of a whole rank"),
+        ("messages", f"{formula(entry.messages)}   a microbatch and direction"),
+        ("source", entry.source),
+    ]
+    out.add(f"[bold]{entry.name}[/bold]   {entry.title}")
+    out.add(facts(rows))
+    out.add(
+        "\np ranks, v stages a rank, m microbatches; F, I, W seconds a rank and microbatch (all its stages), "
+        "c seconds a transfer.\nbubble: idle seconds of a step, whose length is m·(F + I + W) + bubble; by span: "
+        "of the longest rank from its own first start to its own last end.",
+    )
+
+
+def print_check(report: "CheckReport", name: str) -> None:
+    """Print what a check found, and the channels and receives under which the table runs."""
+    from rich.text import Text
+
+    out = Page()
+    for finding in report.findings:
+        style = "red" if finding.severity == "error" else "yellow"
+        first, *rest = finding.message.split("\n")
+        out.add(Text.assemble((finding.severity, style), f" ({finding.rule}): {first}"))
+        for line in rest:
+            out.add(Text(line, no_wrap=True))
+    if report.errors:
+        return
+    out.add(f"{name}: complete, ordered, free of circular waits")
+    receives = list(dict.fromkeys(verdict.receives for verdict in report.verdicts))
+    columns = list(dict.fromkeys(_way(verdict) for verdict in report.verdicts))
+    outcome = {(verdict.receives, _way(verdict)): verdict.outcome for verdict in report.verdicts}
+    out.add(
+        table(
+            ["receives", *columns],
+            [[place, *(outcome[place, column] for column in columns)] for place in receives],
+        )
+    )
+    shown: set[str] = set()
+    for verdict in report.verdicts:
+        first = verdict.reason.split("\n")[0]
+        if first and first not in shown and len(shown) < 3:
+            shown.add(first)
+            out.add(f"{_way(verdict)}, receives {verdict.receives}: {first}", markup=False)
+
+
+def _way(verdict: Any) -> str:
+    return "blocking" if verdict.communication == "blocking" else verdict.channel
