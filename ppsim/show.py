@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ppsim.units import count, percent, seconds, size
+from ppsim.units import count, percent, seconds, signed_percent, size
 
 if TYPE_CHECKING:
-    from ppsim.projection.plan import Comparison, Projection
+    from ppsim.projection.plan import Comparison as PlanComparison
+    from ppsim.projection.plan import Projection
     from ppsim.schedule.catalog import Entry
     from ppsim.schedule.check import CheckReport
+    from ppsim.simulation.compare import Comparison, Overheads
 
 _WIDTH = 100
 
@@ -130,7 +132,95 @@ def print_projection(projection: "Projection") -> None:
     _print_list(out, "assumed", projection.assumptions)
 
 
-def print_comparison(comparison: "Comparison") -> None:
+def print_run(report: dict[str, Any], run: dict[str, Any]) -> None:
+    """Print what a training run did: its steps and losses, then the median step as any other."""
+    steps = ", ".join(seconds(step) for step in run["step_times_s"])
+    kind = "emulated" if run["emulated"] else "trained"
+    extra = [
+        (
+            "run",
+            f"{kind} on {run['device']} with torch {run['torch']}; steps took {steps}; the median one is shown",
+        ),
+    ]
+    if not run["emulated"]:
+        extra.append(("loss", " → ".join(f"{loss:.3f}" for loss in run["losses"])))
+    if run["differences"]:
+        found = run["differences"]
+        extra.append(
+            (
+                "against one process",
+                f"loss {found['loss']:.1e}, gradients of {found['num_parameters']} parameters at most "
+                f"{found['gradient']:.1e} apart (relative)",
+            )
+        )
+    print_report(report, extra)
+
+
+def print_measurements(profile: dict[str, Any]) -> None:
+    """Print a measured profile, one line a component."""
+    out = Page()
+    rows = []
+    for part in profile["measurements"]:
+        times = [
+            part[f"{name}_s"]["median"] for name in ("forward", "backward", "backward_input", "backward_weight")
+        ]
+        ratio = (times[2] + times[3]) / times[1] if times[1] else 0.0
+        kept = part["activation_bytes_kept_for_weight"]
+        rows.append(
+            [part["component"], *map(seconds, times), f"{ratio:.2f}", size(part["activation_bytes"]), size(kept)]
+        )
+    out.add(table(["component", "F", "B", "I", "W", "(I+W)/B", "activation", "kept for W"], rows))
+
+
+def print_compare(comparison: "Comparison", fitted: "Overheads | None") -> None:
+    """Print a measured step beside a projected one: signed errors, by step, pass and stage."""
+    out = Page()
+    measured, projected = comparison.measured, comparison.projected
+    out.add(
+        table(
+            ["", "measured", "projected", "error"],
+            [
+                [
+                    "step time",
+                    seconds(measured.step_time_s),
+                    seconds(projected.step_time_s),
+                    signed_percent(comparison.step_error),
+                ],
+                [
+                    "span",
+                    seconds(measured.span_s),
+                    seconds(projected.span_s),
+                    signed_percent(comparison.span_error),
+                ],
+                [
+                    "replay",
+                    seconds(measured.step_time_s),
+                    seconds(comparison.replay_s),
+                    signed_percent(comparison.replay_error),
+                ],
+            ],
+        )
+    )
+    out.add()
+    out.add(
+        table(
+            ["pass", "stage", "measured", "projected", "error"],
+            [
+                [op.op, str(op.stage), seconds(op.measured_s), seconds(op.projected_s), signed_percent(op.error)]
+                for op in comparison.ops
+            ],
+        )
+    )
+    out.add(
+        "\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, each taking"
+    )
+    out.add("what it took from when it could start, through the simulator: what is left is not in the costs.")
+    if fitted:
+        action, hop = seconds(fitted.action_overhead_s), seconds(fitted.hop_overhead_s)
+        out.add(f"\nfitted: {action} an action (of {fitted.num_actions}), {hop} a hop (of {fitted.num_hops})")
+
+
+def print_plans(comparison: "PlanComparison") -> None:
     """Print every schedule that fits, best first, and why the others do not."""
     out = Page()
     if comparison.projections:

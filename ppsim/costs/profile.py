@@ -17,7 +17,7 @@ from ppsim.files import read_json
 FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
 DEFAULT = "zb-a100-6.2b"
 
-Component = Literal["embedding", "layer", "head", "optimizer"]
+Component = Literal["embedding", "layer", "head"]
 
 
 class Quantity(Strict):

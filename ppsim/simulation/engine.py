@@ -86,6 +86,29 @@ def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats, *, en
     return RankTimes(first_start, last_end)
 
 
+def blockers_of(graph: EventGraph, end: Floats, *, engine: Engine = "auto") -> Ints:
+    """Return, for measured ends, which of the nodes that each node waits for ended last (−1: it waits for none)."""
+    blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
+    run_kernel(
+        _last_to_end,
+        inputs=(graph.offsets, graph.waits_for, end),
+        outputs=(blocker,),
+        size=graph.num_nodes,
+        engine=engine,
+    )
+    return blocker
+
+
+def _last_to_end(offsets: Any, waits_for: Any, end: Any, blocker: Any) -> None:
+    for node in range(len(blocker)):
+        cause = -1
+        for k in range(offsets[node], offsets[node + 1]):
+            candidate = waits_for[k]
+            if cause == -1 or end[candidate] > end[cause]:
+                cause = candidate
+        blocker[node] = cause
+
+
 def _longest_path(
     order: Any, offsets: Any, waits_for: Any, duration: Any, overhead: Any, start: Any, end: Any, blocker: Any
 ) -> None:

@@ -1,0 +1,58 @@
+"""The command line: one thin function a command.
+
+Only click and the standard library are imported at the top of this package; each command imports what it needs.
+"""
+
+import difflib
+from typing import Any
+
+import click
+
+import ppsim
+from ppsim.cli import plans, runs, tables
+from ppsim.errors import PpsimError
+
+COMMANDS = (
+    plans.project, tables.schedules, tables.build, tables.check, tables.simulate, tables.export,
+    runs.profile, runs.train, runs.compare,
+)  # fmt: skip
+
+
+class _Main(click.Group):
+    """Turns errors into a sentence and an exit code, and unknown commands into close matches."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], self.commands, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.commands)}"
+            ctx.fail(f"unknown command '{args[0]}': {hint}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PpsimError as error:
+            if ctx.params.get("debug"):
+                raise
+            click.echo(f"ppsim: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(ppsim.__version__, message="ppsim %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def main(debug: bool) -> None:
+    """Project, explain and export pipeline-parallel schedules from measured costs.
+
+    \b
+      ppsim project --pp 8 --vpp 2 -o timeline.html       one plan: how long, why, how much memory
+      ppsim project --pp 8 --vpp 2 --schedule all         which schedule?
+      ppsim build zbv --pp 4 --microbatches 8 -o T.csv    the table that torch runs
+
+    Exit codes: 0 fine; 1 valid but impossible (deadlock, does not fit, a run that failed); 2 wrong usage or file.
+    """
+    del debug  # read by _Main.invoke
+
+
+for command in COMMANDS:
+    main.add_command(command)

@@ -1,0 +1,39 @@
+"""What the commands share: options, and how they speak."""
+
+from typing import Any
+
+import click
+
+
+def say(message: str) -> None:
+    """Print a line about the work, beside the result: on standard error."""
+    click.echo(message, err=True)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object on standard output."""
+    from ppsim.files import to_json
+
+    click.echo(to_json(value), nl=False)
+
+
+output_option = click.option(
+    "-o", "--output", "outputs", multiple=True, metavar="PATH",
+    help="Write a file; the suffix decides: .html timeline, .svg/.pdf/.png figure, .json report with timeline, "
+         ".csv table, .json.gz Perfetto trace. May be repeated.",
+)  # fmt: skip
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (SI units) and nothing else."
+)
+overheads_option = click.option(
+    "--overheads", metavar="FILE",
+    help="Host time per action and latency per hop, as `ppsim compare --fit` wrote them.",
+)  # fmt: skip
+channel_option = click.option(
+    "--channel", type=click.Choice(["ideal", "edge", "pair", "direction", "rank"]),
+    help="Which transfers share a first-in-first-out queue.",
+)  # fmt: skip
+receives_option = click.option(
+    "--receives", type=click.Choice(["torch", "deferred", "ordered"]),
+    help="Where receives are posted: early as torch does, just before use, or by the sender's order.",
+)  # fmt: skip

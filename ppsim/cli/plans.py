@@ -1,0 +1,157 @@
+"""Commands that start from a profile: `project`."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ppsim.cli.common import (
+    channel_option,
+    json_option,
+    output_option,
+    overheads_option,
+    print_json,
+    receives_option,
+    say,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from ppsim.projection.plan import Plan
+
+
+@click.command()
+@click.option("--pp", type=int, required=True, help="Pipeline ranks.")
+@click.option("--vpp", type=int, help="Stages a rank. Default: what the schedule needs.")
+@click.option(
+    "--schedule", metavar="NAME|all",
+    help="A name from `ppsim schedules`, or all of them. Default: 1f1b, or interleaved-1f1b for vpp > 1.",
+)  # fmt: skip
+@click.option("--microbatches", type=int, help="Microbatches a step. Default: 4 a rank.")
+@click.option("--group-size", type=int, help="Microbatches a group (interleaved-1f1b only). Default: pp.")
+@click.option("--profile", metavar="NAME|FILE", help="Measured costs. Default: zb-a100-6.2b, a packaged one.")
+@click.option("--micro-batch", type=int, help="Sequences a microbatch; the profile must have been measured so.")
+@click.option("--seq-len", type=int, help="Tokens a sequence; the profile must have been measured so.")
+@click.option("--layers", type=int, help="Layers of the model. Default: the profile's.")
+@click.option("--split", default="auto", metavar="auto|even|N,N,…", show_default=True, help="Layers per stage.")
+@click.option(
+    "--runtime", type=click.Choice(["torch", "megatron", "ideal"]), default="torch", show_default=True,
+    help="Whose network and corners are assumed; ideal is the literature's.",
+)  # fmt: skip
+@channel_option
+@receives_option
+@click.option("--transfer-ms", type=float, help="Milliseconds a stage-to-stage hop, instead of the profile's.")
+@overheads_option
+@click.option("--memory-limit", metavar="SIZE", help="Memory a rank, as 80GiB; exit 1 if the plan does not fit.")
+@json_option
+@output_option
+def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Project a step: time, throughput, bubble, memory per rank, and why.
+
+    \b
+      ppsim project --pp 8 --vpp 2 -o timeline.html
+      ppsim project --pp 8 --schedule all --microbatches 32 --memory-limit 80GiB
+      ppsim project --pp 2 --profile cpu.json --schedule 1f1b -o projected.json
+    """
+    from ppsim import show
+    from ppsim.export.timeline_json import timeline_to_json
+    from ppsim.outputs import check_paths, write_outputs
+    from ppsim.projection import plan as planning
+
+    check_paths(outputs)
+    plan = _plan(options)
+    if options["schedule"] == "all":
+        comparison = planning.project_all(plan)
+        if as_json:
+            print_json(
+                {
+                    "projections": [projection.to_json() for projection in comparison.projections],
+                    "not_possible": comparison.reasons,
+                }
+            )
+        else:
+            show.print_plans(comparison)
+        shown = comparison.projections
+    else:
+        shown = [planning.project(plan)]
+        if as_json:
+            print_json(shown[0].to_json())
+        else:
+            show.print_projection(shown[0])
+    if not shown:
+        raise click.exceptions.Exit(1)
+    write_outputs(
+        outputs,
+        timelines=[projection.timeline for projection in shown[:2]],
+        titles=[projection.plan.schedule_name for projection in shown[:2]],
+        report=lambda: timeline_to_json(shown[0].timeline, shown[0].costs, **_beside_report(shown[0].to_json())),
+        memory_limit_bytes=plan.memory_limit_bytes,
+        announce=say,
+    )
+
+
+def _beside_report(projected: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: projected[key]
+        for key in (
+            "tokens_per_s",
+            "model_flops_utilization",
+            "layers_per_stage",
+            "step_time_by_channel_s",
+            "assumptions",
+        )
+    }
+
+
+def _plan(options: dict[str, Any]) -> "Plan":
+    from ppsim.costs.files import read_overheads
+    from ppsim.costs.profile import DEFAULT, load_profile
+    from ppsim.errors import ConfigError
+    from ppsim.projection.plan import Plan
+
+    profile = load_profile(options["profile"] or DEFAULT)
+    if options["transfer_ms"] is not None and options["transfer_ms"] < 0:
+        raise ConfigError(f"--transfer-ms must not be negative: got {options['transfer_ms']:g}")
+    if options["layers"] is not None and options["layers"] < 1:
+        raise ConfigError(f"--layers must be at least 1: got {options['layers']}")
+    return Plan(
+        pp=options["pp"],
+        vpp=options["vpp"],
+        schedule=None if options["schedule"] == "all" else options["schedule"],
+        microbatches=options["microbatches"],
+        group_size=options["group_size"],
+        profile=profile,
+        shape=profile.shape_at(micro_batch=options["micro_batch"], sequence_length=options["seq_len"]),
+        num_layers=options["layers"],
+        split=parse_split(options["split"]),
+        runtime=options["runtime"],
+        channel=options["channel"],
+        receives=options["receives"] or "torch",
+        transfer_s=None if options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
+        memory_limit_bytes=_parse_size(options["memory_limit"]),
+        **(read_overheads(options["overheads"]) if options["overheads"] else {}),
+    )
+
+
+def parse_split(text: str) -> Any:
+    """Return "auto", "even" or layers per stage; raises `ConfigError` for anything else."""
+    from ppsim.errors import ConfigError
+
+    if text in ("auto", "even"):
+        return text
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--split is '{text}': give auto, even or layers per stage as 2,3,3,2") from None
+
+
+def _parse_size(text: str | None) -> float | None:
+    import re
+
+    from ppsim.errors import ConfigError
+
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    if match is None or float(match[1]) == 0:
+        raise ConfigError(f"cannot read the size '{text}': write it as 80GiB or 80GB")
+    base = 1024 if match[3] else 1000
+    return float(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))

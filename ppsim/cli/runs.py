@@ -1,0 +1,342 @@
+"""Commands that measure or run: `profile`, `train`, `compare`."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ppsim.cli.common import json_option, output_option, overheads_option, print_json, say
+
+if TYPE_CHECKING:
+    from ppsim.costs.stages import StageCosts
+    from ppsim.runtime.config import GPTShape, TrainConfig
+    from ppsim.runtime.result import Measured
+    from ppsim.schedule.table import Schedule
+
+
+def _model_options(command: Any) -> Any:
+    for option in reversed(
+        (
+            click.option("--model", default="nano", show_default=True, metavar="nano|mini|gpt2", help="A GPT."),
+            click.option("--layers", type=int, help="Layers, instead of the model's."),
+            click.option("--hidden", type=int, help="Hidden size, instead of the model's."),
+            click.option("--heads", type=int, help="Attention heads, instead of the model's."),
+            click.option("--seq-len", type=int, help="Tokens a sequence, instead of the model's."),
+            click.option("--micro-batch", type=int, default=2, show_default=True, help="Sequences a microbatch."),
+            click.option(
+                "--dtype", type=click.Choice(["float32", "float64", "bfloat16", "float16"]), default="float32",
+                show_default=True, help="Of weights and activations.",
+            ),
+            click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+                         help="Where to compute."),
+            click.option("--threads", type=int, default=1, show_default=True, help="CPU threads of a process."),
+        )
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _shape(options: dict[str, Any]) -> "GPTShape":
+    import difflib
+    from dataclasses import replace
+
+    from ppsim.errors import ConfigError
+    from ppsim.runtime.config import MODELS
+
+    name = options["model"]
+    if name not in MODELS:
+        close = difflib.get_close_matches(name, MODELS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(MODELS)}"
+        raise ConfigError(f"unknown model '{name}': {hint}")
+    for option in ("micro_batch", "threads"):
+        if options[option] < 1:
+            raise ConfigError(f"--{option.replace('_', '-')} must be at least 1: got {options[option]}")
+    given = {
+        "num_layers": options["layers"],
+        "hidden_size": options["hidden"],
+        "num_heads": options["heads"],
+        "sequence_length": options["seq_len"],
+    }
+    return replace(MODELS[name], **{key: value for key, value in given.items() if value is not None})
+
+
+def _require_device(device: str) -> None:
+    from ppsim.errors import ConfigError
+
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("--device cuda: torch sees no CUDA device here (use --device cpu)")
+
+
+@click.command()
+@_model_options
+@click.option("--repeats", type=int, default=30, show_default=True, help="Measurements of each pass.")
+@click.option("--warm-up", type=int, default=5, show_default=True, help="Unmeasured ones before.")
+@click.option("-o", "--output", required=True, metavar="X.json", help="Where to write the profile.")
+def profile(output: str, repeats: int, warm_up: int, **options: Any) -> None:
+    """Measure what a layer costs on this device: F, B, I and W apart, activation bytes, parameters.
+
+    \b
+      ppsim profile --model mini --device cpu -o cpu.json
+      ppsim profile --model gpt2 --device cuda --dtype bfloat16 --micro-batch 8 -o gpu.json
+      ppsim project --pp 4 --profile cpu.json
+    """
+    from pathlib import Path
+
+    from ppsim.errors import ConfigError
+    from ppsim.files import to_json, write_whole
+    from ppsim.outputs import check_paths
+    from ppsim.runtime.launch import require_extra
+
+    require_extra("ppsim profile")
+    check_paths([output])
+    if not output.endswith(".json"):
+        raise ConfigError(f"a profile is a .json file: got {output}")
+    if repeats < 1 or warm_up < 0:
+        raise ConfigError(f"--repeats must be at least 1 and --warm-up not negative: got {repeats} and {warm_up}")
+    shape = _shape(options)
+    _require_device(options["device"])
+    from ppsim.profiling.gpt import profile_gpt
+
+    measured = profile_gpt(
+        Path(output).stem,
+        shape,
+        model_name=options["model"],
+        micro_batch=options["micro_batch"],
+        dtype=options["dtype"],
+        device=options["device"],
+        num_repeats=repeats,
+        num_warm_up=warm_up,
+        num_threads=options["threads"],
+        progress=say,
+    )
+    write_whole(output, to_json(measured))
+    from ppsim.show import print_measurements
+
+    print_measurements(measured)
+    say(f"wrote {output}")
+
+
+@click.command()
+@click.option(
+    "--schedule", required=True, metavar="T.csv", help="The table to execute, with or without communication."
+)
+@click.option("--nproc", type=int, help="Processes to start, one a rank. Default: the table's ranks.")
+@_model_options
+@click.option("--split", default="even", metavar="even|N,N,…", show_default=True, help="Layers per stage.")
+@click.option("--steps", type=int, default=3, show_default=True, help="Recorded training steps.")
+@click.option("--warm-up", type=int, default=1, show_default=True, help="Steps before them.")
+@click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="Of AdamW.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and batches.")
+@click.option("--receives", type=click.Choice(["torch", "deferred"]), default="torch", show_default=True,
+              help="Where torch posts the receives of a compute-only table.")  # fmt: skip
+@click.option(
+    "--emulate-costs", metavar="C.json", help="Wait that long instead of computing; transfers take what it says."
+)
+@click.option("--verify", is_flag=True, help="Compare loss and gradients of the first step with one process.")
+@click.option("--timeout", type=float, default=120.0, show_default=True, help="Seconds a rank waits for another.")
+@json_option
+@output_option
+def train(as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
+    """Execute a table for real with torch: losses, gradients, measured timeline.
+
+    \b
+      ppsim train --schedule T.csv --verify -o measured.json -o measured.html
+      ppsim train --schedule T.csv --emulate-costs C.json -o measured.json
+      torchrun --nproc-per-node 4 -m ppsim train --schedule T.csv -o measured.json
+
+    Starts one local process a rank (gloo on CPU, nccl on CUDA), or joins those that torchrun started.
+    """
+    from ppsim.costs.files import read_costs
+    from ppsim.outputs import check_paths
+    from ppsim.runtime.launch import is_worker, launch, require_extra
+    from ppsim.schedule.check import validate
+    from ppsim.schedule.grammar import read_schedule
+    from ppsim.schedule.graph import build_graph
+
+    require_extra("ppsim train")
+    check_paths(outputs)
+    table = read_schedule(options["schedule"])
+    validate(table)
+    build_graph(table)
+    config = _train_config(table, options)
+    costs = None
+    if config.emulate_costs:
+        counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
+        costs = read_costs(config.emulate_costs).with_torch_first_stage(**counts)
+        build_graph(table, channel=costs.channel, receives=config.receives)
+    if is_worker():
+        from ppsim.runtime.worker import run
+
+        result = run(config)
+        if result is None:
+            return
+    else:
+        result = launch(config)
+    _report_run(config, table, costs, result, outputs, as_json=as_json)
+
+
+def _train_config(table: "Schedule", options: dict[str, Any]) -> "TrainConfig":
+    from ppsim.cli.plans import parse_split
+    from ppsim.costs.layout import even_split, given_split
+    from ppsim.errors import ConfigError
+    from ppsim.runtime.config import TrainConfig
+
+    nproc = options["nproc"] or table.num_ranks
+    if nproc != table.num_ranks:
+        raise ConfigError(f"{options['schedule']} has {table.num_ranks} ranks: got --nproc {nproc}")
+    if options["steps"] < 1 or options["warm_up"] < 0:
+        raise ConfigError(
+            f"--steps must be at least 1, --warm-up not negative: got {options['steps']} and {options['warm_up']}"
+        )
+    if options["timeout"] <= 0:
+        raise ConfigError(f"--timeout must be more than 0 seconds: got {options['timeout']:g}")
+    shape, num_stages = _shape(options), table.num_stages
+    split = parse_split(options["split"])
+    layers = even_split(shape.num_layers, num_stages) if isinstance(split, str) else (
+        given_split(split, shape.num_layers, num_stages)
+    )  # fmt: skip
+    empty = [stage for stage in range(1, num_stages - 1) if layers[stage] == 0]
+    if empty and not options["emulate_costs"]:
+        raise ConfigError(
+            f"stage {empty[0]} would hold no layer: {shape.num_layers} layers for {num_stages} stages "
+            f"(--layers {num_stages} gives each one)"
+        )
+    _require_device(options["device"])
+    return TrainConfig(
+        schedule=options["schedule"],
+        num_ranks=table.num_ranks,
+        model=shape,
+        layers_per_stage=layers,
+        micro_batch=options["micro_batch"],
+        num_steps=options["steps"],
+        num_warm_up=options["warm_up"],
+        dtype=options["dtype"],
+        device=options["device"],
+        learning_rate=options["learning_rate"],
+        seed=options["seed"],
+        num_threads=options["threads"],
+        receives=options["receives"],
+        emulate_costs=options["emulate_costs"],
+        verify=options["verify"],
+        timeout_s=options["timeout"],
+    )
+
+
+_TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+"""Largest relative difference of loss and gradients that rounding explains."""
+
+
+def _report_run(
+    config: "TrainConfig",
+    table: "Schedule",
+    costs: "StageCosts | None",
+    result: dict[str, Any],
+    outputs: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    from ppsim import show
+    from ppsim.errors import RunFailed
+    from ppsim.export.timeline_json import timeline_to_json
+    from ppsim.outputs import write_outputs
+    from ppsim.runtime.result import measured_of
+    from ppsim.simulation.report import report_of
+
+    measured = measured_of(result, table, costs)
+    run = _run_facts(config, result, measured)
+    if as_json:
+        print_json(report_of(measured.timeline, measured.costs) | {"run": run})
+    else:
+        show.print_run(report_of(measured.timeline, measured.costs), run)
+    write_outputs(
+        outputs,
+        timelines=[measured.timeline],
+        titles=[f"{table.name}, measured"],
+        report=lambda: timeline_to_json(measured.timeline, measured.costs, run=run),
+        announce=say,
+    )
+    found, tolerance = result["differences"], _TOLERANCE.get(config.dtype)
+    if found and tolerance and max(found["loss"], found["gradient"]) > tolerance:
+        raise RunFailed(
+            f"the pipelined step differs from one process by {found['loss']:.1e} in the loss and "
+            f"{found['gradient']:.1e} in a gradient; rounding in {config.dtype} explains {tolerance:.0e}"
+        )
+
+
+def _run_facts(config: "TrainConfig", result: dict[str, Any], measured: "Measured") -> dict[str, Any]:
+    return {
+        "torch": result["torch"],
+        "device": config.device,
+        "emulated": config.emulate_costs is not None,
+        "num_warm_up": config.num_warm_up,
+        "step_times_s": measured.step_times_s,
+        "chosen_step": measured.chosen_step,
+        "losses": result["losses"],
+        "differences": result["differences"],
+    }
+
+
+@click.command()
+@click.argument("measured", metavar="MEASURED.json")
+@click.argument("projected", metavar="[PROJECTED.json]", required=False)
+@overheads_option
+@click.option("--fit", metavar="FILE", help="Fit host time per action and latency per hop, and write them there.")
+@json_option
+@output_option
+def compare(
+    measured: str,
+    projected: str | None,
+    overheads: str | None,
+    fit: str | None,
+    as_json: bool,
+    outputs: tuple[str, ...],
+) -> None:
+    """Set a measured step beside a projected one: signed errors by step, pass and stage.
+
+    \b
+      ppsim compare measured.json projected.json -o compare.html
+      ppsim compare measured.json --fit overheads.json
+      ppsim compare measured.json --overheads overheads.json
+
+    Without a projection, the measured run's own costs are simulated. Errors are projected / measured − 1:
+    negative is too optimistic.
+    """
+    from ppsim import show
+    from ppsim.costs.files import read_overheads
+    from ppsim.errors import ConfigError
+    from ppsim.export.timeline_json import read_timeline, timeline_to_json
+    from ppsim.files import to_json, write_whole
+    from ppsim.outputs import check_paths, write_outputs
+    from ppsim.simulation import compare as comparing
+
+    check_paths([*outputs, *([fit] if fit else [])])
+    real, real_costs = read_timeline(measured)
+    if real.origin != "measured":
+        raise ConfigError(f"{measured} is not measured but simulated; ppsim train -o {measured} measures one")
+    constants = read_overheads(overheads) if overheads else {}
+    if projected is None:
+        costs = real_costs.replace(**constants)
+        expected = comparing.simulate_again(real, costs)
+    elif constants:
+        raise ConfigError("--overheads is for comparing without a projection; simulate the projection with them")
+    else:
+        expected, costs = read_timeline(projected)
+    comparison = comparing.compare(real, expected)
+    fitted = comparing.fit_overheads([real]) if fit else None
+    summary = comparing.summary_of(comparison, fitted)
+    if as_json:
+        print_json(summary)
+    else:
+        show.print_compare(comparison, fitted)
+    if fit and fitted:
+        write_whole(fit, to_json(comparing.overheads_to_json(fitted, measured)))
+        say(f"wrote {fit}")
+    write_outputs(
+        outputs,
+        timelines=[real, expected],
+        titles=["measured", "projected"],
+        report=lambda: summary | {"projected": timeline_to_json(expected, costs)},
+        announce=say,
+    )

@@ -1,0 +1,181 @@
+"""Commands about schedule tables: `schedules`, `build`, `check`, `simulate`, `export`."""
+
+from typing import Any
+
+import click
+
+from ppsim.cli.common import (
+    channel_option,
+    json_option,
+    output_option,
+    overheads_option,
+    print_json,
+    receives_option,
+    say,
+)  # fmt: skip
+
+
+@click.command()
+@click.argument("name", required=False)
+@json_option
+def schedules(name: str | None, as_json: bool) -> None:
+    """List the schedules, or print one's constraints, closed forms and source.
+
+    \b
+      ppsim schedules
+      ppsim schedules zbv
+      ppsim schedules --json
+    """
+    from dataclasses import asdict
+
+    from ppsim import show
+    from ppsim.schedule.catalog import CATALOG, find
+
+    entries = [find(name)] if name else list(CATALOG.values())
+    if as_json:
+        print_json([{key: value for key, value in asdict(entry).items() if key != "build"} for entry in entries])
+    elif name:
+        show.print_entry(entries[0])
+    else:
+        show.print_catalog(entries)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--pp", type=int, required=True, help="Pipeline ranks.")
+@click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
+@click.option("--microbatches", type=int, required=True, help="Microbatches a step.")
+@click.option("--group-size", type=int, help="Microbatches a group (interleaved-1f1b only). Default: pp.")
+@click.option("-o", "--output", metavar="T.csv", help="Where to write the table. Default: standard output.")
+def build(
+    name: str, pp: int, vpp: int | None, microbatches: int, group_size: int | None, output: str | None
+) -> None:
+    """Build a schedule table: torch's compute-only CSV, one row a rank.
+
+    \b
+      ppsim build 1f1b --pp 4 --microbatches 8
+      ppsim build interleaved-1f1b --pp 8 --vpp 2 --microbatches 30 -o T.csv
+      ppsim build zbv --pp 4 --microbatches 8 -o zbv.csv
+    """
+    from ppsim.files import write_whole
+    from ppsim.schedule.catalog import build as build_table
+    from ppsim.schedule.grammar import format_table
+
+    table = build_table(name, pp=pp, vpp=vpp, microbatches=microbatches, group_size=group_size)
+    if output is None:
+        click.echo(format_table(table), nl=False)
+    else:
+        write_whole(output, format_table(table))
+        say(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions)")
+
+
+@click.command()
+@click.argument("table", metavar="T.csv")
+@json_option
+def check(table: str, as_json: bool) -> None:
+    """Tell whether a table runs: complete, ordered, free of deadlock, under each channel policy.
+
+    \b
+      ppsim check T.csv
+      ppsim check schedules/zbv_pp4_v2_m8.csv
+      ppsim check T.csv --json
+
+    Exit 0 if it runs on an ideal network, 1 for a deadlock, 2 for a malformed, incomplete or misordered table.
+    The matrix at the end tells where channels that share transfers would hang it.
+    """
+    from dataclasses import asdict
+
+    from ppsim import show
+    from ppsim.schedule.check import check as check_table
+    from ppsim.schedule.grammar import read_schedule
+
+    report = check_table(read_schedule(table))
+    if as_json:
+        print_json(
+            {
+                "findings": [asdict(finding) for finding in report.findings],
+                "verdicts": [asdict(verdict) for verdict in report.verdicts],
+            }
+        )
+    else:
+        show.print_check(report, table)
+    if report.errors:
+        raise click.exceptions.Exit(1 if report.errors[0].rule == "deadlock" else 2)
+
+
+@click.command()
+@click.argument("table", metavar="T.csv")
+@click.option("--costs", required=True, metavar="C.json", help="Costs per stage: see docs/formats.md.")
+@click.option(
+    "--communication", type=click.Choice(["overlap", "blocking"]), help="Whether compute goes on beside transfers."
+)
+@channel_option
+@receives_option
+@overheads_option
+@json_option
+@output_option
+def simulate(
+    table: str, costs: str, overheads: str | None, as_json: bool, outputs: tuple[str, ...], **network: str | None
+) -> None:
+    """Simulate any table at any costs.
+
+    \b
+      ppsim simulate T.csv --costs C.json
+      ppsim simulate T.csv --costs C.json --channel rank -o timeline.html
+      ppsim simulate T.csv --costs C.json --json
+
+    Options for communication override what the costs file says.
+    """
+    from ppsim import show
+    from ppsim.costs.files import read_costs, read_overheads
+    from ppsim.export.timeline_json import timeline_to_json
+    from ppsim.outputs import check_paths, write_outputs
+    from ppsim.schedule.grammar import read_schedule
+    from ppsim.simulation.report import report_of
+    from ppsim.simulation.run import simulate as run
+
+    check_paths(outputs)
+    stage_costs = read_costs(costs).replace(
+        **{key: value for key, value in network.items() if value},
+        **(read_overheads(overheads) if overheads else {}),
+    )
+    timeline = run(read_schedule(table), stage_costs)
+    report = report_of(timeline, stage_costs)
+    if as_json:
+        print_json(report)
+    else:
+        show.print_report(report)
+    write_outputs(
+        outputs,
+        timelines=[timeline],
+        titles=[timeline.schedule.name],
+        report=lambda: timeline_to_json(timeline, stage_costs),
+        announce=say,
+    )
+
+
+@click.command()
+@click.argument("table", metavar="T.csv")
+@click.option(
+    "--to", "target", required=True, type=click.Choice(["torch", "torch-comms"]),
+    help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for "
+         "torch 2.10 to 2.14.",
+)  # fmt: skip
+@receives_option
+@click.option("-o", "--output", required=True, metavar="OUT", help="Where to write it.")
+def export(table: str, target: str, receives: Any, output: str) -> None:
+    """Write a checked table for a runtime.
+
+    \b
+      ppsim export T.csv --to torch -o ready.csv
+      ppsim export T.csv --to torch-comms -o comms.csv
+      ppsim export T.csv --to torch-comms --receives deferred -o comms.csv
+    """
+    from ppsim.export.torch_csv import torch_csv
+    from ppsim.files import write_whole
+    from ppsim.schedule.grammar import read_schedule
+
+    write_whole(
+        output, torch_csv(read_schedule(table), with_communication=target == "torch-comms", receives=receives)
+    )
+    say(f"wrote {output}")

@@ -1,0 +1,1 @@
+"""Schedules and timelines for other programs."""

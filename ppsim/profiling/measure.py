@@ -1,0 +1,203 @@
+"""F, B, I and W of one module, split exactly as torch's pipelining runtime splits them.
+
+Light in imports on purpose: torch and the standard library, so that it runs wherever torch does.
+"""
+
+import gc
+import statistics
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of each pass, one entry a repeat, and bytes.
+
+    `activation_bytes` is what F keeps for the backward (parameters not counted), `kept_bytes` what of it is
+    still held between I and W; `transient_bytes` the most that any pass held beside it, None where the device
+    does not tell.
+    """
+
+    forward_s: list[float]
+    backward_s: list[float]
+    backward_input_s: list[float]
+    backward_weight_s: list[float]
+    activation_bytes: int
+    kept_bytes: int
+    output_bytes: int
+    transient_bytes: int | None
+
+
+class _Stopwatch:
+    """Seconds of a piece of work: CUDA events on a GPU, the monotonic clock elsewhere."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+
+    def time(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, Callable[[], float]]:
+        """Return what the work returned, and a function that gives its seconds once the device is done."""
+        if not self._cuda:
+            begin = time.perf_counter()
+            done = work(*arguments)
+            taken = time.perf_counter() - begin
+            return done, lambda: taken
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        done = work(*arguments)
+        last.record()
+
+        def seconds() -> float:
+            last.synchronize()
+            return float(first.elapsed_time(last)) / 1e3
+
+        return done, seconds
+
+
+class Module:
+    """A module as a pipeline stage sees it: input, output, and for the last stage a loss.
+
+    `is_first` says that the input has no gradient, so that I does nothing and W is the whole backward, as on
+    torch's stage 0. `inputs` are rotated, because a pipeline never finds its own input warm.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        inputs: list[Tensor],
+        *,
+        is_first: bool = False,
+        loss: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.module, self.is_first, self.loss = module, is_first, loss
+        self._inputs = inputs
+        self._turn = 0
+
+    def next_input(self) -> Tensor:
+        """Return the next input, ready for a backward."""
+        self._turn += 1
+        x = self._inputs[self._turn % len(self._inputs)].detach()
+        return x if self.is_first else x.requires_grad_(True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """F: the output, or the loss on the last stage."""
+        output: Tensor = self.module(x)
+        return output if self.loss is None else self.loss(output)
+
+    def backward(self, x: Tensor, output: Tensor, grad: Tensor | None) -> None:
+        """B."""
+        stage_backward(output, grad, (x,))
+
+    def backward_input(self, x: Tensor, output: Tensor, grad: Tensor | None) -> Any:
+        """I: what W needs to go on."""
+        if self.is_first:
+            return None
+        grads = None if grad is None else [grad]
+        return stage_backward_input([output], grads, [x], self.module.parameters())[1]
+
+    def backward_weight(self, x: Tensor, output: Tensor, grad: Tensor | None, groups: Any) -> None:
+        """W."""
+        if self.is_first:
+            stage_backward(output, grad, (x,))
+        else:
+            stage_backward_weight(self.module.parameters(), groups)
+
+    def grad_of(self, output: Tensor) -> Tensor | None:
+        """What the next stage would send back; None behind a loss."""
+        return None if self.loss is not None else torch.ones_like(output)
+
+
+def measure(subject: Module, *, device: torch.device, num_repeats: int, num_warm_up: int) -> Passes:
+    """Return the passes of a module, measured `num_repeats` times after `num_warm_up` unmeasured ones."""
+    stopwatch = _Stopwatch(device)
+    timed: dict[str, list[Callable[[], float]]] = {name: [] for name in "FBIW"}
+    output_bytes = 0
+    for repeat in range(num_warm_up + num_repeats):
+        x = subject.next_input()
+        output, forward_s = stopwatch.time(subject.forward, x)
+        output_bytes = output.numel() * output.element_size()
+        _, backward_s = stopwatch.time(subject.backward, x, output, subject.grad_of(output))
+
+        x = subject.next_input()
+        output = subject.forward(x)
+        grad = subject.grad_of(output)
+        groups, input_s = stopwatch.time(subject.backward_input, x, output, grad)
+        _, weight_s = stopwatch.time(subject.backward_weight, x, output, grad, groups)
+        if repeat >= num_warm_up:
+            for name, seconds in zip("FBIW", (forward_s, backward_s, input_s, weight_s), strict=True):
+                timed[name].append(seconds)
+        subject.module.zero_grad(set_to_none=True)
+    activation_bytes, kept_bytes = _saved_bytes(subject)
+    taken = {name: [seconds() for seconds in timed[name]] for name in "FBIW"}
+    return Passes(
+        forward_s=taken["F"],
+        backward_s=taken["B"],
+        backward_input_s=taken["I"],
+        backward_weight_s=taken["W"],
+        activation_bytes=activation_bytes,
+        kept_bytes=kept_bytes,
+        output_bytes=output_bytes,
+        transient_bytes=_transient_bytes(subject, activation_bytes) if device.type == "cuda" else None,
+    )
+
+
+class _Saved:
+    """Holds a tensor that autograd saved, so that its release can be seen."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+def _saved_bytes(subject: Module) -> tuple[int, int]:
+    """Bytes of distinct storages that autograd keeps after F, and of those it still keeps after I."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in subject.module.parameters()}
+    held: list[tuple[weakref.ref[_Saved], int, int]] = []
+
+    def pack(tensor: Tensor) -> _Saved:
+        saved, storage = _Saved(tensor), tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            held.append((weakref.ref(saved), storage.data_ptr(), storage.nbytes()))
+        return saved
+
+    def total() -> int:
+        return sum({pointer: size for saved, pointer, size in held if saved() is not None}.values())
+
+    with saved_tensors_hooks(pack, lambda saved: saved.tensor):
+        x = subject.next_input()
+        output = subject.forward(x)
+    after_forward = total()
+    grad = subject.grad_of(output)
+    groups = subject.backward_input(x, output, grad)
+    if not subject.is_first:
+        output.detach_()  # as the runtime does
+    gc.collect()
+    after_input = total()
+    subject.backward_weight(x, output, grad, groups)
+    subject.module.zero_grad(set_to_none=True)
+    return after_forward, min(after_input, after_forward)
+
+
+def _transient_bytes(subject: Module, activation_bytes: int) -> int:
+    """The most that F and B allocate beyond what was there and what F keeps."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    x = subject.next_input()
+    output = subject.forward(x)
+    subject.backward(x, output, subject.grad_of(output))
+    peak = torch.cuda.max_memory_allocated()
+    subject.module.zero_grad(set_to_none=True)
+    return max(int(peak - before - activation_bytes), 0)
+
+
+def quantity(samples: list[float]) -> dict[str, float]:
+    """Return median and quartiles as a profile file has them."""
+    low, median, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else samples * 3
+    return {"median": median, "low": low, "high": high}

@@ -1,0 +1,1 @@
+"""Torch executes a table for real and its timeline is recorded; needs the extra `ppsim[torch]`."""

@@ -1,0 +1,77 @@
+"""What a training run is told. Imports no torch: the command line and the launcher read it too."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ppsim.errors import ConfigError
+from ppsim.schedule.lowering import Receives
+
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class GPTShape:
+    """A GPT: pre-norm blocks with causal attention and a 4× GELU feed-forward, learned positions, untied head."""
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    sequence_length: int
+    vocab_size: int = 256  # the corpus is bytes
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "hidden_size", "num_heads", "sequence_length", "vocab_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
+        if self.hidden_size % self.num_heads:
+            raise ConfigError(
+                f"the hidden size must be a multiple of the heads: got {self.hidden_size} and {self.num_heads}"
+            )
+        if self.vocab_size < 256:
+            raise ConfigError(f"vocab_size must be at least 256, one token a byte: got {self.vocab_size}")
+
+
+MODELS = {
+    "nano": GPTShape(num_layers=4, hidden_size=64, num_heads=4, sequence_length=64),
+    "mini": GPTShape(num_layers=8, hidden_size=256, num_heads=4, sequence_length=256),
+    "gpt2": GPTShape(num_layers=12, hidden_size=768, num_heads=12, sequence_length=1024, vocab_size=50257),
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One run: the table, the model, and how to run it.
+
+    `layers_per_stage` has one entry a stage. `emulate_costs` is a `--costs` file: compute is replaced by waiting
+    that long, and transfers take what it says. `num_warm_up` steps come before the `num_steps` recorded ones.
+    `timeout_s` bounds every wait of one rank for another.
+    """
+
+    schedule: str
+    num_ranks: int
+    model: GPTShape
+    layers_per_stage: list[int]
+    micro_batch: int = 2
+    num_steps: int = 3
+    num_warm_up: int = 1
+    dtype: Dtype = "float32"
+    device: Literal["cpu", "cuda"] = "cpu"
+    learning_rate: float = 1e-3
+    seed: int = 0
+    num_threads: int = 1
+    receives: Receives = "torch"
+    emulate_costs: str | None = None
+    verify: bool = False
+    timeout_s: float = 120.0
+
+    def to_json(self) -> str:
+        """Return the configuration as JSON, for the worker processes."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "TrainConfig":
+        """Return the configuration that `to_json` wrote."""
+        data: dict[str, Any] = json.loads(text)
+        return cls(**(data | {"model": GPTShape(**data["model"])}))

@@ -1,0 +1,22 @@
+"""Deterministic batches from the text that the package ships."""
+
+from importlib import resources
+
+import torch
+from torch import Tensor
+
+
+def corpus() -> bytes:
+    """Return the text: twelve of Shakespeare's sonnets, in the public domain."""
+    return (resources.files("ppsim") / "runtime" / "sonnets.txt").read_bytes()
+
+
+def batch(step: int, *, batch_size: int, sequence_length: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and next-byte targets, both int64 [batch_size, sequence_length], the same on every rank."""
+    text = torch.frombuffer(bytearray(corpus()), dtype=torch.uint8).to(torch.int64)
+    text = text.repeat(1 + (sequence_length + 1) // len(text))
+    generator = torch.Generator().manual_seed(1_000_003 * seed + step)
+    starts = torch.randint(0, len(text) - sequence_length, (batch_size,), generator=generator).tolist()
+    inputs = torch.stack([text[start : start + sequence_length] for start in starts])
+    targets = torch.stack([text[start + 1 : start + 1 + sequence_length] for start in starts])
+    return inputs, targets

@@ -1,0 +1,210 @@
+"""Waiting instead of computing: a table's order and communication run for real, its costs are given.
+
+Eight ranks then fit two cores, and what is tested is the runtime: its host time, its order of sends and
+receives, and what a first-in-first-out channel makes of it.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ppsim.costs.stages import CostArrays
+from ppsim.errors import RunFailed
+from ppsim.schedule.grammar import parse_cell
+from ppsim.schedule.graph import Channel
+from ppsim.schedule.table import Action, Op
+
+_SPIN_S = 3e-4
+"""A sleep overshoots by up to this, so that the rest is spun."""
+
+PAYLOAD = (1, 8)
+"""The shape of an emulated activation; its first number carries the time at which it was sent."""
+
+
+def wait_for(seconds: float) -> None:
+    """Return after that many seconds, to within some microseconds."""
+    end = time.monotonic() + seconds
+    if seconds > _SPIN_S:
+        time.sleep(seconds - _SPIN_S)
+    while time.monotonic() < end:
+        pass
+
+
+class EmulatedStage(nn.Module):
+    """Takes the given seconds for F, B, I and W, through the autograd graph that torch's runtime splits.
+
+    `running` is the pass that the runtime is about to call ("F", "B", "I" or "W"); it has to be told, because a
+    node of the graph cannot know. I runs the node of the input, W the node of the weight, B both.
+    """
+
+    def __init__(self, seconds: dict[str, float], *, is_first: bool) -> None:
+        super().__init__()
+        # The first stage's input has no gradient; like an embedding, something before the input's node must.
+        self.embedding = nn.Parameter(torch.zeros(PAYLOAD[1], dtype=torch.float64)) if is_first else None
+        self.weight = nn.Parameter(torch.zeros(PAYLOAD[1], dtype=torch.float64))
+        self.seconds = seconds
+        self.running = "F"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return something of the shape of `x` after the seconds of F."""
+        wait_for(self.seconds["F"])
+        node: Any = _Node.apply
+        if self.embedding is not None:
+            x = x + self.embedding
+        output: Tensor = node(x, self, "BI") + node(self.weight, self, "W")
+        return output
+
+
+class _Node(torch.autograd.Function):
+    """Identity whose backward waits, in the passes named, for what the pass costs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, stage: EmulatedStage, passes: str) -> Tensor:
+        ctx.stage, ctx.passes = stage, passes
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.stage.running in ctx.passes:
+            wait_for(ctx.stage.seconds[ctx.stage.running])
+        return grad, None, None
+
+
+def stage_seconds(costs: CostArrays, stage: int) -> dict[str, float]:
+    """Return what each pass of a stage takes."""
+    return {
+        "F": float(costs.forward_s[stage]),
+        "B": float(costs.backward_s[stage]),
+        "I": float(costs.backward_input_s[stage]),
+        "W": float(costs.backward_weight_s[stage]),
+    }
+
+
+class EmulatedNetwork:
+    """Stands where the runtime issues its sends and receives, and makes each take its seconds.
+
+    On an "ideal" channel a message arrives that long after it was sent. On the others a thread for each queue
+    of this rank carries out its transfers in order, each starting when the peer has come to it too: what NCCL
+    does with the operations of one communicator. `transfers` collects when each received message was under way.
+    """
+
+    def __init__(self, costs: CostArrays, channel: Channel, rank: int, current: Callable[[], str]) -> None:
+        self._hop_s = costs.transfer_s
+        self._channel = channel
+        self._rank = rank
+        self._current = current
+        self._queues: dict[Any, _Queue] = {}
+        self.transfers: dict[str, tuple[float, float]] = {}
+
+    def issue(self, operations: list[Any], desc: str | None = None) -> list[Any]:
+        """Issue torch's `P2POp`s and return something to wait on for each."""
+        del desc
+        return [self._issue(operation) for operation in operations]
+
+    def _issue(self, operation: Any) -> Any:
+        action = parse_cell(self._current())
+        assert isinstance(action, Action)
+        is_send = action.op in (Op.SEND_F, Op.SEND_B)
+        towards_later = action.op in (Op.SEND_F, Op.RECV_B)
+        seconds = float(self._hop_s[action.stage if towards_later else action.stage - 1])
+        name = "" if is_send else _name_at_sender(action)
+        if self._channel == "ideal":
+            return self._issue_ideal(operation, is_send, seconds, name)
+        key = self._queue_key(operation.group_peer, is_send, forward=action.op in (Op.SEND_F, Op.RECV_F))
+        if key not in self._queues:
+            self._queues[key] = _Queue()
+        return self._queues[key].put(lambda: self._carry_out(operation, seconds, name))
+
+    def _queue_key(self, peer: int, is_send: bool, *, forward: bool) -> Any:
+        return {
+            "rank": "all",
+            "pair": peer,
+            "edge": (self._rank, peer) if is_send else (peer, self._rank),
+            "direction": forward,
+        }[self._channel]
+
+    def _carry_out(self, operation: Any, seconds: float, name: str) -> None:
+        _post(operation).wait()
+        begin = time.monotonic()
+        wait_for(seconds)
+        if name:
+            self.transfers[name] = (begin, time.monotonic())
+
+    def _issue_ideal(self, operation: Any, is_send: bool, seconds: float, name: str) -> Any:
+        if is_send:
+            operation.tensor.detach().view(-1)[0] = time.monotonic()
+            return _post(operation)
+        return _Arrival(self, _post(operation), operation.tensor, seconds, name)
+
+
+class _Arrival:
+    """A received message that is there only `seconds` after it was sent."""
+
+    def __init__(self, network: EmulatedNetwork, work: Any, tensor: Tensor, seconds: float, name: str) -> None:
+        self._network, self._work, self._tensor, self._seconds, self._name = network, work, tensor, seconds, name
+
+    def wait(self) -> None:
+        self._work.wait()
+        sent = float(self._tensor.detach().view(-1)[0])
+        wait_for(sent + self._seconds - time.monotonic())
+        self._network.transfers[self._name] = (sent, sent + self._seconds)
+
+
+class _Queue:
+    """A thread that carries out one transfer after the other."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def put(self, carry_out: Callable[[], None]) -> "_Job":
+        job = _Job(carry_out)
+        self._jobs.put(job)
+        return job
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get().run()
+
+
+class _Job:
+    """One transfer; `wait` returns when it is done, or raises what went wrong."""
+
+    def __init__(self, carry_out: Callable[[], None]) -> None:
+        self._carry_out = carry_out
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._carry_out()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.set()
+
+    def wait(self) -> None:
+        self._done.wait()
+        if self._error is not None:
+            raise RunFailed(f"a transfer failed: {self._error}") from self._error
+
+
+def _post(operation: Any) -> Any:
+    """Issue one torch `P2POp`, as the runtime would."""
+    if operation.op is dist.isend:
+        return dist.isend(
+            operation.tensor, group=operation.group, group_dst=operation.group_peer, tag=operation.tag
+        )
+    return dist.irecv(operation.tensor, group=operation.group, group_src=operation.group_peer, tag=operation.tag)
+
+
+def _name_at_sender(receive: Action) -> str:
+    """`2RECV_F0` takes what `1SEND_F0` sent."""
+    step = -1 if receive.op is Op.RECV_F else 1
+    return str(Action(Op(receive.op - 1), receive.stage + step, receive.microbatch))

@@ -1,0 +1,85 @@
+"""A small GPT, whole or cut into stages: what `ppsim profile` measures is what `ppsim train` runs."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ppsim.runtime.config import GPTShape
+
+
+class Embedding(nn.Module):
+    """Token and position embedding: int64 [batch, sequence] → [batch, sequence, hidden]."""
+
+    def __init__(self, shape: GPTShape) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.positions = nn.Parameter(0.02 * torch.randn(shape.sequence_length, shape.hidden_size))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the embedded tokens."""
+        embedded: Tensor = self.tokens(tokens) + self.positions
+        return embedded
+
+
+class Block(nn.Module):
+    """One transformer layer: [batch, sequence, hidden] → the same."""
+
+    def __init__(self, shape: GPTShape) -> None:
+        super().__init__()
+        hidden = shape.hidden_size
+        self.num_heads = shape.num_heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.out = nn.Linear(hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return attention and feed-forward, each added to its input."""
+        batch, sequence, hidden = x.shape
+        heads = self.qkv(self.norm_1(x)).view(batch, sequence, 3, self.num_heads, hidden // self.num_heads)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, sequence, hidden))
+        mlp: Tensor = self.down(functional.gelu(self.up(self.norm_2(x))))
+        return x + mlp
+
+
+class Head(nn.Module):
+    """Final norm and projection: [batch, sequence, hidden] → logits [batch, sequence, vocabulary]."""
+
+    def __init__(self, shape: GPTShape) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.hidden_size)
+        self.project = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        logits: Tensor = self.project(self.norm(x))
+        return logits
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy of logits [batch, sequence, vocabulary] for int64 targets [batch, sequence]."""
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def build_stage(
+    stage: int, num_stages: int, num_layers: int, shape: GPTShape, *, seed: int, dtype: torch.dtype
+) -> nn.Sequential:
+    """Return one stage: embedding on the first, head on the last, `num_layers` blocks between.
+
+    The same seed gives the same weights for a stage however the stages lie on ranks.
+    """
+    torch.manual_seed(1_000_003 * seed + stage)
+    parts: list[nn.Module] = []
+    if stage == 0:
+        parts.append(Embedding(shape))
+    parts += [Block(shape) for _ in range(num_layers)]
+    if stage == num_stages - 1:
+        parts.append(Head(shape))
+    return nn.Sequential(*parts).to(dtype)
+
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]

@@ -1,0 +1,145 @@
+"""When every action of a rank began and ended, by the hooks that torch's runtime leaves.
+
+The runtime wraps each action in ``record_function("PP:3F0")``, waits for a receive inside it, and then calls the
+stage. An action starts when the stage is called, after the wait. One clock for all processes of a host:
+CLOCK_MONOTONIC; on CUDA, events on the compute stream, tied to it at the start of a step.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ppsim.runtime.torch_private import schedules
+
+_ONE_CHUNK = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
+
+
+class HostClock:
+    """Reads CLOCK_MONOTONIC."""
+
+    def begin_step(self) -> None:
+        """Nothing to tie."""
+
+    def now(self) -> Any:
+        """Return the time."""
+        return time.monotonic()
+
+    def seconds(self, moment: Any) -> float:
+        """Return the moment in seconds of CLOCK_MONOTONIC."""
+        return float(moment)
+
+
+class CudaClock:
+    """Records an event on the current stream, so that a moment is when the device got there."""
+
+    def begin_step(self) -> None:
+        """Tie the event clock to CLOCK_MONOTONIC."""
+        torch.cuda.synchronize()
+        self._zero = torch.cuda.Event(enable_timing=True)
+        self._zero.record()
+        self._zero.synchronize()
+        self._host_zero = time.monotonic()
+
+    def now(self) -> Any:
+        """Return an event."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, moment: Any) -> float:
+        """Return the moment in seconds of CLOCK_MONOTONIC, after the device has got there."""
+        moment.synchronize()
+        return float(self._host_zero + self._zero.elapsed_time(moment) / 1e3)
+
+
+@dataclass
+class Range:
+    """One cell as the runtime ran it: its name, begin and end, the waits inside it, when the stage was called."""
+
+    name: str
+    begin: Any
+    end: Any = None
+    waits: list[tuple[Any, Any]] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+
+
+class Recorder:
+    """Collects the ranges of one step of this rank."""
+
+    def __init__(self, clock: HostClock | CudaClock) -> None:
+        self.clock = clock
+        self.ranges: list[Range] = []
+
+    @property
+    def current(self) -> Range | None:
+        """The range that is being executed."""
+        return self.ranges[-1] if self.ranges and self.ranges[-1].end is None else None
+
+    @contextmanager
+    def installed(self, stages: list[Any], before_call: Callable[[Any, str], None]) -> Iterator[None]:
+        """Hook torch's runtime within the context; `before_call(stage, pass)` runs before each call of a stage."""
+        recorder = self
+
+        class Hook:
+            """Stands where torch.profiler.record_function is in the runtime."""
+
+            def __init__(self, name: str) -> None:
+                self._name = name.removeprefix("PP:")
+
+            def __enter__(self) -> None:
+                recorder.ranges.append(Range(self._name, recorder.clock.now()))
+
+            def __exit__(self, *_: object) -> None:
+                recorder.ranges[-1].end = recorder.clock.now()
+
+        real_record, real_wait = schedules.record_function, schedules._wait_batch_p2p
+
+        def wait(work: Any) -> None:
+            begin = recorder.clock.now()
+            real_wait(work)
+            if recorder.current is not None:
+                recorder.current.waits.append((begin, recorder.clock.now()))
+
+        schedules.record_function, schedules._wait_batch_p2p = Hook, wait
+        for stage in stages:
+            for name in _ONE_CHUNK:
+                setattr(stage, name, self._called(stage, name, getattr(stage, name), before_call))
+        try:
+            yield
+        finally:
+            schedules.record_function, schedules._wait_batch_p2p = real_record, real_wait
+            for stage in stages:
+                for name in _ONE_CHUNK:
+                    delattr(stage, name)
+
+    def _called(self, stage: Any, name: str, real: Any, before_call: Callable[[Any, str], None]) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            assert self.current is not None
+            self.current.calls.append(self.clock.now())
+            full = kwargs.get("full_backward", True)
+            before_call(
+                stage, {"forward_one_chunk": "F", "backward_weight_one_chunk": "W"}.get(name, "B" if full else "I")
+            )
+            return real(*args, **kwargs)
+
+        return call
+
+    def take_step(self) -> list[dict[str, Any]]:
+        """Return the step's ranges as plain records in seconds, and forget them."""
+        at = self.clock.seconds
+        records = [
+            {
+                "name": item.name,
+                "begin": at(item.begin),
+                "end": at(item.end),
+                "waits": [[at(begin), at(end)] for begin, end in item.waits],
+                "calls": [at(moment) for moment in item.calls],
+            }
+            for item in self.ranges
+        ]
+        self.ranges = []
+        return records

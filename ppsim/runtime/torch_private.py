@@ -1,0 +1,42 @@
+"""The private names of torch.distributed.pipelining that ppsim uses, in one place, with one clear error.
+
+`_PipelineScheduleRuntime` and its `_load_csv` are how torch executes a table; they "will most likely get
+renamed" (its source says), so that a new torch fails here and not in the middle of a run.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed.pipelining.schedules
+
+from ppsim.errors import ConfigError
+
+schedules: Any = torch.distributed.pipelining.schedules
+"""torch's module of schedules, whose globals the recorder and the emulated network stand in for."""
+
+OLDEST = (2, 13)
+NEEDED = ("_PipelineScheduleRuntime", "record_function", "_wait_batch_p2p", "_batch_p2p")
+
+
+def require_torch() -> None:
+    """Raise `ConfigError` where this torch is too old for the split backward or lacks a name that is needed."""
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST:
+        raise ConfigError(
+            f"torch {torch.__version__} is too old to execute tables: it gives wrong gradients for a split "
+            f"backward (need {OLDEST[0]}.{OLDEST[1]} or newer)"
+        )
+    missing = [name for name in NEEDED if not hasattr(schedules, name)]
+    if missing:
+        raise ConfigError(
+            f"torch {torch.__version__} has no {', '.join(missing)} in torch.distributed.pipelining.schedules; "
+            f"this ppsim was made for torch 2.13"
+        )
+
+
+def schedule_runtime(stages: list[Any], num_microbatches: int, loss_fn: Any, *, defer_receives: bool) -> Any:
+    """Return torch's runtime for tables, over the stages of this rank sorted by index (unsorted ones break it)."""
+    stages = sorted(stages, key=lambda stage: stage.stage_index)
+    return schedules._PipelineScheduleRuntime(
+        stages, num_microbatches, loss_fn=loss_fn, defer_pp_recv=defer_receives
+    )

@@ -1,0 +1,64 @@
+"""Loss and gradients of a pipelined step against one process without pipelining."""
+
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from ppsim.runtime.config import TrainConfig
+from ppsim.runtime.gpt import build_stage, loss_of
+from ppsim.schedule.table import Schedule
+
+
+class Differences(TypedDict):
+    """The largest relative differences: of the mean loss, and over parameters of max |a − b| / max |b|."""
+
+    loss: float
+    gradient: float
+    num_parameters: int
+
+
+def differences(
+    config: TrainConfig,
+    table: Schedule,
+    inputs: Tensor,
+    targets: Tensor,
+    losses: list[Tensor],
+    gradients: dict[int, list[Tensor | None]],
+) -> Differences:
+    """Return how far a rank's losses and gradients (per stage it holds) are from those of the whole model.
+
+    The whole model is built from the same seeds and runs the same microbatches one after the other, each
+    weighted 1/m as torch's runtime scales its gradients. A parameter without a gradient counts as infinitely far.
+    """
+    dtype = getattr(torch, config.dtype)
+    stages = [
+        build_stage(stage, table.num_stages, layers, config.model, seed=config.seed, dtype=dtype).to(inputs.device)
+        for stage, layers in enumerate(config.layers_per_stage)
+    ]
+    reference = []
+    for x, y in zip(inputs.chunk(table.num_microbatches), targets.chunk(table.num_microbatches), strict=True):
+        hidden = x
+        for stage in stages:
+            hidden = stage(hidden)
+        loss = loss_of(hidden, y)
+        (loss / table.num_microbatches).backward()
+        reference.append(loss.detach())
+
+    worst, count = 0.0, 0
+    for stage_index, found in gradients.items():
+        for gradient, parameter in zip(found, stages[stage_index].parameters(), strict=True):
+            assert parameter.grad is not None
+            worst = max(worst, _relative(gradient, parameter.grad))
+            count += 1
+    loss_difference = 0.0
+    if losses:
+        loss_difference = _relative(torch.stack(losses).mean(), torch.stack(reference).mean())
+    return Differences(loss=loss_difference, gradient=worst, num_parameters=count)
+
+
+def _relative(found: Tensor | None, expected: Tensor) -> float:
+    if found is None or not torch.isfinite(found).all():
+        return float("inf")
+    scale = float(expected.abs().max())
+    return float((found - expected).abs().max()) / scale if scale else float(found.abs().max())

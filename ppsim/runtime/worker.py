@@ -1,0 +1,221 @@
+"""One rank of a training run: `python -m ppsim.runtime.worker CONFIG RESULT` under torch's elastic launcher."""
+
+import os
+import platform
+import statistics
+import sys
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.pipelining import PipelineStage
+
+from ppsim.costs.files import read_costs
+from ppsim.costs.stages import CostArrays, StageCosts
+from ppsim.errors import ConfigError
+from ppsim.files import to_json, write_whole
+from ppsim.runtime import emulate
+from ppsim.runtime.config import TrainConfig
+from ppsim.runtime.corpus import batch
+from ppsim.runtime.gpt import build_stage, loss_of
+from ppsim.runtime.recorder import CudaClock, HostClock, Recorder
+from ppsim.runtime.torch_private import require_torch, schedule_runtime, schedules
+from ppsim.runtime.verify import Differences, differences
+from ppsim.schedule.check import validate
+from ppsim.schedule.grammar import read_schedule
+from ppsim.schedule.table import Schedule
+
+
+def run(config: TrainConfig) -> dict[str, Any] | None:
+    """Run this process's rank; return the whole run's result on rank 0 and None elsewhere.
+
+    The process must have been started by torchrun or by `ppsim.runtime.launch`, one per rank of the table.
+    """
+    require_torch()
+    table = read_schedule(config.schedule)
+    validate(table)
+    torch.set_num_threads(config.num_threads)
+    sys.setswitchinterval(1e-4)  # the threads of emulated channels must not wait 5 ms for their turn
+    dist.init_process_group(
+        "nccl" if config.device == "cuda" else "gloo", timeout=timedelta(seconds=config.timeout_s)
+    )
+    try:
+        if dist.get_world_size() != table.num_ranks:
+            raise ConfigError(
+                f"{config.schedule} has {table.num_ranks} ranks, but {dist.get_world_size()} processes were started"
+            )
+        mine = _Rank(config, table, dist.get_rank()).train()
+        everyone: list[Any] = [None] * table.num_ranks
+        dist.all_gather_object(everyone, mine)
+    finally:
+        dist.destroy_process_group()
+    return _result(config, table, everyone) if int(os.environ["RANK"]) == 0 else None
+
+
+class _Rank:
+    """The stages of one rank and torch's runtime over them."""
+
+    def __init__(self, config: TrainConfig, table: Schedule, rank: int) -> None:
+        self.config, self.table, self.rank = config, table, rank
+        self.device = torch.device("cpu")
+        if config.device == "cuda":
+            self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(self.device)
+        self.costs = _emulated_costs(config, table)
+        self.stages = [self._stage(stage) for stage in table.stages_of(rank)]
+        self.recorder = Recorder(CudaClock() if config.device == "cuda" else HostClock())
+        loss = _square if self.costs else loss_of
+        self.runtime = schedule_runtime(
+            self.stages, table.num_microbatches, loss, defer_receives=config.receives == "deferred"
+        )
+        self.runtime._load_csv(
+            config.schedule, format="compute_comms" if table.has_communication else "compute_only"
+        )
+
+    def _stage(self, stage: int) -> Any:
+        config, num_stages = self.config, self.table.num_stages
+        module: torch.nn.Module
+        if self.costs:
+            module = emulate.EmulatedStage(emulate.stage_seconds(self.costs[1], stage), is_first=stage == 0)
+            example_in = example_out = torch.zeros(emulate.PAYLOAD, dtype=torch.float64)
+        else:
+            dtype = getattr(torch, config.dtype)
+            module = build_stage(
+                stage, num_stages, config.layers_per_stage[stage], config.model, seed=config.seed, dtype=dtype
+            )
+            shape = (config.micro_batch, config.model.sequence_length)
+            hidden = torch.zeros(*shape, config.model.hidden_size, dtype=dtype)
+            example_in = torch.zeros(shape, dtype=torch.int64) if stage == 0 else hidden
+            logits = torch.zeros(*shape, config.model.vocab_size, dtype=dtype)
+            example_out = logits if stage == num_stages - 1 else hidden
+        # With example tensors the runtime needs no first pass to learn the shapes.
+        example_in = example_in.to(self.device).requires_grad_(stage > 0)
+        return PipelineStage(
+            module.to(self.device), stage, num_stages, self.device,
+            input_args=example_in, output_args=example_out.to(self.device, copy=True).requires_grad_(True),
+        )  # fmt: skip
+
+    def train(self) -> dict[str, Any]:
+        config = self.config
+        parameters = [parameter for stage in self.stages for parameter in stage.submod.parameters()]
+        optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate)
+        network: emulate.EmulatedNetwork | None = None
+        out: dict[str, Any] = {"losses": [], "steps": [], "differences": None, "host": platform.node()}
+        with ExitStack() as stack:
+            if self.costs and (self.costs[1].transfer_s > 0).any():
+                network = emulate.EmulatedNetwork(
+                    self.costs[1], self.costs[0].channel, self.rank, self._current_name
+                )
+                stack.callback(setattr, schedules, "_batch_p2p", schedules._batch_p2p)
+                schedules._batch_p2p = network.issue
+            stack.enter_context(self.recorder.installed(self.stages, self._tell_stage))
+            for step in range(config.num_warm_up + config.num_steps):
+                inputs, targets = self._batch(step)
+                losses: list[torch.Tensor] = []
+                optimizer.zero_grad()
+                dist.barrier()
+                self.recorder.clock.begin_step()
+                self._run_step(inputs, targets, losses)
+                out["steps"].append(
+                    {
+                        "records": self.recorder.take_step(),
+                        "transfers": dict(network.transfers) if network else {},
+                    }
+                )
+                if config.verify and step == 0:
+                    out["differences"] = self._differences(inputs, targets, losses)
+                if not self.costs:
+                    optimizer.step()
+                out["losses"].append(statistics.fmean(map(float, losses)) if losses else None)
+                if self.rank == 0:
+                    print(
+                        f"step {step + 1} of {config.num_warm_up + config.num_steps}", file=sys.stderr, flush=True
+                    )
+        return out
+
+    def _run_step(self, inputs: torch.Tensor, targets: torch.Tensor, losses: list[torch.Tensor]) -> None:
+        held = {stage.stage_index for stage in self.stages}
+        arguments = (inputs,) if 0 in held else ()
+        last = {"target": targets, "losses": losses} if self.table.num_stages - 1 in held else {}
+        self.runtime.step(*arguments, return_outputs=False, **last)
+
+    def _batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.costs:
+            nothing = torch.zeros(self.table.num_microbatches, emulate.PAYLOAD[1], dtype=torch.float64)
+            return nothing, nothing
+        config = self.config
+        inputs, targets = batch(
+            step,
+            batch_size=self.table.num_microbatches * config.micro_batch,
+            sequence_length=config.model.sequence_length,
+            seed=config.seed,
+        )
+        return inputs.to(self.device), targets.to(self.device)
+
+    def _differences(
+        self, inputs: torch.Tensor, targets: torch.Tensor, losses: list[torch.Tensor]
+    ) -> Differences | None:
+        if self.costs:
+            return None
+        gradients = {
+            stage.stage_index: [parameter.grad for parameter in stage.submod.parameters()] for stage in self.stages
+        }
+        return differences(self.config, self.table, inputs, targets, losses, gradients)
+
+    def _current_name(self) -> str:
+        assert self.recorder.current is not None
+        return self.recorder.current.name
+
+    @staticmethod
+    def _tell_stage(stage: Any, running: str) -> None:
+        if isinstance(stage.submod, emulate.EmulatedStage):
+            stage.submod.running = running
+
+
+def _square(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return ((output - target) ** 2).mean()
+
+
+def _emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, CostArrays] | None:
+    """The costs to wait for, with torch's own rule for stage 0."""
+    if config.emulate_costs is None:
+        return None
+    counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
+    costs = read_costs(config.emulate_costs).with_torch_first_stage(**counts)
+    return costs, costs.resolved(**counts)
+
+
+def _result(config: TrainConfig, table: Schedule, everyone: list[dict[str, Any]]) -> dict[str, Any]:
+    last_rank = int(table.stage_to_rank[-1])
+    found = [rank["differences"] for rank in everyone if rank["differences"]]
+    return {
+        "torch": torch.__version__,
+        "hosts": sorted({rank["host"] for rank in everyone}),
+        "losses": everyone[last_rank]["losses"],
+        "num_warm_up": config.num_warm_up,
+        "steps": [[rank["steps"][step] for rank in everyone] for step in range(len(everyone[0]["steps"]))],
+        "differences": {
+            "loss": max(one["loss"] for one in found),
+            "gradient": max(one["gradient"] for one in found),
+            "num_parameters": sum(one["num_parameters"] for one in found),
+        }
+        if found
+        else None,
+    }
+
+
+@record
+def main() -> None:
+    """Run one rank; rank 0 writes the result."""
+    config_path, result_path = sys.argv[1:]
+    result = run(TrainConfig.from_json(Path(config_path).read_text()))
+    if result is not None:
+        write_whole(result_path, to_json(result))
+
+
+if __name__ == "__main__":
+    main()

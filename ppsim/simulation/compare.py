@@ -1,0 +1,177 @@
+"""A measured step beside a projected one: where they part, and the two constants that explain most of it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ppsim.costs.stages import Floats, StageCosts
+from ppsim.errors import ConfigError
+from ppsim.schedule.table import Op
+from ppsim.simulation.engine import evaluate
+from ppsim.simulation.explain import gaps
+from ppsim.simulation.run import durations_s, simulate_graph
+from ppsim.simulation.timeline import Timeline
+
+_TRIMMED = 0.05
+"""Share of the samples left out at either end of a mean: a process that was not scheduled is no overhead."""
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """Host seconds before every action and latency of every hop, with the number of samples behind each."""
+
+    action_overhead_s: float
+    hop_overhead_s: float
+    num_actions: int
+    num_hops: int
+
+
+@dataclass(frozen=True)
+class OpError:
+    """One kind of pass on one stage: median seconds measured and projected; the error is relative to measured."""
+
+    op: str
+    stage: int
+    measured_s: float
+    projected_s: float
+
+    @property
+    def error(self) -> float:
+        """Projected over measured, minus one: negative is optimistic."""
+        return self.projected_s / self.measured_s - 1 if self.measured_s else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Measured against projected. Errors are signed: projected / measured − 1, negative where projected too fast.
+
+    `replay_s` is the step time of the measured action times put through the simulator: what is left of the
+    error then is not in the costs but in how ranks wait for each other.
+    """
+
+    measured: Timeline
+    projected: Timeline
+    step_error: float
+    span_error: float
+    replay_s: float
+    replay_error: float
+    ops: list[OpError]
+
+
+def compare(measured: Timeline, projected: Timeline) -> Comparison:
+    """Return where two timelines of one table differ; raises `ConfigError` where the tables do."""
+    if measured.schedule != projected.schedule:
+        raise ConfigError(
+            f"the two timelines run different tables: {_describe(measured)} and {_describe(projected)}"
+        )
+    replayed = replay_s(measured)
+    return Comparison(
+        measured=measured,
+        projected=projected,
+        step_error=projected.step_time_s / measured.step_time_s - 1,
+        span_error=projected.span_s / measured.span_s - 1,
+        replay_s=replayed,
+        replay_error=replayed / measured.step_time_s - 1,
+        ops=_op_errors(measured, projected),
+    )
+
+
+def simulate_again(measured: Timeline, costs: StageCosts) -> Timeline:
+    """Return the simulation of a measured timeline's table at `costs`, over the same event graph."""
+    return simulate_graph(measured.graph, costs)
+
+
+def replay_s(measured: Timeline) -> float:
+    """Return the step time of the measured table with every action taking what it took from when it could start.
+
+    Transfers take what the costs say. Nothing else of the measurement goes in, so that the rest is what the
+    simulator makes of dependencies, channels and order.
+    """
+    graph, num_actions = measured.graph, measured.num_actions
+    waits = gaps(measured)
+    durations = durations_s(graph, measured.costs)
+    durations[:num_actions] = measured.end[:num_actions] - measured.start[:num_actions] + waits.overhead_s
+    times = evaluate(graph, durations, np.zeros(graph.num_nodes))
+    return float(times.end[:num_actions].max() - times.start[:num_actions].min())
+
+
+def fit_overheads(timelines: list[Timeline]) -> Overheads:
+    """Return the two constants by which measured actions and hops exceed their costs, over all timelines.
+
+    An action that waited for nothing tells its host time: its end, minus the end of the action before it, minus
+    its cost. One that waited for a message tells the hop's: its end, minus the end of what was sent, minus
+    cost, transfer and the host time of an action. Trimmed means, because overheads add up along a path. Raises
+    `ConfigError` where the timelines hold no sample of a kind.
+    """
+    action, hop = [], []
+    for timeline in timelines:
+        num_actions, graph = timeline.num_actions, timeline.graph
+        cost = durations_s(graph, timeline.costs)
+        blocker, end = timeline.blocker[:num_actions], timeline.end
+        entries = np.flatnonzero(blocker >= 0)
+        cause = blocker[entries]
+        by_action = cause < num_actions
+        action.append((end[entries] - end[cause] - cost[entries])[by_action])
+        waiting, message = entries[~by_action], cause[~by_action]
+        made = timeline.last_end_of_source[message - num_actions]
+        hop.append(end[waiting] - made - cost[waiting] - cost[message])
+    action_samples, hop_samples = np.concatenate(action), np.concatenate(hop)
+    if not len(action_samples) or not len(hop_samples):
+        what = "waits for a message" if len(action_samples) else "follows another without waiting"
+        raise ConfigError(f"cannot fit overheads: no action of the measured step {what}")
+    action_s = max(_trimmed_mean(action_samples), 0.0)
+    return Overheads(
+        action_overhead_s=action_s,
+        hop_overhead_s=max(_trimmed_mean(hop_samples) - action_s, 0.0),
+        num_actions=len(action_samples),
+        num_hops=len(hop_samples),
+    )
+
+
+def summary_of(comparison: Comparison, fitted: Overheads | None) -> dict[str, Any]:
+    """Return a comparison as JSON; errors are signed, projected / measured − 1."""
+    summary: dict[str, Any] = {
+        "schedule": comparison.measured.schedule.name,
+        "measured_step_time_s": comparison.measured.step_time_s,
+        "projected_step_time_s": comparison.projected.step_time_s,
+        "step_error": comparison.step_error,
+        "span_error": comparison.span_error,
+        "replay_s": comparison.replay_s,
+        "replay_error": comparison.replay_error,
+        "ops": [asdict(op) | {"error": op.error} for op in comparison.ops],
+    }
+    return summary | ({"fitted": asdict(fitted)} if fitted else {})
+
+
+def overheads_to_json(fitted: Overheads, source: str) -> dict[str, Any]:
+    """Return the file that `--overheads` takes."""
+    return {
+        "action_overhead_s": fitted.action_overhead_s,
+        "hop_overhead_s": fitted.hop_overhead_s,
+        "fitted_on": {"timeline": source, "num_actions": fitted.num_actions, "num_hops": fitted.num_hops},
+    }
+
+
+def _trimmed_mean(samples: Floats) -> float:
+    cut = int(_TRIMMED * len(samples))
+    return float(np.sort(samples)[cut : len(samples) - cut].mean())
+
+
+def _op_errors(measured: Timeline, projected: Timeline) -> list[OpError]:
+    schedule, errors = measured.schedule, []
+    taken = [(timeline.end - timeline.start)[: timeline.num_actions] for timeline in (measured, projected)]
+    for op in (Op.F, Op.B, Op.I, Op.W):
+        for stage in range(schedule.num_stages):
+            chosen = (schedule.op == op) & (schedule.stage == stage)
+            if chosen.any():
+                errors.append(OpError(op.name, stage, *(float(np.median(times[chosen])) for times in taken)))
+    return errors
+
+
+def _describe(timeline: Timeline) -> str:
+    schedule = timeline.schedule
+    return (
+        f"{schedule.name or 'a table'} of {schedule.num_ranks} ranks, {schedule.num_stages} stages and "
+        f"{schedule.num_microbatches} microbatches"
+    )
