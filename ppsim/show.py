@@ -176,28 +176,17 @@ def print_compare(comparison: "Comparison", fitted: "Overheads | None") -> None:
     """Print a measured step beside a projected one: signed errors, by step, pass and stage."""
     out = Page()
     measured, projected = comparison.measured, comparison.projected
+    steps = [
+        ("step time", measured.step_time_s, projected.step_time_s, comparison.step_error),
+        ("span", measured.span_s, projected.span_s, comparison.span_error),
+        ("replay", measured.step_time_s, comparison.replay_s, comparison.replay_error),
+    ]
     out.add(
         table(
             ["", "measured", "projected", "error"],
             [
-                [
-                    "step time",
-                    seconds(measured.step_time_s),
-                    seconds(projected.step_time_s),
-                    signed_percent(comparison.step_error),
-                ],
-                [
-                    "span",
-                    seconds(measured.span_s),
-                    seconds(projected.span_s),
-                    signed_percent(comparison.span_error),
-                ],
-                [
-                    "replay",
-                    seconds(measured.step_time_s),
-                    seconds(comparison.replay_s),
-                    signed_percent(comparison.replay_error),
-                ],
+                [name, seconds(real), seconds(expected), signed_percent(error)]
+                for name, real, expected, error in steps
             ],
         )
     )
@@ -212,9 +201,9 @@ def print_compare(comparison: "Comparison", fitted: "Overheads | None") -> None:
         )
     )
     out.add(
-        "\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, each taking"
+        "\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, each taking "
+        "what it took from when it could start, through the simulator: what is left is not in the costs."
     )
-    out.add("what it took from when it could start, through the simulator: what is left is not in the costs.")
     if fitted:
         action, hop = seconds(fitted.action_overhead_s), seconds(fitted.hop_overhead_s)
         out.add(f"\nfitted: {action} an action (of {fitted.num_actions}), {hop} a hop (of {fitted.num_hops})")

@@ -167,11 +167,12 @@ def train(as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
         costs = read_costs(config.emulate_costs).with_torch_first_stage(**counts)
         build_graph(table, channel=costs.channel, receives=config.receives)
     if is_worker():
-        from ppsim.runtime.worker import run
+        from ppsim.runtime.worker import run_all
 
-        result = run(config)
-        if result is None:
+        results = run_all([config])
+        if results is None:
             return
+        result = results[0]
     else:
         result = launch(config)
     _report_run(config, table, costs, result, outputs, as_json=as_json)
@@ -224,10 +225,6 @@ def _train_config(table: "Schedule", options: dict[str, Any]) -> "TrainConfig":
     )
 
 
-_TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
-"""Largest relative difference of loss and gradients that rounding explains."""
-
-
 def _report_run(
     config: "TrainConfig",
     table: "Schedule",
@@ -238,10 +235,9 @@ def _report_run(
     as_json: bool,
 ) -> None:
     from ppsim import show
-    from ppsim.errors import RunFailed
     from ppsim.export.timeline_json import timeline_to_json
     from ppsim.outputs import write_outputs
-    from ppsim.runtime.result import measured_of
+    from ppsim.runtime.result import measured_of, require_agreement
     from ppsim.simulation.report import report_of
 
     measured = measured_of(result, table, costs)
@@ -257,12 +253,7 @@ def _report_run(
         report=lambda: timeline_to_json(measured.timeline, measured.costs, run=run),
         announce=say,
     )
-    found, tolerance = result["differences"], _TOLERANCE.get(config.dtype)
-    if found and tolerance and max(found["loss"], found["gradient"]) > tolerance:
-        raise RunFailed(
-            f"the pipelined step differs from one process by {found['loss']:.1e} in the loss and "
-            f"{found['gradient']:.1e} in a gradient; rounding in {config.dtype} explains {tolerance:.0e}"
-        )
+    require_agreement(result["differences"], config.dtype)
 
 
 def _run_facts(config: "TrainConfig", result: dict[str, Any], measured: "Measured") -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """What a training run is told. Imports no torch: the command line and the launcher read it too."""
 
-import dataclasses
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,12 +64,7 @@ class TrainConfig:
     verify: bool = False
     timeout_s: float = 120.0
 
-    def to_json(self) -> str:
-        """Return the configuration as JSON, for the worker processes."""
-        return json.dumps(dataclasses.asdict(self))
-
     @classmethod
-    def from_json(cls, text: str) -> "TrainConfig":
-        """Return the configuration that `to_json` wrote."""
-        data: dict[str, Any] = json.loads(text)
+    def from_dict(cls, data: dict[str, Any]) -> "TrainConfig":
+        """Return the configuration of which `dataclasses.asdict` made `data`."""
         return cls(**(data | {"model": GPTShape(**data["model"])}))

@@ -107,6 +107,11 @@ class EmulatedNetwork:
         del desc
         return [self._issue(operation) for operation in operations]
 
+    def close(self) -> None:
+        """End the threads."""
+        for channel in self._queues.values():
+            channel.close()
+
     def _issue(self, operation: Any) -> Any:
         action = parse_cell(self._current())
         assert isinstance(action, Action)
@@ -160,7 +165,7 @@ class _Queue:
     """A thread that carries out one transfer after the other."""
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
 
     def put(self, carry_out: Callable[[], None]) -> "_Job":
@@ -168,9 +173,12 @@ class _Queue:
         self._jobs.put(job)
         return job
 
+    def close(self) -> None:
+        self._jobs.put(None)
+
     def _work(self) -> None:
-        while True:
-            self._jobs.get().run()
+        while (job := self._jobs.get()) is not None:
+            job.run()
 
 
 class _Job:

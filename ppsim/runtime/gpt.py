@@ -61,8 +61,12 @@ class Head(nn.Module):
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of logits [batch, sequence, vocabulary] for int64 targets [batch, sequence]."""
-    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+    """Return the mean cross entropy of logits [batch, sequence, vocabulary] for int64 targets [batch, sequence].
+
+    In float32, or in float64 where the logits are.
+    """
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def build_stage(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ppsim.costs.stages import StageCosts
+from ppsim.errors import RunFailed
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.engine import Floats, blockers_of
@@ -13,6 +14,9 @@ from ppsim.simulation.timeline import Timeline
 
 _NO_WAIT_S = 1e-4
 """A wait shorter than this found its message already there."""
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+"""Largest relative difference of loss and gradients that rounding explains; shorter formats have no such limit."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,17 @@ def measured_of(result: dict[str, Any], table: Schedule, given: StageCosts | Non
         origin="measured",
     )
     return Measured(timeline, costs, length, chosen)
+
+
+def require_agreement(differences: dict[str, float] | None, dtype: str) -> None:
+    """Raise `RunFailed` where `--verify` found more than rounding in `dtype` explains."""
+    if differences is None or dtype not in TOLERANCE:
+        return
+    if not max(differences["loss"], differences["gradient"]) <= TOLERANCE[dtype]:
+        raise RunFailed(
+            f"the pipelined step differs from one process by {differences['loss']:.1e} in the loss and "
+            f"{differences['gradient']:.1e} in a gradient; rounding in {dtype} explains {TOLERANCE[dtype]:.0e}"
+        )
 
 
 def _step_time(times: tuple[Floats, Floats], graph: EventGraph) -> float:

@@ -1,9 +1,11 @@
-"""One rank of a training run: `python -m ppsim.runtime.worker CONFIG RESULT` under torch's elastic launcher."""
+"""One rank of training runs: `python -m ppsim.runtime.worker CONFIGS RESULTS` under torch's elastic launcher."""
 
+import json
 import os
 import platform
 import statistics
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -30,41 +32,49 @@ from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 
 
-def run(config: TrainConfig) -> dict[str, Any] | None:
-    """Run this process's rank; return the whole run's result on rank 0 and None elsewhere.
+def run_all(configs: Sequence[TrainConfig]) -> list[dict[str, Any]] | None:
+    """Run this process's rank of each run, one after the other; return the results on rank 0, None elsewhere.
 
-    The process must have been started by torchrun or by `ppsim.runtime.launch`, one per rank of the table.
+    The process must have been started by torchrun or by `ppsim.runtime.launch`, one per rank of the tables. The
+    runs share their processes, so device and time-out are the first one's.
     """
     require_torch()
-    table = read_schedule(config.schedule)
-    validate(table)
-    torch.set_num_threads(config.num_threads)
+    tables = [read_schedule(config.schedule) for config in configs]
+    for table in tables:
+        validate(table)
+    first = configs[0]
     sys.setswitchinterval(1e-4)  # the threads of emulated channels must not wait 5 ms for their turn
+    device = torch.device("cpu")
+    if first.device == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        "nccl" if config.device == "cuda" else "gloo", timeout=timedelta(seconds=config.timeout_s)
+        "nccl" if first.device == "cuda" else "gloo", timeout=timedelta(seconds=first.timeout_s)
     )
+    results = []
     try:
-        if dist.get_world_size() != table.num_ranks:
-            raise ConfigError(
-                f"{config.schedule} has {table.num_ranks} ranks, but {dist.get_world_size()} processes were started"
-            )
-        mine = _Rank(config, table, dist.get_rank()).train()
-        everyone: list[Any] = [None] * table.num_ranks
-        dist.all_gather_object(everyone, mine)
+        for config, table in zip(configs, tables, strict=True):
+            if dist.get_world_size() != table.num_ranks:
+                raise ConfigError(
+                    f"{config.schedule} has {table.num_ranks} ranks, but {dist.get_world_size()} processes were "
+                    f"started"
+                )
+            torch.set_num_threads(config.num_threads)
+            mine = _Rank(config, table, dist.get_rank(), device).train()
+            everyone: list[Any] = [None] * table.num_ranks
+            dist.all_gather_object(everyone, mine)
+            if dist.get_rank() == 0:
+                results.append(_result(table, config, everyone))
+        return results if dist.get_rank() == 0 else None
     finally:
         dist.destroy_process_group()
-    return _result(config, table, everyone) if int(os.environ["RANK"]) == 0 else None
 
 
 class _Rank:
     """The stages of one rank and torch's runtime over them."""
 
-    def __init__(self, config: TrainConfig, table: Schedule, rank: int) -> None:
-        self.config, self.table, self.rank = config, table, rank
-        self.device = torch.device("cpu")
-        if config.device == "cuda":
-            self.device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-            torch.cuda.set_device(self.device)
+    def __init__(self, config: TrainConfig, table: Schedule, rank: int, device: torch.device) -> None:
+        self.config, self.table, self.rank, self.device = config, table, rank, device
         self.costs = _emulated_costs(config, table)
         self.stages = [self._stage(stage) for stage in table.stages_of(rank)]
         self.recorder = Recorder(CudaClock() if config.device == "cuda" else HostClock())
@@ -112,6 +122,7 @@ class _Rank:
                 )
                 stack.callback(setattr, schedules, "_batch_p2p", schedules._batch_p2p)
                 schedules._batch_p2p = network.issue
+                stack.callback(network.close)
             stack.enter_context(self.recorder.installed(self.stages, self._tell_stage))
             for step in range(config.num_warm_up + config.num_steps):
                 inputs, targets = self._batch(step)
@@ -189,7 +200,7 @@ def _emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, C
     return costs, costs.resolved(**counts)
 
 
-def _result(config: TrainConfig, table: Schedule, everyone: list[dict[str, Any]]) -> dict[str, Any]:
+def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]) -> dict[str, Any]:
     last_rank = int(table.stage_to_rank[-1])
     found = [rank["differences"] for rank in everyone if rank["differences"]]
     return {
@@ -210,12 +221,16 @@ def _result(config: TrainConfig, table: Schedule, everyone: list[dict[str, Any]]
 
 @record
 def main() -> None:
-    """Run one rank; rank 0 writes the result."""
-    config_path, result_path = sys.argv[1:]
-    result = run(TrainConfig.from_json(Path(config_path).read_text()))
-    if result is not None:
-        write_whole(result_path, to_json(result))
+    """Run one rank; rank 0 writes the results."""
+    configs_path, results_path = sys.argv[1:]
+    configs = [TrainConfig.from_dict(item) for item in json.loads(Path(configs_path).read_text())]
+    results = run_all(configs)
+    if results is not None:
+        write_whole(results_path, to_json(results))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:  # `record` has noted it, and the launcher tells it once for all ranks
+        sys.exit(1)

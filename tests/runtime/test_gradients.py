@@ -1,0 +1,58 @@
+"""torch executes our tables: loss and gradients are those of one process without pipelining."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ppsim.runtime.launch import launch_all
+from ppsim.runtime.result import TOLERANCE, measured_of
+from tests.runtime.cases import BUILDERS, config_of, table_of
+
+CASES = [
+    (name, p, m, dtype)
+    for p in (2, 4)
+    for name in BUILDERS
+    for m in (p, 2 * p, 3 * p)
+    for dtype in ("float32", "float64")
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    folder = tmp_path_factory.mktemp("tables")
+    found: dict[Any, Any] = {}
+    for p in (2, 4):
+        cases = [case for case in CASES if case[1] == p]
+        configs = [
+            config_of(table_of(name, p=p, m=m), folder, dtype=dtype, verify=True) for name, p, m, dtype in cases
+        ]
+        found |= dict(zip(cases, launch_all(configs), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_loss_and_gradients_are_those_of_one_process(results: dict[Any, Any], case: Any) -> None:
+    found, limit = results[case]["differences"], TOLERANCE[case[-1]]
+    assert found["loss"] <= limit
+    assert found["gradient"] <= limit
+    num_stages = table_of(*case[:1], p=case[1], m=case[2]).num_stages
+    assert found["num_parameters"] == 12 * num_stages + 2 + 3  # per block; embedding; norm and head
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case[-1] == "float64"], ids=lambda c: "-".join(map(str, c))
+)
+def test_the_measured_timeline_holds_every_action_in_the_order_of_the_table(
+    results: dict[Any, Any], case: Any
+) -> None:
+    name, p, m, _ = case
+    table = table_of(name, p=p, m=m)
+    timeline = measured_of(results[case], table, None).timeline
+    assert timeline.schedule == table
+    actions = slice(0, timeline.num_actions)
+    assert (timeline.end[actions] >= timeline.start[actions]).all()
+    for rank in range(p):
+        entries = slice(*table.rank_offsets[rank : rank + 2])
+        assert (timeline.start[entries][1:] >= timeline.end[entries][:-1]).all()

@@ -1,0 +1,204 @@
+"""`ppsim train` as a user types it: outputs, torchrun, and ranks that die or hang."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+import ppsim
+from ppsim.cli import main
+from ppsim.export.timeline_json import read_timeline
+from ppsim.files import to_json
+from ppsim.schedule.grammar import format_table
+from tests.runtime.cases import table_of
+
+TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch", "1", "--warm-up", "0")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "T.csv").write_text(format_table(table_of("zbv", p=2, m=4)))
+    slow = {"forward_s": 0.1, "backward_input_s": 0.1, "backward_weight_s": 0.1}
+    (tmp_path / "slow.json").write_text(json.dumps(slow))
+    return tmp_path
+
+
+def started(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "ppsim", "train", "--schedule", "T.csv", *arguments],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def rank_process(parent: "subprocess.Popen[str]", rank: int) -> psutil.Process:
+    """The worker of a rank, once its interpreter has been told that it is one."""
+    for _ in range(600):
+        for child in psutil.Process(parent.pid).children(recursive=True):
+            try:
+                if child.environ().get("RANK") == str(rank) and "ppsim.runtime.worker" in child.cmdline():
+                    return child
+            except psutil.Error:
+                continue
+        time.sleep(0.05)
+    raise AssertionError("the rank never started")
+
+
+def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    children = psutil.Process(process.pid).children(recursive=True)
+    out, err = process.communicate(timeout=60)
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive, f"left behind: {alive}"
+    return process.returncode, out, err
+
+
+def wait_for_line(process: "subprocess.Popen[str]", text: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return
+    raise AssertionError(f"never printed {text}")
+
+
+def test_train_prints_one_json_object_and_writes_a_timeline_that_reads_again(folder: Path) -> None:
+    run = started(folder, *TINY, "--steps", "2", "--verify", "--json", "-o", "measured.json")
+    code, out, err = finished(run)
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["schedule"] == "T"
+    assert report["run"]["differences"]["gradient"] <= 1e-5
+    assert len(report["run"]["step_times_s"]) == 2
+    timeline, _ = read_timeline(folder / "measured.json")
+    assert timeline.origin == "measured"
+    assert timeline.step_time_s == pytest.approx(report["step_time_s"], rel=1e-12)
+
+
+def test_training_lowers_the_loss(folder: Path) -> None:
+    code, out, err = finished(started(folder, *TINY, "--steps", "12", "--learning-rate", "0.01", "--json"))
+    assert code == 0, err
+    losses = json.loads(out)["run"]["losses"]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_train_joins_the_processes_of_torchrun(folder: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "ppsim",
+            "train", "--schedule", "T.csv", *TINY, "--steps", "1", "-o", "measured.json",
+        ],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert read_timeline(folder / "measured.json")[0].num_actions == 48
+
+
+def test_emulated_costs_never_take_less_than_the_simulation(folder: Path) -> None:
+    """Waiting overshoots and hosts take time, so that the run is the slower of the two; the order is the same."""
+    costs = {"forward_s": 0.02, "backward_input_s": 0.015, "backward_weight_s": 0.01, "transfer_s": 0.005}
+    (folder / "costs.json").write_text(json.dumps(costs))
+    code, _, err = finished(started(folder, "--emulate-costs", "costs.json", "--steps", "1", "-o", "measured.json"))
+    assert code == 0, err
+    measured, given = read_timeline(folder / "measured.json")
+    simulated = ppsim.simulate(measured.schedule, given)
+    assert measured.step_time_s >= simulated.step_time_s
+    took = (measured.end - measured.start)[: measured.num_actions]
+    assert (took >= (simulated.end - simulated.start)[: measured.num_actions] - 1e-6).all()
+
+
+@pytest.mark.parametrize("channel", ["edge", "pair", "rank"])
+def test_transfers_of_one_queue_never_overlap(folder: Path, channel: str) -> None:
+    costs = {"forward_s": 0.004, "backward_input_s": 0.004, "backward_weight_s": 0.004}
+    (folder / "costs.json").write_text(to_json(costs | {"transfer_s": 0.005, "channel": channel}))
+    code, _, err = finished(started(folder, "--emulate-costs", "costs.json", "--steps", "1", "-o", "measured.json"))
+    assert code == 0, err
+    measured, _ = read_timeline(folder / "measured.json")
+    graph, first = measured.graph, measured.num_actions
+    assert graph.num_transfers > 0
+    by_queue: dict[Any, list[tuple[float, float]]] = {}
+    for transfer in range(graph.num_transfers):
+        ranks = tuple(
+            next(rank for rank in range(2) if entry < graph.schedule.rank_offsets[rank + 1])
+            for entry in (int(graph.source[transfer]), int(graph.target[transfer]))
+        )
+        key = ranks if channel == "edge" else "one"
+        by_queue.setdefault(key, []).append((measured.start[first + transfer], measured.end[first + transfer]))
+    assert len(by_queue) == (2 if channel == "edge" else 1)
+    for spans in by_queue.values():
+        spans.sort()
+        for (_, end), (start, _) in pairwise(spans):
+            assert start >= end - 1e-4
+
+
+def test_a_killed_rank_ends_the_run_with_its_name(folder: Path) -> None:
+    run = started(folder, "--emulate-costs", "slow.json", "--steps", "5", "--timeout", "30")
+    wait_for_line(run, "step 1 of 6")
+    rank_process(run, 1).send_signal(signal.SIGKILL)
+    code, _, err = finished(run)
+    assert code == 1
+    assert "rank 1 was killed by SIGKILL; the other ranks were stopped" in err
+    assert "Traceback" not in err
+
+
+def test_a_rank_that_hangs_ends_the_run_within_the_time_out(folder: Path) -> None:
+    """Stage 1 is on rank 1 and never done; rank 0 gives up waiting for it, and both are stopped."""
+    costs = {"forward_s": [0.01, 1e4, 0.01, 0.01], "backward_input_s": 0.01, "backward_weight_s": 0.01}
+    (folder / "stuck.json").write_text(json.dumps(costs))
+    code, _, err = finished(started(folder, "--emulate-costs", "stuck.json", "--timeout", "3"))
+    assert code == 1
+    assert "ppsim: rank 0 failed: RuntimeError" in err
+    assert "Timed out waiting 3000ms" in err
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
+    run = started(folder, "--emulate-costs", "slow.json", "--steps", "5")
+    wait_for_line(run, "step 1 of 6")
+    os.kill(run.pid, signal.SIGINT)
+    code, _, err = finished(run)
+    assert code == 1
+    assert err.splitlines()[-1] == "ppsim: the run was interrupted by SIGINT; its ranks were stopped"
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", [["train", "--schedule", "T.csv"], ["profile", "-o", "P.json"]])
+def test_without_torch_the_extra_is_named(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert "pip install 'ppsim[torch]'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--nproc", "3"], "T.csv has 2 ranks: got --nproc 3"),
+        (["--model", "nanno"], "unknown model 'nanno': did you mean nano?"),
+        (["--steps", "0"], "--steps must be at least 1"),
+        (["--layers", "1"], "--layers 4 gives each one"),
+        (["--heads", "5"], "the hidden size must be a multiple of the heads: got 64 and 5"),
+        (["--timeout", "0"], "--timeout must be more than 0 seconds: got 0"),
+        (["--threads", "0"], "--threads must be at least 1: got 0"),
+        (["--emulate-costs", "none.json"], "none.json"),
+        (["--split", "1,1,1"], "4 stages"),
+        (["-o", "nowhere/measured.json"], "there is no folder nowhere"),
+    ],
+)
+def test_wrong_arguments_end_before_anything_is_started(
+    arguments: list[str], sentence: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("ppsim.runtime.launch.launch_all", lambda configs: pytest.fail("started"))
+    result = CliRunner().invoke(main, ["train", "--schedule", "T.csv", *arguments])
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert sorted(path.name for path in folder.iterdir()) == ["T.csv", "slow.json"]
