@@ -37,7 +37,8 @@ class StageCosts:
     communication, channel, receives
         How transfers wait: see `ppsim.schedule.graph`.
     action_overhead_s, hop_overhead_s
-        Host time before every compute action, and latency before every transfer, on top of the costs.
+        Host time before every compute action, and before a transfer that follows its content (in a queue the
+        one behind is handed over while the one ahead is under way), on top of the costs.
     static_bytes
         Per rank: parameters, gradients, optimizer state.
 

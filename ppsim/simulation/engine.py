@@ -1,8 +1,9 @@
 """Event graph and durations → start and end times: the longest path, in one pass.
 
 With the order of every stream fixed by the table, a node starts when the last node it waits for has ended:
-``start[j] = overhead[j] + max(end[i] for i in waits[j])``. The graph is built once and evaluated for as many
-durations as asked.
+``start[j] = max(end[i] + overhead[j] for i in waits[j])``. Between two transfers in one queue the overhead is 0: the
+second was handed over while the first was under way. The graph is built once and evaluated for as many durations
+as asked.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.compiling import Engine, run_kernel
+from ppsim.compiling import WORTH_COMPILING, Engine, run_kernel
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import NONE, Ints
 
@@ -22,7 +23,7 @@ Floats = NDArray[np.float64]
 class Times:
     """Start and end in seconds and the node waited for last (`blocker`, −1: none), one entry a node of a graph.
 
-    `start` comes after the node's overhead.
+    `start` comes after the node's overhead, where it has one.
     """
 
     start: Floats
@@ -60,7 +61,7 @@ def evaluate(graph: EventGraph, duration: Floats, overhead: Floats, *, engine: E
     blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
     run_kernel(
         _longest_path,
-        inputs=(graph.order, graph.offsets, graph.waits_for, duration, overhead),
+        inputs=(graph.num_actions, graph.order, graph.offsets, graph.waits_for, duration, overhead),
         outputs=(start, end, blocker), size=graph.num_nodes, engine=engine,
     )  # fmt: skip
     return Times(start, end, blocker)
@@ -75,6 +76,8 @@ def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats, *, en
     num_sets = max(len(durations), len(overheads))
     durations = np.broadcast_to(durations, (num_sets, graph.num_nodes))
     overheads = np.broadcast_to(overheads, (num_sets, graph.num_nodes))
+    if engine == "auto" and num_sets * graph.num_nodes >= WORTH_COMPILING:
+        engine = "compiled"
     begins = graph.schedule.rank_offsets
     first_start, last_end = np.zeros((num_sets, len(begins) - 1)), np.zeros((num_sets, len(begins) - 1))
     for k in range(num_sets):
@@ -110,16 +113,27 @@ def _last_to_end(offsets: Any, waits_for: Any, end: Any, blocker: Any) -> None:
 
 
 def _longest_path(
-    order: Any, offsets: Any, waits_for: Any, duration: Any, overhead: Any, start: Any, end: Any, blocker: Any
+    num_actions: Any,
+    order: Any,
+    offsets: Any,
+    waits_for: Any,
+    duration: Any,
+    overhead: Any,
+    start: Any,
+    end: Any,
+    blocker: Any,
 ) -> None:
     for node in order:
-        ready = 0.0
+        begin = overhead[node]
         cause = -1
         for k in range(offsets[node], offsets[node + 1]):
             candidate = waits_for[k]
-            if cause == -1 or end[candidate] > ready:
-                ready = end[candidate]
+            ready = end[candidate]
+            if candidate < num_actions or node < num_actions:
+                ready += overhead[node]
+            if cause == -1 or ready > begin:
+                begin = ready
                 cause = candidate
-        start[node] = ready + overhead[node]
-        end[node] = start[node] + duration[node]
+        start[node] = begin
+        end[node] = begin + duration[node]
         blocker[node] = cause

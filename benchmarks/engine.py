@@ -1,0 +1,104 @@
+"""How fast tables are built, checked, turned into graphs, simulated and reported; and against networkx.
+
+    python benchmarks/engine.py
+
+Warm: numba is imported and has compiled (it caches on disk). The ratio to networkx's longest path (`dag_longest_path_length`, its graph built beforehand) is taken in the same run.
+"""
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import networkx
+import numba
+import numpy as np
+
+import ppsim
+from ppsim.schedule.check import validate
+from ppsim.schedule.graph import CHANNELS, EventGraph, build_graph
+from ppsim.simulation.engine import evaluate, evaluate_many
+from ppsim.simulation.report import report_of
+from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
+
+SIZES = ((8, 2, 64), (64, 8, 1024))
+COSTS = ppsim.StageCosts(
+    forward_s=1.0, backward_input_s=1.1, backward_weight_s=0.9, transfer_s=0.05, activation_bytes=2**20
+)
+
+
+def timed(work: Callable[[], Any], *, repeats: int) -> tuple[Any, float]:
+    """Return what the work returns and the median seconds it takes, after one unmeasured time."""
+    result, taken = work(), []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        result = work()
+        taken.append(time.perf_counter() - begin)
+    return result, statistics.median(taken)
+
+
+def row(what: str, seconds: float, amount: int) -> None:
+    print(f"| {what} | {1e3 * seconds:,.2f} ms | {amount / seconds / 1e6:,.1f} M/s |")
+
+
+def networkx_of(graph: EventGraph, duration: Any) -> networkx.DiGraph:
+    net = networkx.DiGraph()
+    for node in range(graph.num_nodes):
+        net.add_edge("begin", node, weight=duration[node])
+        for cause in graph.waits_for[graph.offsets[node] : graph.offsets[node + 1]].tolist():
+            net.add_edge(cause, node, weight=duration[node])
+    return net
+
+
+def measure(p: int, v: int, m: int) -> None:
+    repeats = 50 if p == 8 else 3
+
+    def build() -> ppsim.Schedule:
+        return ppsim.build("interleaved-1f1b", pp=p, vpp=v, microbatches=m)
+
+    table, build_s = timed(build, repeats=repeats)
+    graph = build_graph(table)
+    print(f"\n### p={p} v={v} m={m}: {graph.num_actions:,} actions, {graph.num_transfers:,} transfers\n")
+    print("| stage | median | nodes (build, check: actions) |")
+    print("|---|--:|--:|")
+    row("build", build_s, graph.num_actions)
+    row("check", timed(lambda: validate(table), repeats=repeats)[1], graph.num_actions)
+    for channel in CHANNELS:
+        costs = COSTS.replace(channel=channel)
+        _, graph_s = timed(lambda costs=costs: build_graph(table, channel=costs.channel), repeats=repeats)
+        graph = build_graph(table, channel=channel)
+        timeline, simulate_s = timed(lambda graph=graph, costs=costs: simulate_graph(graph, costs), repeats=repeats)
+        row(f"graph, {channel}", graph_s, graph.num_nodes)
+        row(f"simulate, {channel}", simulate_s, graph.num_nodes)
+        row(f"**graph + simulate, {channel}**", graph_s + simulate_s, graph.num_nodes)
+    row("report", timed(lambda: report_of(timeline, costs), repeats=repeats)[1], graph.num_nodes)
+
+    graph = build_graph(table)
+    resolved = COSTS.resolved(num_stages=table.num_stages, num_ranks=p)
+    duration, overhead = durations_s(graph, resolved), overheads_s(graph, COSTS)
+    num_sets = 100 if p == 8 else 4
+    many = duration * np.random.default_rng(0).uniform(0.9, 1.1, (num_sets, graph.num_nodes))
+    row(f"evaluate {num_sets} sets", timed(lambda: evaluate_many(graph, many, overhead), repeats=2)[1],
+        num_sets * graph.num_nodes)  # fmt: skip
+
+    times, engine_s = timed(lambda: evaluate(graph, duration, overhead), repeats=repeats)
+    net = networkx_of(graph, duration)
+    begin = time.perf_counter()
+    length = networkx.dag_longest_path_length(net)
+    net_s = time.perf_counter() - begin
+    assert abs(length / times.end.max() - 1) < 1e-12
+    row("networkx longest path, same graph", net_s, graph.num_nodes)
+    print(f"\nthe engine takes 1/{net_s / engine_s:,.0f} of networkx's time and finds the same {length:,.2f} s")
+
+
+def main() -> None:
+    print(
+        f"Python {platform.python_version()}, numpy {np.__version__}, numba {numba.__version__}, {platform.machine()}"
+    )
+    for p, v, m in SIZES:
+        measure(p, v, m)
+
+
+if __name__ == "__main__":
+    main()
