@@ -13,7 +13,7 @@ def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file; raises `ConfigError` naming line and column of what is not JSON."""
     path = Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -22,6 +22,8 @@ def read_json(path: str | Path) -> Any:
         raise ConfigError(
             f"{path} is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
         ) from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
 
 
 def to_json(value: Any) -> str:
@@ -30,20 +32,31 @@ def to_json(value: Any) -> str:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file so that a reader sees the old content or all of the new; raises `ConfigError` if it cannot."""
+    """Write a file so that a reader sees the old content or all of the new; raises `ConfigError` if it cannot.
+
+    A link is followed. A device or a pipe (/dev/stdout) is written to, never replaced.
+    """
     path = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
-    temporary = None
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = file.name
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+        else:
+            _replace(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".ppsim-")
+    try:
+        with open(descriptor, "wb") as file:
             file.write(data)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def _umask() -> int:

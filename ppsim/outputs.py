@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,19 @@ SUFFIXES = {
 
 
 def suffix_of(path: str) -> str:
-    """Return the suffix that decides; raises `ConfigError` for one that no output has, or a missing folder."""
+    """Return the suffix that decides; raises `ConfigError` for one that no output has, or no place to write."""
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if path.endswith(suffix):
             break
     else:
         raise ConfigError(f"cannot tell what to write to {path}: give it one of {', '.join(SUFFIXES)}")
-    if not Path(path).parent.is_dir():
-        raise ConfigError(f"cannot write {path}: there is no folder {Path(path).parent}")
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {folder}")
+    if Path(path).is_dir():
+        raise ConfigError(f"cannot write {path}: it is a folder")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"cannot write {path}: no permission to write in {folder}")
     return suffix
 
 

@@ -17,6 +17,11 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value), nl=False)
 
 
+GROUP_SIZE_HELP = (
+    "Microbatches a group (interleaved-1f1b only). Default: the smallest legal, which is pp where pp divides the "
+    "microbatches."
+)
+
 output_option = click.option(
     "-o", "--output", "outputs", multiple=True, metavar="PATH",
     help="Write a file; the suffix decides: .html timeline, .svg/.pdf/.png figure, .json report with timeline, "
@@ -31,9 +36,10 @@ overheads_option = click.option(
 )  # fmt: skip
 channel_option = click.option(
     "--channel", type=click.Choice(["ideal", "edge", "pair", "direction", "rank"]),
-    help="Which transfers share a first-in-first-out queue.",
+    help="Which transfers share a first-in-first-out queue. Default: the runtime's, or the costs file's.",
 )  # fmt: skip
 receives_option = click.option(
     "--receives", type=click.Choice(["torch", "deferred", "ordered"]),
-    help="Where receives are posted: early as torch does, just before use, or by the sender's order.",
+    help="Where receives are posted: early as torch does, just before use, or by the sender's order. "
+         "Default: what the costs file says, else torch.",
 )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ppsim.cli.common import (
+    GROUP_SIZE_HELP,
     channel_option,
     json_option,
     output_option,
@@ -18,20 +19,23 @@ if TYPE_CHECKING:
     from ppsim.projection.plan import Plan
 
 
-@click.command()
+@click.command(short_help="Project a step: time, throughput, memory per rank, and why.")
 @click.option("--pp", type=int, required=True, help="Pipeline ranks.")
-@click.option("--vpp", type=int, help="Stages a rank. Default: what the schedule needs.")
+@click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
 @click.option(
     "--schedule", metavar="NAME|all",
     help="A name from `ppsim schedules`, or all of them. Default: 1f1b, or interleaved-1f1b for vpp > 1.",
 )  # fmt: skip
 @click.option("--microbatches", type=int, help="Microbatches a step. Default: 4 a rank.")
-@click.option("--group-size", type=int, help="Microbatches a group (interleaved-1f1b only). Default: pp.")
-@click.option("--profile", metavar="NAME|FILE", help="Measured costs. Default: zb-a100-6.2b, a packaged one.")
+@click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
+@click.option("--profile", metavar="NAME|FILE", help="Measured costs. Default: zb-a100-6.2b, which is packaged.")
 @click.option("--micro-batch", type=int, help="Sequences a microbatch; the profile must have been measured so.")
 @click.option("--seq-len", type=int, help="Tokens a sequence; the profile must have been measured so.")
 @click.option("--layers", type=int, help="Layers of the model. Default: the profile's.")
-@click.option("--split", default="auto", metavar="auto|even|N,N,…", show_default=True, help="Layers per stage.")
+@click.option(
+    "--split", default="auto", metavar="auto|even|N,N,…", show_default=True,
+    help="Layers per stage: balanced by measured F + B, even, or given.",
+)  # fmt: skip
 @click.option(
     "--runtime", type=click.Choice(["torch", "megatron", "ideal"]), default="torch", show_default=True,
     help="Whose network and corners are assumed; ideal is the literature's.",
@@ -82,23 +86,10 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
         outputs,
         timelines=[projection.timeline for projection in shown[:2]],
         titles=[projection.plan.schedule_name for projection in shown[:2]],
-        report=lambda: timeline_to_json(shown[0].timeline, shown[0].costs, **_beside_report(shown[0].to_json())),
+        report=lambda: timeline_to_json(shown[0].timeline, shown[0].costs, **shown[0].beside_report()),
         memory_limit_bytes=plan.memory_limit_bytes,
         announce=say,
     )
-
-
-def _beside_report(projected: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: projected[key]
-        for key in (
-            "tokens_per_s",
-            "model_flops_utilization",
-            "layers_per_stage",
-            "step_time_by_channel_s",
-            "assumptions",
-        )
-    }
 
 
 def _plan(options: dict[str, Any]) -> "Plan":
@@ -108,6 +99,8 @@ def _plan(options: dict[str, Any]) -> "Plan":
     from ppsim.projection.plan import Plan
 
     profile = load_profile(options["profile"] or DEFAULT)
+    if options["vpp"] is not None and options["vpp"] < 1:
+        raise ConfigError(f"--vpp must be at least 1: got {options['vpp']}")
     if options["transfer_ms"] is not None and options["transfer_ms"] < 0:
         raise ConfigError(f"--transfer-ms must not be negative: got {options['transfer_ms']:g}")
     if options["layers"] is not None and options["layers"] < 1:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from ppsim.cli.common import (
+    GROUP_SIZE_HELP,
     channel_option,
     json_option,
     output_option,
@@ -15,7 +16,7 @@ from ppsim.cli.common import (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(short_help="List the schedules, or print one in full.")
 @click.argument("name", required=False)
 @json_option
 def schedules(name: str | None, as_json: bool) -> None:
@@ -33,19 +34,20 @@ def schedules(name: str | None, as_json: bool) -> None:
 
     entries = [find(name)] if name else list(CATALOG.values())
     if as_json:
-        print_json([{key: value for key, value in asdict(entry).items() if key != "build"} for entry in entries])
+        objects = [{key: value for key, value in asdict(entry).items() if key != "build"} for entry in entries]
+        print_json(objects[0] if name else {"schedules": objects})
     elif name:
         show.print_entry(entries[0])
     else:
         show.print_catalog(entries)
 
 
-@click.command()
+@click.command(short_help="Build a schedule table: torch's compute-only CSV.")
 @click.argument("name")
 @click.option("--pp", type=int, required=True, help="Pipeline ranks.")
 @click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
 @click.option("--microbatches", type=int, required=True, help="Microbatches a step.")
-@click.option("--group-size", type=int, help="Microbatches a group (interleaved-1f1b only). Default: pp.")
+@click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
 @click.option("-o", "--output", metavar="T.csv", help="Where to write the table. Default: standard output.")
 def build(
     name: str, pp: int, vpp: int | None, microbatches: int, group_size: int | None, output: str | None
@@ -69,7 +71,7 @@ def build(
         say(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions)")
 
 
-@click.command()
+@click.command(short_help="Tell whether a table runs, and on which channels.")
 @click.argument("table", metavar="T.csv")
 @json_option
 def check(table: str, as_json: bool) -> None:
@@ -128,6 +130,7 @@ def simulate(
     """
     from ppsim import show
     from ppsim.costs.files import read_costs, read_overheads
+    from ppsim.errors import ConfigError
     from ppsim.export.timeline_json import timeline_to_json
     from ppsim.outputs import check_paths, write_outputs
     from ppsim.schedule.grammar import read_schedule
@@ -135,11 +138,14 @@ def simulate(
     from ppsim.simulation.run import simulate as run
 
     check_paths(outputs)
+    schedule = read_schedule(table)
+    if schedule.has_communication and network["receives"]:
+        raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
     stage_costs = read_costs(costs).replace(
         **{key: value for key, value in network.items() if value},
         **(read_overheads(overheads) if overheads else {}),
     )
-    timeline = run(read_schedule(table), stage_costs)
+    timeline = run(schedule, stage_costs)
     report = report_of(timeline, stage_costs)
     if as_json:
         print_json(report)
@@ -171,10 +177,13 @@ def export(table: str, target: str, receives: Any, output: str) -> None:
       ppsim export T.csv --to torch-comms -o comms.csv
       ppsim export T.csv --to torch-comms --receives deferred -o comms.csv
     """
+    from ppsim.errors import ConfigError
     from ppsim.export.torch_csv import torch_csv
     from ppsim.files import write_whole
     from ppsim.schedule.grammar import read_schedule
 
+    if receives and target == "torch":
+        raise ConfigError("--receives is for --to torch-comms; a compute-only table has no receives")
     write_whole(
         output, torch_csv(read_schedule(table), with_communication=target == "torch-comms", receives=receives)
     )

@@ -6,9 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from ppsim.costs.layout import balanced_split, even_split, given_split
+from ppsim.costs.layout import balanced_split, even_split, given_split, why_no_split
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
 from ppsim.costs.stages import StageCosts
+from ppsim.errors import ConfigError
 from ppsim.schedule.table import Schedule
 from ppsim.units import seconds, size
 
@@ -46,7 +47,7 @@ def assemble(
     """
     shape = shape or profile.shapes[0]
     layer, embedding, head = (profile.find(component, shape) for component in ("layer", "embedding", "head"))
-    num_layers = num_layers or profile.model.num_layers
+    num_layers = profile.model.num_layers if num_layers is None else num_layers
     num_stages = schedule.num_stages
     counts = _split(split, num_layers, num_stages, layer, embedding, head)
 
@@ -86,6 +87,8 @@ def assemble(
 def _split(
     split: Split, num_layers: int, num_stages: int, layer: Measurement, embedding: Measurement, head: Measurement
 ) -> list[int]:
+    if reason := why_no_split(split, num_layers, num_stages):
+        raise ConfigError(reason)
     if split == "even":
         return even_split(num_layers, num_stages)
     if split == "auto":

@@ -14,7 +14,8 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-NonNegative = Annotated[float, Field(ge=0)]
+NonNegative = Annotated[float, Field(ge=0, le=1e30)]  # what a sum of many cannot push to infinity
+AboveZero = Annotated[float, Field(gt=0, le=1e30)]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 OneOrMany = Annotated[
@@ -32,19 +33,49 @@ def validated(model: type[Model], data: Any, source: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        sentences = [_sentence(model, finding) for finding in error.errors()]
+        sentences = [_sentence(model, finding, _path(finding["loc"], data)) for finding in error.errors()]
         raise ConfigError(f"{source} is wrong: " + "\n  ".join(dict.fromkeys(sentences))) from None
 
 
-def _sentence(model: type[BaseModel], finding: Any) -> str:
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in finding["loc"]).lstrip(".")
+_MESSAGES = {  # where pydantic's own words are long or speak of Python
+    "finite_number": "must be finite",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "too_short": "must not be empty",
+    "model_type": "must be a JSON object",
+    "dict_type": "must be a JSON object",
+    "list_type": "must be a list",
+}
+
+
+def _path(loc: tuple[Any, ...], data: Any) -> str:
+    """The key path as the file has it: a number that stands for a list of one has no index."""
+    text = ""
+    for part in loc:
+        if isinstance(part, int) and not isinstance(data, list):
+            continue
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+        try:
+            data = data[part]
+        except (LookupError, TypeError):
+            data = None
+    return text.lstrip(".")
+
+
+def _sentence(model: type[BaseModel], finding: Any, path: str) -> str:
     if finding["type"] == "extra_forbidden":
         close = difflib.get_close_matches(str(finding["loc"][-1]), _keys_at(model, finding["loc"][:-1]), n=1)
         return f"{path}: unknown key" + (f" (did you mean {close[0]}?)" if close else "")
     if finding["type"] == "missing":
         return f"{path}: missing"
+    if finding["type"] == "value_error":
+        return f"{path}: {finding['ctx']['error']}"
     got = repr(finding["input"])
-    message = finding["msg"][0].lower() + finding["msg"][1:]
+    if finding["type"] in _MESSAGES:
+        message = _MESSAGES[finding["type"]].format(**finding.get("ctx", {}))
+    else:
+        message = finding["msg"][0].lower() + finding["msg"][1:]
     return f"{path or 'the whole'}: {message}, got {got if len(got) < 60 else got[:57] + '…'}"
 
 

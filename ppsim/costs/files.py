@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.costs.boundary import NonNegative, OneOrMany, Strict, validated
+from ppsim.costs.boundary import AboveZero, NonNegative, OneOrMany, Strict, validated
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError
 from ppsim.files import read_json
 from ppsim.schedule.graph import Channel, Communication
 from ppsim.schedule.lowering import Receives
@@ -16,7 +15,12 @@ from ppsim.schedule.lowering import Receives
 class _Link(Strict):
     latency_s: NonNegative = 0.0
     bytes: NonNegative
-    bandwidth_bytes_per_s: NonNegative
+    bandwidth_bytes_per_s: AboveZero
+
+    @property
+    def seconds(self) -> float:
+        """Latency and the time the bytes take."""
+        return self.latency_s + self.bytes / self.bandwidth_bytes_per_s
 
 
 class _Costs(Strict):
@@ -35,6 +39,10 @@ class _Costs(Strict):
     static_bytes: OneOrMany = [0.0]
 
 
+class _CostsOverLink(_Costs):
+    transfer_s: _Link  # type: ignore[assignment]  # the other way to write it
+
+
 class _Overheads(Strict):
     action_overhead_s: NonNegative
     hop_overhead_s: NonNegative
@@ -44,10 +52,8 @@ class _Overheads(Strict):
 def costs_from(data: Any, source: str = "costs") -> StageCosts:
     """Return the costs that a parsed JSON object spells out; raises `ConfigError` with every wrong key."""
     if isinstance(data, dict) and isinstance(data.get("transfer_s"), dict):
-        link = validated(_Link, data["transfer_s"], f"{source}: transfer_s")
-        if link.bandwidth_bytes_per_s == 0:
-            raise ConfigError(f"{source} is wrong: transfer_s.bandwidth_bytes_per_s: must be more than 0")
-        data = data | {"transfer_s": link.latency_s + link.bytes / link.bandwidth_bytes_per_s}
+        costs = validated(_CostsOverLink, data, source)
+        return StageCosts(**costs.model_dump() | {"transfer_s": costs.transfer_s.seconds})
     return StageCosts(**validated(_Costs, data, source).model_dump())
 
 

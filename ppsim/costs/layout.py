@@ -44,6 +44,23 @@ def balanced_split(
     return split
 
 
+def why_no_split(split: str | Sequence[int], num_layers: int, num_stages: int) -> str | None:
+    """Return the sentence that says why so many stages cannot share the layers, or None where they can.
+
+    Only the first and the last stage can do without a layer: they hold embedding and head.
+    """
+    if isinstance(split, str):
+        if num_layers < num_stages - 2:
+            return f"{num_layers} layers are too few for {num_stages} stages: some would hold nothing"
+        return None
+    if len(split) != num_stages:
+        return f"the split has {len(split)} entries, but there are {num_stages} stages"
+    for stage in range(1, num_stages - 1):
+        if split[stage] == 0:
+            return f"stage {stage} would hold no layer; only the first and the last can do without"
+    return None
+
+
 def given_split(split: Sequence[int], num_layers: int, num_stages: int) -> list[int]:
     """Return a user's split; raises `ConfigError` where it does not have one entry a stage or all layers."""
     if len(split) != num_stages:

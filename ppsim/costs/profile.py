@@ -8,9 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from ppsim.costs.boundary import Count, NonNegative, Positive, Strict, validated
+from ppsim.costs.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
 from ppsim.errors import ConfigError
 from ppsim.files import read_json
 
@@ -37,7 +37,7 @@ class Device(Strict):
     num_threads: Positive | None = None
     driver: str | None = None
     clock_mhz: NonNegative | None = None
-    peak_flops_per_s: dict[str, float] = {}
+    peak_flops_per_s: dict[str, AboveZero] = {}
 
 
 class Provenance(Strict):
@@ -95,11 +95,20 @@ class Measurement(Strict):
     transient_bytes: Count | None = None
     forward_flops: NonNegative = 0.0
 
+    @model_validator(mode="after")
+    def _keeps_a_part(self) -> "Measurement":
+        if self.activation_bytes_kept_for_weight > self.activation_bytes:
+            raise ValueError(
+                f"activation_bytes_kept_for_weight is {self.activation_bytes_kept_for_weight}, more than the "
+                f"{self.activation_bytes} activation_bytes it is part of"
+            )
+        return self
+
 
 class Transfer(Strict):
     """One message between two neighbouring stages."""
 
-    bytes: Count
+    bytes: Positive
     seconds: Quantity
 
 
@@ -112,6 +121,16 @@ class Profile(Strict):
     model: Model
     measurements: list[Measurement] = Field(min_length=1)
     transfers: list[Transfer] = []
+
+    @field_validator("measurements")
+    @classmethod
+    def _measured_once(cls, measurements: list[Measurement]) -> list[Measurement]:
+        seen = set()
+        for part in measurements:
+            if (key := (part.component, part.shape)) in seen:
+                raise ValueError(f"the {part.component} at {describe(part.shape)} stands there twice")
+            seen.add(key)
+        return measurements
 
     @property
     def shapes(self) -> list[Shape]:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ppsim.costs.assemble import Assembled, Split, assemble
+from ppsim.costs.layout import why_no_split
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import DoesNotFit, ScheduleError
+from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.schedule.catalog import CATALOG, build, find
 from ppsim.schedule.graph import CHANNELS, Channel
 from ppsim.schedule.lowering import Receives
@@ -34,7 +35,8 @@ class Plan:
     """What is asked: one schedule, its shape, and where its costs come from.
 
     `schedule` None is 1f1b for one stage a rank and interleaved-1f1b for more; `microbatches` None is 4·pp.
-    `channel` and `receives` None take the runtime's. `overheads` are the two constants that
+    `profile` None is the packaged default, `shape` None the first it holds, `num_layers` None its model's;
+    `channel` None is the runtime's, `transfer_s` None the profile's. The two overheads are the constants that
     `ppsim compare --fit` finds.
     """
 
@@ -87,7 +89,11 @@ class Projection:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report with throughput, layout, the other channels and the assumptions; keys carry units."""
-        return self.report | {
+        return self.report | self.beside_report()
+
+    def beside_report(self) -> dict[str, Any]:
+        """Return what `to_json` has beside the report."""
+        return {
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_gpu": self.tokens_per_s / self.plan.pp,
             "model_flops_utilization": self.model_flops_utilization,
@@ -99,16 +105,16 @@ class Projection:
 
 
 def project(plan: Plan | None = None, **fields: Any) -> Projection:
-    """Return the projection of a plan, given as a `Plan` or as its fields.
+    """Return the projection of a plan, given as a `Plan`, as its fields, or as a plan and the fields to change.
 
     Raises `ConfigError` for what the schedule or the profile forbids, `Deadlock` where the table cannot run on
     the runtime's channels, `DoesNotFit` with the rank, its peak and what would fit.
 
-    >>> from ppsim import project
+    >>> from ppsim.projection.plan import project
     >>> project(pp=8, vpp=2).timeline.schedule.name
     'interleaved-1f1b'
     """
-    plan = plan or Plan(**fields)
+    plan = replace(plan, **fields) if plan else Plan(**fields)
     profile = plan.profile or load_profile(DEFAULT)
     schedule = build(
         plan.schedule_name,
@@ -138,6 +144,8 @@ def project_table(plan: Plan, schedule: Schedule, profile: Profile) -> Projectio
         raise DoesNotFit(excess + _what_would_fit(plan))
 
     step = timeline.step_time_s
+    if step == 0:
+        raise ConfigError(f"a step takes 0 s at the costs of profile {profile.name}: there is nothing to project")
     tokens = schedule.num_microbatches * shape.micro_batch * shape.sequence_length
     peak = profile.provenance.device.peak_flops_per_s.get(shape.dtype)
     # A backward is two forwards' worth of model FLOPs, recomputation not counted.
@@ -167,17 +175,22 @@ class Comparison:
 def project_all(plan: Plan, names: Sequence[str] = tuple(CATALOG)) -> Comparison:
     """Return the projections of every schedule for one plan, best first.
 
-    A plan without vpp gives each schedule the fewest stages a rank that it takes. What a schedule forbids, a
-    deadlock and lack of memory are reasons here, not errors; a wrong profile or split still raises.
+    A plan without vpp gives each schedule the fewest stages a rank that it takes. What a schedule forbids, more
+    stages than there are layers, a deadlock and lack of memory are reasons here, not errors; a wrong profile or
+    split still raises.
     """
+    profile = plan.profile or load_profile(DEFAULT)
+    num_layers = profile.model.num_layers if plan.num_layers is None else plan.num_layers
     projections, reasons = [], {}
     for name in names:
-        vpp = plan.vpp or find(name).stages_per_rank[0]
-        if reason := find(name).why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches):
+        vpp = find(name).stages_per_rank[0] if plan.vpp is None else plan.vpp
+        if reason := find(name).why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) or why_no_split(
+            plan.split, num_layers, plan.pp * vpp
+        ):
             reasons[name] = reason
             continue
         group_size = plan.group_size if name == "interleaved-1f1b" else None
-        one = replace(plan, schedule=name, vpp=vpp, group_size=group_size, memory_limit_bytes=None)
+        one = replace(plan, schedule=name, vpp=vpp, group_size=group_size, profile=profile, memory_limit_bytes=None)
         try:
             projection = project(one)
         except ScheduleError as error:

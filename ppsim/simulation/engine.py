@@ -1,9 +1,9 @@
 """Event graph and durations → start and end times: the longest path, in one pass.
 
 With the order of every stream fixed by the table, a node starts when the last node it waits for has ended:
-``start[j] = max(end[i] + overhead[j] for i in waits[j])``. Between two transfers in one queue the overhead is 0: the
-second was handed over while the first was under way. The graph is built once and evaluated for as many durations
-as asked.
+``start[j] = max(end[i] + overhead[j] for i in waits[j])``. Between two transfers in one queue the overhead is 0:
+the second was handed over while the first was under way. The graph is built once and evaluated for as many
+durations as asked.
 """
 
 from dataclasses import dataclass

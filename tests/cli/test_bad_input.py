@@ -1,0 +1,204 @@
+"""A user's mistake gets one sentence with the values and the nearest fix, its exit code, and leaves nothing behind."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import COSTS
+from tests.cli.running import ppsim, words_of
+
+# name: (arguments, exit code, words that the message must hold)
+WRONG_ARGUMENTS = {
+    "no pp": ("project", 2, ["Missing option '--pp'"]),
+    "pp that is no number": ("project --pp four", 2, ["--pp", "'four' is not a valid integer"]),
+    "pp 0": ("project --pp 0", 2, ["pp must be at least 1: got 0"]),
+    "pp 0, all schedules": ("project --pp 0 --schedule all", 2, ["pp must be at least 1: got 0"]),
+    "negative pp": ("project --pp -3", 2, ["pp must be at least 1: got -3"]),
+    "pp 0 to build": ("build zbv --pp 0 --microbatches 4", 2, ["pp must be at least 1: got 0"]),
+    "vpp 0": ("project --pp 4 --vpp 0", 2, ["--vpp must be at least 1: got 0"]),
+    "vpp 0, all schedules": ("project --pp 4 --vpp 0 --schedule all", 2, ["--vpp must be at least 1: got 0"]),
+    "vpp that 1f1b forbids": ("project --pp 4 --vpp 2 --schedule 1f1b", 2, ["1f1b needs exactly 1 stage a rank: got vpp=2 (nearest: 1)"]),
+    "vpp that interleaving forbids": ("build interleaved-1f1b --pp 4 --vpp 1 --microbatches 4", 2, ["needs at least 2 stages a rank: got vpp=1 (nearest: 2)"]),
+    "vpp that zbv forbids": ("build zbv --pp 4 --vpp 3 --microbatches 4", 2, ["zbv needs exactly 2 stages a rank: got vpp=3 (nearest: 2)"]),
+    "no microbatches": ("project --pp 4 --microbatches 0", 2, ["microbatches must be at least 1: got 0"]),
+    "negative microbatches": ("build gpipe --pp 4 --microbatches -1", 2, ["microbatches must be at least 1: got -1"]),
+    "a group too small": ("project --pp 4 --vpp 2 --microbatches 8 --group-size 3", 2, ["group size 3 is smaller than pp=4 (nearest: 4 or 8)"]),
+    "a last group too small": ("build interleaved-1f1b --pp 4 --microbatches 9 --group-size 4", 2, ["group size 4 leaves a last group of 1, smaller than pp=4 (nearest: 5"]),
+    "a group larger than all": ("project --pp 4 --vpp 2 --microbatches 8 --group-size 9", 2, ["group size 9 is more than the 8 microbatches", "nearest:"]),
+    "a group of a schedule without": ("project --pp 4 --schedule zbv --group-size 4", 2, ["group size is for interleaved-1f1b; zbv has none"]),
+    "an unknown schedule": ("project --pp 4 --schedule zb-h3", 2, ["unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"]),
+    "an unknown schedule to build": ("build interleaved --pp 4 --microbatches 4", 2, ["unknown schedule 'interleaved': did you mean interleaved-1f1b?"]),
+    "an unlike schedule": ("schedules qqq", 2, ["unknown schedule 'qqq': there are gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2, zbv"]),
+    "an unknown command": ("projct --pp 4", 2, ["unknown command 'projct': did you mean project"]),
+    "an unlike command": ("qqq", 2, ["unknown command 'qqq': there are project, schedules, build, check"]),
+    "an unknown option": ("project --pp 4 --microbatch 8", 2, ["--microbatch", "--microbatches"]),
+    "an unknown profile": ("project --pp 4 --profile zb-a100-6.2", 2, ["unknown profile 'zb-a100-6.2': did you mean zb-a100-6.2b"]),
+    "an unlike profile": ("project --pp 4 --profile QQQ", 2, ["unknown profile 'QQQ': there are", "zb-a100-1.5b", "or give the path of a .json file"]),
+    "a profile that is not there": ("project --pp 4 --profile nope.json", 2, ["cannot read nope.json: No such file"]),
+    "a profile that is none": ("project --pp 4 --profile C.json", 2, ["C.json is wrong", "format: missing", "measurements: missing", "forward_s: unknown key"]),
+    "a micro-batch not measured": ("project --pp 4 --micro-batch 5", 2, ["was not measured at micro-batch 5 (there is: micro-batch 3, sequence length 1024, fp16)"]),
+    "a length not measured": ("project --pp 4 --seq-len 99", 2, ["was not measured at sequence length 99"]),
+    "a split that is none": ("project --pp 4 --split balanced", 2, ["--split is 'balanced': give auto, even or layers per stage as 2,3,3,2"]),
+    "a split of the wrong length": ("project --pp 4 --split 10,10,10", 2, ["the split has 3 entries, but there are 4 stages"]),
+    "a split that does not sum": ("project --pp 4 --split 7,8,8,8", 2, ["the split has 31 layers in all, but the model has 30"]),
+    "a negative split": ("project --pp 4 --split 20,20,-10,0", 2, ["the split holds -10; a stage has 0 layers or more"]),
+    "a split with an empty stage": ("project --pp 4 --split 15,0,8,7", 2, ["stage 1 would hold no layer"]),
+    "more stages than layers": ("project --pp 33", 2, ["30 layers are too few for 33 stages"]),
+    "no layers": ("project --pp 4 --layers 0", 2, ["--layers must be at least 1: got 0"]),
+    "a negative transfer": ("project --pp 4 --transfer-ms -1", 2, ["--transfer-ms must not be negative: got -1"]),
+    "a transfer that is no number": ("project --pp 4 --transfer-ms nan", 2, ["transfer_s holds nan; costs are finite and not negative"]),
+    "a size that is none": ("project --pp 4 --memory-limit plenty", 2, ["cannot read the size 'plenty': write it as 80GiB or 80GB"]),
+    "a size of nothing": ("project --pp 4 --memory-limit 0GiB", 2, ["cannot read the size '0GiB'"]),
+    "a negative size": ("project --pp 4 --memory-limit -80GiB", 2, ["cannot read the size '-80GiB'"]),
+    "an unknown channel": ("simulate T.csv --costs C.json --channel wire", 2, ["'wire' is not one of 'ideal', 'edge', 'pair'"]),
+    "no costs": ("simulate T.csv", 2, ["Missing option '--costs'"]),
+    "a table that is not there": ("simulate nope.csv --costs C.json", 2, ["cannot read nope.csv: No such file"]),
+    "a folder for a table": ("check .", 2, ["cannot read .: Is a directory"]),
+    "costs that are not there": ("simulate T.csv --costs nope.json", 2, ["cannot read nope.json: No such file"]),
+    "overheads that are none": ("project --pp 4 --overheads C.json", 2, ["action_overhead_s: missing", "hop_overhead_s: missing"]),
+    "receives of a compute-only export": ("export T.csv --to torch --receives deferred -o x.csv", 2, ["--receives is for --to torch-comms"]),
+    "memory that no schedule keeps to": ("project --pp 4 --memory-limit 1GiB", 1, ["rank 0 peaks at 45.3 GiB > 1.00 GiB at 0F3 (4 forwards in flight); no schedule for this pp and vpp would fit"]),
+    "memory that others keep to": ("project --pp 4 --schedule gpipe --memory-limit 80GiB", 1, ["rank 1 peaks at", "> 80.0 GiB at 1F15 (16 forwards in flight)", "1f1b would fit"]),
+    "memory, all schedules": ("project --pp 4 --schedule all --memory-limit 1GiB", 1, ["not possible", "1f1b: rank 0 peaks at 45.3 GiB > 1.00 GiB"]),
+    "a channel that hangs the table": ("simulate zbv.csv --costs C.json --channel pair --receives ordered", 1, ["deadlock:", "the transfer of 4F0 (rank 3 → 2) queues behind that of 2F2 (rank 2 → 3)", "rank 3: 3F0 [4F0]"]),
+    "a runtime that hangs the plan": ("project --pp 4 --schedule zbv --receives ordered", 1, ["deadlock:", "queues behind"]),
+}  # fmt: skip
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("case", WRONG_ARGUMENTS)
+def test_wrong_arguments_get_a_sentence_and_an_exit_code(folder, case):
+    arguments, code, words = WRONG_ARGUMENTS[case]
+    before = contents(folder)
+    result = ppsim(*arguments.split(), code=code)
+    told = words_of(result.output)
+    for word in words:
+        assert word in told
+    assert contents(folder) == before
+
+
+# name: (table, exit code, words); the same message from every command that reads a table
+BROKEN_TABLES = {
+    "a malformed cell": ("0F0,0F1,0B0,0B1\n1F0,x1,1F1,1B1\n", 2, ["bad.csv is malformed", "row 2 (rank 1), column 2: 'x1' is no action", "3F0"]),
+    "trailing garbage": ("0F0xyz,0B0\n", 2, ["row 1 (rank 0), column 1: '0F0xyz' is no action"]),
+    "several malformed cells": ("0F0,7,0B0\n1F0,F1,1B0\n", 2, ["row 1 (rank 0), column 2: '7'", "row 2 (rank 1), column 2: 'F1'"]),
+    "no microbatch": ("0F,0B0\n", 2, ["row 1 (rank 0), column 1: '0F' has no microbatch"]),
+    "an empty file": ("", 2, ["bad.csv is empty"]),
+    "a blank row": ("0F0,0B0\n\n1F0,1B0\n", 2, ["row 2 is blank"]),
+    "a missing W": ("0F0,0F1,0I0,0W0,0I1\n1F0,1B0,1F1,1B1\n", 2, ["0W1 is missing; 0I1 needs it", "rank 0: … 0F1 0I0 0W0 [0I1]"]),
+    "a doubled F": ("0F0,0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", 2, ["0F0 runs 2 times", "rank 0: [0F0] [0F0] 0F1"]),
+    "a missing microbatch": ("0F1,0B1\n1F1,1B1\n", 2, ["microbatch 0 occurs nowhere"]),
+    "a backward before its forward": ("0B0,0F0\n1F0,1B0\n", 2, ["rank 0 runs 0B0 before 0F0"]),
+    "a cyclic wait": ("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", 1, [
+        "deadlock: rank 0 waits at 0B0 for 1B0 (rank 1); rank 1 waits at 1F1 for 0F1 (rank 0)",
+        "rank 0: 0F0 [0B0] 0F1 0B1 rank 1: 1F0 [1F1] 1B0 1B1",
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN_TABLES)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check bad.csv",
+        "check bad.csv --json",
+        "simulate bad.csv --costs C.json -o out.json",
+        "export bad.csv --to torch -o out.csv",
+        "export bad.csv --to torch-comms -o out.csv",
+    ],
+)
+def test_a_broken_table_is_refused_by_every_command_that_reads_one(folder, case, command):
+    text, code, words = BROKEN_TABLES[case]
+    (folder / "bad.csv").write_text(text)
+    before = contents(folder)
+    result = ppsim(*command.split(), code=code)
+    if "--json" in command and result.stdout:
+        told = " ".join(finding["message"] for finding in json.loads(result.stdout)["findings"])
+    else:
+        told = result.output
+    for word in words:
+        assert word in words_of(told)
+    assert contents(folder) == before
+
+
+def test_a_binary_file_is_no_table(folder):
+    (folder / "bad.csv").write_bytes(b"\xff\xfe\x00\x01")
+    assert "bad.csv is not a text file" in ppsim("check", "bad.csv", code=2).stderr
+
+
+def costs(**changes):
+    return json.dumps({key: value for key, value in (COSTS | changes).items() if value != "absent"})
+
+
+# name: (the file, every one of these words)
+WRONG_COSTS = {
+    "a wrong length": (costs(forward_s=[1, 2, 3]), ["forward_s has 3 entries, but the schedule has 8 stages (give one number, or one a stage)"]),
+    "two wrong lengths": (costs(forward_s=[1, 2, 3], static_bytes=[1, 2]), ["forward_s has 3 entries", "static_bytes has 2 entries, but the schedule has 4 ranks"]),
+    "NaN": (costs(forward_s=float("nan")), ["forward_s: must be finite, got nan"]),
+    "NaN in a list": (costs(forward_s=[1, 1, 1, 1, 1, 1, float("nan"), 1]), ["forward_s[6]: must be finite, got nan"]),
+    "infinity": (costs(transfer_s=float("inf")), ["transfer_s: must be finite, got inf"]),
+    "a negative": (costs(backward_weight_s=-0.5), ["backward_weight_s: must be at least 0, got -0.5"]),
+    "an absurd number": (costs(forward_s=1e308), ["forward_s: must be at most 1e+30"]),
+    "a string": (costs(forward_s="1"), ["forward_s: input should be a valid number, got '1'"]),
+    "a truth value": (costs(forward_s=True), ["forward_s: input should be a valid number, got True"]),
+    "null where a number is needed": (costs(forward_s=None), ["forward_s: input should be a valid number, got None"]),
+    "an empty list": (costs(forward_s=[]), ["forward_s: must not be empty"]),
+    "an unknown key": (costs(transfer=1), ["transfer: unknown key (did you mean transfer_s?)"]),
+    "a missing key": (costs(forward_s="absent"), ["forward_s: missing"]),
+    "an unknown choice": (costs(channel="wire"), ["channel: input should be 'ideal', 'edge', 'pair', 'direction' or 'rank', got 'wire'"]),
+    "more kept than there is": (costs(activation_bytes_kept_for_weight=2**31), ["activation_bytes_kept_for_weight is", "more than the", "activation_bytes it is part of"]),
+    "a link without bandwidth": (costs(transfer_s={"bytes": 5}), ["transfer_s.bandwidth_bytes_per_s: missing"]),
+    "a link of no bandwidth": (costs(transfer_s={"bytes": 5, "bandwidth_bytes_per_s": 0}), ["transfer_s.bandwidth_bytes_per_s: must be more than 0, got 0"]),
+    "everything at once": (
+        costs(forward_s=-1, backward_input_s=float("nan"), chanel="pair", transfer_s={"latency_s": -1, "bytes": 1, "bandwidth_bytes": 2}),
+        [
+            "forward_s: must be at least 0, got -1", "backward_input_s: must be finite, got nan",
+            "chanel: unknown key (did you mean channel?)", "transfer_s.latency_s: must be at least 0, got -1",
+            "transfer_s.bandwidth_bytes_per_s: missing", "transfer_s.bandwidth_bytes: unknown key (did you mean bandwidth_bytes_per_s?)",
+        ],
+    ),
+    "a list": ("[1, 2]", ["the whole: must be a JSON object, got [1, 2]"]),
+    "truncated JSON": (costs()[:-1], ["wrong.json is not valid JSON: line 1, column", "delimiter"]),
+    "empty JSON": ("", ["wrong.json is not valid JSON: line 1, column 1"]),
+    "lists too deep": ("[" * 100_000, ["wrong.json holds a number too long or lists too deep"]),
+    "a number too long": ('{"forward_s": 1' + "0" * 5000 + "}", ["wrong.json holds a number too long or lists too deep"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG_COSTS)
+def test_wrong_costs_are_reported_all_at_once_each_with_its_key(folder, case):
+    text, words = WRONG_COSTS[case]
+    (folder / "wrong.json").write_text(text)
+    before = contents(folder)
+    result = ppsim("simulate", "T.csv", "--costs", "wrong.json", "--json", "-o", "out.json", code=2)
+    assert result.stdout == ""
+    for word in words:
+        assert word in words_of(result.stderr)
+    assert contents(folder) == before
+
+
+def test_json_that_begins_with_a_byte_order_mark_is_read(folder):
+    (folder / "marked.json").write_text(costs(), encoding="utf-8-sig")
+    plain, marked = (
+        ppsim("simulate", "T.csv", "--costs", name, "--json").stdout for name in ("C.json", "marked.json")
+    )
+    assert plain == marked
+
+
+def test_receives_of_a_table_that_spells_them_out_are_not_asked_for_again(folder):
+    ppsim("export", "T.csv", "--to", "torch-comms", "-o", "comms.csv")
+    result = ppsim("simulate", "comms.csv", "--costs", "C.json", "--receives", "deferred", code=2)
+    assert "comms.csv spells out its receives" in result.stderr
+
+
+def test_debug_shows_the_traceback(folder):
+    from click.testing import CliRunner
+
+    from ppsim.cli import main
+    from ppsim.errors import ConfigError
+
+    result = CliRunner().invoke(main, ["--debug", "project", "--pp", "0"])
+    assert isinstance(result.exception, ConfigError)

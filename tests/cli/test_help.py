@@ -1,0 +1,61 @@
+"""Help is true: its examples run, and every option says what it is."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+
+from ppsim.cli import main
+from tests.cli.running import ppsim, words_of
+
+ROOT = Path(__file__).parents[2]
+NEED_TORCH = ("train", "profile")
+
+
+def examples_of(name):
+    """The example command lines in a command's help, or in that of `ppsim` itself for an empty name."""
+    text = ppsim(*([name] if name else []), "--help").stdout
+    lines = [line.strip() for line in text.splitlines() if line.strip().startswith(("ppsim ", "torchrun "))]
+    return [line.split("  ")[0] for line in lines]
+
+
+@pytest.mark.parametrize("name", ["", *main.commands])
+def test_help_starts_with_three_examples(name):
+    assert len(examples_of(name)) == 3
+
+
+RUNNABLE = [line for name in ["", *main.commands] if name not in NEED_TORCH for line in examples_of(name)]
+
+
+@pytest.mark.parametrize("line", RUNNABLE)
+def test_every_example_runs(folder, line):
+    (folder / "schedules").mkdir()
+    shutil.copy(ROOT / "schedules" / "zbv_pp4_v2_m8.csv", folder / "schedules")
+    shutil.copy(ROOT / "ppsim" / "profiles" / "zb-a100-1.5b.json", folder / "cpu.json")
+    (folder / "overheads.json").write_text('{"action_overhead_s": 0.001, "hop_overhead_s": 0.002}')
+    ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "projected.json")
+    measured = json.loads((folder / "projected.json").read_text()) | {"origin": "measured"}
+    (folder / "measured.json").write_text(json.dumps(measured))
+    ppsim(*shlex.split(line)[1:])
+    outputs = [
+        word for before, word in zip(line.split(), line.split()[1:], strict=False) if before in ("-o", "--fit")
+    ]
+    assert all((folder / output).stat().st_size > 0 for output in outputs)
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_every_option_has_a_sentence(name):
+    command = main.commands[name]
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts[0]} has no help"
+            assert parameter.help.endswith("."), f"{name} {parameter.opts[0]}: {parameter.help}"
+
+
+def test_the_exit_codes_are_in_the_help():
+    text = words_of(ppsim("--help").stdout)
+    assert "0 fine; 1 valid but impossible" in text
+    assert "2 wrong usage or file" in text

@@ -1,0 +1,154 @@
+"""`-o` writes a whole file or none, and says before the work where it cannot."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from ppsim.errors import ConfigError
+from ppsim.files import write_whole
+from tests.cli.running import ppsim
+
+COMMANDS = ["project --pp 2", "simulate T.csv --costs C.json"]
+
+
+def everything_in(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("output", "sentence"),
+    [
+        ("missing/out.json", "cannot write missing/out.json: there is no folder missing"),
+        ("taken.json", "cannot write taken.json: it is a folder"),
+        ("out.xlsx", "cannot tell what to write to out.xlsx: give it one of .html, .svg, .pdf, .png, .json, .csv, .json.gz"),
+        ("out", "cannot tell what to write to out:"),
+    ],
+)  # fmt: skip
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(folder, command, output, sentence):
+    (folder / "taken.json").mkdir()
+    before = everything_in(folder)
+    result = ppsim(*command.split(), "-o", "fine.json", "-o", output, code=2)
+    assert sentence in result.stderr
+    assert result.stdout == ""
+    assert everything_in(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "sentence"),
+    [
+        ("build zbv --pp 2 --microbatches 4", "missing/x.csv", "cannot write missing/x.csv: No such file or directory"),
+        ("build zbv --pp 2 --microbatches 4", "taken.json", "cannot write taken.json: Is a directory"),
+        ("export T.csv --to torch", "missing/x.csv", "cannot write missing/x.csv: No such file or directory"),
+        ("export T.csv --to torch-comms", "taken.json", "cannot write taken.json: Is a directory"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_be_written_leaves_nothing_behind(folder, command, output, sentence):
+    (folder / "taken.json").mkdir()
+    before = everything_in(folder)
+    assert sentence in ppsim(*command.split(), "-o", output, code=2).stderr
+    assert everything_in(folder) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize("command", [*COMMANDS, "build zbv --pp 2 --microbatches 4"])
+def test_a_folder_without_permission_is_refused(folder, command):
+    (folder / "locked").mkdir(mode=0o500)
+    assert "cannot write locked/x.csv" in ppsim(*command.split(), "-o", "locked/x.csv", code=2).stderr
+    assert everything_in(folder / "locked") == []
+
+
+def test_outputs_are_announced_beside_the_result(folder):
+    result = ppsim("simulate", "T.csv", "--costs", "C.json", "--json", "-o", "a.json", "-o", "b.csv")
+    assert json.loads(result.stdout)["schedule"] == "T"
+    assert result.stderr == "wrote a.json (report with the timeline)\nwrote b.csv (schedule table)\n"
+    assert (folder / "b.csv").read_bytes() == (folder / "T.csv").read_bytes()
+
+
+def test_the_json_output_is_the_report_with_what_it_takes_to_load_it_again(folder):
+    from ppsim.export.timeline_json import read_timeline
+    from ppsim.simulation.report import report_of
+
+    printed = json.loads(
+        ppsim("simulate", "zbv.csv", "--costs", "C.json", "--channel", "pair", "--json", "-o", "a.json").stdout
+    )
+    written = json.loads((folder / "a.json").read_text())
+    assert written["format"] == "ppsim-timeline/1"
+    assert written["origin"] == "simulated"
+    assert {key: written[key] for key in printed} == printed
+    timeline, costs = read_timeline("a.json")
+    assert costs.channel == "pair"
+    assert report_of(timeline, costs) == printed
+
+
+@pytest.mark.parametrize("command", ["project --pp 2 --microbatches 4", "simulate T.csv --costs C.json"])
+def test_html_is_one_self_contained_file(folder, command):
+    ppsim(*command.split(), "-o", "timeline.html")
+    text = (folder / "timeline.html").read_text()
+    assert "<html" in text[:2000].lower()
+    assert 'src="http' not in text
+
+
+# --- write_whole, on which all of it rests ---
+
+
+def test_writing_replaces_the_old_content_and_leaves_no_other_file(tmp_path):
+    path = tmp_path / "out.txt"
+    write_whole(path, "old")
+    write_whole(path, "new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["out.txt"]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_write_that_is_interrupted_leaves_the_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "out.txt"
+    write_whole(path, "old")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_a_disk_that_is_full_leaves_the_old_content(tmp_path, monkeypatch):
+    path = tmp_path / "out.txt"
+    write_whole(path, "old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(ConfigError, match=r"cannot write .*out.txt: No space left on device"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_a_link_is_followed_and_a_long_name_is_no_obstacle(tmp_path):
+    target = tmp_path / ("n" * 250 + ".txt")
+    (tmp_path / "link").symlink_to(target)
+    write_whole(tmp_path / "link", "new")
+    assert target.read_text() == "new"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    """As /dev/stdout and /dev/null are, which root could replace."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(path, "through the pipe")
+        assert os.read(reader, 100) == b"through the pipe"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(path.stat().st_mode)

@@ -1,0 +1,176 @@
+"""`project`: one plan or all schedules, from a packaged profile or one's own."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ppsim import read_schedule
+from ppsim.cli.plans import _parse_size
+from ppsim.schedule.catalog import CATALOG
+from tests.cli.running import ppsim, words_of
+from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
+
+PROJECT_KEYS = [
+    *REPORT_KEYS, "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "peak_flops_per_s",
+    "layers_per_stage", "step_time_by_channel_s", "assumptions",
+]  # fmt: skip
+PROFILES = Path(__file__).parents[2] / "ppsim" / "profiles"
+
+
+def projected(*args):
+    """The object that `ppsim project ARGS --json` prints."""
+    return json.loads(ppsim("project", *args, "--json").stdout)
+
+
+def test_with_nothing_else_a_packaged_gpu_profile_is_used_and_named():
+    text = words_of(ppsim("project", "--pp", 8, "--vpp", 2).stdout)
+    assert text.startswith("interleaved-1f1b pp 8 vpp 2 32 microbatches")
+    assert "costs: profile zb-a100-6.2b (published, measured on NVIDIA A100-SXM4-80GB; Qi et al. 2024" in text
+    assert "Table 9 (6.2B, 8 ranks)" in text
+
+
+def test_every_default_and_fallback_is_said():
+    text = words_of(ppsim("project", "--pp", 4).stdout)
+    for words in (
+        "shape: micro-batch 3, sequence length 1024, fp16", "layers: 30, split 7, 2×8, 7 (balanced by measured F + B)",
+        "static memory: 16 bytes a parameter", "transfers: 535 µs a hop of 24.0 MiB, measured",
+        "microbatches: 16 (4 a rank; --microbatches sets it)", "runtime: torch", "channel pair, receives torch",
+        "overheads: none", "not in the step time: data-parallel communication, optimizer",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_the_page_has_the_answer_the_ranks_and_the_other_channels():
+    report = projected("--pp", 4, "--microbatches", 8)
+    text = ppsim("project", "--pp", 4, "--microbatches", 8).stdout
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(line == line.rstrip() for line in text.splitlines())
+    for words in (
+        "step time",
+        "span",
+        "throughput",
+        "MFU",
+        "lower bound",
+        "critical path",
+        "by channel",
+        "assumed",
+    ):
+        assert f"\n{words}" in text
+    assert f"bubble {100 * report['bubble_ratio']:.2f} %" in text
+    for rank in report["ranks"]:
+        assert any(line.split()[0] == str(rank["rank"]) and line.endswith(rank["peak_at"])
+                   for line in text.splitlines() if line)  # fmt: skip
+
+
+def test_json_is_one_object_with_the_documented_keys_and_nothing_beside():
+    result = ppsim("project", "--pp", 2, "--microbatches", 4, "--json")
+    report = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert list(report) == PROJECT_KEYS
+    assert [list(rank) for rank in report["ranks"]] == [RANK_KEYS] * 2
+    assert list(report["step_time_by_channel_s"]) == ["ideal", "edge", "pair", "direction", "rank"]
+    assert sum(report["layers_per_stage"]) == 30
+    assert report["tokens_per_s"] == pytest.approx(4 * 3 * 1024 / report["step_time_s"])
+
+
+def test_one_command_line_gives_one_answer():
+    args = ["project", "--pp", 4, "--schedule", "all", "--json"]
+    assert ppsim(*args).stdout == ppsim(*args).stdout
+
+
+def test_all_schedules_are_listed_best_first_and_the_others_with_the_reason():
+    text = ppsim("project", "--pp", 8, "--schedule", "all", "--microbatches", 32, "--memory-limit", "80GiB").stdout
+    lines = [line.split() for line in text.splitlines() if line]
+    listed = [line[0] for line in lines if line[0] in CATALOG]
+    comparison = projected("--pp", 8, "--schedule", "all", "--microbatches", 32, "--memory-limit", "80GiB")
+    assert listed == [projection["schedule"] for projection in comparison["projections"]]
+    steps = [projection["step_time_s"] for projection in comparison["projections"]]
+    assert steps == sorted(steps)
+    assert set(comparison["not_possible"]) == {"gpipe"} == set(CATALOG) - set(listed)
+    assert "not possible gpipe: rank 1 peaks at 123 GiB > 80.0 GiB at 1F31 (32 forwards in flight)" in words_of(
+        text
+    )
+
+
+def test_all_schedules_of_a_vpp_are_those_that_take_it():
+    comparison = projected("--pp", 4, "--vpp", 2, "--schedule", "all")
+    assert {projection["schedule"] for projection in comparison["projections"]} == {"interleaved-1f1b", "zbv"}
+    assert comparison["not_possible"]["1f1b"] == "1f1b needs exactly 1 stage a rank: got vpp=2 (nearest: 1)"
+
+
+def test_nothing_that_fits_is_an_answer_with_exit_code_1(folder):
+    args = ["project", "--pp", 4, "--schedule", "all", "--memory-limit", "1GiB"]
+    comparison = json.loads(ppsim(*args, "--json", "-o", "x.json", code=1).stdout)
+    assert comparison["projections"] == []
+    assert set(comparison["not_possible"]) == set(CATALOG)
+    assert not (folder / "x.json").exists()
+
+
+def test_the_table_output_is_the_table_that_build_makes(folder):
+    ppsim("project", "--pp", 4, "--schedule", "zbv", "--microbatches", 8, "-o", "projected.csv")
+    assert (folder / "projected.csv").read_bytes() == (folder / "zbv.csv").read_bytes()
+    ppsim("check", "projected.csv")
+
+
+def test_of_all_schedules_the_table_output_is_the_best(folder):
+    best = projected("--pp", 4, "--schedule", "all")["projections"][0]
+    ppsim("project", "--pp", 4, "--schedule", "all", "-o", "best.csv")
+    assert len(read_schedule("best.csv")) == best["num_actions"]
+    ppsim("build", best["schedule"], "--pp", 4, "--microbatches", 16, "-o", "built.csv")
+    assert read_schedule("best.csv") == read_schedule("built.csv")
+
+
+def test_the_report_output_simulates_to_the_same_step(folder):
+    printed = json.loads(ppsim("project", "--pp", 4, "--vpp", 2, "--json", "-o", "out.json").stdout)
+    written = json.loads((folder / "out.json").read_text())
+    assert {key: written[key] for key in printed} == printed
+    (folder / "again.csv").write_text("\n".join(written["table"]) + "\n")
+    (folder / "again.json").write_text(json.dumps(written["costs"]))
+    again = json.loads(ppsim("simulate", "again.csv", "--costs", "again.json", "--json").stdout)
+    assert again["step_time_s"] == printed["step_time_s"]
+    assert again["ranks"] == printed["ranks"]
+
+
+def test_a_profile_of_ones_own_is_taken_by_its_path(folder):
+    shutil.copy(PROFILES / "zb-a100-1.5b.json", folder / "mine.json")
+    mine, packaged = (projected("--pp", 4, "--profile", name) for name in ("mine.json", "zb-a100-1.5b"))
+    assert mine == packaged
+
+
+@pytest.mark.parametrize(
+    ("option", "assumption"),
+    [
+        (["--split", "even"], "layers: 30, split 7, 2×8, 7 (even)"),
+        (["--split", "6,9,9,6"], "layers: 30, split 6, 2×9, 6 (as given)"),
+        (["--layers", "10"], "layers: 10, split 2, 2×3, 2"),
+        (["--channel", "rank"], "channel rank, receives torch"),
+        (["--receives", "deferred", "--channel", "edge"], "channel edge, receives deferred"),
+        (["--runtime", "megatron"], "runtime: megatron"),
+    ],
+)
+def test_an_option_shows_in_what_was_assumed(option, assumption):
+    assert any(assumption in line for line in projected("--pp", 4, *option)["assumptions"])
+
+
+def test_a_transfer_time_is_in_milliseconds():
+    """One microbatch goes down and up once: 2 (p − 1) hops."""
+    args = ["--pp", 4, "--microbatches", 1, "--runtime", "ideal"]
+    without, with_transfers = (projected(*args, "--transfer-ms", time)["step_time_s"] for time in (0, 100))
+    assert with_transfers - without == pytest.approx(6 * 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("80GiB", 80 * 2**30),
+        ("80 GB", 80e9),
+        ("80g", 80e9),
+        ("1.5TiB", 1.5 * 2**40),
+        ("512MiB", 2**29),
+        ("4096", 4096),
+    ],
+)
+def test_sizes_are_read_in_binary_and_decimal_units(text, num_bytes):
+    assert _parse_size(text) == num_bytes

@@ -1,0 +1,67 @@
+"""The `--costs` file: what it means, and that it comes back as it went."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from ppsim.costs.files import costs_from, costs_to_json, read_costs, read_overheads
+from ppsim.errors import ConfigError
+from tests.strategies import tables_and_costs
+
+REQUIRED = {"forward_s": 1.0, "backward_input_s": 2.0, "backward_weight_s": 0.5}
+
+
+def test_only_the_costs_are_required_and_the_rest_has_the_documented_defaults():
+    costs = costs_from(REQUIRED)
+    resolved = costs.resolved(num_stages=4, num_ranks=2)
+    assert (costs.communication, costs.channel, costs.receives) == ("overlap", "ideal", "torch")
+    assert (costs.action_overhead_s, costs.hop_overhead_s) == (0.0, 0.0)
+    assert resolved.backward_s.tolist() == [2.5] * 4
+    assert resolved.transfer_s.tolist() == [0.0] * 4
+    assert resolved.activation_bytes.tolist() == [0.0] * 4
+    assert resolved.static_bytes.tolist() == [0.0] * 2
+
+
+def test_what_w_keeps_is_the_whole_activation_where_it_is_not_given():
+    costs = costs_from(REQUIRED | {"activation_bytes": 7.0, "activation_bytes_kept_for_weight": None})
+    assert costs.resolved(num_stages=2, num_ranks=2).kept_bytes.tolist() == [7.0, 7.0]
+
+
+def test_a_link_is_latency_plus_bytes_over_bandwidth():
+    link = {"latency_s": 0.25, "bytes": 3e9, "bandwidth_bytes_per_s": 2e9}
+    assert costs_from(REQUIRED | {"transfer_s": link}).transfer_s == 0.25 + 1.5
+    del link["latency_s"]
+    assert costs_from(REQUIRED | {"transfer_s": link}).transfer_s == 1.5
+
+
+@given(tables_and_costs())
+def test_costs_survive_their_file(table_and_costs):
+    table, costs = table_and_costs
+    again = costs_from(json.loads(json.dumps(costs_to_json(costs))))
+    counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
+    one, other = costs.resolved(**counts), again.resolved(**counts)
+    assert all(np.array_equal(getattr(one, name), getattr(other, name)) for name in one.__dataclass_fields__)
+    for name in ("communication", "channel", "receives", "action_overhead_s", "hop_overhead_s"):
+        assert getattr(costs, name) == getattr(again, name)
+
+
+def test_a_file_is_named_in_what_is_said_of_it(tmp_path):
+    (tmp_path / "C.json").write_text('{"forward_s": -1}')
+    with pytest.raises(ConfigError) as error:
+        read_costs(tmp_path / "C.json")
+    assert str(error.value).startswith(f"{tmp_path / 'C.json'} is wrong: ")
+    assert "forward_s: must be at least 0, got -1" in str(error.value)
+    assert "backward_input_s: missing" in str(error.value)
+
+
+def test_overheads_are_two_numbers_and_where_they_were_fitted(tmp_path):
+    path = tmp_path / "overheads.json"
+    path.write_text('{"action_overhead_s": 0.001, "hop_overhead_s": 0.0, "fitted_on": {"num_actions": 3}}')
+    assert read_overheads(path) == {"action_overhead_s": 0.001, "hop_overhead_s": 0.0}
+    path.write_text('{"action_overhead_s": -1}')
+    with pytest.raises(
+        ConfigError, match="action_overhead_s: must be at least 0, got -1\n  hop_overhead_s: missing"
+    ):
+        read_overheads(path)

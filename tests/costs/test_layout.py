@@ -1,0 +1,97 @@
+"""Layers per stage: even, balanced, given."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppsim.costs.layout import balanced_split, even_split, given_split, why_no_split
+from ppsim.errors import ConfigError
+
+COUNTS = {"num_layers": st.integers(0, 200), "num_stages": st.integers(1, 64)}
+TIME = st.floats(1e-4, 10.0)
+
+
+def slowest(split, *, layer_s, embedding_s, head_s):
+    stages = [layers * layer_s for layers in split]
+    stages[0] += embedding_s
+    stages[-1] += head_s
+    return max(stages)
+
+
+@given(**COUNTS)
+def test_an_even_split_has_all_layers_and_stages_differ_by_one_at_most(num_layers, num_stages):
+    split = even_split(num_layers, num_stages)
+    assert len(split) == num_stages
+    assert sum(split) == num_layers
+    assert max(split) - min(split) <= 1
+
+
+@given(**COUNTS)
+def test_in_an_even_split_the_ends_hold_no_more_than_any_other_stage_where_they_can(num_layers, num_stages):
+    split = even_split(num_layers, num_stages)
+    if (num_layers % num_stages) <= num_stages - 2:
+        assert split[0] == split[-1] == min(split)
+
+
+@given(**COUNTS, layer_s=TIME, embedding_s=TIME, head_s=TIME)
+def test_a_balanced_split_has_all_layers_and_is_never_slower_than_the_even_one(
+    num_layers, num_stages, layer_s, embedding_s, head_s
+):
+    times = {"layer_s": layer_s, "embedding_s": embedding_s, "head_s": head_s}
+    split = balanced_split(num_layers, num_stages, **times)
+    assert len(split) == num_stages
+    assert sum(split) == num_layers
+    assert slowest(split, **times) <= slowest(even_split(num_layers, num_stages), **times) + 1e-9
+
+
+@given(
+    num_layers=st.integers(0, 6), num_stages=st.integers(1, 4), layer_s=TIME, embedding_s=TIME, head_s=TIME
+)  # fmt: skip
+def test_no_split_at_all_is_faster_than_the_balanced_one(num_layers, num_stages, layer_s, embedding_s, head_s):
+    times = {"layer_s": layer_s, "embedding_s": embedding_s, "head_s": head_s}
+    best = min(
+        slowest(split, **times)
+        for split in product(range(num_layers + 1), repeat=num_stages)
+        if sum(split) == num_layers
+    )
+    assert slowest(balanced_split(num_layers, num_stages, **times), **times) == pytest.approx(best)
+
+
+@given(num_stages=st.integers(2, 32), more=st.integers(0, 40), layer_s=TIME, embedding_s=TIME, head_s=TIME)
+def test_every_inner_stage_gets_a_layer_where_there_are_enough(num_stages, more, layer_s, embedding_s, head_s):
+    num_layers = num_stages - 2 + more
+    times = {"layer_s": layer_s, "embedding_s": embedding_s, "head_s": head_s}
+    for name, split in (
+        ("auto", balanced_split(num_layers, num_stages, **times)),
+        ("even", even_split(num_layers, num_stages)),
+    ):
+        assert why_no_split(name, num_layers, num_stages) is None
+        assert all(split[1:-1])
+
+
+def test_fewer_layers_than_inner_stages_are_refused():
+    assert why_no_split("auto", 29, 32) == "29 layers are too few for 32 stages: some would hold nothing"
+    assert why_no_split("auto", 30, 32) is None
+    assert why_no_split([2, 0, 2], 4, 3) == (
+        "stage 1 would hold no layer; only the first and the last can do without"
+    )
+    assert why_no_split([0, 4, 0], 4, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("split", "sentence"),
+    [
+        ([3, 3], "the split has 2 entries, but there are 3 stages"),
+        ([3, 3, 3], "the split has 9 layers in all, but the model has 8"),
+        ([9, -3, 2], "the split holds -3"),
+    ],
+)
+def test_a_given_split_must_have_an_entry_a_stage_and_all_layers(split, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        given_split(split, 8, 3)
+
+
+def test_a_given_split_is_taken_as_it_is():
+    assert given_split((1, 4, 3), 8, 3) == [1, 4, 3]

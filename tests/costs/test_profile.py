@@ -1,0 +1,102 @@
+"""The profile file: what it must hold, and what is said of one that does not."""
+
+import json
+
+import pytest
+
+from ppsim.costs.profile import load_profile, packaged_profiles
+from ppsim.errors import ConfigError
+from tests.costs.profiles import EXAMPLE, SHAPE, example, profile
+
+
+def changed(path, value):
+    """The example with one key set, or removed where the value is `...`."""
+    data = example()
+    *parents, last = path
+    at = data
+    for part in parents:
+        at = at[part]
+    if value is ...:
+        del at[last]
+    else:
+        at[last] = value
+    return data
+
+
+WRONG = {
+    "no provenance": (("provenance",), ..., "provenance: missing"),
+    "no format": (("format",), ..., "format: missing"),
+    "another format": (("format",), "ppsim-profile/9", "format: input should be 'ppsim-profile/1', got 'ppsim-profile/9'"),
+    "no device name": (("provenance", "device", "name"), ..., "provenance.device.name: missing"),
+    "an unknown kind": (("provenance", "kind"), "guessed", "provenance.kind: input should be 'measured' or 'published', got 'guessed'"),
+    "an unknown key": (("model", "layers"), 3, "model.layers: unknown key (did you mean num_layers?)"),
+    "an unknown key in a list": (("measurements", 1, "forwards_s"), 3, "measurements[1].forwards_s: unknown key (did you mean forward_s?)"),
+    "no layers": (("model", "num_layers"), 0, "model.num_layers: must be at least 1, got 0"),
+    "a fraction of a layer": (("model", "num_layers"), 1.5, "model.num_layers: input should be a valid integer, got 1.5"),
+    "no measurement": (("measurements",), [], "measurements: must not be empty, got []"),
+    "an unknown component": (("measurements", 0, "component"), "attention", "measurements[0].component: input should be 'embedding', 'layer' or 'head'"),
+    "a negative time": (("measurements", 2, "backward_input_s", "median"), -1.0, "measurements[2].backward_input_s.median: must be at least 0, got -1"),
+    "a time that is no number": (("measurements", 2, "forward_s", "high"), float("nan"), "measurements[2].forward_s.high: must be finite, got nan"),
+    "a bare number for a time": (("measurements", 2, "forward_s"), 1.0, "measurements[2].forward_s: must be a JSON object, got 1.0"),
+    "no spread": (("measurements", 0, "forward_s", "low"), ..., "measurements[0].forward_s.low: missing"),
+    "negative parameters": (("measurements", 0, "parameters"), -1, "measurements[0].parameters: must be at least 0, got -1"),
+    "more kept than there is": (("measurements", 1, "activation_bytes_kept_for_weight"), 500, "measurements[1]: activation_bytes_kept_for_weight is 500, more than the 400 activation_bytes it is part of"),
+    "no micro-batch": (("measurements", 1, "shape", "micro_batch"), 0, "measurements[1].shape.micro_batch: must be at least 1, got 0"),
+    "an unknown recomputation": (("measurements", 1, "shape", "recompute"), "half", "measurements[1].shape.recompute: input should be 'none', 'selective' or 'full'"),
+    "a component twice": (("measurements",), [EXAMPLE["measurements"][0]] * 2, "measurements: the embedding at micro-batch 2, sequence length 16, bf16 stands there twice"),
+    "a transfer of nothing": (("transfers", 0, "bytes"), 0, "transfers[0].bytes: must be at least 1, got 0"),
+    "no peak": (("provenance", "device", "peak_flops_per_s", "bf16"), 0.0, "provenance.device.peak_flops_per_s.bf16: must be more than 0, got 0.0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_named_with_its_key_path(case):
+    path, value, sentence = WRONG[case]
+    with pytest.raises(ConfigError) as error:
+        profile(changed(path, value))
+    assert sentence in str(error.value)
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path):
+    data = changed(("measurements", 0, "parameters"), -1) | {"transfer": []}
+    data["model"]["num_heads"] = 0
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ConfigError) as error:
+        load_profile(path)
+    assert str(error.value).splitlines() == [
+        f"{path} is wrong: model.num_heads: must be at least 1, got 0",
+        "  measurements[0].parameters: must be at least 0, got -1",
+        "  transfer: unknown key (did you mean transfers?)",
+    ]
+
+
+def test_a_profile_is_loaded_by_its_name_or_by_its_path(tmp_path):
+    name, path = next(iter(packaged_profiles().items()))
+    assert load_profile(name) == load_profile(path) == load_profile(str(path))
+    (tmp_path / "mine.json").write_text(json.dumps(example()))
+    assert load_profile(tmp_path / "mine.json") == profile()
+
+
+def test_an_unknown_name_gets_the_close_matches():
+    with pytest.raises(ConfigError, match=r"unknown profile 'zb-a100-14b': did you mean zb-a100-14.6b"):
+        load_profile("zb-a100-14b")
+
+
+def test_shapes_are_found_by_micro_batch_and_length():
+    larger = [part | {"shape": SHAPE | {"micro_batch": 4}} for part in EXAMPLE["measurements"]]
+    two = profile(example(measurements=EXAMPLE["measurements"] + larger))
+    assert [shape.micro_batch for shape in two.shapes] == [2, 4]
+    assert two.shape_at() == two.shapes[0]
+    assert two.shape_at(micro_batch=4, sequence_length=16) == two.shapes[1]
+    assert two.find("head", two.shapes[1]).shape.micro_batch == 4
+    with pytest.raises(
+        ConfigError, match=r"not measured at micro-batch 3 \(there is: micro-batch 2, .*; micro-batch 4"
+    ):
+        two.shape_at(micro_batch=3)
+
+
+def test_a_profile_says_whether_it_was_measured_or_published():
+    assert str(profile()) == "example (measured on a device; by hand)"
+    published = changed(("provenance", "kind"), "published")
+    assert str(profile(published)) == "example (published, measured on a device; by hand)"

@@ -1,0 +1,272 @@
+"""A projection: throughput, utilization, bubbles and memory follow from the step and the profile."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppsim.costs.layout import why_no_split
+from ppsim.costs.profile import load_profile
+from ppsim.errors import ConfigError, Deadlock, DoesNotFit
+from ppsim.projection.plan import RUNTIMES, Plan, project, project_all
+from ppsim.schedule.catalog import CATALOG
+from ppsim.schedule.graph import CHANNELS
+from tests.costs.profiles import example, profile, profiles, scaled
+
+TIGHT = 1e-9
+
+
+@st.composite
+def plans(draw, **fixed):
+    """A random plan that its schedule and its number of layers allow."""
+    entry = CATALOG[draw(st.sampled_from(sorted(CATALOG)))]
+    pp, vpp = draw(st.integers(1, 5)), draw(st.integers(entry.stages_per_rank[0], entry.stages_per_rank[1] or 3))
+    data = draw(profiles())
+    num_layers = max(data["model"]["num_layers"], pp * vpp - 2)
+    drawn = {
+        "pp": pp, "vpp": vpp, "schedule": entry.name, "microbatches": draw(st.integers(1, 8)),
+        "profile": profile(data), "num_layers": num_layers, "split": draw(st.sampled_from(["auto", "even"])),
+        "runtime": draw(st.sampled_from(sorted(RUNTIMES))),
+        "action_overhead_s": draw(st.sampled_from([0.0, 0.25])), "hop_overhead_s": draw(st.sampled_from([0.0, 0.5])),
+    }  # fmt: skip
+    return Plan(**(drawn | fixed)), data
+
+
+@given(plans())
+def test_throughput_is_tokens_of_the_step_over_its_time(drawn):
+    plan, _ = drawn
+    made = project(plan)
+    tokens = plan.num_microbatches * 2 * 16  # micro-batch 2, sequence length 16
+    assert made.tokens_per_s == pytest.approx(tokens / made.timeline.step_time_s)
+    assert made.to_json()["tokens_per_s_per_gpu"] == pytest.approx(made.tokens_per_s / plan.pp)
+
+
+@given(plans())
+def test_utilization_is_three_forwards_of_flops_over_what_the_gpus_could_do(drawn):
+    plan, data = drawn
+    made = project(plan)
+    embedding, layer, head = (part["forward_flops"] for part in data["measurements"])
+    forward = embedding + plan.num_layers * layer + head
+    possible = made.timeline.step_time_s * plan.pp * 1e12
+    assert made.model_flops_utilization == pytest.approx(3 * forward * plan.num_microbatches / possible)
+    assert made.peak_flops_per_s == 1e12
+
+
+@given(plans())
+def test_a_step_is_never_shorter_than_the_work_of_its_busiest_rank_or_the_bound(drawn):
+    plan, _ = drawn
+    made = project(plan)
+    step, schedule = made.timeline.step_time_s, made.timeline.schedule
+    costs = made.costs.resolved(num_stages=schedule.num_stages, num_ranks=schedule.num_ranks)
+    splits = CATALOG[plan.schedule].splits_backward
+    backward = costs.backward_input_s + costs.backward_weight_s if splits else costs.backward_s
+    work = [
+        plan.num_microbatches * (costs.forward_s + backward)[schedule.stages_of(rank)].sum()
+        for rank in range(plan.pp)
+    ]
+    assert made.timeline.busy_s == pytest.approx(np.array(work))
+    assert step >= max(work) - TIGHT
+    assert made.report["lower_bound_s"] <= step + TIGHT
+    assert 0.0 <= made.report["span_bubble_ratio"] <= made.report["bubble_ratio"] + TIGHT
+    assert made.report["bubble_ratio"] <= 1.0
+
+
+@given(plans(action_overhead_s=0.0, hop_overhead_s=0.0), st.sampled_from([0.5, 4.0]))
+def test_a_slower_device_takes_longer_by_its_factor_and_idles_the_same(drawn, factor):
+    plan, data = drawn
+    one = project(plan)
+    other = project(plan, profile=profile(scaled(data, factor)))
+    assert other.split == one.split
+    assert other.timeline.step_time_s == pytest.approx(one.timeline.step_time_s * factor)
+    assert other.tokens_per_s == pytest.approx(one.tokens_per_s / factor)
+    assert other.model_flops_utilization == pytest.approx(one.model_flops_utilization / factor)
+    assert other.timeline.bubble_ratio == pytest.approx(one.timeline.bubble_ratio, abs=1e-9)
+    for channel, step in one.other_channels.items():
+        assert other.other_channels[channel] == pytest.approx(step * factor)
+
+
+@given(plans())
+def test_the_other_channels_include_the_one_assumed_and_none_beats_the_ideal(drawn):
+    plan, _ = drawn
+    made = project(plan)
+    assert list(made.other_channels) == list(CHANNELS)
+    assert made.other_channels[RUNTIMES[plan.runtime][0]] == made.timeline.step_time_s
+    assert all(step >= made.other_channels["ideal"] - TIGHT for step in made.other_channels.values())
+
+
+@given(plans(), st.floats(0.0, 0.999))
+def test_a_plan_fits_at_its_peak_and_not_below(drawn, factor):
+    plan, _ = drawn
+    made = project(plan)
+    peak = float(made.timeline.memory.peak_bytes.max())
+    assert project(plan, memory_limit_bytes=peak).report == made.report
+    if peak > 0:
+        rank = int(made.timeline.memory.peak_bytes.argmax())
+        with pytest.raises(
+            DoesNotFit, match=f"^rank {rank} peaks at .* at {made.report['ranks'][rank]['peak_at']} "
+        ):
+            project(plan, memory_limit_bytes=peak * factor)
+
+
+# --- by hand ---
+
+
+def test_1f1b_on_equal_stages_takes_m_plus_p_minus_1_times_f_plus_b():
+    """The default profile on 8 ranks: 30 layers, embedding and head are 32 equal units, 4 a rank."""
+    default = load_profile("zb-a100-6.2b")
+    layer = default.find("layer", default.shapes[0])
+    unit = layer.forward_s.median + layer.backward_input_s.median + layer.backward_weight_s.median
+    made = project(pp=8, microbatches=32, runtime="ideal", transfer_s=0.0)
+    assert made.split == [3, 4, 4, 4, 4, 4, 4, 3]
+    assert made.timeline.step_time_s == pytest.approx((32 + 8 - 1) * 4 * unit, rel=1e-12)
+
+
+def test_utilization_of_the_default_profile_by_hand():
+    """FLOPs of a GPT layer's forward: 24·s·b·h² + 4·s²·b·h (arXiv 2104.04473, appendix); A100: 312 TFLOP/s."""
+    made = project(pp=8, vpp=2, microbatches=32)
+    h, s, b, num_layers, m = 4096, 1024, 3, 30, 32
+    model_flops = 3 * m * num_layers * (24 * s * b * h**2 + 4 * s**2 * b * h)
+    expected = model_flops / (made.timeline.step_time_s * 8 * 312e12)
+    assert made.model_flops_utilization == pytest.approx(expected, rel=1e-12)
+    assert 0.4 < expected < 0.6
+
+
+def test_memory_of_1f1b_by_hand():
+    """Rank r holds min(p − r, m) microbatches and 16 bytes a parameter."""
+    made = project(pp=4, microbatches=8, profile=profile(), split="even", num_layers=8)
+    activation = np.array([2 * 400 + 100, 800, 800, 2 * 400 + 800])
+    static = 16 * np.array([2 * 200 + 1000, 400, 400, 2 * 200 + 500])
+    assert made.timeline.memory.peak_bytes == pytest.approx([4, 3, 2, 1] * activation + static)
+
+
+def test_without_a_peak_for_the_dtype_there_is_no_utilization():
+    data = example()
+    data["provenance"]["device"]["peak_flops_per_s"] = {"fp8": 1e12}
+    made = project(pp=2, profile=profile(data))
+    assert made.model_flops_utilization is None
+    assert made.to_json()["peak_flops_per_s"] is None
+
+
+def test_costs_of_nothing_are_refused_and_not_divided_by():
+    with pytest.raises(ConfigError, match="a step takes 0 s at the costs of profile example"):
+        project(pp=2, profile=profile(scaled(example(), 0.0)))
+
+
+# --- defaults and runtimes ---
+
+
+def test_the_defaults_are_1f1b_or_interleaved_and_four_microbatches_a_rank():
+    assert project(pp=3).timeline.schedule.name == "1f1b"
+    assert project(pp=3, vpp=1).timeline.schedule.name == "1f1b"
+    made = project(pp=3, vpp=2)
+    assert made.timeline.schedule.name == "interleaved-1f1b"
+    assert made.timeline.schedule.num_microbatches == 12
+    assert "microbatches: 12 (4 a rank; --microbatches sets it)" in made.assumptions
+    assert made.assumptions[0].startswith("costs: profile zb-a100-6.2b (published, measured on NVIDIA A100")
+
+
+@pytest.mark.parametrize(("runtime", "channel"), [("torch", "pair"), ("megatron", "edge"), ("ideal", "ideal")])
+def test_a_runtime_brings_its_channel(runtime, channel):
+    made = project(pp=4, vpp=2, runtime=runtime)
+    assert made.costs.channel == channel
+    assert any(
+        line.startswith(f"runtime: {runtime} (") and f"channel {channel}" in line for line in made.assumptions
+    )
+    assert project(pp=4, vpp=2, runtime=runtime, channel="rank").costs.channel == "rank"
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zbv"])
+def test_on_torch_the_first_stage_does_its_whole_backward_in_w(name):
+    on_torch, ideal = (project(pp=2, schedule=name, runtime=runtime).costs for runtime in ("torch", "ideal"))
+    assert on_torch.backward_input_s[0] == 0.0
+    assert on_torch.backward_weight_s[0] == pytest.approx(ideal.backward_input_s[0] + ideal.backward_weight_s[0])
+    assert on_torch.backward_input_s[1:] == pytest.approx(ideal.backward_input_s[1:])
+
+
+def test_overheads_make_a_step_longer_and_are_said():
+    plain, fitted = project(pp=2), project(pp=2, action_overhead_s=0.001, hop_overhead_s=0.002)
+    assert fitted.timeline.step_time_s > plain.timeline.step_time_s
+    assert "overheads: 1.00 ms an action, 2.00 ms a hop" in fitted.assumptions
+    assert any(line.startswith("overheads: none") for line in plain.assumptions)
+
+
+def test_a_channel_that_hangs_the_table_is_an_error_where_assumed_and_none_beside():
+    with pytest.raises(Deadlock, match="queues behind"):
+        project(pp=4, schedule="zbv", receives="ordered")
+    made = project(pp=4, schedule="zbv", receives="ordered", channel="edge")
+    assert made.other_channels["edge"] == made.timeline.step_time_s
+    assert made.other_channels["pair"] is None
+
+
+def test_a_plan_can_be_changed_on_the_way():
+    assert project(Plan(pp=2), vpp=2).timeline.schedule.vpp == 2
+
+
+# --- all schedules ---
+
+
+@given(plans(), st.floats(0.3, 1.2))
+def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(drawn, factor):
+    plan, _ = drawn
+    limit = factor * float(project(plan).timeline.memory.peak_bytes.max())
+    comparison = project_all(Plan(**(vars(plan) | {"schedule": None, "vpp": None, "memory_limit_bytes": limit})))
+    steps = [made.timeline.step_time_s for made in comparison.projections]
+    assert steps == sorted(steps)
+    names = [made.plan.schedule_name for made in comparison.projections]
+    assert sorted([*names, *comparison.reasons]) == sorted(CATALOG)
+    for made in comparison.projections:
+        assert made.timeline.memory.peak_bytes.max() <= limit
+        assert made.plan.vpp == CATALOG[made.plan.schedule_name].stages_per_rank[0]
+    for name, reason in comparison.reasons.items():
+        stages = plan.pp * CATALOG[name].stages_per_rank[0]
+        assert "peaks at" in reason or reason == why_no_split(plan.split, plan.num_layers, stages)
+
+
+def test_a_schedule_in_the_comparison_is_projected_as_on_its_own():
+    for made in project_all(Plan(pp=4, microbatches=8)).projections:
+        alone = project(pp=4, microbatches=8, schedule=made.plan.schedule_name, vpp=made.plan.vpp)
+        assert made.to_json() == alone.to_json()
+
+
+def test_what_a_schedule_forbids_is_a_reason():
+    comparison = project_all(Plan(pp=4, vpp=3, microbatches=8))
+    assert [made.plan.schedule_name for made in comparison.projections] == ["interleaved-1f1b"]
+    assert comparison.reasons["zbv"] == "zbv needs exactly 2 stages a rank: got vpp=3 (nearest: 2)"
+    assert comparison.reasons["1f1b"] == "1f1b needs exactly 1 stage a rank: got vpp=3 (nearest: 1)"
+
+
+def test_no_stages_a_rank_are_not_taken_for_the_default():
+    assert project_all(Plan(pp=4, vpp=0)).projections == []
+
+
+def test_a_given_split_is_for_the_schedules_with_as_many_stages():
+    comparison = project_all(Plan(pp=4, split=[7, 8, 8, 7]))
+    assert {made.plan.schedule_name for made in comparison.projections} == {"gpipe", "1f1b", "zb-h1", "zb-h2"}
+    assert comparison.reasons["zbv"] == "the split has 4 entries, but there are 8 stages"
+
+
+def test_too_few_layers_for_a_schedules_stages_are_a_reason():
+    comparison = project_all(Plan(pp=8, num_layers=8))
+    assert comparison.reasons["zbv"] == "8 layers are too few for 16 stages: some would hold nothing"
+    assert "1f1b" in {made.plan.schedule_name for made in comparison.projections}
+
+
+def test_a_wrong_profile_or_a_wrong_sum_is_an_error_and_no_reason():
+    with pytest.raises(ConfigError, match="the split has 31 layers in all"):
+        project_all(Plan(pp=4, split=[7, 8, 8, 8]))
+    without_head = profile(example(measurements=example()["measurements"][:2]))
+    with pytest.raises(ConfigError, match="profile example has no head"):
+        project_all(Plan(pp=2, profile=without_head))
+
+
+@pytest.mark.parametrize("split", ["auto", [7, 8, 8, 7]])
+def test_what_would_fit_instead_does(split):
+    plan = Plan(pp=4, schedule="gpipe", microbatches=32, split=split, memory_limit_bytes=60 * 2.0**30)
+    with pytest.raises(
+        DoesNotFit, match=r"^rank 1 peaks at .* > 60.0 GiB at 1F31 \(32 forwards in flight\)"
+    ) as error:
+        project(plan)
+    names = str(error.value).partition("; ")[2].removesuffix(" would fit").split(" or ")
+    assert "1f1b" in names
+    for name in names:
+        project(plan, schedule=name)
