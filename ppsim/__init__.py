@@ -5,12 +5,16 @@
 >>> costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 >>> ppsim.simulate(table, costs).step_time_s
 27.0
+>>> ppsim.project(pp=8, vpp=2).timeline.schedule.name
+'interleaved-1f1b'
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ppsim.costs.profile import Profile, load_profile
     from ppsim.costs.stages import StageCosts
+    from ppsim.projection.plan import Plan, Projection, project
     from ppsim.schedule.catalog import build
     from ppsim.schedule.check import check
     from ppsim.schedule.grammar import read_schedule
@@ -23,16 +27,24 @@ __version__ = "0.1.0"
 _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Action": "ppsim.schedule.table",
     "Op": "ppsim.schedule.table",
+    "Plan": "ppsim.projection.plan",
+    "Profile": "ppsim.costs.profile",
+    "Projection": "ppsim.projection.plan",
     "Schedule": "ppsim.schedule.table",
     "StageCosts": "ppsim.costs.stages",
     "Timeline": "ppsim.simulation.timeline",
     "build": "ppsim.schedule.catalog",
     "check": "ppsim.schedule.check",
+    "load_profile": "ppsim.costs.profile",
+    "project": "ppsim.projection.plan",
     "read_schedule": "ppsim.schedule.grammar",
     "simulate": "ppsim.simulation.run",
 }
 
-__all__ = ["Action", "Op", "Schedule", "StageCosts", "Timeline", "build", "check", "read_schedule", "simulate"]
+__all__ = [
+    "Action", "Op", "Plan", "Profile", "Projection", "Schedule", "StageCosts", "Timeline",
+    "build", "check", "load_profile", "project", "read_schedule", "simulate",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

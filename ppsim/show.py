@@ -238,7 +238,8 @@ def print_plans(comparison: "PlanComparison") -> None:
         _print_list(out, "not possible", [f"{name}: {reason}" if name not in reason else reason
                                           for name, reason in comparison.reasons.items()])  # fmt: skip
     if comparison.projections:
-        _print_list(out, "assumed", comparison.projections[0].assumptions)
+        name = comparison.projections[0].plan.schedule_name
+        _print_list(out, f"assumed for {name}", comparison.projections[0].assumptions)
 
 
 def _print_list(out: Page, title: str, lines: Sequence[str]) -> None:
@@ -296,7 +297,7 @@ def print_check(report: "CheckReport", name: str) -> None:
     out = Page()
     for finding in report.findings:
         style = "red" if finding.severity == "error" else "yellow"
-        first, *rest = finding.message.split("\n")
+        first, *rest = finding.message.removeprefix(f"{finding.rule}: ").split("\n")
         out.add(Text.assemble((finding.severity, style), f" ({finding.rule}): {first}"))
         for line in rest:
             out.add(Text(line, no_wrap=True))

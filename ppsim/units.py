@@ -7,10 +7,9 @@ def seconds(value: float) -> str:
     >>> seconds(0.0297), seconds(83.2), seconds(2.5e-5), seconds(0.0)
     ('29.7 ms', '83.2 s', '25.0 µs', '0 s')
     """
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if abs(value) >= size:
-            return f"{_fixed(value / size)} {unit}"
-    return "0 s" if value == 0 else f"{_fixed(value / 1e-9)} ns"
+    return _in_unit(value, {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}) or (
+        "0 s" if value == 0 else f"{value:.1e} s"
+    )
 
 
 def size(num_bytes: float) -> str:
@@ -19,10 +18,8 @@ def size(num_bytes: float) -> str:
     >>> size(80 * 2**30), size(1536), size(12)
     ('80.0 GiB', '1.50 KiB', '12 B')
     """
-    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(num_bytes) >= factor:
-            return f"{_fixed(num_bytes / factor)} {unit}"
-    return f"{num_bytes:.0f} B"
+    binary = {"TiB": 2.0**40, "GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}
+    return _in_unit(num_bytes, binary) or f"{num_bytes:.0f} B"
 
 
 def rate(bytes_per_second: float) -> str:
@@ -58,13 +55,18 @@ def count(value: float) -> str:
     >>> count(1_234_567), count(812), count(6.2e9)
     ('1.23 M', '812', '6.20 G')
     """
-    for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= factor:
+    return _in_unit(value, {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}) or f"{value:.3g}"
+
+
+def _in_unit(value: float, units: dict[str, float]) -> str | None:
+    """The value in the largest unit of which it is one or more once rounded: 0.9996 s is 1.00 s, not 1000 ms."""
+    for unit, factor in units.items():
+        if float(f"{abs(value) / factor:.3g}") >= 1:
             return f"{_fixed(value / factor)} {unit}"
-    return f"{value:.3g}"
+    return None
 
 
 def _fixed(value: float) -> str:
     """Three significant digits, trailing zeros kept so that columns line up."""
-    magnitude = abs(value)
+    magnitude = float(f"{abs(value):.3g}")
     return f"{value:.0f}" if magnitude >= 100 else f"{value:.1f}" if magnitude >= 10 else f"{value:.2f}"

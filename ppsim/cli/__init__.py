@@ -33,7 +33,9 @@ class _Main(click.Group):
             return super().invoke(ctx)
         except PpsimError as error:
             if ctx.params.get("debug"):
-                raise
+                import traceback
+
+                traceback.print_exc()
             click.echo(f"ppsim: {error}", err=True)
             ctx.exit(error.exit_code)
 

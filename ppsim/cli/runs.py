@@ -69,7 +69,7 @@ def _require_device(device: str) -> None:
             raise ConfigError("--device cuda: torch sees no CUDA device here (use --device cpu)")
 
 
-@click.command()
+@click.command(short_help="Measure F, B, I and W of a layer on this device.")
 @_model_options
 @click.option("--repeats", type=int, default=30, show_default=True, help="Measurements of each pass.")
 @click.option("--warm-up", type=int, default=5, show_default=True, help="Unmeasured ones before.")
@@ -118,7 +118,7 @@ def profile(output: str, repeats: int, warm_up: int, **options: Any) -> None:
     say(f"wrote {output}")
 
 
-@click.command()
+@click.command(short_help="Execute a table for real with torch, and measure it.")
 @click.option(
     "--schedule", required=True, metavar="T.csv", help="The table to execute, with or without communication."
 )
@@ -184,7 +184,7 @@ def _train_config(table: "Schedule", options: dict[str, Any]) -> "TrainConfig":
     from ppsim.errors import ConfigError
     from ppsim.runtime.config import TrainConfig
 
-    nproc = options["nproc"] or table.num_ranks
+    nproc = table.num_ranks if options["nproc"] is None else options["nproc"]
     if nproc != table.num_ranks:
         raise ConfigError(f"{options['schedule']} has {table.num_ranks} ranks: got --nproc {nproc}")
     if options["steps"] < 1 or options["warm_up"] < 0:
@@ -269,7 +269,7 @@ def _run_facts(config: "TrainConfig", result: dict[str, Any], measured: "Measure
     }
 
 
-@click.command()
+@click.command(short_help="Set a measured step beside a projected one.")
 @click.argument("measured", metavar="MEASURED.json")
 @click.argument("projected", metavar="[PROJECTED.json]", required=False)
 @overheads_option

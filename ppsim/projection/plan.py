@@ -72,6 +72,7 @@ class Plan:
 class Projection:
     """What one step takes: the timeline, its report, throughput, and everything that was assumed.
 
+    `plan` names the profile and the shape that were used.
     `other_channels` has the step time under every channel policy, None where the table deadlocks there.
     `model_flops_utilization` is None where the profile names no peak for its dtype.
     """
@@ -93,7 +94,18 @@ class Projection:
 
     def beside_report(self) -> dict[str, Any]:
         """Return what `to_json` has beside the report."""
+        profile, shape = self.plan.profile, self.plan.shape
+        assert profile is not None
+        assert shape is not None
         return {
+            "profile": {
+                "name": profile.name,
+                "provenance": profile.provenance.kind,
+                "source": profile.provenance.source,
+                "device": profile.provenance.device.name,
+                "model": profile.model.name,
+                "shape": shape.model_dump(),
+            },
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_gpu": self.tokens_per_s / self.plan.pp,
             "model_flops_utilization": self.model_flops_utilization,
@@ -110,7 +122,7 @@ def project(plan: Plan | None = None, **fields: Any) -> Projection:
     Raises `ConfigError` for what the schedule or the profile forbids, `Deadlock` where the table cannot run on
     the runtime's channels, `DoesNotFit` with the rank, its peak and what would fit.
 
-    >>> from ppsim.projection.plan import project
+    >>> from ppsim import project
     >>> project(pp=8, vpp=2).timeline.schedule.name
     'interleaved-1f1b'
     """
@@ -151,7 +163,7 @@ def project_table(plan: Plan, schedule: Schedule, profile: Profile) -> Projectio
     # A backward is two forwards' worth of model FLOPs, recomputation not counted.
     model_flops = 3 * assembled.forward_flops * schedule.num_microbatches
     return Projection(
-        plan=plan,
+        plan=replace(plan, profile=profile, shape=shape),
         timeline=timeline,
         costs=costs,
         report=report,

@@ -119,7 +119,7 @@ def read_schedule(path: str | Path) -> Schedule:
     """
     path = Path(path)
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ScheduleError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -118,7 +118,7 @@ def test_a_broken_table_is_refused_by_every_command_that_reads_one(folder, case,
     if "--json" in command and result.stdout:
         told = " ".join(finding["message"] for finding in json.loads(result.stdout)["findings"])
     else:
-        told = result.output
+        told = result.output.replace("error (deadlock): ", "deadlock: ")
     for word in words:
         assert word in words_of(told)
     assert contents(folder) == before
@@ -198,7 +198,8 @@ def test_debug_shows_the_traceback(folder):
     from click.testing import CliRunner
 
     from ppsim.cli import main
-    from ppsim.errors import ConfigError
 
     result = CliRunner().invoke(main, ["--debug", "project", "--pp", "0"])
-    assert isinstance(result.exception, ConfigError)
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("ppsim: ")

@@ -13,7 +13,7 @@ from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 
 PROJECT_KEYS = [
-    *REPORT_KEYS, "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "peak_flops_per_s",
+    *REPORT_KEYS, "profile", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "peak_flops_per_s",
     "layers_per_stage", "step_time_by_channel_s", "assumptions",
 ]  # fmt: skip
 PROFILES = Path(__file__).parents[2] / "ppsim" / "profiles"
@@ -71,6 +71,8 @@ def test_json_is_one_object_with_the_documented_keys_and_nothing_beside():
     assert list(report) == PROJECT_KEYS
     assert [list(rank) for rank in report["ranks"]] == [RANK_KEYS] * 2
     assert list(report["step_time_by_channel_s"]) == ["ideal", "edge", "pair", "direction", "rank"]
+    assert report["profile"]["name"] == "zb-a100-6.2b"
+    assert report["profile"]["shape"]["micro_batch"] == 3
     assert sum(report["layers_per_stage"]) == 30
     assert report["tokens_per_s"] == pytest.approx(4 * 3 * 1024 / report["step_time_s"])
 

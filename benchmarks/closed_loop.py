@@ -1,0 +1,93 @@
+"""Real compute, closed: profile this CPU, project, train in torch's runtime, compare.
+
+    python benchmarks/closed_loop.py         two single-threaded ranks on two cores, about 3 minutes
+
+The profile is measured in one process, before anything else runs. Host time and hop latency are fitted on the
+GPipe run alone. Errors are projected / measured − 1: negative is optimistic.
+"""
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+import ppsim
+from ppsim.costs.profile import load_profile
+from ppsim.files import to_json
+from ppsim.profiling.gpt import profile_gpt
+from ppsim.projection.plan import Plan, project_table
+from ppsim.runtime.config import GPTShape, TrainConfig
+from ppsim.runtime.launch import launch_all
+from ppsim.runtime.result import measured_of
+from ppsim.schedule.grammar import format_table
+from ppsim.simulation.compare import fit_overheads, replay_s, simulate_again
+from ppsim.units import seconds, signed_percent
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=9, help="recorded steps a run; the median one counts")
+    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=512)
+    arguments = parser.parse_args()
+    shape = GPTShape(num_layers=8, hidden_size=arguments.hidden, num_heads=8, sequence_length=256)
+
+    content = profile_gpt(
+        "this-cpu", shape, model_name="closed-loop", micro_batch=2, dtype="float32", device="cpu",
+        num_repeats=30, num_warm_up=5, num_threads=1,
+    )  # fmt: skip
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        profile_path = Path(folder) / "this-cpu.json"
+        profile_path.write_text(to_json(content))
+        profile = load_profile(str(profile_path))
+        tables, projections, configs = [], [], []
+        for name in SCHEDULES:
+            vpp = 2 if name in ("interleaved-1f1b", "zbv") else None
+            table = ppsim.build(name, pp=2, vpp=vpp, microbatches=arguments.microbatches)
+            projection = project_table(Plan(pp=2, profile=profile, split="even", channel="edge"), table, profile)
+            path = Path(folder) / f"{name}.csv"
+            path.write_text(format_table(table))
+            tables.append(table)
+            projections.append(projection)
+            configs.append(
+                TrainConfig(
+                    schedule=str(path), num_ranks=2, model=shape, layers_per_stage=projection.split,
+                    micro_batch=2, num_steps=arguments.steps, num_warm_up=2,
+                )
+            )  # fmt: skip
+        results = launch_all(configs)
+
+    measured = [measured_of(result, table, None) for result, table in zip(results, tables, strict=True)]
+    fitted = fit_overheads([measured[0].timeline])
+    print(
+        f"\nfitted on GPipe: {seconds(fitted.action_overhead_s)} an action, {seconds(fitted.hop_overhead_s)} a hop\n"
+    )
+    print("| schedule | measured (min–max) | projected | raw | with GPipe's overheads | replay |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for table, projection, one in zip(tables, projections, measured, strict=True):
+        step = one.timeline.step_time_s
+        costs = projection.costs.replace(
+            action_overhead_s=fitted.action_overhead_s, hop_overhead_s=fitted.hop_overhead_s
+        )
+        errors = [
+            projection.timeline.step_time_s / step - 1,
+            simulate_again(one.timeline, costs).step_time_s / step - 1,
+            replay_s(one.timeline) / step - 1,
+        ]
+        rows.append(errors)
+        spread = f"{seconds(step)} ({seconds(min(one.step_times_s))}–{seconds(max(one.step_times_s))})"
+        print(
+            f"| {table.name} | {spread} | {seconds(projection.timeline.step_time_s)} | "
+            + " | ".join(signed_percent(error) for error in errors)
+            + " |"
+        )
+    for title, column in zip(("raw", "with overheads", "replay"), zip(*rows, strict=True), strict=True):
+        print(f"\n{title}: median {signed_percent(statistics.median(column))}, "
+              f"worst {signed_percent(max(column, key=abs))}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
