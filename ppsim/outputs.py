@@ -63,7 +63,7 @@ def write_outputs(
 
             content = timeline_html(timelines, titles=titles, memory_limit_bytes=memory_limit_bytes)
         elif suffix in (".svg", ".pdf", ".png"):
-            content = _figure(timelines, titles, suffix)
+            content = _figure(timelines, titles, memory_limit_bytes, suffix)
         elif suffix == ".json":
             content = to_json(report())
         elif suffix == ".csv":
@@ -78,12 +78,15 @@ def write_outputs(
         announce(f"wrote {path} ({SUFFIXES[suffix]})")
 
 
-def _figure(timelines: Sequence[Timeline], titles: Sequence[str], suffix: str) -> bytes:
+def _figure(
+    timelines: Sequence[Timeline], titles: Sequence[str], memory_limit_bytes: float | None, suffix: str
+) -> bytes:
     import tempfile
 
     from ppsim.plot.figure import save_figure, timeline_figure
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"figure{suffix}"
-        save_figure(timeline_figure(timelines, titles=titles), path)
+        figure = timeline_figure(timelines, titles=titles, memory_limit_bytes=memory_limit_bytes)
+        save_figure(figure, path)
         return path.read_bytes()

@@ -1,0 +1,108 @@
+"""The timeline for trace viewers: Chrome trace-event JSON, as ui.perfetto.dev and chrome://tracing open it.
+
+The format: "Trace Event Format" (Chromium project). Times are in microseconds from a step's first start, rounded
+to eighths: such a number is exact both in binary and in whole nanoseconds, which viewers count in. Rounded any
+other way, neighbouring slices could overlap by a nanosecond, and a viewer drops slices that do.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from ppsim.plot.hover import Hover
+from ppsim.plot.lanes import Lane, compute_lanes, has_transfers, memory_lines, transfer_lanes
+from ppsim.plot.scale import heading, time_scale
+from ppsim.schedule.table import Op
+from ppsim.simulation.engine import Floats
+from ppsim.simulation.timeline import Timeline
+
+Event = dict[str, Any]
+
+_EIGHTHS_A_SECOND = 8e6
+
+
+def chrome_trace(timelines: Sequence[Timeline], names: Sequence[str]) -> dict[str, Any]:
+    """Return the trace of timelines, a process each, as an object for `json.dumps`.
+
+    A process has a thread `rank 0 compute` for each rank, `rank 0 send` where transfers take time (several where
+    they overlap), flow events from the action that makes a transfer's content through the transfer to the action
+    that takes it, and, where memory is known, a counter in bytes a rank. `names` has one entry a timeline.
+    """
+    flow_ids = count(1)
+    events: list[Event] = []
+    for process, (timeline, name) in enumerate(zip(timelines, names, strict=True), start=1):
+        of_process = [*_metadata(timeline, name), *_slices_and_flows(timeline, flow_ids), *_counters(timeline)]
+        events += [{"pid": process, **event} for event in of_process]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _metadata(timeline: Timeline, name: str) -> Iterator[Event]:
+    title, facts = heading(timeline, name)
+    yield {"ph": "M", "name": "process_name", "args": {"name": title}}
+    yield {"ph": "M", "name": "process_labels", "args": {"labels": facts}}
+    for thread, (_, thread_name) in enumerate(_threads(timeline)):
+        yield {"ph": "M", "name": "thread_name", "tid": thread, "args": {"name": thread_name}}
+        yield {"ph": "M", "name": "thread_sort_index", "tid": thread, "args": {"sort_index": thread}}
+
+
+def _threads(timeline: Timeline) -> list[tuple[Lane, str]]:
+    """The lanes with their names; the transfers that a rank sends right below what it computes."""
+    compute = [(lane, f"rank {lane.rank} compute") for lane in compute_lanes(timeline)]
+    sends = (
+        [(lane, f"rank {lane.rank} send") for lane in transfer_lanes(timeline)] if has_transfers(timeline) else []
+    )
+    return sorted([*compute, *sends], key=lambda thread: thread[0].rank)
+
+
+def _slices_and_flows(timeline: Timeline, flow_ids: Iterator[int]) -> Iterator[Event]:
+    graph, schedule = timeline.graph, timeline.schedule
+    hover = Hover(timeline, time_scale(timeline.step_time_s))
+    middle_of: dict[int, tuple[int, float]] = {}
+    names = [f"{Op(op).name} {microbatch}" for op, microbatch in _pairs(schedule.op, schedule.microbatch)]
+    for thread, (lane, _) in enumerate(_threads(timeline)):
+        edges = _microseconds(lane.edges)
+        for node, begin, end in zip(lane.node.tolist(), edges[:-1], edges[1:], strict=True):
+            if node < 0:
+                continue
+            middle_of[node] = (thread, (begin + end) / 2)
+            event: Event = {"ph": "X", "tid": thread, "ts": begin, "dur": end - begin}
+            args: dict[str, str | int] = {"waited for": hover.blocker_of(node)}
+            if node < timeline.num_actions:
+                action = schedule[node]
+                args = {"action": str(action), "stage": action.stage, "microbatch": action.microbatch, **args}
+                yield event | {"name": names[node], "cat": action.op.name, "args": args}
+            else:
+                source = int(graph.source[node - graph.num_actions])
+                target = int(graph.target[node - graph.num_actions])
+                args = {"of": str(schedule[source]), "to rank": int(schedule.rank[target]), **args}
+                yield event | {"name": f"send {names[source]}", "cat": "transfer", "args": args}
+    # A flow belongs to the slice that is open at its time: the middle is inside for certain.
+    for transfer, (source, target) in enumerate(_pairs(graph.source, graph.target), start=graph.num_actions):
+        flow = {"id": next(flow_ids), "cat": "flow", "name": names[source]}
+        steps = [("s", source), ("t", transfer), ("f", target)]
+        for phase, node in steps:
+            if node in middle_of:
+                thread, at = middle_of[node]
+                yield {"ph": phase, "tid": thread, "ts": at, **flow} | ({"bp": "e"} if phase == "f" else {})
+
+
+def _counters(timeline: Timeline) -> Iterator[Event]:
+    """What each rank holds: its static bytes before the first action and again at the step's end."""
+    if not timeline.memory.peak_bytes.max() > 0:
+        return
+    for line in memory_lines(timeline):
+        static = float(timeline.costs.static_bytes[line.rank])
+        times = [0.0, *_microseconds(line.at_s)]
+        for at, held in zip(times, [static, *line.held_bytes.tolist()], strict=True):
+            yield {"ph": "C", "name": f"rank {line.rank} memory", "ts": at, "args": {"bytes": held}}
+
+
+def _microseconds(seconds: Floats) -> list[float]:
+    values: list[float] = (np.round(seconds * _EIGHTHS_A_SECOND) / 8).tolist()
+    return values
+
+
+def _pairs(first: Any, second: Any) -> Iterator[tuple[int, int]]:
+    return zip(first.tolist(), second.tolist(), strict=True)

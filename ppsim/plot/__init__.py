@@ -1,0 +1,1 @@
+"""Pictures of timelines: interactive HTML by plotly, figures for print by matplotlib."""

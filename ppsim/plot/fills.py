@@ -1,0 +1,56 @@
+"""The fills of cells as one row of colours, so that a cell's colour is an index into it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.plot import palette
+from ppsim.plot.lanes import Lane, has_transfers
+from ppsim.schedule.table import Op
+from ppsim.simulation.timeline import Timeline
+
+KINDS = (Op.F, Op.B, Op.I, Op.W)
+
+
+@dataclass(frozen=True)
+class Fills:
+    """The fills of all cells of a picture whose ranks have up to `num_chunks` stages."""
+
+    num_chunks: int
+
+    @property
+    def colours(self) -> list[str]:
+        """The fills: kinds with their chunks, then transfers and the blank between them, then idle."""
+        compute = [
+            palette.fill_of(op, chunk=chunk, num_chunks=self.num_chunks)
+            for op in KINDS
+            for chunk in range(self.num_chunks)
+        ]
+        return [*compute, palette.COLOURS[Op.SEND_F], palette.BLANK, palette.COLOURS[Op.IDLE]]
+
+    def index_of(self, lane: Lane) -> NDArray[np.int16]:
+        """Return the index of the fill of every cell."""
+        assert KINDS == (0, 1, 2, 3)  # the order of the fills
+        transfer = 4 * self.num_chunks
+        if lane.is_transfers:
+            return np.where(lane.is_idle, transfer + 1, transfer).astype(np.int16)
+        index = lane.kind.astype(np.int16) * self.num_chunks + lane.chunk
+        return np.where(lane.is_idle, transfer + 2, index).astype(np.int16)
+
+    def legend(self, timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
+        """Return name and colour of every fill that the timelines use; chunks share one entry."""
+        used = [op for op in KINDS if any(np.any(timeline.schedule.op == op) for timeline in timelines)]
+        entries = [(palette.TITLES[op], palette.COLOURS[op]) for op in used]
+        if self.num_chunks > 1:
+            last = palette.fill_of(Op.F, chunk=self.num_chunks - 1, num_chunks=self.num_chunks)
+            entries.append(("lighter: later chunk", last))
+        if any(has_transfers(timeline) for timeline in timelines):
+            entries.append((palette.TITLES[Op.SEND_F], palette.COLOURS[Op.SEND_F]))
+        return [*entries, (palette.TITLES[Op.IDLE], palette.COLOURS[Op.IDLE])]
+
+
+def fills_of(timelines: Sequence[Timeline]) -> Fills:
+    """Return the fills for timelines in one picture, so that a chunk looks the same in all of them."""
+    return Fills(max(timeline.schedule.vpp for timeline in timelines))

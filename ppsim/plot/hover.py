@@ -1,0 +1,188 @@
+"""What a cell says when it is pointed at: four lines each, so that one template serves a whole lane.
+
+::
+
+    3F0                                       idle
+    90.6 to 120.3 ms (29.7 ms)                0.0 to 90.6 ms (90.6 ms)
+    stage 3, chunk 0, microbatch 0            pipeline not reached yet: 3F0 waits for 2F0 on rank 2
+    waited for 2F0 on rank 2; holds 17.1 GiB  90.1 ms warm-up, 0.5 ms exposed communication
+
+The rank stands beside them: it is the lane's.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ppsim.plot.lanes import Lane, chunk_of_stage
+from ppsim.plot.scale import Scale
+from ppsim.schedule.table import NONE, Op
+from ppsim.simulation.explain import Gaps, gaps
+from ppsim.simulation.timeline import Timeline
+from ppsim.units import seconds, size
+
+Lines = tuple[str, str, str, str]
+
+CAUSE_TITLES = {  # of explain.CAUSES
+    "warm_up": "warm-up",
+    "cool_down": "cool-down",
+    "waiting_compute": "waiting for compute",
+    "exposed_communication": "exposed communication",
+    "overhead": "overhead",
+}
+_MENTIONED = 1e-3  # of a gap: a cause with less than that is not worth a reader's time
+
+
+@dataclass(frozen=True, eq=False)
+class Hover:
+    """The hover texts of a timeline; `scale` is that of its time axis."""
+
+    timeline: Timeline
+    scale: Scale
+
+    def lines_of(self, lane: Lane) -> list[Lines]:
+        """Return the lines of every cell of a lane."""
+        edges, nodes = lane.edges.tolist(), lane.node.tolist()
+        lines = []
+        for cell, node in enumerate(nodes):
+            begin, end = edges[cell], edges[cell + 1]
+            if node >= self.timeline.num_actions:
+                lines.append(self._of_transfer(node, begin, end))
+            elif node != NONE:
+                lines.append(self._of_action(node, begin, end))
+            elif lane.is_transfers:
+                lines.append(("nothing under way", self._times(begin, end), "", ""))
+            elif cell + 1 < len(nodes):
+                lines.append(self._before(nodes[cell + 1], begin, end))
+            else:
+                lines.append(self._behind(lane.rank, begin, end))
+        return lines
+
+    def blocker_of(self, node: int) -> str:
+        """Return what a node waited for last, and on which rank that was.
+
+        A transfer that brings the node's input stands for the action that made it; any other has held up the
+        rank or the queue, and is named itself.
+        """
+        blocker = self._blockers[node]
+        if blocker == NONE:
+            return "nothing"
+        if blocker < self.timeline.num_actions:
+            return self._placed(blocker)
+        source, target = self._ends_of(blocker)
+        if target == node:
+            return self._placed(source)
+        return f"the transfer of {self._names[source]} to rank {self._ranks[target]}"
+
+    @cached_property
+    def causes(self) -> list[str]:
+        """What waiting for compute before each action counts as, a key of `explain.CAUSES`."""
+        schedule = self.timeline.schedule
+        causes = np.full(len(schedule), "waiting_compute", dtype=object)
+        is_forward = schedule.op == Op.F
+        for rank in range(schedule.num_ranks):
+            begin, end = int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1])
+            first_backward = begin + int(np.argmin(is_forward[begin:end]))
+            last_forward = end - 1 - int(np.argmax(is_forward[begin:end][::-1]))
+            causes[last_forward + 1 : end] = "cool_down"
+            causes[begin : first_backward + 1] = "warm_up"
+        names: list[str] = causes.tolist()
+        return names
+
+    def _of_action(self, node: int, begin: float, end: float) -> Lines:
+        action = self.timeline.schedule[node]
+        held = self._held[node]
+        return (
+            self._names[node],
+            self._times(begin, end),
+            f"stage {action.stage}, chunk {self._chunks[action.stage]}, microbatch {action.microbatch}",
+            f"waited for {self.blocker_of(node)}" + (f"; holds {size(held)}" if held else ""),
+        )
+
+    def _of_transfer(self, node: int, begin: float, end: float) -> Lines:
+        source, target = self._ends_of(node)
+        return (
+            f"{self._names[source]} to rank {self._ranks[target]}",
+            self._times(begin, end),
+            f"for {self._names[target]}",
+            f"waited for {self.blocker_of(node)}",
+        )
+
+    def _before(self, node: int, begin: float, end: float) -> Lines:
+        parts = [
+            (self._gaps.compute_s[node], CAUSE_TITLES[self.causes[node]], ""),
+            (self._gaps.communication_s[node], CAUSE_TITLES["exposed_communication"], self._queued(node)),
+            (self._gaps.overhead_s[node], CAUSE_TITLES["overhead"], ""),
+        ]
+        parts = [part for part in parts if part[0] > _MENTIONED * (end - begin)]
+        split = ", ".join(f"{_duration(duration)} {cause}{more}" for duration, cause, more in parts)
+        if [cause for _, cause, _ in parts] == [CAUSE_TITLES["overhead"]]:
+            waits = f"host time before {self._names[node]}"
+        else:
+            waits = f"{self._names[node]} waits for {self.blocker_of(node)}"
+        if node in self._first_of_rank:
+            waits = f"pipeline not reached yet: {waits}"
+        return ("idle", self._times(begin, end), waits, split)
+
+    def _behind(self, rank: int, begin: float, end: float) -> Lines:
+        cause = f"{_duration(end - begin)} {CAUSE_TITLES['cool_down']}"
+        return ("idle", self._times(begin, end), f"done: rank {rank} waits for the step to end", cause)
+
+    def _queued(self, node: int) -> str:
+        """How long the transfer that an action waits for could have started, but had not."""
+        blocker, waits = self._blockers[node], self._gaps
+        if blocker < self.timeline.num_actions:
+            return ""
+        made = waits.begin_s[node] + waits.compute_s[node]
+        queued = min(float(self.timeline.start[blocker] - made), float(waits.communication_s[node]))
+        return f" ({_duration(queued)} of it queued)" if queued > _MENTIONED * waits.communication_s[node] else ""
+
+    def _times(self, begin: float, end: float) -> str:
+        value = self.scale.value
+        return f"{value(begin)} to {value(end)} {self.scale.unit} ({_duration(end - begin)})"
+
+    def _placed(self, action: int) -> str:
+        return f"{self._names[action]} on rank {self._ranks[action]}"
+
+    def _ends_of(self, transfer: int) -> tuple[int, int]:
+        graph = self.timeline.graph
+        return int(graph.source[transfer - graph.num_actions]), int(graph.target[transfer - graph.num_actions])
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return [str(action) for action in self.timeline.schedule]
+
+    @cached_property
+    def _ranks(self) -> list[int]:
+        ranks: list[int] = self.timeline.schedule.rank.tolist()
+        return ranks
+
+    @cached_property
+    def _chunks(self) -> list[int]:
+        chunks: list[int] = chunk_of_stage(self.timeline.schedule).tolist()
+        return chunks
+
+    @cached_property
+    def _blockers(self) -> list[int]:
+        blockers: list[int] = self.timeline.blocker.tolist()
+        return blockers
+
+    @cached_property
+    def _held(self) -> list[float]:
+        held = self.timeline.memory.during + self.timeline.costs.static_bytes[self.timeline.schedule.rank]
+        values: list[float] = held.tolist()
+        return values
+
+    @cached_property
+    def _gaps(self) -> Gaps:
+        return gaps(self.timeline)
+
+    @cached_property
+    def _first_of_rank(self) -> set[int]:
+        return set(self.timeline.schedule.rank_offsets[:-1].tolist())
+
+
+def _duration(value: float) -> str:
+    """A difference of times in print: 0.9999999999 ms is 1 ms."""
+    return seconds(round(value, 12))

@@ -1,0 +1,221 @@
+"""A timeline as lanes: rows of cells that tile the step, idle cells included. What every picture is drawn from.
+
+Times are in seconds from the step's first start. Lanes never overlap, so transfers of a rank that do are dealt
+out to as few lanes as it takes.
+"""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.schedule.table import NONE, Ints, Op, Schedule
+from ppsim.simulation.engine import Floats
+from ppsim.simulation.explain import critical_path
+from ppsim.simulation.timeline import Timeline
+
+HALF_HEIGHT = 0.42  # of a lane's cells; ranks are rows, 1 apart
+PATH_OFFSET = 0.27  # of the critical path from a row's middle: below the labels, inside the cells
+MOST_HAIRLINES = 5000  # transfers up to which each has a line at its start; more of them only make a slab
+MOST_LABELS = 2000  # actions up to which cells are labelled; text costs a browser more than cells do
+MOST_MEMORY_LINES = 16  # more of them make a fog, and cost a browser more than the cells do
+_ROUNDING = 1e-9  # of the step: gaps below it come from adding floats in another order, not from waiting
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """A row of cells: cell i reaches from `edges[i]` to `edges[i + 1]`.
+
+    `node` (one entry a cell) is the timeline's node, `NONE` for an idle cell; `kind` its `Op` (`IDLE`, F, B, I,
+    W, `SEND_F`, `SEND_B`); `chunk` the index of its stage on its rank, −1 for an idle cell. Edges ascend.
+    """
+
+    rank: int
+    edges: Floats
+    node: Ints
+    kind: NDArray[np.int8]
+    chunk: Ints
+
+    @property
+    def is_transfers(self) -> bool:
+        """True for a lane of transfers, false for one of compute."""
+        return bool(self.kind.max(initial=Op.IDLE) > Op.W)
+
+    @property
+    def durations_s(self) -> Floats:
+        """Seconds per cell."""
+        return np.diff(self.edges)
+
+    @property
+    def is_idle(self) -> NDArray[np.bool_]:
+        """True for the cells in which nothing runs."""
+        idle: NDArray[np.bool_] = self.node == NONE
+        return idle
+
+
+def compute_lanes(timeline: Timeline) -> list[Lane]:
+    """Return one lane a rank, from the first start to the last end of the step.
+
+    A measured action that starts a little before the one ahead of it has ended is cut off at that end.
+    """
+    chunks, offsets = chunk_of_stage(timeline.schedule), timeline.schedule.rank_offsets
+    return [
+        _lane(timeline, rank, np.arange(offsets[rank], offsets[rank + 1], dtype=np.int32), chunks)
+        for rank in range(timeline.schedule.num_ranks)
+    ]
+
+
+def has_transfers(timeline: Timeline) -> bool:
+    """Return whether some transfer takes time; without one there is nothing to draw in the transfers' lanes."""
+    return bool(np.any((timeline.end > timeline.start)[timeline.num_actions :]))
+
+
+def transfer_lanes(timeline: Timeline) -> list[Lane]:
+    """Return the transfers' lanes by sending rank: none for one that sends nothing, several for overlaps."""
+    num_actions, chunks = timeline.num_actions, chunk_of_stage(timeline.schedule)
+    sender = timeline.schedule.rank[timeline.graph.source]
+    lanes = []
+    for rank in range(timeline.schedule.num_ranks):
+        mine = num_actions + np.flatnonzero(sender == rank)
+        start = timeline.start[mine]
+        end = np.maximum(timeline.end[mine], start)
+        mine = mine[np.lexsort((end, start))]
+        lane_of = np.array(packed(timeline.start[mine].tolist(), timeline.end[mine].tolist()), dtype=np.int32)
+        for lane in range(lane_of.max(initial=NONE) + 1):
+            lanes.append(_lane(timeline, rank, mine[lane_of == lane].astype(np.int32), chunks))
+    return lanes
+
+
+def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]:
+    """Return the lanes of `transfer_lanes`, each with its middle and half its height within its rank's row."""
+    lanes = transfer_lanes(timeline)
+    num_lanes = np.bincount([lane.rank for lane in lanes], minlength=1)
+    height = 2 * HALF_HEIGHT / int(num_lanes.max(initial=1))
+    placed, seen = [], [0] * timeline.schedule.num_ranks
+    for lane in lanes:
+        placed.append((lane, lane.rank - HALF_HEIGHT + height * (seen[lane.rank] + 0.5), height / 2))
+        seen[lane.rank] += 1
+    return placed
+
+
+def packed(start: Iterable[float], end: Iterable[float]) -> list[int]:
+    """Return a lane for each interval, given by ascending start, so that no two of a lane overlap.
+
+    The first free lane is taken, which needs as few lanes as there are intervals at once.
+    """
+    free: list[int] = []
+    busy: list[tuple[float, int]] = []
+    lanes = []
+    for begin, stop in zip(start, end, strict=True):
+        while busy and busy[0][0] <= begin:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        lane = heapq.heappop(free) if free else len(busy)
+        heapq.heappush(busy, (max(begin, stop), lane))
+        lanes.append(lane)
+    return lanes
+
+
+def chunk_of_stage(schedule: Schedule) -> Ints:
+    """Return, for each stage, its index among the stages of its rank."""
+    chunk = np.zeros(schedule.num_stages, dtype=np.int32)
+    for rank in range(schedule.num_ranks):
+        stages = schedule.stages_of(rank)
+        chunk[stages] = np.arange(len(stages))
+    return chunk
+
+
+def critical_line(timeline: Timeline, *, y_of_rank: Floats) -> tuple[Floats, Floats]:
+    """Return x (seconds) and y of a line along the critical path's actions, from rank to rank with its transfers.
+
+    `y_of_rank` has one entry a rank. Actions that follow each other on a rank make one straight piece.
+    """
+    nodes = critical_path(timeline)
+    actions = nodes[nodes < timeline.num_actions]
+    rank = timeline.schedule.rank[actions]
+    x = np.stack([timeline.start[actions], timeline.end[actions]], axis=1).ravel() - timeline.begin_s
+    on_rank = np.repeat(rank, 2)
+    corner = np.ones(len(x), dtype=np.bool_)
+    corner[1:-1] = (on_rank[1:-1] != on_rank[:-2]) | (on_rank[1:-1] != on_rank[2:])
+    return x[corner], y_of_rank[on_rank[corner]]
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryLine:
+    """What a rank holds: `held_bytes[i]`, static ones included, from `at_s[i]` to `at_s[i + 1]`."""
+
+    rank: int
+    at_s: Floats
+    held_bytes: Floats
+
+
+def shown_ranks(timeline: Timeline) -> list[int]:
+    """Return the ranks whose memory a picture shows: all, or `MOST_MEMORY_LINES` spread evenly and the fullest."""
+    num_ranks = timeline.schedule.num_ranks
+    spread = np.linspace(0, num_ranks - 1, min(num_ranks, MOST_MEMORY_LINES)).round().astype(int)
+    return sorted({*spread.tolist(), int(np.argmax(timeline.memory.peak_bytes))})
+
+
+def listed_ranks(timeline: Timeline) -> list[int]:
+    """Return the ranks whose memory the legend names: up to eight of those shown, spread evenly."""
+    shown = shown_ranks(timeline)
+    return [shown[index] for index in np.linspace(0, len(shown) - 1, min(len(shown), 8)).round().astype(int)]
+
+
+def memory_caption(timeline: Timeline) -> str:
+    """Return what the memory panel is called, which says so where ranks are left out."""
+    shown, num_ranks = len(shown_ranks(timeline)), timeline.schedule.num_ranks
+    return "memory by rank" if shown == num_ranks else f"memory by rank, {shown} of {num_ranks} ranks"
+
+
+def memory_lines(timeline: Timeline) -> list[MemoryLine]:
+    """Return one line a rank, from the first start to the last end of the step, with a point where it changes.
+
+    What is freed and allocated again at the same moment leaves no trace in it.
+    """
+    memory, offsets = timeline.memory, timeline.schedule.rank_offsets.tolist()
+    lines = []
+    for rank, (begin, end) in enumerate(pairwise(offsets)):
+        here = slice(begin, end)
+        times = np.stack([timeline.start[here], timeline.end[here]], axis=1).ravel() - timeline.begin_s
+        at = np.maximum.accumulate(np.concatenate(([0.0], times, [timeline.step_time_s])))
+        held = np.stack([memory.during[here], memory.after[here]], axis=1).ravel()
+        held = np.concatenate(([0.0], held, held[-1:])) + timeline.costs.static_bytes[rank]
+        lasts = np.append(np.diff(at) > _ROUNDING * timeline.step_time_s, True)
+        at, held = at[lasts], held[lasts]
+        at[0] = 0.0
+        changes = np.append(True, held[1:] != held[:-1])
+        changes[-1] = True
+        lines.append(MemoryLine(rank, at[changes], held[changes]))
+    return lines
+
+
+def _lane(timeline: Timeline, rank: int, nodes: Ints, chunk_of: Ints) -> Lane:
+    """Lay `nodes`, in order of time, between idle cells; idle cells of no length fall away."""
+    schedule, num_actions = timeline.schedule, timeline.num_actions
+    bounds = np.zeros(2 * len(nodes) + 2)
+    bounds[1:-1:2] = timeline.start[nodes] - timeline.begin_s
+    bounds[2:-1:2] = timeline.end[nodes] - timeline.begin_s
+    bounds[-1] = timeline.step_time_s
+    bounds = np.maximum.accumulate(bounds)
+    cell = np.full(len(bounds) - 1, NONE, dtype=np.int32)
+    cell[1::2] = nodes
+    keep = (cell != NONE) | (np.diff(bounds) > _ROUNDING * timeline.step_time_s)
+    cell, edges = cell[keep], np.append(bounds[:-1][keep], bounds[-1])
+    edges[0] = 0.0  # where a gap of rounding size stood before the first action
+
+    is_transfer = cell >= num_actions
+    action = cell.copy()
+    action[is_transfer] = timeline.graph.source[cell[is_transfer] - num_actions]
+    kind = np.where(is_transfer, np.where(schedule.op[action] == Op.F, Op.SEND_F, Op.SEND_B), schedule.op[action])
+    chunk = chunk_of[schedule.stage[action]]
+    idle = cell == NONE
+    return Lane(
+        rank=rank,
+        edges=edges,
+        node=cell,
+        kind=np.where(idle, np.int8(Op.IDLE), kind).astype(np.int8),
+        chunk=np.where(idle, NONE, chunk).astype(np.int32),
+    )

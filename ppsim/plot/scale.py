@@ -1,0 +1,69 @@
+"""The units of a picture's axes, and the line that says what the picture shows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ppsim.simulation.timeline import Timeline
+from ppsim.units import percent, seconds
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An axis's unit: `size` of it is 1, and `decimals` are as many as tell neighbouring things apart."""
+
+    unit: str
+    size: float
+    decimals: int = 0
+
+    def value(self, amount: float) -> str:
+        """Return an amount in this unit, without the unit.
+
+        >>> Scale("ms", 1e-3, 2).value(1.23456)
+        '1234.56'
+        """
+        return f"{amount / self.size:.{self.decimals}f}"
+
+
+def time_scale(longest_s: float) -> Scale:
+    """Return the scale of a time axis that ends at `longest_s`: s from 10 s on, ms below; seven digits.
+
+    >>> time_scale(3.25), time_scale(83.0)
+    (Scale(unit='ms', size=0.001, decimals=3), Scale(unit='s', size=1.0, decimals=5))
+    """
+    unit, size = ("s", 1.0) if longest_s >= 10 else ("ms", 1e-3)
+    digits = 1 + math.floor(math.log10(longest_s / size)) if longest_s > 0 else 1
+    return Scale(unit, size, max(0, 7 - max(1, digits)))
+
+
+def bytes_scale(largest: float) -> Scale:
+    """Return the scale of a memory axis that ends at `largest` bytes.
+
+    >>> bytes_scale(80e9).unit
+    'GiB'
+    """
+    for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if largest >= size:
+            return Scale(unit, float(size), 2)
+    return Scale("B", 1.0)
+
+
+def heading(timeline: Timeline, title: str) -> tuple[str, str]:
+    """Return a picture's title and what stands behind it: the plan, its step time and both bubble ratios."""
+    schedule = timeline.schedule
+    name = schedule.name or "table"
+    facts = [
+        *([] if title in (name, "") else [name]),
+        f"pp {schedule.num_ranks}",
+        f"vpp {schedule.vpp}",
+        f"{schedule.num_microbatches} microbatches",
+        f"step {seconds(timeline.step_time_s)}",
+        f"bubble {percent(timeline.bubble_ratio)}, by span {percent(timeline.span_bubble_ratio)}",
+    ]
+    return title or name, " · ".join(facts)
+
+
+def panel_prefixes(timelines: Sequence[Timeline], titles: Sequence[str]) -> list[str]:
+    """Return what tells the panels of one timeline from those of another: nothing where there is only one."""
+    names = [heading(timeline, title)[0] for timeline, title in zip(timelines, titles, strict=True)]
+    return [f"{name}: " for name in names] if len(names) > 1 else [""]

@@ -1,0 +1,104 @@
+"""What cells say when they are pointed at."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from ppsim import StageCosts, build, simulate
+from ppsim.plot.hover import Hover
+from ppsim.plot.lanes import compute_lanes, transfer_lanes
+from ppsim.plot.scale import time_scale
+from ppsim.simulation.explain import gaps, idle_by_cause_s
+from tests.strategies import tables_and_costs
+
+
+def hover_of(name="1f1b", pp=4, microbatches=8, **costs):
+    given = {"forward_s": 1e-3, "backward_input_s": 1e-3, "backward_weight_s": 1e-3}
+    timeline = simulate(build(name, pp=pp, microbatches=microbatches), StageCosts(**(given | costs)))
+    return timeline, Hover(timeline, time_scale(timeline.step_time_s))
+
+
+def lines_of_rank(rank, **options):
+    timeline, hover = hover_of(**options)
+    return hover.lines_of(compute_lanes(timeline)[rank])
+
+
+def test_an_action_of_1f1b_says_when_where_and_what_it_waited_for():
+    lines = lines_of_rank(2, activation_bytes=2.0**30, static_bytes=2.0**31)
+    assert lines[1] == (
+        "2F0",
+        "2.00000 to 3.00000 ms (1.00 ms)",
+        "stage 2, chunk 0, microbatch 0",
+        "waited for 1F0 on rank 1; holds 3.00 GiB",
+    )
+
+
+def test_the_first_action_waited_for_nothing():
+    assert lines_of_rank(0)[0][3] == "waited for nothing"
+
+
+def test_an_idle_cell_of_the_warm_up_says_that_the_pipeline_has_not_reached_the_rank():
+    assert lines_of_rank(2)[0] == (
+        "idle",
+        "0.00000 to 2.00000 ms (2.00 ms)",
+        "pipeline not reached yet: 2F0 waits for 1F0 on rank 1",
+        "2.00 ms warm-up",
+    )
+
+
+def test_an_idle_cell_divides_its_wait_into_compute_and_communication():
+    assert lines_of_rank(0, transfer_s=0.25e-3)[4] == (
+        "idle",
+        "4.00000 to 11.50000 ms (7.50 ms)",
+        "0B0 waits for 1B0 on rank 1",
+        "7.25 ms warm-up, 250 µs exposed communication",
+    )
+
+
+def test_host_time_is_no_waiting():
+    lines = lines_of_rank(1, action_overhead_s=0.5e-3)
+    assert lines[0][3] == "1.00 ms warm-up, 500 µs overhead"
+    assert lines[2][2:] == ("host time before 1F1", "500 µs overhead")
+
+
+def test_the_idle_cell_behind_a_ranks_last_action_waits_for_the_step():
+    assert lines_of_rank(3)[-1][2:] == ("done: rank 3 waits for the step to end", "6.00 ms cool-down")
+
+
+def test_a_transfer_names_both_ends():
+    timeline, hover = hover_of(transfer_s=0.25e-3)
+    lane = transfer_lanes(timeline)[0]
+    idle, transfer = hover.lines_of(lane)[:2]
+    assert idle == ("nothing under way", "0.00000 to 1.00000 ms (1.00 ms)", "", "")
+    assert transfer == ("0F0 to rank 1", "1.00000 to 1.25000 ms (250 µs)", "for 1F0", "waited for 0F0 on rank 0")
+
+
+def test_an_action_held_up_by_another_ranks_transfer_names_that_transfer():
+    timeline, hover = hover_of(pp=2, microbatches=4, transfer_s=3e-3, communication="blocking")
+    named = {hover.blocker_of(node) for node in range(timeline.num_actions)}
+    assert any(name.startswith("the transfer of ") for name in named)
+
+
+@given(tables_and_costs())
+def test_causes_are_those_of_the_report(table_and_costs):
+    timeline = simulate(*table_and_costs)
+    hover, waits = Hover(timeline, time_scale(1.0)), gaps(timeline)
+    reported = idle_by_cause_s(timeline)
+    behind = timeline.begin_s + timeline.step_time_s - timeline.rank_end_s
+    for cause in ("warm_up", "waiting_compute", "cool_down"):
+        mine = np.array(hover.causes) == cause
+        by_rank = np.bincount(
+            timeline.schedule.rank[mine], waits.compute_s[mine], minlength=timeline.schedule.num_ranks
+        )
+        expected = reported[cause] - (behind if cause == "cool_down" else 0.0)
+        assert by_rank == pytest.approx(expected, abs=1e-6)
+
+
+@given(tables_and_costs())
+def test_every_cell_has_four_lines(table_and_costs):
+    timeline = simulate(*table_and_costs)
+    hover = Hover(timeline, time_scale(timeline.step_time_s))
+    for lane in [*compute_lanes(timeline), *transfer_lanes(timeline)]:
+        lines = hover.lines_of(lane)
+        assert len(lines) == len(lane.node)
+        assert all(len(each) == 4 and each[0] and each[1] for each in lines)
