@@ -261,28 +261,8 @@ def print_catalog(entries: Sequence["Entry"]) -> None:
 def print_entry(entry: "Entry") -> None:
     """Print one schedule in full."""
     out = Page()
-    least, most = entry.stages_per_rank
-    stages = f"exactly {least}" if least == most else f"{least} or more"
-
-    def formula(form: Any) -> str:
-        return form.text if form.where == "True" else f"{form.text}   where {form.where}"
-
-    rows = [
-        ("stages a rank", f"{stages}, {'looped' if entry.placement == 'loop' else 'in a V'}"),
-        ("backward", "split into I and W" if entry.splits_backward else "full (B)"),
-        ("microbatches", entry.constraint),
-    ]
-    if entry.bubble:
-        rows.append(("bubble", formula(entry.bubble)))
-    if entry.span_bubble:
-        rows.append(("bubble by span", formula(entry.span_bubble)))
-    rows += [
-        ("peak activations", f"{formula(entry.peak_activations)}   microbatches of a whole rank"),
-        ("messages", f"{formula(entry.messages)}   a microbatch and direction"),
-        ("source", entry.source),
-    ]
     out.add(f"[bold]{entry.name}[/bold]   {entry.title}")
-    out.add(facts(rows))
+    out.add(facts(entry.facts))
     out.add(
         "\np ranks, v stages a rank, m microbatches; F, I, W seconds a rank and microbatch (all its stages), "
         "c seconds a transfer.\nbubble: idle seconds of a step, whose length is m·(F + I + W) + bubble; by span: "

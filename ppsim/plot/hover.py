@@ -13,12 +13,10 @@ The rank stands beside them: it is the lane's.
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from ppsim.plot.lanes import Lane, chunk_of_stage
 from ppsim.plot.scale import Scale
-from ppsim.schedule.table import NONE, Op
-from ppsim.simulation.explain import Gaps, gaps
+from ppsim.schedule.table import NONE
+from ppsim.simulation.explain import CAUSES, Gaps, compute_causes, gaps
 from ppsim.simulation.timeline import Timeline
 from ppsim.units import seconds, size
 
@@ -78,17 +76,8 @@ class Hover:
     @cached_property
     def causes(self) -> list[str]:
         """What waiting for compute before each action counts as, a key of `explain.CAUSES`."""
-        schedule = self.timeline.schedule
-        causes = np.full(len(schedule), "waiting_compute", dtype=object)
-        is_forward = schedule.op == Op.F
-        for rank in range(schedule.num_ranks):
-            begin, end = int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1])
-            first_backward = begin + int(np.argmin(is_forward[begin:end]))
-            last_forward = end - 1 - int(np.argmax(is_forward[begin:end][::-1]))
-            causes[last_forward + 1 : end] = "cool_down"
-            causes[begin : first_backward + 1] = "warm_up"
-        names: list[str] = causes.tolist()
-        return names
+        names = list(CAUSES)
+        return [names[cause] for cause in compute_causes(self.timeline.schedule).tolist()]
 
     def _of_action(self, node: int, begin: float, end: float) -> Lines:
         action = self.timeline.schedule[node]

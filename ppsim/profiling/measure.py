@@ -115,25 +115,34 @@ class Module:
 
 
 def measure(subject: Module, *, device: torch.device, num_repeats: int, num_warm_up: int) -> Passes:
-    """Return the passes of a module, measured `num_repeats` times after `num_warm_up` unmeasured ones."""
+    """Return the passes of a module, measured `num_repeats` times after `num_warm_up` unmeasured ones.
+
+    As in a pipeline's steady state: gradients accumulate from one microbatch to the next, and while one goes
+    backward, the activations of a later one are held.
+    """
     stopwatch = _Stopwatch(device)
     timed: dict[str, list[Callable[[], float]]] = {name: [] for name in "FBIW"}
-    output_bytes = 0
-    for repeat in range(num_warm_up + num_repeats):
+
+    def forward() -> tuple[Tensor, Tensor, Callable[[], float]]:
         x = subject.next_input()
-        output, forward_s = stopwatch.time(subject.forward, x)
-        output_bytes = output.numel() * output.element_size()
+        output, seconds = stopwatch.time(subject.forward, x)
+        return x, output, seconds
+
+    for_backward, for_split = forward(), forward()
+    output_bytes = for_split[1].numel() * for_split[1].element_size()
+    for repeat in range(num_warm_up + num_repeats):
+        (x, output, forward_s), for_backward = for_backward, forward()
         _, backward_s = stopwatch.time(subject.backward, x, output, subject.grad_of(output))
 
-        x = subject.next_input()
-        output = subject.forward(x)
+        (x, output, _), for_split = for_split, forward()
         grad = subject.grad_of(output)
         groups, input_s = stopwatch.time(subject.backward_input, x, output, grad)
         _, weight_s = stopwatch.time(subject.backward_weight, x, output, grad, groups)
         if repeat >= num_warm_up:
             for name, seconds in zip("FBIW", (forward_s, backward_s, input_s, weight_s), strict=True):
                 timed[name].append(seconds)
-        subject.module.zero_grad(set_to_none=True)
+    del x, output, grad, groups, for_backward, for_split
+    subject.module.zero_grad(set_to_none=True)
     activation_bytes, kept_bytes = _saved_bytes(subject)
     taken = {name: [seconds() for seconds in timed[name]] for name in "FBIW"}
     return Passes(

@@ -74,13 +74,18 @@ def launch_all(configs: Sequence[TrainConfig]) -> list[dict[str, Any]]:
                 "-m", "ppsim.runtime.worker", str(configs_path), str(results_path)
             )
         except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
-            raise _failed(rank, failure) from None
+            raise _failed(*_first_failure(error.failures)) from None
         except SignalException as error:
             name = signal.Signals(error.sigval).name
             raise RunFailed(f"the run was interrupted by {name}; its ranks were stopped") from None
         results: list[dict[str, Any]] = json.loads(results_path.read_text())
         return results
+
+
+def _first_failure(failures: dict[int, Any]) -> tuple[int, Any]:
+    """The rank that failed first and how: the launcher stops all others by SIGTERM in the same second."""
+    own = {rank: failure for rank, failure in failures.items() if failure.exitcode != -signal.SIGTERM} or failures
+    return min(own.items(), key=lambda item: (item[1].timestamp, item[0]))
 
 
 def _failed(rank: int, failure: Any) -> Exception:

@@ -36,6 +36,9 @@ class Formula:
         """Return whether the formula is exact for these symbols."""
         return bool(_evaluate(self.where, symbols))
 
+    def __str__(self) -> str:
+        return self.text if self.where == "True" else f"{self.text}   where {self.where}"
+
 
 def _evaluate(expression: str, symbols: dict[str, float]) -> Any:
     return eval(expression, {"__builtins__": {"min": min, "max": max}}, symbols)
@@ -73,6 +76,27 @@ class Entry:
             stages = "stage" if least == 1 else "stages"
             return f"{self.name} needs {demand} {stages} a rank: got vpp={vpp} (nearest: {nearest})"
         return None
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and texts of all that is known, for the terminal and the docs."""
+        least, most = self.stages_per_rank
+        stages = f"exactly {least}" if least == most else f"{least} or more"
+        rows = [
+            ("stages a rank", f"{stages}, {'looped' if self.placement == 'loop' else 'in a V'}"),
+            ("backward", "split into I and W" if self.splits_backward else "full (B)"),
+            ("microbatches", self.constraint),
+        ]
+        if self.bubble:
+            rows.append(("bubble", str(self.bubble)))
+        if self.span_bubble:
+            rows.append(("bubble by span", str(self.span_bubble)))
+        return [
+            *rows,
+            ("peak activations", f"{self.peak_activations}   microbatches of a whole rank"),
+            ("messages", f"{self.messages}   a microbatch and direction"),
+            ("source", self.source),
+        ]
 
 
 CATALOG: dict[str, Entry] = {

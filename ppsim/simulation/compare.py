@@ -5,16 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.costs.stages import Floats, StageCosts
+from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError
 from ppsim.schedule.table import Op
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.explain import gaps
 from ppsim.simulation.run import durations_s, simulate_graph
 from ppsim.simulation.timeline import Timeline
-
-_TRIMMED = 0.05
-"""Share of the samples left out at either end of a mean: a process that was not scheduled is no overhead."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +97,9 @@ def fit_overheads(timelines: list[Timeline]) -> Overheads:
     """Return the two constants by which measured actions and hops exceed their costs, over all timelines.
 
     An action that waited for nothing tells its host time: its end, minus the end of the action before it, minus
-    its cost. One that waited for a message tells the hop's: its end, minus the end of what was sent, minus
-    cost, transfer and the host time of an action. Trimmed means, because overheads add up along a path. Raises
-    `ConfigError` where the timelines hold no sample of a kind.
+    its cost. One whose message was made after the action before it had ended tells the hop's: its end, minus the
+    end of what was sent, minus cost, transfer and the host time of an action. Medians: a process that was not
+    scheduled for a while is no overhead. Raises `ConfigError` where the timelines hold no sample of a kind.
     """
     action, hop = [], []
     for timeline in timelines:
@@ -115,15 +112,17 @@ def fit_overheads(timelines: list[Timeline]) -> Overheads:
         action.append((end[entries] - end[cause] - cost[entries])[by_action])
         waiting, message = entries[~by_action], cause[~by_action]
         made = timeline.last_end_of_source[message - num_actions]
-        hop.append(end[waiting] - made - cost[waiting] - cost[message])
+        is_first = np.isin(waiting, timeline.schedule.rank_offsets[:-1])
+        only_waited = is_first | (made > end[waiting - 1])
+        hop.append((end[waiting] - made - cost[waiting] - cost[message])[only_waited])
     action_samples, hop_samples = np.concatenate(action), np.concatenate(hop)
     if not len(action_samples) or not len(hop_samples):
         what = "waits for a message" if len(action_samples) else "follows another without waiting"
         raise ConfigError(f"cannot fit overheads: no action of the measured step {what}")
-    action_s = max(_trimmed_mean(action_samples), 0.0)
+    action_s = max(float(np.median(action_samples)), 0.0)
     return Overheads(
         action_overhead_s=action_s,
-        hop_overhead_s=max(_trimmed_mean(hop_samples) - action_s, 0.0),
+        hop_overhead_s=max(float(np.median(hop_samples)) - action_s, 0.0),
         num_actions=len(action_samples),
         num_hops=len(hop_samples),
     )
@@ -151,11 +150,6 @@ def overheads_to_json(fitted: Overheads, source: str) -> dict[str, Any]:
         "hop_overhead_s": fitted.hop_overhead_s,
         "fitted_on": {"timeline": source, "num_actions": fitted.num_actions, "num_hops": fitted.num_hops},
     }
-
-
-def _trimmed_mean(samples: Floats) -> float:
-    cut = int(_TRIMMED * len(samples))
-    return float(np.sort(samples)[cut : len(samples) - cut].mean())
 
 
 def _op_errors(measured: Timeline, projected: Timeline) -> list[OpError]:

@@ -1,10 +1,12 @@
 """Why a step takes as long as it does: idle time by cause, and the critical path. All from the blockers."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ppsim.schedule.table import NONE, Ints, Op
+from ppsim.schedule.table import NONE, Ints, Op, Schedule
 from ppsim.simulation.engine import Floats
 from ppsim.simulation.timeline import Timeline
 
@@ -49,27 +51,37 @@ def gaps(timeline: Timeline) -> Gaps:
     return Gaps(begin_s=begin, compute_s=made - begin, communication_s=ready - made, overhead_s=start - ready)
 
 
+_WARM_UP, _COOL_DOWN, _WAITING = 0, 1, 2
+assert list(CAUSES)[:3] == ["warm_up", "cool_down", "waiting_compute"]
+
+
+def compute_causes(schedule: Schedule) -> NDArray[np.int8]:
+    """Return what waiting for another rank's compute counts as, for each action: a place in `list(CAUSES)`.
+
+    Up to and with its first backward a rank warms up; behind its last forward it cools down.
+    """
+    causes = np.full(len(schedule), _WAITING, dtype=np.int8)
+    is_forward = schedule.op == Op.F
+    for begin, end in pairwise(schedule.rank_offsets.tolist()):
+        first_backward = begin + int(np.argmin(is_forward[begin:end]))
+        last_forward = end - 1 - int(np.argmax(is_forward[begin:end][::-1]))
+        causes[last_forward + 1 : end] = _COOL_DOWN
+        causes[begin : first_backward + 1] = _WARM_UP
+    return causes
+
+
 def idle_by_cause_s(timeline: Timeline) -> dict[str, Floats]:
     """Return seconds of idle time per cause of `CAUSES`, one entry a rank; a rank's causes sum to its idle time."""
     schedule = timeline.schedule
-    waits = gaps(timeline)
-    idle = {cause: np.zeros(schedule.num_ranks) for cause in CAUSES}
-    is_forward = schedule.op == Op.F
-    for rank in range(schedule.num_ranks):
-        here = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
-        position = np.arange(here.stop - here.start)
-        first_backward = int(np.argmin(is_forward[here]))
-        last_forward = len(position) - 1 - int(np.argmax(is_forward[here][::-1]))
-        warming = position <= first_backward
-        cooling = (position > last_forward) & ~warming
-        compute = waits.compute_s[here]
-        idle["warm_up"][rank] = compute[warming].sum()
-        idle["cool_down"][rank] = compute[cooling].sum() + (
-            timeline.begin_s + timeline.step_time_s - timeline.rank_end_s[rank]
-        )
-        idle["waiting_compute"][rank] = compute[~warming & ~cooling].sum()
-        idle["exposed_communication"][rank] = waits.communication_s[here].sum()
-        idle["overhead"][rank] = waits.overhead_s[here].sum()
+    waits, causes = gaps(timeline), compute_causes(schedule)
+
+    def by_rank(wait_s: Floats) -> Floats:
+        return np.bincount(schedule.rank, weights=wait_s, minlength=schedule.num_ranks).astype(np.float64)
+
+    idle = {cause: by_rank(waits.compute_s * (causes == place)) for place, cause in enumerate(list(CAUSES)[:3])}
+    idle["cool_down"] += timeline.begin_s + timeline.step_time_s - timeline.rank_end_s
+    idle["exposed_communication"] = by_rank(waits.communication_s)
+    idle["overhead"] = by_rank(waits.overhead_s)
     return idle
 
 

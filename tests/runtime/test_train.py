@@ -149,6 +149,20 @@ def test_a_killed_rank_ends_the_run_with_its_name(folder: Path) -> None:
     assert "Traceback" not in err
 
 
+def test_a_rank_that_was_stopped_is_never_the_one_that_failed_first() -> None:
+    """Both have the same second; rank 0 was only asked to stop."""
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    from ppsim.runtime.launch import _first_failure
+
+    stopped, killed = (
+        ProcessFailure(local_rank=rank, pid=1, exitcode=exitcode, error_file="none")
+        for rank, exitcode in ((0, -signal.SIGTERM), (1, -signal.SIGKILL))
+    )
+    assert _first_failure({0: stopped, 1: killed}) == (1, killed)
+    assert _first_failure({0: stopped}) == (0, stopped)
+
+
 def test_a_rank_that_hangs_ends_the_run_within_the_time_out(folder: Path) -> None:
     """Stage 1 is on rank 1 and never done; rank 0 gives up waiting for it, and both are stopped."""
     costs = {"forward_s": [0.01, 1e4, 0.01, 0.01], "backward_input_s": 0.01, "backward_weight_s": 0.01}

@@ -1,0 +1,64 @@
+"""Write docs/schedules.md from the catalogue: what `ppsim schedules NAME` prints, and a small picture of each."""
+
+from pathlib import Path
+
+import ppsim
+from ppsim.schedule.catalog import CATALOG, Entry
+
+HEAD = """# Schedules
+
+Generated from the catalogue by `python scripts/make_schedule_docs.py`; `ppsim schedules NAME` prints the same.
+
+p ranks, v stages a rank, m microbatches; F, I, W seconds a rank and microbatch (all its stages), c seconds a
+transfer. B = I + W. The bubble is the idle time of a step of m·(F + B) + bubble; by span, that of the longest
+rank from its own first start to its own last end, which is what counts where no rank's optimizer waits for another.
+
+The pictures: one row a rank, one column a unit of time, p = 4, m = 6, F = I = W = 1 for a whole rank (a chunk of
+two takes half, so that those pictures are twice as wide). `0`–`5` forward of that microbatch, `a`–`f` its backward
+(or I), `▒` W, `·` idle; a backward that is not split is two units long.
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    path = Path(__file__).parents[1] / "docs" / "schedules.md"
+    path.write_text(page(), encoding="utf-8")
+    print(f"wrote {path.name}")
+
+
+def page() -> str:
+    """Return the page's text."""
+    return HEAD + "".join(section(entry) for entry in CATALOG.values())
+
+
+def section(entry: Entry) -> str:
+    """Return what the catalogue knows of one schedule, and its picture."""
+    return "\n".join(
+        [
+            f"\n## {entry.name}\n",
+            f"{entry.title}.\n",
+            *(f"- {name}: {text}".replace("*", "\\*") for name, text in entry.facts),
+            "\n```text",
+            *picture(entry),
+            "```\n",
+        ]
+    )
+
+
+def picture(entry: Entry) -> list[str]:
+    """Return the schedule as one line of characters a rank."""
+    table = ppsim.build(entry.name, pp=4, vpp=entry.stages_per_rank[0], microbatches=6)
+    one = 1 / table.vpp
+    timeline = ppsim.simulate(table, ppsim.StageCosts(forward_s=one, backward_input_s=one, backward_weight_s=one))
+    width = round(timeline.step_time_s / one)
+    rows = [["·"] * width for _ in range(4)]
+    for node in range(timeline.num_actions):
+        op, _, microbatch = table[node]
+        letter = {"F": str(microbatch), "W": "▒"}.get(op.name, "abcdef"[microbatch])
+        begin, end = (round(moment / one) for moment in (timeline.start[node], timeline.end[node]))
+        rows[int(table.rank[node])][begin:end] = [letter] * (end - begin)
+    return ["".join(row) for row in rows]
+
+
+if __name__ == "__main__":
+    main()

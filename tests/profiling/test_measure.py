@@ -1,0 +1,158 @@
+"""The harness: passes as torch's runtime splits them, bytes that can be counted by hand, a file that validates."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from ppsim.costs.profile import load_profile
+from ppsim.files import to_json
+from ppsim.profiling.gpt import profile_gpt
+from ppsim.profiling.measure import Module, measure, quantity
+from ppsim.runtime.config import GPTShape
+
+CPU = torch.device("cpu")
+SHAPE = GPTShape(num_layers=2, hidden_size=32, num_heads=2, sequence_length=16)
+
+
+def profiled(**fields: Any) -> dict[str, Any]:
+    return profile_gpt(
+        "test", SHAPE,
+        **{"model_name": "tiny", "micro_batch": 2, "dtype": "float32", "device": "cpu", "num_repeats": 3,
+           "num_warm_up": 1, "num_threads": 1, **fields},
+    )  # fmt: skip
+
+
+class Recorded(nn.Module):
+    """Counts how often its input's and its weight's gradients are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.calls = {"input": 0, "weight": 0}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        class Multiply(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor, calls: dict[str, int], name: str) -> torch.Tensor:
+                ctx.calls, ctx.name = calls, name
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, grad: torch.Tensor) -> Any:
+                ctx.calls[ctx.name] += 1
+                return grad, None, None
+
+        output: torch.Tensor = Multiply.apply(x, self.calls, "input") * Multiply.apply(
+            self.weight, self.calls, "weight"
+        )
+        return output
+
+
+def test_i_runs_the_inputs_gradient_and_w_the_weights() -> None:
+    module = Recorded()
+    subject = Module(module, [torch.ones(3, 4)])
+    x = subject.next_input()
+    output = subject.forward(x)
+    grad = subject.grad_of(output)
+    groups = subject.backward_input(x, output, grad)
+    assert module.calls == {"input": 1, "weight": 0}
+    subject.backward_weight(x, output, grad, groups)
+    assert module.calls == {"input": 1, "weight": 1}
+
+
+def test_the_first_stage_does_its_whole_backward_in_w() -> None:
+    module = nn.Embedding(10, 4)
+    subject = Module(module, [torch.tensor([1, 2])], is_first=True)
+    x = subject.next_input()
+    output = subject.forward(x)
+    subject.backward_input(x, output, subject.grad_of(output))
+    assert module.weight.grad is None
+    subject.backward_weight(x, output, subject.grad_of(output), None)
+    assert module.weight.grad is not None
+
+
+def test_saved_bytes_are_those_of_the_input_of_a_linear_layer() -> None:
+    """A linear layer saves its input, 8 × 16 floats, and its weight, which is a parameter; W needs the input."""
+    passes = measure(
+        Module(nn.Linear(16, 32, bias=False), [torch.randn(8, 16)]), device=CPU, num_repeats=1, num_warm_up=0
+    )
+    assert passes.activation_bytes == 8 * 16 * 4
+    assert passes.kept_bytes == 8 * 16 * 4
+    assert passes.output_bytes == 8 * 32 * 4
+
+
+def test_what_only_i_needs_is_not_kept_for_w() -> None:
+    """tanh saves its output, 8 × 32 floats, for I alone; the layer before it saves its input for W."""
+    module = nn.Sequential(nn.Linear(16, 32, bias=False), nn.Tanh())
+    passes = measure(Module(module, [torch.randn(8, 16)]), device=CPU, num_repeats=1, num_warm_up=0)
+    assert passes.activation_bytes == (8 * 16 + 8 * 32) * 4
+    assert passes.kept_bytes < passes.activation_bytes
+
+
+def test_every_repeat_is_a_sample_and_no_sample_is_a_warm_up() -> None:
+    passes = measure(Module(nn.Linear(4, 4), [torch.randn(2, 4)]), device=CPU, num_repeats=5, num_warm_up=2)
+    for name in ("forward_s", "backward_s", "backward_input_s", "backward_weight_s"):
+        assert len(getattr(passes, name)) == 5
+        assert min(getattr(passes, name)) > 0
+
+
+def test_quantity_is_median_and_quartiles() -> None:
+    assert quantity([5.0, 1.0, 3.0, 2.0, 4.0]) == {"median": 3.0, "low": 1.5, "high": 4.5}
+    assert quantity([2.0]) == {"median": 2.0, "low": 2.0, "high": 2.0}
+
+
+def test_the_content_is_a_valid_profile_with_parameters_and_flops_counted_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "test.json").write_text(to_json(profiled()))
+    profile = load_profile(str(tmp_path / "test.json"))
+    by_component = {measurement.component: measurement for measurement in profile.measurements}
+    h, s, b, vocabulary = 32, 16, 2, 256
+    assert by_component["layer"].parameters == 12 * h * h + 13 * h
+    assert by_component["embedding"].parameters == vocabulary * h + s * h
+    assert by_component["head"].parameters == vocabulary * h + 2 * h
+    assert by_component["layer"].forward_flops == b * s * (2 * 12 * h * h + 4 * s * h)
+    assert by_component["layer"].output_bytes == b * s * h * 4
+    assert by_component["embedding"].backward_input_s.median < by_component["embedding"].backward_weight_s.median
+    assert profile.provenance.kind == "measured"
+    assert profile.provenance.software["torch"] == torch.__version__
+
+
+def test_shorter_numbers_take_fewer_bytes() -> None:
+    full, half = profiled(), profiled(dtype="bfloat16")
+    assert half["measurements"][1]["output_bytes"] * 2 == full["measurements"][1]["output_bytes"]
+    assert half["measurements"][1]["activation_bytes"] < full["measurements"][1]["activation_bytes"]
+
+
+def test_profiling_loads_nothing_heavier_than_torch(tmp_path: Path) -> None:
+    """A machine with a GPU often has torch and little else."""
+    code = (
+        "import sys; sys.argv = ['ppsim', 'profile', '--model', 'nano', '--seq-len', '16', '--repeats', '2', "
+        "'-o', 'p.json']\n"
+        "for name in ('pydantic', 'plotly', 'matplotlib', 'pandas', 'numba'): sys.modules[name] = None\n"
+        "from ppsim.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "p.json").read_text())["format"] == "ppsim-profile/1"
+
+
+def test_a_measured_profile_projects(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from ppsim.cli import main
+
+    path = str(tmp_path / "here.json")
+    made = CliRunner().invoke(main, ["profile", "--model", "nano", "--seq-len", "16", "--repeats", "2", "-o", path])
+    assert made.exit_code == 0, made.output
+    assert made.stdout.startswith("component")
+    result = CliRunner().invoke(main, ["project", "--pp", "2", "--profile", path, "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["profile"]["provenance"] == "measured"

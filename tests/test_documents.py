@@ -1,0 +1,55 @@
+"""What the documents say is what CI runs and what the scripts write."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def written_by(script: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    module = __import__(script)
+    return str(module.page())
+
+
+def test_ci_runs_the_two_commands_of_the_readme() -> None:
+    readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    commands = re.findall(r"^python3 -m venv .*$", readme, flags=re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert f"\n{command}\n" in ci
+
+
+def test_the_page_of_schedules_is_what_its_script_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (ROOT / "docs" / "schedules.md").read_text() == written_by("make_schedule_docs", monkeypatch)
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+            if "://" not in target:
+                assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "schedules").glob("*.csv")), ids=lambda path: path.stem)
+def test_every_table_that_is_shipped_passes_the_check(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ppsim", "check", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_the_notebook_runs(path: Path, tmp_path: Path) -> None:
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    client = nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    pictures = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert any("image/png" in output["data"] for output in pictures), "it ends in a picture"
