@@ -19,6 +19,7 @@ from ppsim.plot.lanes import (
     Lane,
     compute_lanes,
     critical_line,
+    has_memory,
     has_transfers,
     listed_ranks,
     memory_caption,
@@ -143,11 +144,11 @@ def _panels(timelines: Sequence[Timeline], titles: Sequence[str]) -> list[_Panel
         for timeline, prefix in zip(timelines, prefixes, strict=True)
         if has_transfers(timeline)
     ]
-    if any(timeline.memory.peak_bytes.max() > 0 for timeline in timelines):
-        panels += [
-            _Panel("memory", timeline, prefix + memory_caption(timeline), _MEMORY)
-            for timeline, prefix in zip(timelines, prefixes, strict=True)
-        ]
+    panels += [
+        _Panel("memory", timeline, prefix + memory_caption(timeline), _MEMORY)
+        for timeline, prefix in zip(timelines, prefixes, strict=True)
+        if has_memory(timeline)
+    ]
     return panels
 
 

@@ -18,6 +18,7 @@ from ppsim.plot.lanes import (
     MOST_HAIRLINES,
     MOST_LABELS,
     compute_lanes,
+    has_memory,
     has_transfers,
     memory_caption,
     placed_transfer_lanes,
@@ -138,6 +139,7 @@ def plotly_figure(
         if has_transfers(hover.timeline)
     ]
     largest = max(float(timeline.memory.peak_bytes.max()) for timeline in timelines)
+    with_memory = [pair for pair in zip(hovers, prefixes, strict=True) if has_memory(pair[0].timeline)]
     memory = [
         _memory_panel(
             hover,
@@ -146,8 +148,7 @@ def plotly_figure(
             limit_bytes=memory_limit_bytes,
             is_first=index == 0,
         )
-        for index, (hover, prefix) in enumerate(zip(hovers, prefixes, strict=True))
-        if largest > 0
+        for index, (hover, prefix) in enumerate(with_memory)
     ]
     entries = traces.legend_entries(timelines, fills)
     panels = [*compute, *transfers, *memory]

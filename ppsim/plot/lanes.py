@@ -73,6 +73,11 @@ def has_transfers(timeline: Timeline) -> bool:
     return bool(np.any((timeline.end > timeline.start)[timeline.num_actions :]))
 
 
+def has_memory(timeline: Timeline) -> bool:
+    """Return whether the costs say what anything holds; those of a measured run do not."""
+    return bool(timeline.memory.peak_bytes.max() > 0)
+
+
 def transfer_lanes(timeline: Timeline) -> list[Lane]:
     """Return the transfers' lanes by sending rank: none for one that sends nothing, several for overlaps."""
     num_actions, chunks = timeline.num_actions, chunk_of_stage(timeline.schedule)

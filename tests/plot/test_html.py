@@ -84,6 +84,15 @@ def test_without_transfer_times_and_memory_there_are_no_panels_for_them():
     assert len(captions_of(plotly_figure([timeline_of(costs=bare)], titles=[""]))) == 1
 
 
+def test_a_timeline_without_memory_has_no_panel_for_it_beside_one_that_has():
+    """A measured run knows no bytes; it is compared with a projection that does."""
+    without = timeline_of(costs=COSTS.replace(activation_bytes=0.0, transfer_s=0.0))
+    captions = captions_of(plotly_figure([without, timeline_of()], titles=["measured", "projected"]))
+    assert [caption for caption in captions if "memory" in caption] == ["projected: memory by rank"]
+    drawn = timeline_figure([without, timeline_of()], titles=["measured", "projected"])
+    assert len(drawn.axes) == 2 + 1 + 1
+
+
 def test_the_memory_panel_reaches_the_limit_and_names_it():
     figure = plotly_figure([timeline_of()], titles=[""], memory_limit_bytes=80 * 2**30)
     assert figure["layout"]["yaxis3"]["range"][1] > 80
