@@ -1,6 +1,6 @@
 """Published tables beside our own numbers: bubble rates of the zero-bubble paper, runs of Primus' simulator.
 
-    python benchmarks/published_tables.py
+python benchmarks/published_tables.py
 """
 
 import csv
@@ -26,7 +26,8 @@ def paper() -> None:
 
         def bubble(name: str, vpp: int = 1, row: dict[str, str] = row, p: int = p, m: int = m) -> ppsim.Timeline:
             forward, backward_input, backward_weight, transfer = (
-                float(row[f"{key}_ms"]) / 1e3 for key in ("forward", "backward_input", "backward_weight", "transfer")
+                float(row[f"{key}_ms"]) / 1e3
+                for key in ("forward", "backward_input", "backward_weight", "transfer")
             )
             costs = ppsim.StageCosts(
                 forward_s=forward / vpp, backward_input_s=backward_input / vpp,
@@ -59,9 +60,7 @@ def primus() -> None:
             table = ppsim.build(ours, pp=int(row["pp"]), vpp=v, microbatches=int(row["microbatches"]))
             timeline = ppsim.simulate(table, costs)
             step.append(abs(timeline.step_time_s / float(row["step_time"]) - 1))
-            peak.append(
-                abs(timeline.memory.peak_activation_bytes.max() / float(row["max_memory_fraction"]) - 1)
-            )
+            peak.append(abs(timeline.memory.peak_activation_bytes.max() / float(row["max_memory_fraction"]) - 1))
         print(f"| {theirs} | {ours} | {len(step)} | {max(step):.1e} | {max(peak):.1e} |")
 
 
