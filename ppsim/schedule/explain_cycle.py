@@ -1,35 +1,34 @@
 """A cycle of waits as a sentence, with the lines of the table around it."""
 
-from typing import TYPE_CHECKING
-
-from ppsim.schedule.table import Schedule
-
-if TYPE_CHECKING:
-    from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.table import Ints, Schedule
 
 _AROUND = 3  # cells shown on either side of a waiting action
 
 
-def explain_cycle(graph: "EventGraph", cycle: list[int]) -> str:
-    """Return who waits for whom, for nodes of which each waits for the next and the last for the first."""
+def explain_cycle(compute: Schedule, source: Ints, target: Ints, cycle: list[int]) -> str:
+    """Return who waits for whom, for nodes of which each waits for the next and the last for the first.
+
+    Nodes are numbered as in the event graph of `compute`: actions, then the transfers from `source` to `target`.
+    """
     waits = list(zip(cycle, cycle[1:] + cycle[:1], strict=True))
-    sentences = [sentence for node, cause in waits if (sentence := _sentence(graph, node, cause))]
+    sentences = [_sentence(compute, source, target, node, cause) for node, cause in waits]
     waiting = {
-        node if node < graph.num_actions else int(graph.source[node - graph.num_actions])
-        for node, cause in waits
-        if _sentence(graph, node, cause)
+        node if node < len(compute) else int(source[node - len(compute)])
+        for (node, _), sentence in zip(waits, sentences, strict=True)
+        if sentence
     }
-    return "deadlock: " + "; ".join(sentences) + "\n" + lines_around(graph.schedule, sorted(waiting))
+    said = "; ".join(sentence for sentence in sentences if sentence)
+    return f"deadlock: {said}\n{lines_around(compute, sorted(waiting))}"
 
 
-def _sentence(graph: "EventGraph", node: int, cause: int) -> str | None:
-    table, num_actions = graph.schedule, graph.num_actions
+def _sentence(table: Schedule, sources: Ints, targets: Ints, node: int, cause: int) -> str | None:
+    num_actions = len(table)
 
     def rank(action: int) -> int:
         return int(table.rank[action])
 
     def transfer(node: int) -> tuple[int, int]:
-        return int(graph.source[node - num_actions]), int(graph.target[node - num_actions])
+        return int(sources[node - num_actions]), int(targets[node - num_actions])
 
     if node < num_actions:
         if cause < num_actions:

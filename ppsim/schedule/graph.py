@@ -113,7 +113,7 @@ def build_graph(
     )  # fmt: skip
     order, cycle = _topological_order(graph, engine)
     if cycle:
-        raise Deadlock(explain_cycle(graph, cycle))
+        raise Deadlock(explain_cycle(compute, source, target, cycle))
     return replace(graph, order=order)
 
 
