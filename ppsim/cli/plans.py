@@ -64,32 +64,31 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     plan = _plan(options)
     if options["schedule"] == "all":
         comparison = planning.project_all(plan)
-        if as_json:
-            print_json(
-                {
-                    "projections": [projection.to_json() for projection in comparison.projections],
-                    "not_possible": comparison.reasons,
-                }
-            )
-        else:
-            show.print_plans(comparison)
         shown = comparison.projections
+        found = {
+            "projections": [projection.to_json() for projection in shown],
+            "not_possible": comparison.reasons,
+        }
     else:
-        shown = [planning.project(plan)]
-        if as_json:
-            print_json(shown[0].to_json())
-        else:
-            show.print_projection(shown[0])
+        comparison, shown = None, [planning.project(plan)]
+        found = shown[0].to_json()
+    if shown:
+        write_outputs(
+            outputs,
+            timelines=[projection.timeline for projection in shown[:2]],
+            titles=[projection.plan.schedule_name for projection in shown[:2]],
+            report=lambda: timeline_to_json(shown[0].timeline, shown[0].costs, **shown[0].beside_report()),
+            memory_limit_bytes=plan.memory_limit_bytes,
+            announce=say,
+        )
+    if as_json:
+        print_json(found)
+    elif comparison:
+        show.print_plans(comparison)
+    else:
+        show.print_projection(shown[0])
     if not shown:
         raise click.exceptions.Exit(1)
-    write_outputs(
-        outputs,
-        timelines=[projection.timeline for projection in shown[:2]],
-        titles=[projection.plan.schedule_name for projection in shown[:2]],
-        report=lambda: timeline_to_json(shown[0].timeline, shown[0].costs, **shown[0].beside_report()),
-        memory_limit_bytes=plan.memory_limit_bytes,
-        announce=say,
-    )
 
 
 def _plan(options: dict[str, Any]) -> "Plan":

@@ -242,17 +242,20 @@ def _report_run(
 
     measured = measured_of(result, table, costs)
     run = _run_facts(config, result, measured)
-    if as_json:
-        print_json(report_of(measured.timeline, measured.costs) | {"run": run})
-    else:
-        show.print_run(report_of(measured.timeline, measured.costs), run)
-    write_outputs(
-        outputs,
-        timelines=[measured.timeline],
-        titles=[f"{table.name}, measured"],
-        report=lambda: timeline_to_json(measured.timeline, measured.costs, run=run),
-        announce=say,
-    )
+    report = report_of(measured.timeline, measured.costs)
+    try:
+        write_outputs(
+            outputs,
+            timelines=[measured.timeline],
+            titles=[f"{table.name}, measured"],
+            report=lambda: timeline_to_json(measured.timeline, measured.costs, run=run),
+            announce=say,
+        )
+    finally:  # a run that cannot be written is not to be lost as well
+        if as_json:
+            print_json(report | {"run": run})
+        else:
+            show.print_run(report, run)
     require_agreement(result["differences"], config.dtype)
 
 
@@ -317,10 +320,6 @@ def compare(
     comparison = comparing.compare(real, expected)
     fitted = comparing.fit_overheads([real]) if fit else None
     summary = comparing.summary_of(comparison, fitted)
-    if as_json:
-        print_json(summary)
-    else:
-        show.print_compare(comparison, fitted)
     if fit and fitted:
         write_whole(fit, to_json(comparing.overheads_to_json(fitted, measured)))
         say(f"wrote {fit}")
@@ -331,3 +330,7 @@ def compare(
         report=lambda: summary | {"projected": timeline_to_json(expected, costs)},
         announce=say,
     )
+    if as_json:
+        print_json(summary)
+    else:
+        show.print_compare(comparison, fitted)

@@ -147,10 +147,6 @@ def simulate(
     )
     timeline = run(schedule, stage_costs)
     report = report_of(timeline, stage_costs)
-    if as_json:
-        print_json(report)
-    else:
-        show.print_report(report)
     write_outputs(
         outputs,
         timelines=[timeline],
@@ -158,6 +154,10 @@ def simulate(
         report=lambda: timeline_to_json(timeline, stage_costs),
         announce=say,
     )
+    if as_json:
+        print_json(report)
+    else:
+        show.print_report(report)
 
 
 @click.command()

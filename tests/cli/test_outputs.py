@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -152,3 +154,15 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
     finally:
         os.close(reader)
     assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_files_are_written_although_nobody_reads_the_report(tmp_path):
+    """`ppsim project … -o FILE | head -1` closes the pipe early."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ppsim", "project", "--pp", "2", "-o", "x.json"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.close()
+    process.wait(timeout=60)
+    assert (tmp_path / "x.json").stat().st_size > 0
