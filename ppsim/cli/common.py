@@ -1,8 +1,11 @@
 """What the commands share: options, and how they speak."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from ppsim.schedule.table import Schedule
 
 
 def say(message: str) -> None:
@@ -21,6 +24,18 @@ GROUP_SIZE_HELP = (
     "Microbatches a group (interleaved-1f1b only). Default: the smallest legal, which is pp where pp divides the "
     "microbatches."
 )
+
+
+def read_table(path: str) -> "Schedule":
+    """Read a table: neutral JSON by its suffix, torch's CSV otherwise."""
+    if path.endswith(".json"):
+        from ppsim.export.neutral import read_table as read_json_table
+
+        return read_json_table(path)
+    from ppsim.schedule.grammar import read_schedule
+
+    return read_schedule(path)
+
 
 output_option = click.option(
     "-o", "--output", "outputs", multiple=True, metavar="PATH",

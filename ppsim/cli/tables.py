@@ -1,6 +1,6 @@
 """Commands about schedule tables: `schedules`, `build`, `check`, `simulate`, `export`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,9 +11,13 @@ from ppsim.cli.common import (
     output_option,
     overheads_option,
     print_json,
+    read_table,
     receives_option,
     say,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from ppsim.schedule.table import Schedule
 
 
 @click.command(short_help="List the schedules, or print one in full.")
@@ -89,9 +93,8 @@ def check(table: str, as_json: bool) -> None:
 
     from ppsim import show
     from ppsim.schedule.check import check as check_table
-    from ppsim.schedule.grammar import read_schedule
 
-    report = check_table(read_schedule(table))
+    report = check_table(read_table(table))
     if as_json:
         print_json(
             {
@@ -133,12 +136,11 @@ def simulate(
     from ppsim.errors import ConfigError
     from ppsim.export.timeline_json import timeline_to_json
     from ppsim.outputs import check_paths, write_outputs
-    from ppsim.schedule.grammar import read_schedule
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 
     check_paths(outputs)
-    schedule = read_schedule(table)
+    schedule = read_table(table)
     if schedule.has_communication and network["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
     stage_costs = read_costs(costs).replace(
@@ -163,28 +165,63 @@ def simulate(
 @click.command()
 @click.argument("table", metavar="T.csv")
 @click.option(
-    "--to", "target", required=True, type=click.Choice(["torch", "torch-comms"]),
-    help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for "
-         "torch 2.10 to 2.14.",
+    "--to", "target", required=True,
+    type=click.Choice(["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]),
+    help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for torch "
+         "2.10 to 2.14. json: neutral, for runtimes whose tables are made in Python. primus: its nodes. megatron: "
+         "the arguments that run this order. transformer-engine: _order lists a rank. See docs/export.md.",
 )  # fmt: skip
 @receives_option
+@click.option(
+    "--split", metavar="N,N,…", help="Layers per stage, for the layout string of --to megatron.",
+)  # fmt: skip
 @click.option("-o", "--output", required=True, metavar="OUT", help="Where to write it.")
-def export(table: str, target: str, receives: Any, output: str) -> None:
+def export(table: str, target: str, receives: Any, split: str | None, output: str) -> None:
     """Write a checked table for a runtime.
 
     \b
       ppsim export T.csv --to torch -o ready.csv
-      ppsim export T.csv --to torch-comms -o comms.csv
       ppsim export T.csv --to torch-comms --receives deferred -o comms.csv
+      ppsim export T.csv --to json -o table.json
     """
     from ppsim.errors import ConfigError
-    from ppsim.export.torch_csv import torch_csv
-    from ppsim.files import write_whole
-    from ppsim.schedule.grammar import read_schedule
+    from ppsim.files import to_json, write_whole
 
-    if receives and target == "torch":
-        raise ConfigError("--receives is for --to torch-comms; a compute-only table has no receives")
-    write_whole(
-        output, torch_csv(read_schedule(table), with_communication=target == "torch-comms", receives=receives)
-    )
+    if receives and target != "torch-comms":
+        raise ConfigError(f"--receives is for --to torch-comms: got --to {target}")
+    if split and target != "megatron":
+        raise ConfigError(f"--split is for --to megatron: got --to {target}")
+    schedule = read_table(table)
+    if target in ("torch", "torch-comms"):
+        from ppsim.export.torch_csv import torch_csv
+
+        content = torch_csv(schedule, with_communication=target == "torch-comms", receives=receives)
+    else:
+        content = to_json(_exported(schedule, target, split))
+    write_whole(output, content)
     say(f"wrote {output}")
+
+
+def _exported(schedule: "Schedule", target: str, split: str | None) -> Any:
+    """What a target other than torch takes, as JSON; only of a table that has been checked to run."""
+    from ppsim.cli.plans import parse_split
+    from ppsim.errors import ConfigError
+    from ppsim.export.megatron import megatron_arguments
+    from ppsim.export.neutral import table_to_json
+    from ppsim.export.primus import primus_table
+    from ppsim.export.transformer_engine import graph_order
+    from ppsim.schedule.check import validate
+    from ppsim.schedule.graph import build_graph
+
+    validate(schedule)
+    build_graph(schedule)
+    if target == "primus":
+        return primus_table(schedule)
+    if target == "transformer-engine":
+        return graph_order(schedule)
+    if target == "json":
+        return table_to_json(schedule)
+    layers = parse_split(split) if split else None
+    if isinstance(layers, str):
+        raise ConfigError(f"--split is '{split}': the layout string needs layers per stage, as 7,8,8,7")
+    return megatron_arguments(schedule, layers_per_stage=layers)

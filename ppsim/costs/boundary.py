@@ -33,9 +33,14 @@ def validated(model: type[Model], data: Any, source: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        sentences = [_sentence(model, finding, _path(finding["loc"], data)) for finding in error.errors()]
-        raise ConfigError(f"{source} is wrong: " + "\n  ".join(dict.fromkeys(sentences))) from None
+        findings = [_sentence(model, finding, _path(finding["loc"], data)) for finding in error.errors()]
+        sentences = list(dict.fromkeys(findings))
+        if len(sentences) > _MOST_SENTENCES:
+            sentences[_MOST_SENTENCES:] = [f"… and {len(sentences) - _MOST_SENTENCES} more"]
+        raise ConfigError(f"{source} is wrong: " + "\n  ".join(sentences)) from None
 
+
+_MOST_SENTENCES = 20
 
 _MESSAGES = {  # where pydantic's own words are long or speak of Python
     "finite_number": "must be finite",

@@ -1,0 +1,69 @@
+"""The table as plain JSON, for runtimes whose tables are made in Python: rank → cells → [op, stage, microbatch]."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ppsim.costs.boundary import Strict, validated
+from ppsim.errors import ScheduleError
+from ppsim.files import read_json
+from ppsim.schedule.table import IDLE, Action, Cell, Op, Schedule
+
+FORMAT: Literal["ppsim-table/1"] = "ppsim-table/1"
+
+_PlainAction = Annotated[tuple[str, int, int], Field(strict=False)]  # JSON has lists only
+
+
+class _Table(Strict):
+    format: Literal["ppsim-table/1"]
+    name: str = ""
+    num_microbatches: int
+    stage_to_rank: list[int]
+    ranks: list[list[list[_PlainAction]]] = Field(min_length=1)
+
+
+def table_to_json(schedule: Schedule) -> dict[str, Any]:
+    """Return a table as JSON: for each rank a list of cells, each a list of actions `[op, stage, microbatch]`.
+
+    A cell of one action is the rule, one of several is fused, an empty one idle. Microbatch −1 stands for an
+    action that has none (UNSHARD, RESHARD, REDUCE_GRAD).
+    """
+    return {
+        "format": FORMAT,
+        "name": schedule.name,
+        "num_microbatches": schedule.num_microbatches,
+        "stage_to_rank": schedule.stage_to_rank.tolist(),
+        "ranks": [[_plain_cell(cell) for cell in row] for row in schedule.rows()],
+    }
+
+
+def table_from_json(data: Any, source: str) -> Schedule:
+    """Return the table that a parsed file holds; raises `ConfigError` or `ScheduleError` naming what is wrong."""
+    table = validated(_Table, data, source)
+    rows = [[_cell(cell, f"{source}: rank {rank}") for cell in row] for rank, row in enumerate(table.ranks)]
+    return Schedule.from_rows(
+        rows, stage_to_rank=table.stage_to_rank, num_microbatches=table.num_microbatches, name=table.name
+    )
+
+
+def read_table(path: str | Path) -> Schedule:
+    """Read what `table_to_json` wrote."""
+    return table_from_json(read_json(path), str(path))
+
+
+def _plain_cell(cell: Cell) -> list[list[Any]]:
+    actions = [cell] if isinstance(cell, Action) else list(cell)
+    return [[action.op.name, action.stage, action.microbatch] for action in actions if action.op is not Op.IDLE]
+
+
+def _cell(cell: list[_PlainAction], where: str) -> Cell:
+    actions = []
+    for name, stage, microbatch in cell:
+        if name not in Op.__members__ or name == Op.IDLE.name:
+            known = ", ".join(op.name for op in Op if op is not Op.IDLE)
+            raise ScheduleError(f"{where}: unknown operation '{name}' (there are {known})")
+        actions.append(Action(Op[name], stage, microbatch))
+    if not actions:
+        return IDLE
+    return actions[0] if len(actions) == 1 else tuple(actions)

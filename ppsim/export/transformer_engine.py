@@ -1,0 +1,35 @@
+"""The `_order` lists of TransformerEngine's `make_graphed_callables`: chunks forward and backward, in order."""
+
+from ppsim.errors import ScheduleError
+from ppsim.schedule.check import validate
+from ppsim.schedule.table import Op, Schedule
+
+
+def graph_order(schedule: Schedule) -> list[list[float]]:
+    """Return one list a rank: +c for a forward of chunk c (from 1), −c for its backward, −c − 0.5 for a W.
+
+    The microbatch is implied, first in, first out, so that a chunk's microbatches must come in order: raises
+    `ScheduleError` naming the action where they do not.
+    """
+    validate(schedule)
+    compute = schedule.compute_only()
+    lists: list[list[float]] = []
+    for rank in range(compute.num_ranks):
+        chunk_of = {stage: chunk for chunk, stage in enumerate(compute.stages_of(rank), start=1)}
+        counts: dict[tuple[int, int], int] = {}
+        order: list[float] = []
+        for entry in range(int(compute.rank_offsets[rank]), int(compute.rank_offsets[rank + 1])):
+            op, stage, microbatch = compute[entry]
+            if op is Op.IDLE:
+                continue
+            kind = {Op.F: 0, Op.W: 2}.get(op, 1)
+            if counts.setdefault((stage, kind), 0) != microbatch:
+                raise ScheduleError(
+                    f"TransformerEngine counts a chunk's microbatches itself, in order; rank {rank} runs "
+                    f"{compute[entry]} where microbatch {counts[stage, kind]} is next"
+                )
+            counts[stage, kind] += 1
+            chunk = chunk_of[stage]
+            order.append((chunk, -chunk, -chunk - 0.5)[kind])
+        lists.append(order)
+    return lists

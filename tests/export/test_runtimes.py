@@ -1,0 +1,239 @@
+"""Tables for runtimes other than torch: round trips, the adapters of the docs executed, and what cannot be said."""
+
+import dataclasses
+import enum
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+import ppsim
+from ppsim.errors import ConfigError, ScheduleError
+from ppsim.export.megatron import layout_string, megatron_arguments, parse_layout
+from ppsim.export.neutral import read_table, table_from_json, table_to_json
+from ppsim.export.primus import primus_table
+from ppsim.export.transformer_engine import graph_order
+from ppsim.files import to_json
+from ppsim.schedule.grammar import parse_table
+from tests.cli.running import ppsim as run
+from tests.strategies import tables_and_costs
+
+NAMES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, "zbv": 2}
+DOCS = Path(__file__).parents[2] / "docs" / "export.md"
+
+
+def table_of(name, pp=4, microbatches=8):
+    return ppsim.build(name, pp=pp, vpp=NAMES[name], microbatches=microbatches)
+
+
+def adapter(name):
+    """The functions of a code block of the docs, executed."""
+    code = next(
+        block for block in re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S) if f"adapter: {name}" in block
+    )
+    scope = {}
+    exec(code, scope)
+    return scope
+
+
+@given(tables_and_costs())
+def test_neutral_json_is_lossless(table_and_costs):
+    table, _ = table_and_costs
+    assert table_from_json(json.loads(to_json(table_to_json(table))), "it") == table
+
+
+def test_neutral_json_keeps_fused_and_idle_cells():
+    table = parse_table("0F0,,(0F1;0B0)OVERLAP_F_B,0B1\n", name="t", source="it")
+    assert table_to_json(table)["ranks"] == [[[["F", 0, 0]], [], [["F", 0, 1], ["B", 0, 0]], [["B", 0, 1]]]]
+    assert table_from_json(table_to_json(table), "it") == table
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ranks": [[[["X", 0, 0]]]]}, "rank 0: unknown operation 'X'"),
+        ({"ranks": [[[["F", "0", 0]]]]}, "ranks[0][0][0]"),
+        ({"ranks": []}, "ranks: must not be empty"),
+        ({"extra": 1}, "unknown key"),
+        ({"format": "other"}, "format"),
+    ],
+)
+def test_a_wrong_neutral_file_is_refused_with_its_place(change, words):
+    with pytest.raises((ConfigError, ScheduleError), match=re.escape(words)):
+        table_from_json(table_to_json(table_of("1f1b")) | change, "it")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_jaxpp_adapter_makes_a_task_of_every_action(name, tmp_path):
+    table = table_of(name)
+    (tmp_path / "T.json").write_text(to_json(table_to_json(table)))
+    kind = enum.Enum("kind", "FWD BWD BWD_I BWD_W")
+    tasks = adapter("JaxPP")["jaxpp_tasks"](tmp_path / "T.json", lambda *one: one, list, kind)
+    letters = {kind.FWD: "F", kind.BWD: "B", kind.BWD_I: "I", kind.BWD_W: "W"}
+    assert [[f"{s}{letters[k]}{m}" for s, m, k in rank] for rank in tasks] == [
+        [str(cell) for cell in row] for row in table.rows()
+    ]
+
+
+class FuncType(enum.Enum):
+    F, B, W, BW, SF, SB, RF, RB = range(8)
+
+
+@dataclasses.dataclass
+class Node:
+    func_type: FuncType
+    mini_batch: int
+    chunk: int
+    args: dict | None = None
+
+
+class Algo:
+    """As Primus' base class stores its sizes."""
+
+    def __init__(self, pp_size, vpp_size, micro_batches):
+        self.pp_size, self.vpp_size, self.micro_batches = pp_size, vpp_size, micro_batches
+
+
+def primus_nodes(table, tmp_path):
+    (tmp_path / "T.json").write_text(to_json(primus_table(table)))
+    made = adapter("Primus")["primus_schedule"](tmp_path / "T.json", Algo, Node, FuncType)()
+    assert (made.pp_size, made.vpp_size, made.micro_batches) == (table.num_ranks, table.vpp, table.num_microbatches)
+    return made.generate_schedule_table()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_primus_nodes_compute_the_table_and_exchange_every_message_in_one_order(name, tmp_path):
+    table = table_of(name)
+    ranks = primus_nodes(table, tmp_path)
+    letters = {FuncType.F: "F", FuncType.B: "I", FuncType.W: "W", FuncType.BW: "B"}
+    for rank, nodes in enumerate(ranks):
+        stages = list(table.stages_of(rank))
+        computed = [
+            f"{stages[n.chunk]}{letters[n.func_type]}{n.mini_batch}" for n in nodes if n.func_type in letters
+        ]
+        assert computed == [str(cell) for cell in table.rows()[rank]]
+    for sender in range(table.num_ranks):
+        for receiver in range(table.num_ranks):
+            sent, received = [], []
+            for node in ranks[sender]:
+                if node.func_type in (FuncType.SF, FuncType.SB) and node.args["to_pp_rank"] == receiver:
+                    assert node.args["from_pp_rank"] == sender
+                    sent.append((node.func_type.name[1], node.mini_batch, node.chunk, node.args["send_to_chunk"]))
+            for node in ranks[receiver]:
+                if node.func_type in (FuncType.RF, FuncType.RB) and node.args["from_pp_rank"] == sender:
+                    assert node.args["to_pp_rank"] == receiver
+                    received.append(
+                        (node.func_type.name[1], node.mini_batch, node.args["recv_from_chunk"], node.chunk)
+                    )
+            assert sent == received, (sender, receiver)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_primus_node_is_followed_by_its_send_and_preceded_by_its_receive(name, tmp_path):
+    table = table_of(name)
+    for nodes in primus_nodes(table, tmp_path):
+        received = set()
+        for node, following in zip(nodes, [*nodes[1:], None], strict=True):
+            key = (node.mini_batch, node.chunk)
+            if node.func_type in (FuncType.RF, FuncType.RB):
+                received.add((node.func_type.name[1], *key))
+            if node.func_type in (FuncType.SF, FuncType.SB):
+                continue
+            if following is not None and following.func_type is FuncType.SF:
+                assert node.func_type is FuncType.F
+                assert key == (following.mini_batch, following.chunk)
+        last = table.num_stages - 1
+        assert all(kind == "F" or chunk != last for kind, _, chunk in received) or table.vpp > 1
+
+
+def test_primus_has_no_fused_cells():
+    table = parse_table("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n", name="t", source="it")
+    with pytest.raises(ScheduleError, match="no fused cells"):
+        primus_table(table)
+
+
+def test_megatron_arguments_name_the_group_size_that_gives_this_order():
+    table = ppsim.build("interleaved-1f1b", pp=4, vpp=2, microbatches=12, group_size=6)
+    assert megatron_arguments(table, layers_per_stage=[1, 2, 2, 2, 2, 2, 2, 1]) == {
+        "arguments": {
+            "pipeline-model-parallel-size": 4,
+            "num-virtual-stages-per-pipeline-rank": 2,
+            "microbatch-group-size-per-virtual-pipeline-stage": 6,
+            "pipeline-model-parallel-layout": "Et|tt|tt|tt|tt|tt|tt|tL",
+        },
+        "num_microbatches": 12,
+    }
+    assert megatron_arguments(table_of("1f1b"))["arguments"] == {"pipeline-model-parallel-size": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gpipe", "rank 0 differs from it at position 4: 0F4 where Megatron-LM runs 0B0"),
+        ("zb-h1", "no split backward"),
+        ("zbv", "stage s on rank s mod pp"),
+    ],
+)
+def test_megatron_says_what_it_cannot_run(name, words):
+    with pytest.raises(ScheduleError, match=re.escape(words)):
+        megatron_arguments(table_of(name))
+
+
+@pytest.mark.parametrize("split", [[1, 2, 2, 1], [0, 4, 4, 0], [12], [7, 8, 8, 7]])
+def test_a_layout_string_reads_back(split):
+    stages = parse_layout(layout_string(split))
+    assert [stage.count("t") for stage in stages] == split
+
+
+@pytest.mark.parametrize("text", ["tt|tL", "Et|EtL", "Et|t", "EtL|t", "Etx|tL", "Et|(t|tL"])
+def test_a_wrong_layout_is_refused(text):
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        parse_layout(text)
+
+
+def test_transformer_engine_order_of_1f1b_and_of_a_split_backward():
+    assert graph_order(table_of("1f1b", pp=2, microbatches=3)) == [[1, 1, -1, 1, -1, -1], [1, -1, 1, -1, 1, -1]]
+    assert graph_order(table_of("zb-h1", pp=2, microbatches=2))[0] == [1, 1, -1, -1.5, -1, -1.5]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_transformer_engine_lists_hold_every_pass_of_every_chunk(name):
+    table = table_of(name)
+    for rank, order in enumerate(graph_order(table)):
+        assert len(order) == table.rank_offsets[rank + 1] - table.rank_offsets[rank]
+        assert sum(1 for item in order if item > 0) == table.num_microbatches * table.vpp
+
+
+def test_transformer_engine_refuses_microbatches_out_of_order():
+    table = parse_table("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n", name="t", source="it")
+    with pytest.raises(ScheduleError, match="rank 0 runs 0B1 where microbatch 0 is next"):
+        graph_order(table)
+
+
+@pytest.mark.parametrize("target", ["json", "primus", "megatron", "transformer-engine"])
+def test_the_command_writes_each_target(target, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("build", "1f1b", "--pp", 2, "--microbatches", 4, "-o", "T.csv")
+    run("export", "T.csv", "--to", target, "-o", "out.json")
+    assert json.loads(Path("out.json").read_text())
+    if target == "json":
+        assert read_table("out.json") == ppsim.build("1f1b", pp=2, microbatches=4)
+        assert "complete, ordered" in run("check", "out.json").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--to", "json", "--receives", "ordered"), "--receives is for --to torch-comms: got --to json"),
+        (("--to", "torch", "--split", "1,1"), "--split is for --to megatron: got --to torch"),
+        (("--to", "megatron", "--split", "even"), "the layout string needs layers per stage"),
+        (("--to", "megatron", "--split", "1,2,3"), "the split has 3 entries, but there are 2 stages"),
+    ],
+)
+def test_the_command_refuses_what_makes_no_sense(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("build", "1f1b", "--pp", 2, "--microbatches", 4, "-o", "T.csv")
+    assert words in run("export", "T.csv", *arguments, "-o", "out.json", code=2).stderr
+    assert not Path("out.json").exists()
