@@ -13,9 +13,10 @@ p ranks, v stages a rank, m microbatches; F, I, W seconds a rank and microbatch 
 transfer. B = I + W. The bubble is the idle time of a step of m·(F + B) + bubble; by span, that of the longest
 rank from its own first start to its own last end, which is what counts where no rank's optimizer waits for another.
 
-The pictures: one row a rank, one column a unit of time, p = 4, m = 6, F = I = W = 1 for a whole rank (a chunk of
-two takes half, so that those pictures are twice as wide). `0`–`5` forward of that microbatch, `a`–`f` its backward
-(or I), `▒` W, `·` idle; a backward that is not split is two units long.
+The pictures: one row a rank, one column a unit of time, p = 4, m = 6 (8 where a schedule needs as many),
+F = I = W = 1 for a whole rank (a chunk of two takes half, so that those pictures are twice as wide).
+`0`–`7` forward of that microbatch, `a`–`h` its backward (or I), `▒` W, `·` idle; a backward that is not split is
+two units long.
 """
 
 
@@ -47,14 +48,15 @@ def section(entry: Entry) -> str:
 
 def picture(entry: Entry) -> list[str]:
     """Return the schedule as one line of characters a rank."""
-    table = ppsim.build(entry.name, pp=4, vpp=entry.stages_per_rank[0], microbatches=6)
+    fewest = round(entry.least_microbatches(p=4))
+    table = ppsim.build(entry.name, pp=4, vpp=entry.stages_per_rank[0], microbatches=max(6, fewest))
     one = 1 / table.vpp
     timeline = ppsim.simulate(table, ppsim.StageCosts(forward_s=one, backward_input_s=one, backward_weight_s=one))
     width = round(timeline.step_time_s / one)
     rows = [["·"] * width for _ in range(4)]
     for node in range(timeline.num_actions):
         op, _, microbatch = table[node]
-        letter = {"F": str(microbatch), "W": "▒"}.get(op.name, "abcdef"[microbatch])
+        letter = {"F": str(microbatch), "W": "▒"}.get(op.name, "abcdefgh"[microbatch])
         begin, end = (round(moment / one) for moment in (timeline.start[node], timeline.end[node]))
         rows[int(table.rank[node])][begin:end] = [letter] * (end - begin)
     return ["".join(row) for row in rows]

@@ -12,11 +12,13 @@ NAMES = sorted(CATALOG)
 def tables(draw, names=NAMES, max_ranks=6, max_microbatches=14):
     entry = CATALOG[draw(st.sampled_from(names))]
     least, most = entry.stages_per_rank
+    pp = draw(st.integers(1, max_ranks))
+    fewest = round(entry.least_microbatches(p=pp))
     return build(
         entry.name,
-        pp=draw(st.integers(1, max_ranks)),
+        pp=pp,
         vpp=draw(st.integers(least, most or 4)),
-        microbatches=draw(st.integers(1, max_microbatches)),
+        microbatches=draw(st.integers(fewest, max(max_microbatches, fewest + 2))),
     )
 
 

@@ -34,9 +34,9 @@ def schedules(name: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ppsim import show
-    from ppsim.schedule.catalog import CATALOG, find
+    from ppsim.schedule.catalog import every_schedule, find
 
-    entries = [find(name)] if name else list(CATALOG.values())
+    entries = [find(name)] if name else list(every_schedule().values())
     if as_json:
         objects = [{key: value for key, value in asdict(entry).items() if key != "build"} for entry in entries]
         print_json(objects[0] if name else {"schedules": objects})
@@ -52,22 +52,38 @@ def schedules(name: str | None, as_json: bool) -> None:
 @click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
 @click.option("--microbatches", type=int, required=True, help="Microbatches a step.")
 @click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
+@click.option("--costs", metavar="C.json", help="Costs per stage, for a schedule that is fitted to them. "
+              "Default: F, I and W alike, no transfer time.")  # fmt: skip
 @click.option("-o", "--output", metavar="T.csv", help="Where to write the table. Default: standard output.")
 def build(
-    name: str, pp: int, vpp: int | None, microbatches: int, group_size: int | None, output: str | None
+    name: str,
+    pp: int,
+    vpp: int | None,
+    microbatches: int,
+    group_size: int | None,
+    costs: str | None,
+    output: str | None,
 ) -> None:
     """Build a schedule table: torch's compute-only CSV, one row a rank.
 
     \b
       ppsim build 1f1b --pp 4 --microbatches 8
       ppsim build interleaved-1f1b --pp 8 --vpp 2 --microbatches 30 -o T.csv
-      ppsim build zbv --pp 4 --microbatches 8 -o zbv.csv
+      ppsim build zb-1p --pp 4 --microbatches 8 --costs C.json -o T.csv
     """
+    from ppsim.costs.files import read_costs
     from ppsim.files import write_whole
     from ppsim.schedule.catalog import build as build_table
     from ppsim.schedule.grammar import format_table
 
-    table = build_table(name, pp=pp, vpp=vpp, microbatches=microbatches, group_size=group_size)
+    table = build_table(
+        name,
+        pp=pp,
+        vpp=vpp,
+        microbatches=microbatches,
+        group_size=group_size,
+        costs=read_costs(costs) if costs else None,
+    )
     if output is None:
         click.echo(format_table(table), nl=False)
     else:

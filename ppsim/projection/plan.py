@@ -9,7 +9,7 @@ from ppsim.costs.layout import why_no_split
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
-from ppsim.schedule.catalog import CATALOG, build, find
+from ppsim.schedule.catalog import build, every_schedule, find
 from ppsim.schedule.graph import CHANNELS, Channel
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Op, Schedule
@@ -128,27 +128,38 @@ def project(plan: Plan | None = None, **fields: Any) -> Projection:
     """
     plan = replace(plan, **fields) if plan else Plan(**fields)
     profile = plan.profile or load_profile(DEFAULT)
-    schedule = build(
+    schedule = _table(plan)
+    if find(plan.schedule_name).fits_costs:  # placed at any costs first, then fitted to those of the layout
+        schedule = _table(plan, _for_runtime(plan, schedule, _assembled(plan, schedule, profile).costs))
+    return project_table(plan, schedule, profile)
+
+
+def _table(plan: Plan, costs: StageCosts | None = None) -> Schedule:
+    return build(
         plan.schedule_name,
         pp=plan.pp,
         vpp=plan.vpp,
         microbatches=plan.num_microbatches,
         group_size=plan.group_size,
+        costs=costs,
     )
-    return project_table(plan, schedule, profile)
+
+
+def _assembled(plan: Plan, schedule: Schedule, profile: Profile) -> Assembled:
+    return assemble(
+        profile,
+        schedule,
+        shape=plan.shape or profile.shapes[0],
+        num_layers=plan.num_layers,
+        split=plan.split,
+        transfer_s=plan.transfer_s,
+    )
 
 
 def project_table(plan: Plan, schedule: Schedule, profile: Profile) -> Projection:
     """Return the projection of a table of the user's own, at the costs and on the runtime of `plan`."""
     shape = plan.shape or profile.shapes[0]
-    assembled = assemble(
-        profile,
-        schedule,
-        shape=shape,
-        num_layers=plan.num_layers,
-        split=plan.split,
-        transfer_s=plan.transfer_s,
-    )
+    assembled = _assembled(plan, schedule, profile)
     costs = _for_runtime(plan, schedule, assembled.costs)
     timeline = simulate(schedule, costs)
     report = report_of(timeline, costs)
@@ -184,8 +195,8 @@ class Comparison:
     reasons: dict[str, str]
 
 
-def project_all(plan: Plan, names: Sequence[str] = tuple(CATALOG)) -> Comparison:
-    """Return the projections of every schedule for one plan, best first.
+def project_all(plan: Plan, names: Sequence[str] | None = None) -> Comparison:
+    """Return the projections of every schedule, or of those named, for one plan, best first.
 
     A plan without vpp gives each schedule the fewest stages a rank that it takes. What a schedule forbids, more
     stages than there are layers, a deadlock and lack of memory are reasons here, not errors; a wrong profile or
@@ -194,7 +205,7 @@ def project_all(plan: Plan, names: Sequence[str] = tuple(CATALOG)) -> Comparison
     profile = plan.profile or load_profile(DEFAULT)
     num_layers = profile.model.num_layers if plan.num_layers is None else plan.num_layers
     projections, reasons = [], {}
-    for name in names:
+    for name in every_schedule() if names is None else names:
         vpp = find(name).stages_per_rank[0] if plan.vpp is None else plan.vpp
         if reason := find(name).why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) or why_no_split(
             plan.split, num_layers, plan.pp * vpp
@@ -268,7 +279,12 @@ def _excess(timeline: Timeline, limit: float | None) -> str | None:
     )
 
 
+_MOST_NAMED = 3
+
+
 def _what_would_fit(plan: Plan) -> str:
-    others = [name for name in CATALOG if name != plan.schedule_name]
+    others = [name for name in every_schedule() if name != plan.schedule_name]
     fitting = [projection.plan.schedule_name for projection in project_all(plan, others).projections]
+    if len(fitting) > _MOST_NAMED:
+        fitting[_MOST_NAMED:] = [f"{len(fitting) - _MOST_NAMED} slower ones"]
     return f"; {' or '.join(fitting)} would fit" if fitting else "; no schedule for this pp and vpp would fit"

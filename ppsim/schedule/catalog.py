@@ -3,15 +3,23 @@
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from importlib.metadata import entry_points
+from typing import Any, Literal, Protocol
 
 from ppsim.errors import ConfigError
+from ppsim.schedule.controllable_memory import one_f_one_b_v, v_half, v_min
+from ppsim.schedule.dual_pipe_v import dual_pipe_v
+from ppsim.schedule.eager_one_f_one_b import eager_one_f_one_b
+from ppsim.schedule.gis import gis, gis_h
 from ppsim.schedule.gpipe import gpipe
 from ppsim.schedule.interleaved import interleaved_one_f_one_b
+from ppsim.schedule.interleaved_zero_bubble import interleaved_zero_bubble
+from ppsim.schedule.looped_bfs import looped_bfs
 from ppsim.schedule.one_f_one_b import one_f_one_b
 from ppsim.schedule.table import Schedule
 from ppsim.schedule.v_shape import zbv
 from ppsim.schedule.zero_bubble import zb_h1, zb_h2
+from ppsim.schedule.zero_bubble_capped import zb_1p, zb_2p
 
 
 @dataclass(frozen=True)
@@ -44,13 +52,21 @@ def _evaluate(expression: str, symbols: dict[str, float]) -> Any:
     return eval(expression, {"__builtins__": {"min": min, "max": max}}, symbols)
 
 
+class Costs(Protocol):
+    """What a schedule can be fitted to: `ppsim.StageCosts`."""
+
+    def resolved(self, *, num_stages: int, num_ranks: int) -> Any:
+        """Return arrays with one entry a stage."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One schedule: how to build it, what it demands and what is known of it.
 
-    `stages_per_rank` is the demand on vpp: (least, most), most None for any. `bubble` is the idle time by step
-    time, `span_bubble` by span: the longest rank from its first start to its last end. `peak_activations` counts
-    microbatches of a whole rank.
+    `stages_per_rank` is the demand on vpp: (least, most), most None for any; where it is None, `build` takes a
+    `vpp`. `bubble` is the idle time by step time, `span_bubble` by span: the longest rank from its first start to
+    its last end. `peak_activations` counts microbatches of a whole rank. `least_microbatches` is in terms of p.
+    A schedule that `fits_costs` is laid out for them: its `build` takes `costs`, arrays of one entry a stage.
     """
 
     name: str
@@ -65,16 +81,23 @@ class Entry:
     bubble: Formula | None = None
     span_bubble: Formula | None = None
     constraint: str = "any number of microbatches"
+    least_microbatches: Formula = Formula("1")
+    fits_costs: bool = False
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
         """Return the sentence that says why this schedule cannot be built so, or None where it can."""
-        del pp, microbatches  # every schedule of today takes any
         least, most = self.stages_per_rank
         if vpp < least or (most is not None and vpp > most):
             demand = f"exactly {least}" if least == most else f"at least {least}"
             nearest = least if vpp < least else most
             stages = "stage" if least == 1 else "stages"
             return f"{self.name} needs {demand} {stages} a rank: got vpp={vpp} (nearest: {nearest})"
+        fewest = round(self.least_microbatches(p=pp))
+        if 1 <= microbatches < fewest:  # none at all is no question of the schedule
+            return (
+                f"{self.name} needs at least {self.least_microbatches} microbatches: got {microbatches} with "
+                f"pp={pp} (nearest: {fewest})"
+            )
         return None
 
     @property
@@ -130,6 +153,32 @@ CATALOG: dict[str, Entry] = {
             source="Narayanan et al. 2021 (arXiv 2006.09503), §3.2; Fan et al. 2021 (arXiv 2007.01045)",
         ),
         Entry(
+            name="eager-1f1b",
+            title="Eager 1F1B: forwards run ahead by a round trip, so that transfers are hidden",
+            build=eager_one_f_one_b,
+            placement="loop",
+            stages_per_rank=(1, 1),
+            splits_backward=False,
+            bubble=Formula("(p - 1) * (F + I + W) + 2 * (p - 1) * c", where="2 * c <= F + I + W"),
+            peak_activations=Formula("min(2 * p - 1, m)"),
+            messages=Formula("p - 1"),
+            source="Zhuang et al. 2023",
+        ),
+        Entry(
+            name="looped-bfs",
+            title="Looped BFS: v stages a rank, looped, all microbatches through one chunk, then the next",
+            build=looped_bfs,
+            placement="loop",
+            stages_per_rank=(2, None),
+            splits_backward=False,
+            bubble=Formula(
+                "(p - 1) * (F + I + W) / v + 2 * (p - 1) * c", where="(m - p) * min(F, I + W) / v >= p * c"
+            ),
+            peak_activations=Formula("m"),
+            messages=Formula("p * v - 1"),
+            source="Lamy-Poirier, MLSys 2023; order of the backwards as in torch",
+        ),
+        Entry(
             name="interleaved-1f1b",
             title="Interleaved 1F1B: v stages a rank, looped, in groups of microbatches",
             build=interleaved_one_f_one_b,
@@ -178,6 +227,72 @@ CATALOG: dict[str, Entry] = {
             source="Qi et al. 2024 (arXiv 2401.10241), §2.2",
         ),
         Entry(
+            name="zb-1p",
+            title="ZB-1p: zero bubble fitted to the costs of every stage, with the memory of 1F1B",
+            build=zb_1p,
+            placement="loop",
+            stages_per_rank=(1, 1),
+            splits_backward=True,
+            peak_activations=Formula("min(p, m)"),
+            messages=Formula("p - 1"),
+            source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
+            fits_costs=True,
+        ),
+        Entry(
+            name="zb-2p",
+            title="ZB-2p: zero bubble fitted to the costs of every stage, with twice the memory of 1F1B",
+            build=zb_2p,
+            placement="loop",
+            stages_per_rank=(1, 1),
+            splits_backward=True,
+            peak_activations=Formula("min(2 * p, m)", where="False"),
+            messages=Formula("p - 1"),
+            source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
+            fits_costs=True,
+        ),
+        Entry(
+            name="interleaved-zb",
+            title="Interleaved ZB-H1: v stages a rank, looped, backward split",
+            build=interleaved_zero_bubble,
+            placement="loop",
+            stages_per_rank=(2, None),
+            splits_backward=True,
+            bubble=Formula(
+                "(p - 1) * (F + I - W) / v + ((v + 3) * p - 4) * c",
+                where="m % p == 0 and W <= min(F, I) and (c == 0 or (p >= 2 and m > p and 2 * c <= W / v))",
+            ),
+            peak_activations=Formula("p", where="m % p == 0"),
+            messages=Formula("p * v - 1"),
+            source="ScheduleInterleavedZeroBubble of torch 2.13, after Qi et al. 2024 (arXiv 2401.10241), §2.1",
+        ),
+        Entry(
+            name="gis",
+            title="GIS: v stages a rank, looped, backward split, the memory of 1F1B",
+            build=gis,
+            placement="loop",
+            stages_per_rank=(2, None),
+            splits_backward=True,
+            bubble=Formula("(p - 1) * (F + I) / v", where="m % p == 0 and c == 0 and W <= min(F, I)"),
+            peak_activations=Formula("p", where="m % p == 0"),
+            messages=Formula("p * v - 1"),
+            source="PipeOffload (arXiv 2503.01328), Table 1",
+        ),
+        Entry(
+            name="gis-h",
+            title="GIS-H: GIS in groups of p/2 microbatches, (v + 1)/(2v) of the memory of 1F1B",
+            build=gis_h,
+            placement="loop",
+            stages_per_rank=(2, None),
+            splits_backward=True,
+            bubble=Formula(
+                "((p - 1) * (F + I) + (v - 1) * p / 2 * (F + I - W)) / v",
+                where="p % 2 == 0 and m % p == 0 and c == 0 and W <= min(F, I)",
+            ),
+            peak_activations=Formula("p * (v + 1) / (2 * v)", where="p % 2 == 0 and m % p == 0"),
+            messages=Formula("p * v - 1"),
+            source="PipeOffload (arXiv 2503.01328), Table 1",
+        ),
+        Entry(
             name="zbv",
             title="ZB-V: backward split, two stages a rank in a V, no bubble within a rank's span",
             build=zbv,
@@ -189,26 +304,120 @@ CATALOG: dict[str, Entry] = {
             messages=Formula("2 * (p - 1)"),
             source="Qi et al. 2024 (arXiv 2401.10241), §6",
         ),
+        Entry(
+            name="v-half",
+            title="V-Half: backward split, two stages a rank in a V, half the memory of 1F1B; fixed pattern",
+            build=v_half,
+            placement="v",
+            stages_per_rank=(2, 2),
+            splits_backward=True,
+            bubble=Formula(
+                "(3 * p - (4 if p % 2 else 7)) * F / 2", where="F == I == W and c == 0 and p >= 3 and m >= 2 * p"
+            ),
+            peak_activations=Formula("min((p + 2) // 2, m)"),
+            messages=Formula("2 * (p - 1)"),
+            source="Qi et al. 2024 (arXiv 2405.15362), §3; order of warm-up and cool-down as in the authors' code",
+        ),
+        Entry(
+            name="v-min",
+            title="V-Min: backward split, two stages a rank in a V, a third of the memory of 1F1B; fixed pattern",
+            build=v_min,
+            placement="v",
+            stages_per_rank=(2, 2),
+            splits_backward=True,
+            bubble=Formula(
+                "(4 * p - (5 if p % 3 else 7)) * F / 2", where="F == I == W and c == 0 and p >= 2 and m > p"
+            ),
+            peak_activations=Formula("min((p + 4) // 3, m)"),
+            messages=Formula("2 * (p - 1)"),
+            source="Qi et al. 2024 (arXiv 2405.15362), §3; order of warm-up and cool-down as in the authors' code",
+        ),
+        Entry(
+            name="1f1b-v",
+            title="1F1B-V: two stages a rank in a V, two thirds of the memory of 1F1B; fixed pattern",
+            build=one_f_one_b_v,
+            placement="v",
+            stages_per_rank=(2, 2),
+            splits_backward=False,
+            bubble=Formula(
+                "(5 * p - (5 if p % 3 == 1 else 7)) * F / 2",
+                where="F == I == W and c == 0 and p % 3 and p >= 4 and m >= p",
+            ),
+            peak_activations=Formula("min((2 * p + 3) // 3, m)"),
+            messages=Formula("2 * (p - 1)"),
+            source="Qi et al. 2024 (arXiv 2405.15362); start cells and warm-up as in the authors' code",
+        ),
+        Entry(
+            name="dualpipev",
+            title="DualPipeV: two stages a rank in a V, a forward fused with a backward of the other stage",
+            build=dual_pipe_v,
+            placement="v",
+            stages_per_rank=(2, 2),
+            splits_backward=True,
+            bubble=Formula(
+                "(p - 1) * (2 * F + I - W) / 2 + (2 * (p - 1) * m / p + 2 * (p - 2)) * c",
+                where="W <= I <= F and (c == 0 or (p >= 2 and m % p == 0 and 4 * (p - 1) * c <= I))",
+            ),
+            peak_activations=Formula("p + 1 / 2"),
+            messages=Formula("2 * (p - 1)"),
+            source="github.com/deepseek-ai/DualPipe (arXiv 2412.19437, §3.2.1), cut in half; a pair is F, then B",
+            constraint="at least 2 * p microbatches, one for each stage",
+            least_microbatches=Formula("2 * p"),
+        ),
     )
 }
 
 
+PLUGINS = "ppsim.schedules"
+"""The entry-point group in which other packages register an `Entry`, or a function that returns one."""
+
+
+def every_schedule() -> dict[str, Entry]:
+    """Return the catalogue and, behind it, the schedules that installed packages register.
+
+    Raises `ConfigError` for an entry point that cannot be loaded or takes a name of the catalogue.
+    """
+    found = dict(CATALOG)
+    for point in entry_points(group=PLUGINS):
+        try:
+            loaded = point.load()
+            entry = loaded if isinstance(loaded, Entry) else loaded()
+        except Exception as error:
+            raise ConfigError(f"cannot load schedule '{point.name}' from {point.value}: {error}") from error
+        if not isinstance(entry, Entry):
+            raise ConfigError(f"schedule '{point.name}' from {point.value} is no ppsim.schedule.catalog.Entry")
+        if entry.name in found:
+            raise ConfigError(f"schedule '{entry.name}' from {point.value} takes a name that is taken already")
+        found[entry.name] = entry
+    return found
+
+
 def find(name: str) -> Entry:
-    """Return the catalogue entry of that name; raises `ConfigError` with the close matches."""
+    """Return the schedule of that name; raises `ConfigError` with the close matches."""
     if name in CATALOG:
         return CATALOG[name]
-    close = difflib.get_close_matches(name.lower(), CATALOG, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(CATALOG)}"
+    everything = every_schedule()
+    if name in everything:
+        return everything[name]
+    close = difflib.get_close_matches(name.lower(), everything, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(everything)}"
     raise ConfigError(f"unknown schedule '{name}': {hint}")
 
 
 def build(
-    name: str, *, pp: int, microbatches: int, vpp: int | None = None, group_size: int | None = None
+    name: str,
+    *,
+    pp: int,
+    microbatches: int,
+    vpp: int | None = None,
+    group_size: int | None = None,
+    costs: Costs | None = None,
 ) -> Schedule:
     """Return the table of a catalogue schedule for `pp` ranks and `microbatches` microbatches.
 
     `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
-    interleaved-1f1b only. Raises `ConfigError` naming the value that the schedule forbids and the nearest that
+    interleaved-1f1b only. `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W
+    take one unit each. Raises `ConfigError` naming the value that the schedule forbids and the nearest that
     it allows.
 
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -228,4 +437,11 @@ def build(
         return interleaved_one_f_one_b(num_ranks=pp, vpp=vpp, num_microbatches=microbatches, group_size=group_size)
     if group_size is not None:
         raise ConfigError(f"group size is for interleaved-1f1b; {name} has none")
+    if costs is not None and not entry.fits_costs:
+        raise ConfigError(f"{name} is the same at any costs; costs are for one that is fitted to them")
+    if entry.fits_costs:
+        arrays = None if costs is None else costs.resolved(num_stages=pp * vpp, num_ranks=pp)
+        return entry.build(num_ranks=pp, num_microbatches=microbatches, costs=arrays)
+    if entry.stages_per_rank[1] is None:
+        return entry.build(num_ranks=pp, vpp=vpp, num_microbatches=microbatches)
     return entry.build(num_ranks=pp, num_microbatches=microbatches)

@@ -5,14 +5,21 @@ from typing import Any
 
 import ppsim
 from ppsim.runtime.config import GPTShape, TrainConfig
+from ppsim.schedule.catalog import CATALOG
 from ppsim.schedule.grammar import format_table
 
-BUILDERS = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zbv")
+BUILDERS = tuple(CATALOG)
+
+
+def sizes_of(name: str, p: int) -> list[int]:
+    """The numbers of microbatches p, 2p and 3p, as far as the schedule takes them."""
+    entry = CATALOG[name]
+    vpp = entry.stages_per_rank[0]
+    return [m for m in (p, 2 * p, 3 * p) if entry.why_not(pp=p, vpp=vpp, microbatches=m) is None]
 
 
 def table_of(name: str, *, p: int, m: int) -> ppsim.Schedule:
-    vpp = 2 if name in ("interleaved-1f1b", "zbv") else None
-    return ppsim.build(name, pp=p, vpp=vpp, microbatches=m)
+    return ppsim.build(name, pp=p, microbatches=m)
 
 
 def config_of(table: ppsim.Schedule, folder: Path, **fields: Any) -> TrainConfig:

@@ -8,13 +8,13 @@ pytest.importorskip("torch")
 
 from ppsim.runtime.launch import launch_all
 from ppsim.runtime.result import TOLERANCE, measured_of
-from tests.runtime.cases import BUILDERS, config_of, table_of
+from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
 
 CASES = [
     (name, p, m, dtype)
     for p in (2, 4)
     for name in BUILDERS
-    for m in (p, 2 * p, 3 * p)
+    for m in sizes_of(name, p)
     for dtype in ("float32", "float64")
 ]
 

@@ -93,6 +93,30 @@ def test_interleaved_1f1b_is_the_order_torch_generates(p: int, groups: int) -> N
 
 
 @pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("name", ["looped-bfs", "interleaved-zb"])
+def test_looped_schedules_are_the_order_torch_generates(name: str, p: int) -> None:
+    own = {"looped-bfs": schedules.ScheduleLoopedBFS, "interleaved-zb": schedules.ScheduleInterleavedZeroBubble}
+    for v in (2, 3, 4):
+        for m in (1, p - 1, p, 2 * p, 2 * p + 2, 3 * p):
+            try:
+                expected = compute(torchs_own(own[name], p=p, v=v, m=m))
+            except ValueError:  # torch's interleaved zero-bubble takes equal groups only
+                assert name == "interleaved-zb"
+                assert m % (m // p) != 0
+                continue
+            ours = ppsim.build(name, pp=p, vpp=v, microbatches=m)
+            assert [[format_cell(cell) for cell in row] for row in ours.rows()] == expected
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+def test_dualpipev_is_the_order_torch_generates_with_the_same_pairs(p: int) -> None:
+    for m in (2 * p, 2 * p + 1, 3 * p, 5 * p):
+        ours = ppsim.build("dualpipev", pp=p, microbatches=m)
+        mine = [[format_cell(cell) for cell in row] for row in ours.rows()]
+        assert mine == compute(torchs_own(schedules.ScheduleDualPipeV, p=p, v=2, m=m))
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
 def test_zbv_forwards_in_the_order_torch_generates(p: int) -> None:
     """The V of forwards and input gradients is fixed by the method; where W goes is torch's own choice."""
     for m in (2 * p, 3 * p, 4 * p):

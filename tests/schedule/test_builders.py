@@ -1,5 +1,6 @@
 """What each builder lays out, against the papers' words and against stored tables."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim import Op, build, check, read_schedule
+from ppsim.compiling import run_kernel
 from ppsim.errors import ConfigError
-from ppsim.schedule import interleaved
+from ppsim.schedule import cell_grid, interleaved
 from ppsim.schedule.catalog import CATALOG
 from ppsim.schedule.interleaved import legal_group_sizes
 from tests.strategies import tables
@@ -69,6 +71,15 @@ def test_group_size_m_is_breadth_first():
     assert [str(a) for a in row if a.op is Op.F] == ["0F0", "0F1", "0F2", "0F3", "2F0", "2F1", "2F2", "2F3"]
 
 
+@pytest.mark.parametrize("name", ["v-half", "v-min", "1f1b-v"])
+def test_plain_and_compiled_kernels_fill_the_same_cells(name, monkeypatch):
+    tables = {}
+    for engine in ("plain", "compiled"):
+        monkeypatch.setattr(cell_grid, "run_kernel", partial(run_kernel, engine=engine))
+        tables[engine] = [build(name, pp=p, microbatches=m) for p in range(1, 10) for m in (1, 4, 20)]
+    assert tables["plain"] == tables["compiled"]
+
+
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_stored_tables_are_what_the_builders_build(path):
     name, pp, vpp, m = path.stem.rsplit("_", 3)
@@ -87,6 +98,7 @@ def test_every_schedule_has_a_stored_table():
         ({"name": "1f1b", "pp": 2, "vpp": 2, "microbatches": 4}, r"needs exactly 1 stage a rank: got vpp=2 \(nearest: 1\)"),
         ({"name": "zbv", "pp": 2, "vpp": 3, "microbatches": 4}, r"needs exactly 2 stages a rank: got vpp=3 \(nearest: 2\)"),
         ({"name": "interleaved-1f1b", "pp": 2, "vpp": 1, "microbatches": 4}, r"at least 2 stages a rank: got vpp=1"),
+        ({"name": "dualpipev", "pp": 4, "microbatches": 7}, r"needs at least 2 \* p microbatches: got 7 with pp=4 \(nearest: 8\)"),
         ({"name": "zb-h3", "pp": 2, "microbatches": 4}, "unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"),
         ({"name": "zbv", "pp": 2, "microbatches": 4, "group_size": 2}, "group size is for interleaved-1f1b; zbv has none"),
     ],

@@ -13,7 +13,8 @@ def shapes(name, p):
     least, most = CATALOG[name].stages_per_rank
     for v in range(least, (most or 4) + 1):
         for m in (1, p // 2, p, p + 1, 2 * p - 1, 2 * p, 3 * p, 64):
-            yield v, m
+            if CATALOG[name].why_not(pp=p, vpp=v, microbatches=m) is None:
+                yield v, m
 
 
 def timeline_of(name, p, v, m, F, I, W, c):
@@ -24,7 +25,7 @@ def timeline_of(name, p, v, m, F, I, W, c):
 
 
 @pytest.mark.parametrize("p", RANKS)
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", [name for name, entry in CATALOG.items() if not entry.fits_costs])
 @pytest.mark.parametrize("relative_transfer", [0.0, 0.02, 0.2])
 def test_bubble_by_step_and_by_span(name, p, relative_transfer):
     entry, num_compared = CATALOG[name], 0
@@ -38,7 +39,9 @@ def test_bubble_by_step_and_by_span(name, p, relative_transfer):
                 expected = m * (F + I + W) + form(**symbols)
                 assert getattr(timeline, attribute) == pytest.approx(expected, rel=1e-9), (name, symbols)
                 num_compared += 1
-    assert num_compared > 0 or (name == "zbv" and relative_transfer > 0)
+    # These forms are for equal costs (the V patterns from p = 3 or 4 on) or, with transfers, for small ones.
+    few = {"zbv", "v-half", "v-min", "1f1b-v", "dualpipev", "gis", "gis-h"}
+    assert num_compared > 0 or (name in few and (relative_transfer > 0 or p == 2))
 
 
 @pytest.mark.parametrize(
@@ -46,13 +49,16 @@ def test_bubble_by_step_and_by_span(name, p, relative_transfer):
     [
         ("gpipe", lambda p, m, v, F, I, W: (m + p - 1) * (F + I + W)),
         ("1f1b", lambda p, m, v, F, I, W: (m + p - 1) * (F + I + W)),
+        ("eager-1f1b", lambda p, m, v, F, I, W: (m + p - 1) * (F + I + W)),
+        ("looped-bfs", lambda p, m, v, F, I, W: (m + (p - 1) / v) * (F + I + W)),
+        ("interleaved-zb", lambda p, m, v, F, I, W: m * (F + I + W) + (p - 1) * (F + I - W) / v),
         ("interleaved-1f1b", lambda p, m, v, F, I, W: (m + (p - 1) / v) * (F + I + W)),
         ("zb-h1", lambda p, m, v, F, I, W: m * (F + I + W) + (p - 1) * (F + I - W)),
     ],
 )
 @pytest.mark.parametrize("p", RANKS)
 def test_step_time_by_the_papers_formula_written_out_again(name, closed_form, p):
-    v = 2 if name == "interleaved-1f1b" else 1
+    v = CATALOG[name].stages_per_rank[0]
     for m in (p, 2 * p, 4 * p):
         for F, I, W in COSTS:
             expected = closed_form(p, m, v, F, I, W)
@@ -82,12 +88,57 @@ def test_peak_activations(name, p):
 def test_messages_per_microbatch_and_direction(name):
     for p in RANKS:
         v = CATALOG[name].stages_per_rank[0]
-        graph = timeline_of(name, p, v, p, 1.0, 1.0, 1.0, 0.0).graph
-        assert graph.num_transfers == 2 * p * CATALOG[name].messages(p=p, v=v)
+        graph = timeline_of(name, p, v, 2 * p, 1.0, 1.0, 1.0, 0.0).graph
+        assert graph.num_transfers == 2 * 2 * p * CATALOG[name].messages(p=p, v=v)
 
 
 def test_1f1b_pays_for_latency_with_every_round_and_gpipe_does_not():
     # SCHEDULES: with c > 0 GPipe beats 1F1B on time, since p microbatches in flight do not cover the round trip.
     p, m, c = 8, 32, 0.1
-    step = {name: timeline_of(name, p, 1, m, 1, 1, 1, c).step_time_s for name in ("gpipe", "1f1b")}
+    step = {name: timeline_of(name, p, 1, m, 1, 1, 1, c).step_time_s for name in ("gpipe", "1f1b", "eager-1f1b")}
+    assert step["eager-1f1b"] == pytest.approx(step["gpipe"])
     assert step["1f1b"] - step["gpipe"] == pytest.approx((2 * (p - 1) * m / p + 2 * (p - 2) - 2 * (p - 1)) * c)
+
+
+@pytest.mark.parametrize("name", ["v-half", "v-min", "1f1b-v"])
+def test_peaks_and_bubbles_of_the_v_patterns_for_every_number_of_ranks(name):
+    # Which cells collide depends on p mod 2 and p mod 3; the ranks above are powers of two.
+    entry, num_compared = CATALOG[name], 0
+    for p in range(1, 20):
+        for m in (1, 2, 3, p, p + 1, 2 * p, 4 * p):
+            symbols = {"p": p, "v": 2, "m": m, "F": 2.0, "I": 2.0, "W": 2.0, "c": 0.0}
+            timeline = timeline_of(name, p, 2, m, 2.0, 2.0, 2.0, 0.0)
+            assert timeline.memory.peak_activation_bytes.max() == entry.peak_activations(p=p, m=m), (p, m)
+            if entry.bubble.holds(**symbols):
+                assert timeline.step_time_s - 6 * m == pytest.approx(entry.bubble(**symbols)), (p, m)
+                num_compared += 1
+    assert num_compared > 30
+
+
+@pytest.mark.parametrize("p", [4, 8, 9])
+@pytest.mark.parametrize(
+    ("F", "I", "W"), [*COSTS, (1.0, 2.0, 1.0), (4.0, 1.0, 1.0), (1.0, 3.0, 0.5), (2.0, 2.0, 0.5)]
+)
+def test_a_further_microbatch_costs_the_fixed_patterns_more_than_its_work(p, F, I, W):
+    """A repeat of 6 cells is as long as its longest chain of passes; for V-Min that is six times the longest pass."""
+    B, work = I + W, F + I + W
+    slopes = {
+        "v-min": 3 * max(F, I, W),
+        "v-half": work + max(0, I - F - W / 2, F - I - W / 2),
+        "1f1b-v": max(F + B, 3 * F) if p % 3 else max(F + B, 2 * F + B / 2),
+    }
+    for name, slope in slopes.items():
+        steps = [timeline_of(name, p, 2, m, F, I, W, 0.0).step_time_s for m in (3 * p, 4 * p, 5 * p)]
+        assert steps[1] - steps[0] == pytest.approx(p * slope)
+        assert steps[2] - steps[1] == pytest.approx(p * slope)
+
+
+@pytest.mark.parametrize("p", RANKS)
+def test_dualpipev_idles_as_its_authors_say_where_f_equals_i(p):
+    for F, I, W in ((1.0, 1.0, 1.0), (2.0, 2.0, 1.0), (10.0, 10.0, 9.0)):
+        pair, B = F + I + W, I + W
+        bubble = (p - 1) * (pair + B - 3 * W) / 2  # README of DualPipe; B its full backward
+        for m in (2 * p, 2 * p + 1, 5 * p):
+            timeline = timeline_of("dualpipev", p, 2, m, F, I, W, 0.0)
+            assert timeline.step_time_s - m * pair == pytest.approx(bubble)
+            assert timeline.memory.peak_activation_bytes.max() == p + 1 / 2

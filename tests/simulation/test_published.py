@@ -7,6 +7,7 @@ from tests.published import read
 
 PAPER = read("zb_paper.csv")
 PRIMUS = read("primus_grid.csv")
+PATTERNS = read("v_patterns.csv")
 
 
 def paper_timeline(row, name, vpp=1):
@@ -55,3 +56,50 @@ def test_primus_simulator_step_time_and_peak(algorithm):
         assert timeline.step_time_s == pytest.approx(float(row["step_time"]), rel=1e-9), row
         assert timeline.bubble_ratio == pytest.approx(float(row["bubble_rate"]), abs=1e-6), row
         assert timeline.memory.peak_activation_bytes.max() == pytest.approx(float(row["max_memory_fraction"])), row
+
+
+def pattern_timeline(row):
+    # Costs are per rank; a rank of two chunks holds half of each.
+    keys = {"forward_s": "forward", "backward_input_s": "backward_input", "backward_weight_s": "backward_weight"}
+    costs = StageCosts(
+        **{ours: float(row[theirs]) / 2 for ours, theirs in keys.items()},
+        transfer_s=float(row["transfer"]),
+        activation_bytes=1 / 2,
+    )
+    return simulate(build(row["algorithm"], pp=int(row["pp"]), microbatches=int(row["microbatches"])), costs)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "num_rows"), [("v-half", 96), ("v-min", 96), ("1f1b-v", 96), ("dualpipev", 72)]
+)
+def test_step_time_span_and_peak_are_those_of_the_authors_own_tables(algorithm, num_rows):
+    rows = [row for row in PATTERNS if row["algorithm"] == algorithm]
+    assert len(rows) == num_rows
+    for row in rows:
+        timeline = pattern_timeline(row)
+        assert timeline.step_time_s == pytest.approx(float(row["step_time"]), rel=1e-9), row
+        assert timeline.span_s == pytest.approx(float(row["span"]), rel=1e-9), row
+        assert timeline.memory.peak_activation_bytes.max() == pytest.approx(float(row["peak"])), row
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "costs", "percent", "peak"),
+    [
+        ("v-half", "1000/1000/1000/0", 8.1, 5),
+        ("v-half", "29718/29444/19927/527", 11.3, 5),
+        ("v-half", "28814/28760/19352/1610", 12.9, 5),
+        ("v-min", "1000/1000/1000/0", 12.3, 4),
+        ("v-min", "29718/29444/19927/527", 24.3, 4),
+        ("v-min", "28814/28760/19352/1610", 28.7, 4),
+        ("1f1b-v", "1000/1000/1000/0", 14.7, 6),
+        ("1f1b-v", "29718/29444/19927/527", 22.4, 6),
+        ("1f1b-v", "28814/28760/19352/1610", 25.5, 6),
+    ],
+)
+def test_bubbles_of_the_fixed_patterns_on_the_papers_profiles(algorithm, costs, percent, peak):
+    # p = 8, m = 32: equal costs and two profiles of the zero-bubble paper (Table 9; the V script's).
+    keys = ("forward", "backward_input", "backward_weight", "transfer")
+    row = {"algorithm": algorithm, "pp": 8, "microbatches": 32, **dict(zip(keys, costs.split("/"), strict=True))}
+    timeline = pattern_timeline(row)
+    assert round(100 * timeline.bubble_ratio, 1) == round(100 * timeline.span_bubble_ratio, 1) == percent
+    assert timeline.memory.peak_activation_bytes.max() == peak

@@ -1,0 +1,327 @@
+"""A schedule as a grid of cells, one row a rank and one column a unit of time, and what fills its gaps.
+
+Steps of Qi et al. 2024 (arXiv 2405.15362), Appendix A, for two chunks a rank in a V: repeat a pattern, place the
+weight gradients, squeeze, and move the passes of warm-up and cool-down ahead. A cell holds the kind of pass; the
+microbatches of each kind follow in order, so that they need not be written down.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.compiling import run_kernel
+from ppsim.schedule.placement import v_shape
+from ppsim.schedule.table import NONE, Op, Schedule
+
+Ints: TypeAlias = NDArray[np.int64]
+Grid: TypeAlias = NDArray[np.int64]
+
+_FREE = -1
+# Kinds, as numbers in the kernels: 0 F down, 1 F up, 2 I of the way up, 3 I of the way down (the order in which a
+# microbatch runs them), 4 W of the way up, 5 W of the way down.
+_NUM_KINDS = 6
+_REPEAT = 6
+
+
+def repeated(starts: Ints, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
+    """Return the pattern laid out for every microbatch, 6 cells apart.
+
+    `starts` holds the first cell of each of the first four kinds on each rank. A backward of two cells is the
+    cell of its I and that of its W.
+    """
+    num_ranks = starts.shape[1]
+    width = int(starts.max()) + _REPEAT * (num_microbatches - 1) + backward_cells
+    grid = np.full((num_ranks, width), _FREE, dtype=np.int64)
+    rank, later = np.arange(num_ranks)[:, None], _REPEAT * np.arange(num_microbatches)
+    for kind in range(4):
+        at = starts[kind][:, None] + later
+        grid[rank, at] = kind
+        if kind >= 2 and backward_cells == 2:
+            grid[rank, at + 1] = kind + 2
+    return grid
+
+
+def without_weights(grid: Grid) -> Grid:
+    """Return the grid with the cells of W free."""
+    return np.where(grid >= 4, _FREE, grid)
+
+
+def with_weights(grid: Grid) -> Grid:
+    """Return the grid with each W in the first free cell after its I, those of the way up first."""
+    room = np.full((len(grid), int((grid >= 2).sum(axis=1).max())), _FREE, dtype=np.int64)
+    filled = np.concatenate([grid, room], axis=1)
+    _run(_place_weights, filled, inputs=filled.shape)
+    return _trimmed(filled)
+
+
+def squeezed(grid: Grid, num_microbatches: int) -> Grid:
+    """Return the grid with every pass as early as the order on its rank and its inputs allow."""
+    early = np.full_like(grid, _FREE)
+    finish = np.zeros(_NUM_KINDS * len(grid) * num_microbatches, dtype=np.int64)
+    counts = [np.zeros(_NUM_KINDS * len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)]
+    _run(_squeeze, early, inputs=(grid.ravel(), *grid.shape, num_microbatches), others=[finish, *counts])
+    return _trimmed(early)
+
+
+def moved_ahead(grid: Grid, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
+    """Return the grid with passes moved to earlier free cells, in order, as far as the peak does not grow.
+
+    With one cell a backward the steady state stays: from the first I that ends on rank 0 to the last F.
+    """
+    moved = grid.copy()
+    num_ranks = len(grid)
+    memory = np.cumsum(((grid == 0) | (grid == 1)).astype(np.int64) - (grid >= 4), axis=1)
+    finish = np.zeros(4 * num_ranks * num_microbatches, dtype=np.int64)
+    inputs_at = np.zeros(2 * num_ranks * num_microbatches, dtype=np.int64)
+    count = np.zeros(_NUM_KINDS * num_ranks, dtype=np.int64)
+    _run(
+        _move_ahead, moved, inputs=(*grid.shape, num_microbatches, backward_cells, int(memory.max())),
+        others=[memory.ravel(), finish, inputs_at, count],
+    )  # fmt: skip
+    return _trimmed(moved)
+
+
+def drained(grid: Grid, num_microbatches: int) -> Grid:
+    """Return a grid without W whose passes after the last F have moved ahead as far as the peak does not grow.
+
+    The peak is that of the weight gradients in the first free cells.
+    """
+    moved = grid.copy()
+    memory = np.zeros(grid.size, dtype=np.int64)
+    waiting = np.zeros(grid.size, dtype=np.int64)
+    finish = np.zeros(4 * len(grid) * num_microbatches, dtype=np.int64)
+    count = np.zeros(4 * len(grid), dtype=np.int64)
+    _run(_drain, moved, inputs=(*grid.shape, num_microbatches), others=[memory, waiting, finish, count])
+    return _trimmed(moved)
+
+
+def table_of(name: str, grid: Grid, *, backward: Op) -> Schedule:
+    """Return the grid as a table; with full backwards (`Op.B`) the cells of W are part of them."""
+    num_ranks = len(grid)
+    microbatch = np.zeros_like(grid)
+    for one in range(_NUM_KINDS):
+        here = grid == one
+        microbatch[here] = (np.cumsum(here, axis=1) - 1)[here]
+    rank, cell = np.nonzero((grid >= 0) & ((grid < 4) | (backward is Op.I)))
+    kind = grid[rank, cell]
+    is_down = (kind == 0) | (kind == 3) | (kind == 5)
+    return Schedule(
+        op=np.array([Op.F, Op.F, backward, backward, Op.W, Op.W], dtype=np.int8)[kind],
+        stage=np.where(is_down, rank, 2 * num_ranks - 1 - rank).astype(np.int32),
+        microbatch=microbatch[rank, cell].astype(np.int32),
+        fused=np.full(len(kind), NONE, dtype=np.int32),
+        rank_offsets=np.concatenate(([0], np.cumsum(np.bincount(rank, minlength=num_ranks)))).astype(np.int64),
+        stage_to_rank=np.array(v_shape(num_ranks, 2 * num_ranks), dtype=np.int32),
+        num_microbatches=int(microbatch.max()) + 1,
+        name=name,
+    )
+
+
+def _trimmed(grid: Grid) -> Grid:
+    width = int(np.flatnonzero((grid != _FREE).any(axis=0))[-1]) + 1
+    return np.ascontiguousarray(grid[:, :width])
+
+
+def _run(kernel: Any, grid: Grid, *, inputs: Any, others: Any = ()) -> None:
+    """Run a kernel that fills `grid` in place, cell by cell."""
+    cells = grid.reshape(-1)  # a view: every grid here is contiguous
+    run_kernel(kernel, inputs=inputs, outputs=[cells, *others], size=grid.size)
+
+
+def _place_weights(num_ranks: int, width: int, cells: Any) -> None:
+    for rank in range(num_ranks):
+        up = down = 0  # weight gradients that wait
+        for at in range(rank * width, (rank + 1) * width):
+            if cells[at] == 2:
+                up += 1
+            elif cells[at] == 3:
+                down += 1
+            elif cells[at] == -1 and up > 0:
+                cells[at] = 4
+                up -= 1
+            elif cells[at] == -1 and down > 0:
+                cells[at] = 5
+                down -= 1
+
+
+def _squeeze(
+    grid: Any, num_ranks: int, width: int, num_microbatches: int, cells: Any, finish: Any, count: Any, last: Any
+) -> None:
+    # `finish` and `last` hold cells plus one, so that 0 is "nothing".
+    for cell in range(width):
+        for rank in range(num_ranks):
+            kind = grid[rank * width + cell]
+            if kind == -1:
+                continue
+            slot = kind * num_ranks + rank
+            microbatch = count[slot]
+            count[slot] += 1
+            earliest = last[rank]
+            if kind < 4:
+                source = rank - 1 if kind % 2 == 0 else rank + 1
+                if 0 <= source < num_ranks:
+                    earliest = max(earliest, finish[(kind * num_ranks + source) * num_microbatches + microbatch])
+            finish[slot * num_microbatches + microbatch] = earliest + 1
+            last[rank] = earliest + 1
+            cells[rank * width + earliest] = kind
+
+
+def _move_ahead(
+    num_ranks: int, width: int, num_microbatches: int, backward_cells: int, peak: int,
+    cells: Any, memory: Any, finish: Any, inputs_at: Any, count: Any,
+) -> None:  # fmt: skip
+    # `finish` (each pass) and `inputs_at` (the backwards of a rank, ascending) hold the cell after the last.
+    keeps_steady_state = backward_cells == 1
+    phase = 0  # warm-up, steady state, cool-down
+    for cell in range(width):
+        for rank in range(num_ranks):
+            row = rank * width
+            kind = cells[row + cell]
+            if kind == -1 or (kind >= 4 and backward_cells == 2):
+                continue  # the W of a full backward moves with its I
+            length = backward_cells if kind == 2 or kind == 3 else 1
+            slot = min(kind, 4) * num_ranks + rank
+            microbatch = count[slot]
+            count[slot] += 1
+
+            if kind == 3 and rank == 0 and phase == 0:
+                phase = 1
+            stays = keeps_steady_state and phase == 1
+            if phase == 1 and kind == 0 and microbatch == num_microbatches - 1:
+                phase = 2
+
+            # The first cell that the inputs allow.
+            if kind >= 4:
+                earliest = inputs_at[2 * rank * num_microbatches + microbatch]
+            else:
+                earliest = 0
+                if microbatch > 0:
+                    earliest = finish[slot * num_microbatches + microbatch - 1]
+                if kind > 0:
+                    earliest = max(earliest, finish[(slot - num_ranks) * num_microbatches + microbatch])
+                source = rank - 1 if kind % 2 == 0 else rank + 1
+                if 0 <= source < num_ranks:
+                    earliest = max(earliest, finish[(kind * num_ranks + source) * num_microbatches + microbatch])
+
+            # The first free one of these from which on there is memory.
+            place = earliest
+            if stays:
+                place = cell
+            elif kind < 2:
+                place = cell
+                while place > earliest and memory[row + place - 1] < peak:
+                    place -= 1
+            while place < cell and (cells[row + place] != -1 or cells[row + place + length - 1] != -1):
+                place += 1
+
+            if place < cell:
+                for offset in range(length):
+                    cells[row + place + offset] = cells[row + cell + offset]
+                    cells[row + cell + offset] = -1
+                for at in range(place + length - 1, cell + length - 1):
+                    if kind < 2:
+                        memory[row + at] += 1
+                    elif kind >= 4 or length == 2:
+                        memory[row + at] -= 1
+            if kind < 4:
+                finish[slot * num_microbatches + microbatch] = place + length
+            if kind == 2 or kind == 3:
+                first = 2 * rank * num_microbatches
+                at = first + count[2 * num_ranks + rank] + count[3 * num_ranks + rank] - 1
+                while at > first and inputs_at[at - 1] > place + length:
+                    inputs_at[at] = inputs_at[at - 1]
+                    at -= 1
+                inputs_at[at] = place + length
+
+
+def _drain(
+    num_ranks: int,
+    width: int,
+    num_microbatches: int,
+    cells: Any,
+    memory: Any,
+    waiting: Any,
+    finish: Any,
+    count: Any,
+) -> None:
+    # Activations and waiting weight gradients after each cell; a free cell takes a weight gradient.
+    peak = 0
+    for rank in range(num_ranks):
+        active = late = 0
+        for at in range(rank * width, (rank + 1) * width):
+            if cells[at] == 0 or cells[at] == 1:
+                active += 1
+            elif cells[at] != -1:
+                late += 1
+            elif late > 0:
+                active -= 1
+                late -= 1
+            memory[at] = active
+            waiting[at] = late
+            peak = max(peak, active)
+
+    phase = 0  # warm-up, steady state, cool-down
+    for cell in range(width):
+        for rank in range(num_ranks):
+            row = rank * width
+            kind = cells[row + cell]
+            if kind == -1:
+                continue
+            slot = kind * num_ranks + rank
+            microbatch = count[slot]
+            count[slot] += 1
+            if kind == 3 and rank == 0 and phase == 0:
+                phase = 1
+            may_move = phase == 2
+            if phase == 1 and kind == 0 and microbatch == num_microbatches - 1:
+                phase = 2
+
+            earliest = 0
+            if microbatch > 0:
+                earliest = finish[slot * num_microbatches + microbatch - 1]
+            if kind > 0:
+                earliest = max(earliest, finish[(slot - num_ranks) * num_microbatches + microbatch])
+            source = rank - 1 if kind % 2 == 0 else rank + 1
+            if 0 <= source < num_ranks:
+                earliest = max(earliest, finish[(kind * num_ranks + source) * num_microbatches + microbatch])
+
+            place = earliest if may_move else cell
+            while place < cell:
+                if cells[row + place] == -1:
+                    # Would the peak grow? Follow the rank from there until all is as before.
+                    active = memory[row + place - 1] if place > 0 else 0
+                    late = waiting[row + place - 1] if place > 0 else 0
+                    highest = active
+                    for at in range(row + place, row + width):
+                        runs = kind if at == row + place else (-1 if at == row + cell else cells[at])
+                        if runs == 0 or runs == 1:
+                            active += 1
+                        elif runs != -1:
+                            late += 1
+                        elif late > 0:
+                            active -= 1
+                            late -= 1
+                        highest = max(highest, active)
+                        if highest > peak or (at > row + cell and active == memory[at] and late == waiting[at]):
+                            break
+                    if highest <= peak:
+                        break
+                place += 1
+
+            if place < cell:
+                cells[row + place] = kind
+                cells[row + cell] = -1
+                active = memory[row + place - 1] if place > 0 else 0
+                late = waiting[row + place - 1] if place > 0 else 0
+                for at in range(row + place, row + width):
+                    if cells[at] == 0 or cells[at] == 1:
+                        active += 1
+                    elif cells[at] != -1:
+                        late += 1
+                    elif late > 0:
+                        active -= 1
+                        late -= 1
+                    memory[at] = active
+                    waiting[at] = late
+            finish[slot * num_microbatches + microbatch] = place + 1

@@ -1,0 +1,25 @@
+"""Looped BFS: v stages a rank, looped, breadth first: every microbatch through one chunk before the next chunk.
+
+Lamy-Poirier, MLSys 2023. The backwards run in the reverse of the forwards' order, as in torch.
+"""
+
+from ppsim.schedule.placement import loop
+from ppsim.schedule.table import Action, Schedule, backward, forward
+
+
+def looped_bfs(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
+    """Return the looped BFS table: `vpp` stages a rank, stage s on rank s mod p.
+
+    Any number of microbatches is legal; every rank holds all of them at its peak. A chunk's gradients are
+    complete after one run of m backwards, so that their reduction overlaps with the chunks still to come.
+    """
+    rows = []
+    for rank in range(num_ranks):
+        stages = range(rank, num_ranks * vpp, num_ranks)
+        row: list[Action] = []
+        for stage in stages:
+            row += [forward(stage, microbatch) for microbatch in range(num_microbatches)]
+        for stage in reversed(stages):
+            row += [backward(stage, microbatch) for microbatch in reversed(range(num_microbatches))]
+        rows.append(row)
+    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="looped-bfs")
