@@ -7,6 +7,7 @@ import csv
 from pathlib import Path
 
 import ppsim
+from ppsim.schedule.zero_bubble_auto import zb_auto, zb_heuristic
 
 FOLDER = Path(__file__).parent / "published"
 PRIMUS_NAMES = {"1f1b": "1f1b", "1f1b-interleaved": "interleaved-1f1b", "zero-bubble": "zb-h1"}
@@ -45,6 +46,33 @@ def paper() -> None:
         )
 
 
+def capped() -> None:
+    print("\nZB-1p and ZB-2p, by span: published / the published heuristic as written here / ppsim's zb_auto:\n")
+    print("| model | p | m | ZB-1p | ZB-2p |")
+    print("|---|--:|--:|--:|--:|")
+    costs_of = {(row["model"], row["microbatches"]): row for row in read("zb_paper.csv")}
+    for row in read("zb_paper_auto.csv"):
+        profile = costs_of[row["model"], row["microbatches"]]
+        p, hidden, heads = int(profile["pp"]), int(row["hidden"]), int(row["heads"])
+        seconds = {
+            f"{name}_s": float(profile[f"{name}_ms"]) / 1e3
+            for name in ("forward", "backward_input", "backward_weight", "transfer")
+        }
+        shape = {"num_ranks": p, "num_microbatches": int(row["microbatches"])}
+        activation, kept = 34 * hidden + 5 * heads * 1024, 32 * hidden
+        memory = {"activation": activation, "activation_kept_for_weight": kept}
+        cells = []
+        for caps in (1, 2):
+            cap = caps * p * activation
+            tables = (
+                zb_heuristic(**shape, **seconds, **memory, cap=cap),
+                zb_auto(**shape, **seconds, **memory, cap=cap, criterion="span"),
+            )
+            ours = [ppsim.simulate(table, ppsim.StageCosts(**seconds)).span_bubble_ratio for table in tables]
+            cells.append(f"{row[f'bubble_zb_{caps}p']} / {ours[0]:.4f} / {ours[1]:.4f}")
+        print(f"| {row['model']} | {p} | {row['microbatches']} | {' | '.join(cells)} |")
+
+
 def primus() -> None:
     print("\nPrimus' own simulator, p ≤ 8, its letters and memory convention translated (ignores communication):\n")
     print("| its algorithm | ours | rows | largest relative difference of step time | of peak activations |")
@@ -66,4 +94,5 @@ def primus() -> None:
 
 if __name__ == "__main__":
     paper()
+    capped()
     primus()
