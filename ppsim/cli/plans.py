@@ -118,7 +118,7 @@ def _plan(options: dict[str, Any]) -> "Plan":
         channel=options["channel"],
         receives=options["receives"] or "torch",
         transfer_s=None if options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
-        memory_limit_bytes=_parse_size(options["memory_limit"]),
+        memory_limit_bytes=parse_size(options["memory_limit"]),
         **(read_overheads(options["overheads"]) if options["overheads"] else {}),
     )
 
@@ -135,7 +135,8 @@ def parse_split(text: str) -> Any:
         raise ConfigError(f"--split is '{text}': give auto, even or layers per stage as 2,3,3,2") from None
 
 
-def _parse_size(text: str | None) -> float | None:
+def parse_size(text: str | None) -> float | None:
+    """Return bytes for 80GiB or 80GB; raises `ConfigError` for anything else."""
     import re
 
     from ppsim.errors import ConfigError

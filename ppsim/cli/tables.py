@@ -54,6 +54,7 @@ def schedules(name: str | None, as_json: bool) -> None:
 @click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
 @click.option("--costs", metavar="C.json", help="Costs per stage, for a schedule that is fitted to them. "
               "Default: F, I and W alike, no transfer time.")  # fmt: skip
+@click.option("--memory-limit", metavar="SIZE", help="Memory a rank, as 80GiB, for zb-auto with --costs.")
 @click.option("-o", "--output", metavar="T.csv", help="Where to write the table. Default: standard output.")
 def build(
     name: str,
@@ -62,6 +63,7 @@ def build(
     microbatches: int,
     group_size: int | None,
     costs: str | None,
+    memory_limit: str | None,
     output: str | None,
 ) -> None:
     """Build a schedule table: torch's compute-only CSV, one row a rank.
@@ -71,11 +73,18 @@ def build(
       ppsim build interleaved-1f1b --pp 8 --vpp 2 --microbatches 30 -o T.csv
       ppsim build zb-1p --pp 4 --microbatches 8 --costs C.json -o T.csv
     """
+    from ppsim.cli.plans import parse_size
     from ppsim.costs.files import read_costs
+    from ppsim.errors import ConfigError
     from ppsim.files import write_whole
     from ppsim.schedule.catalog import build as build_table
+    from ppsim.schedule.catalog import find
     from ppsim.schedule.grammar import format_table
 
+    if memory_limit and not (costs and find(name).fits_memory):
+        raise ConfigError(
+            "--memory-limit is for a schedule that fits into it (zb-auto), and needs --costs with bytes"
+        )
     table = build_table(
         name,
         pp=pp,
@@ -83,6 +92,7 @@ def build(
         microbatches=microbatches,
         group_size=group_size,
         costs=read_costs(costs) if costs else None,
+        memory_limit_bytes=parse_size(memory_limit),
     )
     if output is None:
         click.echo(format_table(table), nl=False)

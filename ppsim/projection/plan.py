@@ -142,6 +142,7 @@ def _table(plan: Plan, costs: StageCosts | None = None) -> Schedule:
         microbatches=plan.num_microbatches,
         group_size=plan.group_size,
         costs=costs,
+        memory_limit_bytes=plan.memory_limit_bytes,
     )
 
 
@@ -214,9 +215,11 @@ def project_all(plan: Plan, names: Sequence[str] | None = None) -> Comparison:
             continue
         group_size = plan.group_size if name == "interleaved-1f1b" else None
         one = replace(plan, schedule=name, vpp=vpp, group_size=group_size, profile=profile, memory_limit_bytes=None)
+        if find(name).fits_memory:
+            one = replace(one, memory_limit_bytes=plan.memory_limit_bytes)
         try:
             projection = project(one)
-        except ScheduleError as error:
+        except (ScheduleError, DoesNotFit) as error:
             reasons[name] = str(error).splitlines()[0]
             continue
         if excess := _excess(projection.timeline, plan.memory_limit_bytes):

@@ -19,7 +19,7 @@ from ppsim.schedule.one_f_one_b import one_f_one_b
 from ppsim.schedule.table import Schedule
 from ppsim.schedule.v_shape import zbv
 from ppsim.schedule.zero_bubble import zb_h1, zb_h2
-from ppsim.schedule.zero_bubble_capped import zb_1p, zb_2p
+from ppsim.schedule.zero_bubble_capped import zb_1p, zb_2p, zb_to_limit
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Entry:
     `stages_per_rank` is the demand on vpp: (least, most), most None for any; where it is None, `build` takes a
     `vpp`. `bubble` is the idle time by step time, `span_bubble` by span: the longest rank from its first start to
     its last end. `peak_activations` counts microbatches of a whole rank. `least_microbatches` is in terms of p.
-    A schedule that `fits_costs` is laid out for them: its `build` takes `costs`, arrays of one entry a stage.
+    A schedule that `fits_costs` is laid out for them: its `build` takes `costs`, arrays of one entry a stage;
+    one that `fits_memory` takes `memory_limit_bytes` as well.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Entry:
     constraint: str = "any number of microbatches"
     least_microbatches: Formula = Formula("1")
     fits_costs: bool = False
+    fits_memory: bool = False
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
         """Return the sentence that says why this schedule cannot be built so, or None where it can."""
@@ -251,6 +253,19 @@ CATALOG: dict[str, Entry] = {
             fits_costs=True,
         ),
         Entry(
+            name="zb-auto",
+            title="Zero bubble fitted to the costs of every stage and to whatever memory is left",
+            build=zb_to_limit,
+            placement="loop",
+            stages_per_rank=(1, 1),
+            splits_backward=True,
+            peak_activations=Formula("m", where="False"),
+            messages=Formula("p - 1"),
+            source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
+            fits_costs=True,
+            fits_memory=True,
+        ),
+        Entry(
             name="interleaved-zb",
             title="Interleaved ZB-H1: v stages a rank, looped, backward split",
             build=interleaved_zero_bubble,
@@ -412,13 +427,14 @@ def build(
     vpp: int | None = None,
     group_size: int | None = None,
     costs: Costs | None = None,
+    memory_limit_bytes: float | None = None,
 ) -> Schedule:
     """Return the table of a catalogue schedule for `pp` ranks and `microbatches` microbatches.
 
     `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
     interleaved-1f1b only. `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W
-    take one unit each. Raises `ConfigError` naming the value that the schedule forbids and the nearest that
-    it allows.
+    take one unit each. `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Raises
+    `ConfigError` naming the value that the schedule forbids and the nearest that it allows.
 
     >>> table = build("1f1b", pp=2, microbatches=2)
     >>> [str(action) for action in table]
@@ -441,7 +457,8 @@ def build(
         raise ConfigError(f"{name} is the same at any costs; costs are for one that is fitted to them")
     if entry.fits_costs:
         arrays = None if costs is None else costs.resolved(num_stages=pp * vpp, num_ranks=pp)
-        return entry.build(num_ranks=pp, num_microbatches=microbatches, costs=arrays)
+        limit = {"memory_limit_bytes": memory_limit_bytes} if entry.fits_memory else {}
+        return entry.build(num_ranks=pp, num_microbatches=microbatches, costs=arrays, **limit)
     if entry.stages_per_rank[1] is None:
         return entry.build(num_ranks=pp, vpp=vpp, num_microbatches=microbatches)
     return entry.build(num_ranks=pp, num_microbatches=microbatches)

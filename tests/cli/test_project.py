@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ppsim import read_schedule
-from ppsim.cli.plans import _parse_size
+from ppsim.cli.plans import parse_size
 from ppsim.schedule.catalog import CATALOG
 from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
@@ -177,4 +177,4 @@ def test_a_transfer_time_is_in_milliseconds():
     ],
 )
 def test_sizes_are_read_in_binary_and_decimal_units(text, num_bytes):
-    assert _parse_size(text) == num_bytes
+    assert parse_size(text) == num_bytes

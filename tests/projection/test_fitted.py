@@ -46,3 +46,32 @@ def test_costs_are_refused_where_they_change_nothing(tmp_path, monkeypatch):
         "forward_s has 2 entries"
         in run("build", "zb-1p", "--pp", 3, "--microbatches", 4, "--costs", "C.json", code=2).stderr
     )
+
+
+@pytest.mark.parametrize("limit", [3.0, 5.5, 8.0, 24.0])
+def test_zb_auto_keeps_to_the_memory_limit_and_is_no_slower_with_more_of_it(limit):
+    costs = UNEVEN.replace(static_bytes=[1.0, 0.5, 0.5, 1.5])
+
+    def timeline(limit):
+        table = ppsim.build("zb-auto", pp=4, microbatches=12, costs=costs, memory_limit_bytes=limit)
+        return ppsim.simulate(table, costs)
+
+    assert (timeline(limit).memory.peak_bytes <= limit).all()
+    assert timeline(100.0).step_time_s <= timeline(limit).step_time_s
+
+
+def test_project_gives_zb_auto_the_memory_that_is_left():
+    limit = 45 * 2.0**30
+    made = ppsim.project(pp=8, schedule="zb-auto", memory_limit_bytes=limit)
+    assert made.timeline.memory.peak_bytes.max() <= limit
+    assert made.timeline.step_time_s <= ppsim.project(pp=8, schedule="zb-1p").timeline.step_time_s
+
+
+def test_a_limit_below_one_microbatch_does_not_fit(tmp_path, monkeypatch):
+    result = run("project", "--pp", 8, "--schedule", "zb-auto", "--memory-limit", "10GiB", code=1)
+    assert "for one microbatch > 10.0 GiB: no order of actions fits" in result.stderr
+    listed = run("project", "--pp", 8, "--schedule", "all", "--memory-limit", "30GiB").stdout
+    assert "zb-auto" in listed
+    monkeypatch.chdir(tmp_path)
+    wrong = run("build", "1f1b", "--pp", 2, "--microbatches", 4, "--memory-limit", "1GiB", code=2)
+    assert "--memory-limit is for a schedule that fits into it" in wrong.stderr
