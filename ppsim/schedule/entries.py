@@ -1,0 +1,268 @@
+"""The schedules of the field, one `Entry` each, in the order in which they are listed."""
+
+from ppsim.schedule.controllable_memory import one_f_one_b_v, v_half, v_min
+from ppsim.schedule.dual_pipe_v import dual_pipe_v
+from ppsim.schedule.eager_one_f_one_b import eager_one_f_one_b
+from ppsim.schedule.entry import Entry, Formula
+from ppsim.schedule.gis import gis, gis_h
+from ppsim.schedule.gpipe import gpipe
+from ppsim.schedule.interleaved import interleaved_one_f_one_b
+from ppsim.schedule.interleaved_zero_bubble import interleaved_zero_bubble
+from ppsim.schedule.looped_bfs import looped_bfs
+from ppsim.schedule.one_f_one_b import one_f_one_b
+from ppsim.schedule.v_shape import zbv
+from ppsim.schedule.zero_bubble import zb_h1, zb_h2
+from ppsim.schedule.zero_bubble_capped import zb_1p, zb_2p, zb_to_limit
+
+ENTRIES: tuple[Entry, ...] = (
+    Entry(
+        name="gpipe",
+        title="GPipe: all forwards, then all backwards",
+        build=gpipe,
+        placement="loop",
+        stages_per_rank=(1, 1),
+        splits_backward=False,
+        bubble=Formula("(p - 1) * (F + I + W) + 2 * (p - 1) * c"),
+        peak_activations=Formula("m"),
+        messages=Formula("p - 1"),
+        source="Huang et al. 2019 (arXiv 1811.06965), §2.3",
+    ),
+    Entry(
+        name="1f1b",
+        title="1F1B: one forward, one backward (PipeDream-Flush, DAPPLE)",
+        build=one_f_one_b,
+        placement="loop",
+        stages_per_rank=(1, 1),
+        splits_backward=False,
+        bubble=Formula(
+            "(p - 1) * (F + I + W) + (2 * (p - 1) * m / p + 2 * (p - 2)) * c",
+            where="c == 0 or (p >= 2 and m % p == 0)",
+        ),
+        peak_activations=Formula("min(p, m)"),
+        messages=Formula("p - 1"),
+        source="Narayanan et al. 2021 (arXiv 2006.09503), §3.2; Fan et al. 2021 (arXiv 2007.01045)",
+    ),
+    Entry(
+        name="eager-1f1b",
+        title="Eager 1F1B: forwards run ahead by a round trip, so that transfers are hidden",
+        build=eager_one_f_one_b,
+        placement="loop",
+        stages_per_rank=(1, 1),
+        splits_backward=False,
+        bubble=Formula("(p - 1) * (F + I + W) + 2 * (p - 1) * c", where="2 * c <= F + I + W"),
+        peak_activations=Formula("min(2 * p - 1, m)"),
+        messages=Formula("p - 1"),
+        source="Zhuang et al. 2023",
+    ),
+    Entry(
+        name="looped-bfs",
+        title="Looped BFS: v stages a rank, looped, all microbatches through one chunk, then the next",
+        build=looped_bfs,
+        placement="loop",
+        stages_per_rank=(2, None),
+        splits_backward=False,
+        bubble=Formula("(p - 1) * (F + I + W) / v + 2 * (p - 1) * c", where="(m - p) * min(F, I + W) / v >= p * c"),
+        peak_activations=Formula("m"),
+        messages=Formula("p * v - 1"),
+        source="Lamy-Poirier, MLSys 2023; order of the backwards as in torch",
+    ),
+    Entry(
+        name="interleaved-1f1b",
+        title="Interleaved 1F1B: v stages a rank, looped, in groups of microbatches",
+        build=interleaved_one_f_one_b,
+        placement="loop",
+        stages_per_rank=(2, None),
+        splits_backward=False,
+        bubble=Formula(
+            "(p - 1) * (F + I + W) / v + 2 * (p * v - 1) * c",
+            where="m % p == 0 and (c == 0 or c <= min(F, I + W) / v)",
+        ),
+        peak_activations=Formula("p + (p - 1) / v if m > p else m", where="m % p == 0"),
+        messages=Formula("p * v - 1"),
+        source="Narayanan et al. 2021 (arXiv 2104.04473), §2.2; group size as in Megatron-LM",
+        constraint=(
+            "any number of microbatches; --group-size N: p ≤ N ≤ m, the last group whole or at least p "
+            "(default: the smallest such N, which is p where p divides m)"
+        ),
+    ),
+    Entry(
+        name="zb-h1",
+        title="ZB-H1: backward split, a third of the bubble of 1F1B at its memory",
+        build=zb_h1,
+        placement="loop",
+        stages_per_rank=(1, 1),
+        splits_backward=True,
+        bubble=Formula(
+            "(p - 1) * (F + I - W) + 4 * (p - 1) * c",
+            where="m >= p and (m > p or c == 0) and 2 * c <= W <= min(F, I)",
+        ),
+        peak_activations=Formula("min(p, m)"),
+        messages=Formula("p - 1"),
+        source="Qi et al. 2024 (arXiv 2401.10241), §2.1",
+    ),
+    Entry(
+        name="zb-h2",
+        title="ZB-H2: backward split, no bubble within a rank's span, twice the memory of 1F1B",
+        build=zb_h2,
+        placement="loop",
+        stages_per_rank=(1, 1),
+        splits_backward=True,
+        span_bubble=Formula(
+            "(p - 1) * (F + I - 2 * W + 2 * c)", where="m >= 2 * p - 1 and 2 * c <= W <= min(F, I)"
+        ),
+        peak_activations=Formula("min(2 * p - 1, m)"),
+        messages=Formula("p - 1"),
+        source="Qi et al. 2024 (arXiv 2401.10241), §2.2",
+    ),
+    Entry(
+        name="zb-1p",
+        title="ZB-1p: zero bubble fitted to the costs of every stage, with the memory of 1F1B",
+        build=zb_1p,
+        placement="loop",
+        stages_per_rank=(1, 1),
+        splits_backward=True,
+        peak_activations=Formula("min(p, m)"),
+        messages=Formula("p - 1"),
+        source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
+        fits_costs=True,
+    ),
+    Entry(
+        name="zb-2p",
+        title="ZB-2p: zero bubble fitted to the costs of every stage, with twice the memory of 1F1B",
+        build=zb_2p,
+        placement="loop",
+        stages_per_rank=(1, 1),
+        splits_backward=True,
+        peak_activations=Formula("min(2 * p, m)", where="False"),
+        messages=Formula("p - 1"),
+        source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
+        fits_costs=True,
+    ),
+    Entry(
+        name="zb-auto",
+        title="Zero bubble fitted to the costs of every stage and to whatever memory is left",
+        build=zb_to_limit,
+        placement="loop",
+        stages_per_rank=(1, 1),
+        splits_backward=True,
+        peak_activations=Formula("m", where="False"),
+        messages=Formula("p - 1"),
+        source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
+        fits_costs=True,
+        fits_memory=True,
+    ),
+    Entry(
+        name="interleaved-zb",
+        title="Interleaved ZB-H1: v stages a rank, looped, backward split",
+        build=interleaved_zero_bubble,
+        placement="loop",
+        stages_per_rank=(2, None),
+        splits_backward=True,
+        bubble=Formula(
+            "(p - 1) * (F + I - W) / v + ((v + 3) * p - 4) * c",
+            where="m % p == 0 and W <= min(F, I) and (c == 0 or (p >= 2 and m > p and 2 * c <= W / v))",
+        ),
+        peak_activations=Formula("p", where="m % p == 0"),
+        messages=Formula("p * v - 1"),
+        source="ScheduleInterleavedZeroBubble of torch 2.13, after Qi et al. 2024 (arXiv 2401.10241), §2.1",
+    ),
+    Entry(
+        name="gis",
+        title="GIS: v stages a rank, looped, backward split, the memory of 1F1B",
+        build=gis,
+        placement="loop",
+        stages_per_rank=(2, None),
+        splits_backward=True,
+        bubble=Formula("(p - 1) * (F + I) / v", where="m % p == 0 and c == 0 and W <= min(F, I)"),
+        peak_activations=Formula("p", where="m % p == 0"),
+        messages=Formula("p * v - 1"),
+        source="PipeOffload (arXiv 2503.01328), Table 1",
+    ),
+    Entry(
+        name="gis-h",
+        title="GIS-H: GIS in groups of p/2 microbatches, (v + 1)/(2v) of the memory of 1F1B",
+        build=gis_h,
+        placement="loop",
+        stages_per_rank=(2, None),
+        splits_backward=True,
+        bubble=Formula(
+            "((p - 1) * (F + I) + (v - 1) * p / 2 * (F + I - W)) / v",
+            where="p % 2 == 0 and m % p == 0 and c == 0 and W <= min(F, I)",
+        ),
+        peak_activations=Formula("p * (v + 1) / (2 * v)", where="p % 2 == 0 and m % p == 0"),
+        messages=Formula("p * v - 1"),
+        source="PipeOffload (arXiv 2503.01328), Table 1",
+    ),
+    Entry(
+        name="zbv",
+        title="ZB-V: backward split, two stages a rank in a V, no bubble within a rank's span",
+        build=zbv,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=True,
+        span_bubble=Formula("0", where="F == I == W and c == 0 and m >= 2 * p - 1"),
+        peak_activations=Formula("min(p, m)"),
+        messages=Formula("2 * (p - 1)"),
+        source="Qi et al. 2024 (arXiv 2401.10241), §6",
+    ),
+    Entry(
+        name="v-half",
+        title="V-Half: backward split, two stages a rank in a V, half the memory of 1F1B; fixed pattern",
+        build=v_half,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=True,
+        bubble=Formula(
+            "(3 * p - (4 if p % 2 else 7)) * F / 2", where="F == I == W and c == 0 and p >= 3 and m >= 2 * p"
+        ),
+        peak_activations=Formula("min((p + 2) // 2, m)"),
+        messages=Formula("2 * (p - 1)"),
+        source="Qi et al. 2024 (arXiv 2405.15362), §3; order of warm-up and cool-down as in the authors' code",
+    ),
+    Entry(
+        name="v-min",
+        title="V-Min: backward split, two stages a rank in a V, a third of the memory of 1F1B; fixed pattern",
+        build=v_min,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=True,
+        bubble=Formula(
+            "(4 * p - (5 if p % 3 else 7)) * F / 2", where="F == I == W and c == 0 and p >= 2 and m > p"
+        ),
+        peak_activations=Formula("min((p + 4) // 3, m)"),
+        messages=Formula("2 * (p - 1)"),
+        source="Qi et al. 2024 (arXiv 2405.15362), §3; order of warm-up and cool-down as in the authors' code",
+    ),
+    Entry(
+        name="1f1b-v",
+        title="1F1B-V: two stages a rank in a V, two thirds of the memory of 1F1B; fixed pattern",
+        build=one_f_one_b_v,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=False,
+        bubble=Formula(
+            "(5 * p - (5 if p % 3 == 1 else 7)) * F / 2",
+            where="F == I == W and c == 0 and p % 3 and p >= 4 and m >= p",
+        ),
+        peak_activations=Formula("min((2 * p + 3) // 3, m)"),
+        messages=Formula("2 * (p - 1)"),
+        source="Qi et al. 2024 (arXiv 2405.15362); start cells and warm-up as in the authors' code",
+    ),
+    Entry(
+        name="dualpipev",
+        title="DualPipeV: two stages a rank in a V, a forward fused with a backward of the other stage",
+        build=dual_pipe_v,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=True,
+        bubble=Formula(
+            "(p - 1) * (2 * F + I - W) / 2 + (2 * (p - 1) * m / p + 2 * (p - 2)) * c",
+            where="W <= I <= F and (c == 0 or (p >= 2 and m % p == 0 and 4 * (p - 1) * c <= I))",
+        ),
+        peak_activations=Formula("p + 1 / 2"),
+        messages=Formula("2 * (p - 1)"),
+        source="github.com/deepseek-ai/DualPipe (arXiv 2412.19437, §3.2.1), cut in half; a pair is F, then B",
+        constraint="at least 2 * p microbatches, one for each stage",
+        least_microbatches=Formula("2 * p"),
+    ),
+)

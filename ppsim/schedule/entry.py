@@ -1,0 +1,109 @@
+"""What the catalogue holds of one schedule: its builder, constraints, closed forms, source."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from ppsim.schedule.table import Schedule
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A closed form that is printed as it is evaluated, so that text and number cannot part.
+
+    Symbols: p ranks, v stages a rank, m microbatches; F, I, W seconds per rank (all its stages together);
+    c seconds per transfer between stages. `where` is the condition under which it holds.
+
+    >>> Formula("(p - 1) * (F + I + W)")(p=4, m=8, F=1.0, I=1.0, W=1.0)
+    9.0
+    """
+
+    text: str
+    where: str = "True"
+
+    def __call__(self, **symbols: float) -> float:
+        """Return the value; `symbols` must hold every letter of the text."""
+        return float(_evaluate(self.text, symbols))
+
+    def holds(self, **symbols: float) -> bool:
+        """Return whether the formula is exact for these symbols."""
+        return bool(_evaluate(self.where, symbols))
+
+    def __str__(self) -> str:
+        return self.text if self.where == "True" else f"{self.text}   where {self.where}"
+
+
+def _evaluate(expression: str, symbols: dict[str, float]) -> Any:
+    return eval(expression, {"__builtins__": {"min": min, "max": max}}, symbols)
+
+
+class Costs(Protocol):
+    """What a schedule can be fitted to: `ppsim.StageCosts`."""
+
+    def resolved(self, *, num_stages: int, num_ranks: int) -> Any:
+        """Return arrays with one entry a stage."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One schedule: how to build it, what it demands and what is known of it.
+
+    `stages_per_rank` is the demand on vpp: (least, most), most None for any; where it is None, `build` takes a
+    `vpp`. `bubble` is the idle time by step time, `span_bubble` by span: the longest rank from its first start to
+    its last end. `peak_activations` counts microbatches of a whole rank. `least_microbatches` is in terms of p.
+    A schedule that `fits_costs` is laid out for them: its `build` takes `costs`, arrays of one entry a stage;
+    one that `fits_memory` takes `memory_limit_bytes` as well.
+    """
+
+    name: str
+    title: str
+    build: Callable[..., Schedule]
+    placement: Literal["loop", "v"]
+    stages_per_rank: tuple[int, int | None]
+    splits_backward: bool
+    peak_activations: Formula
+    messages: Formula
+    source: str
+    bubble: Formula | None = None
+    span_bubble: Formula | None = None
+    constraint: str = "any number of microbatches"
+    least_microbatches: Formula = Formula("1")
+    fits_costs: bool = False
+    fits_memory: bool = False
+
+    def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
+        """Return the sentence that says why this schedule cannot be built so, or None where it can."""
+        least, most = self.stages_per_rank
+        if vpp < least or (most is not None and vpp > most):
+            demand = f"exactly {least}" if least == most else f"at least {least}"
+            nearest = least if vpp < least else most
+            stages = "stage" if least == 1 else "stages"
+            return f"{self.name} needs {demand} {stages} a rank: got vpp={vpp} (nearest: {nearest})"
+        fewest = round(self.least_microbatches(p=pp))
+        if 1 <= microbatches < fewest:  # none at all is no question of the schedule
+            return (
+                f"{self.name} needs at least {self.least_microbatches} microbatches: got {microbatches} with "
+                f"pp={pp} (nearest: {fewest})"
+            )
+        return None
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and texts of all that is known, for the terminal and the docs."""
+        least, most = self.stages_per_rank
+        stages = f"exactly {least}" if least == most else f"{least} or more"
+        rows = [
+            ("stages a rank", f"{stages}, {'looped' if self.placement == 'loop' else 'in a V'}"),
+            ("backward", "split into I and W" if self.splits_backward else "full (B)"),
+            ("microbatches", self.constraint),
+        ]
+        if self.bubble:
+            rows.append(("bubble", str(self.bubble)))
+        if self.span_bubble:
+            rows.append(("bubble by span", str(self.span_bubble)))
+        return [
+            *rows,
+            ("peak activations", f"{self.peak_activations}   microbatches of a whole rank"),
+            ("messages", f"{self.messages}   a microbatch and direction"),
+            ("source", self.source),
+        ]
