@@ -23,7 +23,7 @@ from ppsim.schedule.grammar import format_table
 from ppsim.simulation.compare import fit_overheads, replay_s, simulate_again
 from ppsim.units import seconds, signed_percent
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv")
+SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv-fixed")
 
 
 def profile_beside_another(folder: Path) -> ppsim.Profile:
@@ -46,7 +46,7 @@ def main() -> None:
         profile = profile_beside_another(Path(folder))
         tables, projections, configs = [], [], []
         for name in SCHEDULES:
-            vpp = 2 if name in ("interleaved-1f1b", "zbv") else None
+            vpp = 2 if name in ("interleaved-1f1b", "zbv-fixed") else None
             table = ppsim.build(name, pp=2, vpp=vpp, microbatches=arguments.microbatches)
             projection = project_table(Plan(pp=2, profile=profile, split="even", channel="edge"), table, profile)
             path = Path(folder) / f"{name}.csv"

@@ -42,7 +42,7 @@ class Case:
 
     @property
     def table(self) -> ppsim.Schedule:
-        vpp = 2 if self.name in ("interleaved-1f1b", "zbv") else None
+        vpp = 2 if self.name in ("interleaved-1f1b", "zbv-fixed") else None
         return ppsim.build(self.name, pp=self.p, vpp=vpp, microbatches=self.m)
 
     @property
@@ -65,12 +65,12 @@ GRID = [
     Case(name, p, m, action_s, spread)
     for p, m in SHAPES
     for action_s in (0.05, 0.1)
-    for name in ("1f1b", "interleaved-1f1b", "zb-h1", "zbv")
+    for name in ("1f1b", "interleaved-1f1b", "zb-h1", "zbv-fixed")
     for spread in (0.0, 0.2)
 ]
 CHANNELS = [
     Case(name, 4, 8, 0.04, transfer_s=0.01, channel=channel)
-    for name in ("1f1b", "interleaved-1f1b", "zbv")
+    for name in ("1f1b", "interleaved-1f1b", "zbv-fixed")
     for channel in ("ideal", "edge", "pair", "rank")
 ]
 

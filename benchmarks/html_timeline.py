@@ -18,7 +18,7 @@ from ppsim import StageCosts, build, simulate
 from ppsim.plot.html import timeline_html
 
 SHAPES = [
-    {"name": "zbv", "pp": 8, "vpp": 2, "microbatches": 104},
+    {"name": "zbv-fixed", "pp": 8, "vpp": 2, "microbatches": 104},
     {"name": "interleaved-1f1b", "pp": 64, "vpp": 2, "microbatches": 384},
 ]
 COSTS = StageCosts(

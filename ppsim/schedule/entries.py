@@ -1,6 +1,7 @@
 """The schedules of the field, one `Entry` each, in the order in which they are listed."""
 
-from ppsim.schedule.controllable_memory import one_f_one_b_v, v_half, v_min
+from ppsim.schedule.controllable_memory import one_f_one_b_v, v_half_fixed, v_min_fixed
+from ppsim.schedule.cost_aware import v_flex, v_half, v_min, zb_1p, zb_2p, zb_auto, zbv
 from ppsim.schedule.dual_pipe_v import dual_pipe_v
 from ppsim.schedule.eager_one_f_one_b import eager_one_f_one_b
 from ppsim.schedule.entry import Entry, Formula
@@ -10,9 +11,8 @@ from ppsim.schedule.interleaved import interleaved_one_f_one_b
 from ppsim.schedule.interleaved_zero_bubble import interleaved_zero_bubble
 from ppsim.schedule.looped_bfs import looped_bfs
 from ppsim.schedule.one_f_one_b import one_f_one_b
-from ppsim.schedule.v_shape import zbv
+from ppsim.schedule.v_shape import zbv_fixed
 from ppsim.schedule.zero_bubble import zb_h1, zb_h2
-from ppsim.schedule.zero_bubble_capped import zb_1p, zb_2p, zb_to_limit
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
@@ -141,7 +141,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="zb-auto",
         title="Zero bubble fitted to the costs of every stage and to whatever memory is left",
-        build=zb_to_limit,
+        build=zb_auto,
         placement="loop",
         stages_per_rank=(1, 1),
         splits_backward=True,
@@ -195,8 +195,20 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         name="zbv",
-        title="ZB-V: backward split, two stages a rank in a V, no bubble within a rank's span",
+        title="ZB-V: split backward in a V, fitted to the costs of every stage, the memory of 1F1B",
         build=zbv,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=True,
+        peak_activations=Formula("min(p, m)"),
+        messages=Formula("2 * (p - 1)"),
+        source="Qi et al. 2024 (arXiv 2401.10241), §6; a cost a stage, more candidates: ppsim",
+        fits_costs=True,
+    ),
+    Entry(
+        name="zbv-fixed",
+        title="ZB-V as hand-made: backward split, two stages a rank in a V, no bubble within a rank's span",
+        build=zbv_fixed,
         placement="v",
         stages_per_rank=(2, 2),
         splits_backward=True,
@@ -207,8 +219,20 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         name="v-half",
-        title="V-Half: backward split, two stages a rank in a V, half the memory of 1F1B; fixed pattern",
+        title="V-Half: split backward in a V, fitted to the costs of every stage, half the memory of 1F1B",
         build=v_half,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=True,
+        peak_activations=Formula("min((p + 2) // 2, m)"),
+        messages=Formula("2 * (p - 1)"),
+        source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
+        fits_costs=True,
+    ),
+    Entry(
+        name="v-half-fixed",
+        title="V-Half as published: backward split, two stages a rank in a V, half the memory of 1F1B",
+        build=v_half_fixed,
         placement="v",
         stages_per_rank=(2, 2),
         splits_backward=True,
@@ -221,8 +245,20 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         name="v-min",
-        title="V-Min: backward split, two stages a rank in a V, a third of the memory of 1F1B; fixed pattern",
+        title="V-Min: split backward in a V, fitted to the costs of every stage, a third of the memory of 1F1B",
         build=v_min,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=True,
+        peak_activations=Formula("min((p + 4) // 3, m)"),
+        messages=Formula("2 * (p - 1)"),
+        source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
+        fits_costs=True,
+    ),
+    Entry(
+        name="v-min-fixed",
+        title="V-Min as published: backward split, two stages a rank in a V, a third of the memory of 1F1B",
+        build=v_min_fixed,
         placement="v",
         stages_per_rank=(2, 2),
         splits_backward=True,
@@ -232,6 +268,19 @@ ENTRIES: tuple[Entry, ...] = (
         peak_activations=Formula("min((p + 4) // 3, m)"),
         messages=Formula("2 * (p - 1)"),
         source="Qi et al. 2024 (arXiv 2405.15362), §3; order of warm-up and cool-down as in the authors' code",
+    ),
+    Entry(
+        name="v-flex",
+        title="V-Flex: split backward in a V, fitted to the costs of every stage and to whatever memory is left",
+        build=v_flex,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=True,
+        peak_activations=Formula("m", where="False"),
+        messages=Formula("2 * (p - 1)"),
+        source="Qi et al. 2024 (arXiv 2405.15362), App. A; a cost a stage, more candidates: ppsim",
+        fits_costs=True,
+        fits_memory=True,
     ),
     Entry(
         name="1f1b-v",

@@ -27,7 +27,7 @@ class _Chunk:
         return backward_weight(self.stage, self.num_weights - 1)
 
 
-def zbv(*, num_ranks: int, num_microbatches: int) -> Schedule:
+def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """Return the hand-made ZB-V table: no bubble for F = I = W, with 1F1B's activations on every rank.
 
     Any number of microbatches is legal: the pattern is laid out for at least 2p−1 and what exceeds m left out.
@@ -38,7 +38,7 @@ def zbv(*, num_ranks: int, num_microbatches: int) -> Schedule:
         rows.append([action for action in row if action.microbatch < num_microbatches])
     return Schedule.from_rows(
         rows, stage_to_rank=v_shape(num_ranks, 2 * num_ranks),
-        num_microbatches=num_microbatches, name="zbv",
+        num_microbatches=num_microbatches, name="zbv-fixed",
     )  # fmt: skip
 
 

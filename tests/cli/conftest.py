@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tables = {
         "T.csv": build("interleaved-1f1b", pp=4, vpp=2, microbatches=8),
-        "zbv.csv": build("zbv", pp=4, microbatches=8),
+        "zbv.csv": build("zbv-fixed", pp=4, microbatches=8),
     }
     for name, table in tables.items():
         (tmp_path / name).write_text(format_table(table))

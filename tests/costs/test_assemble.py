@@ -11,7 +11,7 @@ from ppsim.costs.layout import why_no_split
 from ppsim.errors import ConfigError
 from tests.costs.profiles import EXAMPLE, example, profile, profiles
 
-PLACEMENTS = {"loop": "1f1b", "interleaved loop": "interleaved-1f1b", "V": "zbv"}
+PLACEMENTS = {"loop": "1f1b", "interleaved loop": "interleaved-1f1b", "V": "zbv-fixed"}
 TIMES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
 BYTES = ("activation_bytes", "activation_bytes_kept_for_weight")
 LAYER = EXAMPLE["measurements"][1]
@@ -22,7 +22,7 @@ def cases(draw):
     """A random profile, a placement of any pp and vpp, and a split of any kind."""
     data = draw(profiles())
     name = draw(st.sampled_from(sorted(PLACEMENTS.values())))
-    vpp = {"1f1b": 1, "zbv": 2}.get(name) or draw(st.integers(2, 4))
+    vpp = {"1f1b": 1, "zbv-fixed": 2}.get(name) or draw(st.integers(2, 4))
     table = build(name, pp=draw(st.integers(1, 6)), vpp=vpp, microbatches=draw(st.integers(1, 3)))
     num_layers = max(data["model"]["num_layers"], table.num_stages - 2)
     split = draw(st.sampled_from(["auto", "even", "given"]))
@@ -80,7 +80,7 @@ def test_the_first_stage_holds_the_embedding_and_the_last_the_head(case):
 
 
 @pytest.mark.parametrize(
-    ("name", "pp", "vpp", "head_rank"), [("1f1b", 4, 1, 3), ("interleaved-1f1b", 4, 2, 3), ("zbv", 4, 2, 0)]
+    ("name", "pp", "vpp", "head_rank"), [("1f1b", 4, 1, 3), ("interleaved-1f1b", 4, 2, 3), ("zbv-fixed", 4, 2, 0)]
 )
 def test_the_head_is_on_the_rank_that_the_placement_gives_the_last_stage(name, pp, vpp, head_rank):
     """By parameters: 16 bytes each; embedding 1000, layer 200, head 500."""

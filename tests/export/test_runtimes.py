@@ -20,7 +20,7 @@ from ppsim.schedule.grammar import parse_table
 from tests.cli.running import ppsim as run
 from tests.strategies import tables_and_costs
 
-NAMES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, "zbv": 2}
+NAMES = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zb-h1": 1, "zb-h2": 1, "zbv-fixed": 2}
 DOCS = Path(__file__).parents[2] / "docs" / "export.md"
 
 
@@ -173,7 +173,7 @@ def test_megatron_arguments_name_the_group_size_that_gives_this_order():
     [
         ("gpipe", "rank 0 differs from it at position 4: 0F4 where Megatron-LM runs 0B0"),
         ("zb-h1", "no split backward"),
-        ("zbv", "stage s on rank s mod pp"),
+        ("zbv-fixed", "stage s on rank s mod pp"),
     ],
 )
 def test_megatron_says_what_it_cannot_run(name, words):

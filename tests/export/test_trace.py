@@ -100,7 +100,7 @@ def test_counters_return_to_where_they_started_and_reach_the_peak():
 
 
 def test_a_timeline_is_a_process_and_a_rank_its_threads():
-    trace = chrome_trace([timeline_of(), timeline_of("zbv", vpp=2)], ["measured", "projected"])
+    trace = chrome_trace([timeline_of(), timeline_of("zbv-fixed", vpp=2)], ["measured", "projected"])
     names = {
         event["pid"]: event["args"]["name"] for event in events_of(trace, "M") if event["name"] == "process_name"
     }

@@ -31,7 +31,7 @@ COSTS = StageCosts(
     forward_s=0.030, backward_input_s=0.030, backward_weight_s=0.020, activation_bytes=2.0**30, transfer_s=0.002
 )
 SHAPES = {
-    "4,992 actions": {"name": "zbv", "pp": 8, "vpp": 2, "microbatches": 104},
+    "4,992 actions": {"name": "zbv-fixed", "pp": 8, "vpp": 2, "microbatches": 104},
     "98,304 actions": {"name": "interleaved-1f1b", "pp": 64, "vpp": 2, "microbatches": 384},
 }
 RANK = 5
@@ -149,7 +149,7 @@ def test_the_page_loads_alone_hovers_right_and_zooms(browser, tmp_path, shape):
 
 def test_several_timelines_zoom_together(browser, tmp_path):
     timelines = [
-        simulate(build(name, pp=4, vpp=vpp, microbatches=8), COSTS) for name, vpp in (("1f1b", 1), ("zbv", 2))
+        simulate(build(name, pp=4, vpp=vpp, microbatches=8), COSTS) for name, vpp in (("1f1b", 1), ("zbv-fixed", 2))
     ]
     path = tmp_path / "timeline.html"
     path.write_text(timeline_html(timelines, titles=["a", "b"], memory_limit_bytes=80e9), encoding="utf-8")

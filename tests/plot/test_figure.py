@@ -45,7 +45,7 @@ def test_every_action_of_a_small_table_is_labelled_with_its_microbatch():
 
 
 def test_compute_transfers_and_memory_have_a_panel_each_on_one_time_axis():
-    timelines = [timeline_of(), timeline_of("zbv", vpp=2)]
+    timelines = [timeline_of(), timeline_of("zbv-fixed", vpp=2)]
     figure = timeline_figure(timelines, titles=["a", "b"])
     assert len(figure.axes) == 6
     longest = max(timeline.step_time_s for timeline in timelines) * 1e3

@@ -54,7 +54,7 @@ def test_a_heatmap_a_rank_has_the_lanes_own_edges_and_a_text_a_cell():
 
 
 def test_several_timelines_share_one_time_axis_that_holds_the_longest():
-    slow, fast = timeline_of("1f1b"), timeline_of("zbv", vpp=2, costs=COSTS.replace(forward_s=5e-4))
+    slow, fast = timeline_of("1f1b"), timeline_of("zbv-fixed", vpp=2, costs=COSTS.replace(forward_s=5e-4))
     figure = plotly_figure([slow, fast], titles=["slow", "fast"])
     longest = max(slow.step_time_s, fast.step_time_s) * 1e3
     assert figure["layout"]["xaxis"]["range"] == [0, longest]
@@ -71,7 +71,7 @@ def test_several_timelines_share_one_time_axis_that_holds_the_longest():
 
 
 def test_panels_do_not_overlap():
-    figure = plotly_figure([timeline_of(), timeline_of("zbv", vpp=2)], titles=["a", "b"])
+    figure = plotly_figure([timeline_of(), timeline_of("zbv-fixed", vpp=2)], titles=["a", "b"])
     domains = [axis["domain"] for key, axis in figure["layout"].items() if key.startswith("yaxis")]
     assert len(domains) == 6
     for (bottom, top), (_, next_top) in pairwise(domains):

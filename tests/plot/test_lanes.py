@@ -126,7 +126,7 @@ def test_many_ranks_show_some_memory_lines_and_always_the_fullest():
 
 
 def test_the_critical_line_runs_from_the_first_start_to_the_last_end():
-    timeline = simulate(build("zbv", pp=4, microbatches=8), UNIT.replace(transfer_s=0.25))
+    timeline = simulate(build("zbv-fixed", pp=4, microbatches=8), UNIT.replace(transfer_s=0.25))
     x, y = critical_line(timeline, y_of_rank=np.arange(4.0))
     assert (x[0], x[-1]) == (0, timeline.step_time_s)
     assert np.all(np.diff(x) >= 0)

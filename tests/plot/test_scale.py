@@ -62,7 +62,7 @@ def test_chunks_differ_and_the_first_has_the_kinds_hue():
 
 
 def test_every_cell_gets_the_fill_of_its_kind_and_chunk():
-    timeline = simulate(build("zbv", pp=2, microbatches=4), UNIT.replace(transfer_s=0.5))
+    timeline = simulate(build("zbv-fixed", pp=2, microbatches=4), UNIT.replace(transfer_s=0.5))
     fills = fills_of([timeline])
     colours = fills.colours
     for lane in compute_lanes(timeline):
@@ -79,7 +79,7 @@ def test_the_legend_names_what_occurs_and_nothing_else():
     timeline = simulate(build("1f1b", pp=2, microbatches=4), UNIT)
     names = [name for name, _ in fills_of([timeline]).legend([timeline])]
     assert names == ["F  forward", "B  backward", "idle"]
-    split = simulate(build("zbv", pp=2, microbatches=4), UNIT.replace(transfer_s=0.5))
+    split = simulate(build("zbv-fixed", pp=2, microbatches=4), UNIT.replace(transfer_s=0.5))
     names = [name for name, _ in fills_of([timeline, split]).legend([timeline, split])]
     assert names[:4] == ["F  forward", "B  backward", "I  backward, inputs", "W  backward, weights"]
     assert names[4:] == ["lighter: later chunk", "transfer", "idle"]

@@ -120,7 +120,7 @@ def test_dualpipev_is_the_order_torch_generates_with_the_same_pairs(p: int) -> N
 def test_zbv_forwards_in_the_order_torch_generates(p: int) -> None:
     """The V of forwards and input gradients is fixed by the method; where W goes is torch's own choice."""
     for m in (2 * p, 3 * p, 4 * p):
-        ours = ppsim.build("zbv", pp=p, microbatches=m)
+        ours = ppsim.build("zbv-fixed", pp=p, microbatches=m)
         mine = [[format_cell(cell) for cell in row] for row in ours.rows()]
         for chunk_order, own in zip(
             mine, compute(torchs_own(schedules.ScheduleZBVZeroBubble, p=p, v=2, m=m)), strict=True

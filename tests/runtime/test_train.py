@@ -28,7 +28,7 @@ TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch", "1
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "T.csv").write_text(format_table(table_of("zbv", p=2, m=4)))
+    (tmp_path / "T.csv").write_text(format_table(table_of("zbv-fixed", p=2, m=4)))
     slow = {"forward_s": 0.1, "backward_input_s": 0.1, "backward_weight_s": 0.1}
     (tmp_path / "slow.json").write_text(json.dumps(slow))
     return tmp_path

@@ -60,7 +60,7 @@ def test_zb_h2_warm_up_counts_are_those_of_figure_3():
 
 def test_zbv_warms_up_with_2p_minus_1_forwards_split_as_the_paper_says():
     p = 4
-    for rank, row in enumerate(build("zbv", pp=p, microbatches=2 * p).rows()):
+    for rank, row in enumerate(build("zbv-fixed", pp=p, microbatches=2 * p).rows()):
         warm_up = row[: 2 * p - 1]
         assert all(action.op is Op.F for action in warm_up)
         assert sum(action.stage < p for action in warm_up) == 2 * p - (rank + 1)
@@ -71,7 +71,7 @@ def test_group_size_m_is_breadth_first():
     assert [str(a) for a in row if a.op is Op.F] == ["0F0", "0F1", "0F2", "0F3", "2F0", "2F1", "2F2", "2F3"]
 
 
-@pytest.mark.parametrize("name", ["v-half", "v-min", "1f1b-v"])
+@pytest.mark.parametrize("name", ["v-half-fixed", "v-min-fixed", "1f1b-v"])
 def test_plain_and_compiled_kernels_fill_the_same_cells(name, monkeypatch):
     tables = {}
     for engine in ("plain", "compiled"):
@@ -96,11 +96,11 @@ def test_every_schedule_has_a_stored_table():
         ({"name": "1f1b", "pp": 0, "microbatches": 4}, "pp must be at least 1: got 0"),
         ({"name": "1f1b", "pp": 2, "microbatches": 0}, "microbatches must be at least 1: got 0"),
         ({"name": "1f1b", "pp": 2, "vpp": 2, "microbatches": 4}, r"needs exactly 1 stage a rank: got vpp=2 \(nearest: 1\)"),
-        ({"name": "zbv", "pp": 2, "vpp": 3, "microbatches": 4}, r"needs exactly 2 stages a rank: got vpp=3 \(nearest: 2\)"),
+        ({"name": "zbv-fixed", "pp": 2, "vpp": 3, "microbatches": 4}, r"needs exactly 2 stages a rank: got vpp=3 \(nearest: 2\)"),
         ({"name": "interleaved-1f1b", "pp": 2, "vpp": 1, "microbatches": 4}, r"at least 2 stages a rank: got vpp=1"),
         ({"name": "dualpipev", "pp": 4, "microbatches": 7}, r"needs at least 2 \* p microbatches: got 7 with pp=4 \(nearest: 8\)"),
         ({"name": "zb-h3", "pp": 2, "microbatches": 4}, "unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"),
-        ({"name": "zbv", "pp": 2, "microbatches": 4, "group_size": 2}, "group size is for interleaved-1f1b; zbv has none"),
+        ({"name": "zbv-fixed", "pp": 2, "microbatches": 4, "group_size": 2}, "group size is for interleaved-1f1b; zbv-fixed has none"),
     ],
 )  # fmt: skip
 def test_what_a_schedule_forbids_is_said_with_the_nearest_fix(arguments, sentence):

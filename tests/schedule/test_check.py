@@ -59,7 +59,7 @@ def test_a_broken_table_is_never_simulated(case):
     ("receives", "outcome"), [("torch", "runs"), ("deferred", "misordered"), ("ordered", "runs")]
 )
 def test_receives_just_before_their_use_match_the_wrong_messages_in_a_v(receives, outcome):
-    report = check(build("zbv", pp=4, microbatches=8))
+    report = check(build("zbv-fixed", pp=4, microbatches=8))
     assert {v.outcome for v in report.verdicts if v.receives == receives and v.channel == "edge"} == {outcome}
 
 
@@ -84,7 +84,7 @@ def test_blocking_communication_runs_1f1b_and_deadlocks_a_v():
         return {v.outcome for v in verdicts if v.communication == "blocking" and v.receives == "ordered"}
 
     assert outcome("1f1b") == {"runs"}
-    assert outcome("zbv") == {"deadlock"}
+    assert outcome("zbv-fixed") == {"deadlock"}
 
 
 def lowered_lines(name="1f1b", p=2, m=2):

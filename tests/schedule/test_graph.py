@@ -9,7 +9,7 @@ from ppsim.schedule.lowering import lower
 
 
 def step(name, channel, p=4, m=8, receives="torch", **changes):
-    v = 2 if name in ("interleaved-1f1b", "zbv") else 1
+    v = 2 if name in ("interleaved-1f1b", "zbv-fixed") else 1
     costs = StageCosts(
         forward_s=0.1 / v, backward_input_s=0.1 / v, backward_weight_s=0.1 / v, transfer_s=0.01,
         channel=channel, receives=receives,
@@ -82,7 +82,7 @@ def test_the_results_of_a_fused_cell_leave_when_all_of_it_is_done():
 
 @pytest.mark.parametrize("channel", CHANNELS)
 def test_stages_on_one_rank_exchange_without_a_transfer(channel):
-    graph = build_graph(build("zbv", pp=2, microbatches=3), channel=channel)
+    graph = build_graph(build("zbv-fixed", pp=2, microbatches=3), channel=channel)
     ranks = graph.schedule.rank
     assert (ranks[graph.source] != ranks[graph.target]).all()
     assert graph.num_transfers == 2 * 3 * (4 - 1 - 1)

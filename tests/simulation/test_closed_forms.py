@@ -40,7 +40,7 @@ def test_bubble_by_step_and_by_span(name, p, relative_transfer):
                 assert getattr(timeline, attribute) == pytest.approx(expected, rel=1e-9), (name, symbols)
                 num_compared += 1
     # These forms are for equal costs (the V patterns from p = 3 or 4 on) or, with transfers, for small ones.
-    few = {"zbv", "v-half", "v-min", "1f1b-v", "dualpipev", "gis", "gis-h"}
+    few = {"zbv-fixed", "v-half-fixed", "v-min-fixed", "1f1b-v", "dualpipev", "gis", "gis-h"}
     assert num_compared > 0 or (name in few and (relative_transfer > 0 or p == 2))
 
 
@@ -100,7 +100,7 @@ def test_1f1b_pays_for_latency_with_every_round_and_gpipe_does_not():
     assert step["1f1b"] - step["gpipe"] == pytest.approx((2 * (p - 1) * m / p + 2 * (p - 2) - 2 * (p - 1)) * c)
 
 
-@pytest.mark.parametrize("name", ["v-half", "v-min", "1f1b-v"])
+@pytest.mark.parametrize("name", ["v-half-fixed", "v-min-fixed", "1f1b-v"])
 def test_peaks_and_bubbles_of_the_v_patterns_for_every_number_of_ranks(name):
     # Which cells collide depends on p mod 2 and p mod 3; the ranks above are powers of two.
     entry, num_compared = CATALOG[name], 0
@@ -123,8 +123,8 @@ def test_a_further_microbatch_costs_the_fixed_patterns_more_than_its_work(p, F, 
     """A repeat of 6 cells is as long as its longest chain of passes; for V-Min that is six times the longest pass."""
     B, work = I + W, F + I + W
     slopes = {
-        "v-min": 3 * max(F, I, W),
-        "v-half": work + max(0, I - F - W / 2, F - I - W / 2),
+        "v-min-fixed": 3 * max(F, I, W),
+        "v-half-fixed": work + max(0, I - F - W / 2, F - I - W / 2),
         "1f1b-v": max(F + B, 3 * F) if p % 3 else max(F + B, 2 * F + B / 2),
     }
     for name, slope in slopes.items():

@@ -7,23 +7,25 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
 from ppsim.errors import ConfigError
-from ppsim.schedule.zero_bubble_auto import zb_auto, zb_heuristic
+from ppsim.schedule.fitting.search import fitted, zb_heuristic, zbv_heuristic
+from tests.fitting import in_a_v, one_chunk
 
 SCORES = {"span": "span_s", "step": "step_time_s"}
 seconds = st.integers(0, 1000).map(lambda x: x / 100)
 
 
 @st.composite
-def problems(draw):
-    """Arguments of `zb_auto` with uneven stages, and the same costs for the simulator."""
-    p, m = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+def problems(draw, per_rank=1):
+    """Arguments of `one_chunk` (or `in_a_v`) with uneven stages, and the same costs for the simulator."""
+    p, m = draw(st.integers(1, 6 // per_rank)), draw(st.integers(1, 12 // per_rank))
 
-    def per_stage(values, count=p):
-        return draw(st.lists(values, min_size=count, max_size=count))
+    def per_stage(values):
+        return draw(st.lists(values, min_size=per_rank * p, max_size=per_rank * p))
 
     activation = per_stage(st.integers(1, 1000))
     kept = [draw(st.integers(0, size)) for size in activation]
-    caps = [size * draw(st.integers(4, 8 * p + 4)) // 4 for size in activation]
+    whole = np.array(activation) if per_rank == 1 else np.array(activation[:p]) + activation[: -p - 1 : -1]
+    caps = [size * draw(st.integers(4, 8 * p + 4)) // 4 for size in whole.tolist()]
     timed = {
         "forward_s": per_stage(seconds.map(lambda x: x + 0.01)),
         "backward_input_s": per_stage(seconds),
@@ -45,8 +47,8 @@ def problems(draw):
 @settings(deadline=None)
 def test_it_runs_within_its_cap_and_never_behind_the_heuristic(problem, criterion):
     arguments, costs = problem
-    ours = zb_auto(**arguments, criterion=criterion)
-    published = zb_heuristic(**arguments)
+    ours = fitted(one_chunk(**arguments), criterion=criterion)
+    published = zb_heuristic(one_chunk(**arguments))
     for table in (ours, published):
         assert check(table).errors == []
         peak = simulate(table, costs).memory.peak_activation_bytes
@@ -62,7 +64,7 @@ def test_it_is_never_worse_than_zb_h1_and_zb_h2_where_the_cap_admits_them(proble
     for name in ("zb-h1", "zb-h2"):
         theirs = simulate(build(name, pp=arguments["num_ranks"], microbatches=arguments["num_microbatches"]), costs)
         caps = theirs.memory.peak_activation_bytes  # just enough for it
-        ours = simulate(zb_auto(**(arguments | {"cap": caps}), criterion=criterion), costs)
+        ours = simulate(fitted(one_chunk(**(arguments | {"cap": caps})), criterion=criterion), costs)
         assert getattr(ours, SCORES[criterion]) <= getattr(theirs, SCORES[criterion]) * (1 + 1e-9)
         assert (ours.memory.peak_activation_bytes <= caps).all()
 
@@ -75,10 +77,11 @@ def test_with_a_cap_of_p_it_is_optimal_and_equal_to_zb_h1(p, costs):
     F, I, W, c = costs
     for m in (p + 1, 2 * p, 4 * p):
         for criterion, score in SCORES.items():
-            table = zb_auto(
+            problem = one_chunk(
                 num_ranks=p, num_microbatches=m, forward_s=F, backward_input_s=I, backward_weight_s=W,
-                transfer_s=c, cap=p, criterion=criterion,
+                transfer_s=c, cap=p,
             )  # fmt: skip
+            table = fitted(problem, criterion=criterion)
             timeline = simulate(
                 table,
                 StageCosts(forward_s=F, backward_input_s=I, backward_weight_s=W, transfer_s=c, activation_bytes=1),
@@ -88,17 +91,51 @@ def test_with_a_cap_of_p_it_is_optimal_and_equal_to_zb_h1(p, costs):
 
 
 @given(problems(), st.sampled_from(list(SCORES)))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=5)
 def test_plain_and_compiled_give_the_same_table(problem, criterion):
     arguments, _ = problem
-    tables = [zb_auto(**arguments, criterion=criterion, engine=engine) for engine in ("plain", "compiled")]
+    tables = [
+        fitted(one_chunk(**arguments), criterion=criterion, engine=engine) for engine in ("plain", "compiled")
+    ]
     assert tables[0] == tables[1]
+
+
+@given(problems(per_rank=2), st.sampled_from(list(SCORES)))
+@settings(deadline=None, max_examples=25)
+def test_in_a_v_it_runs_within_its_cap_and_never_behind_what_is_published(problem, criterion):
+    arguments, costs = problem
+    ours = fitted(in_a_v(**arguments), criterion=criterion)
+    assert check(ours).errors == []
+    timeline = simulate(ours, costs)
+    assert (timeline.memory.peak_activation_bytes <= np.array(arguments["cap"]) + 1e-6).all()
+    shape = {"pp": arguments["num_ranks"], "microbatches": arguments["num_microbatches"]}
+    published = [build(name, **shape) for name in ("zbv-fixed", "v-half-fixed", "v-min-fixed")]
+    if heuristic := zbv_heuristic(in_a_v(**arguments)):
+        published.append(heuristic)
+    for table in published:
+        theirs = simulate(table, costs)
+        if (theirs.memory.peak_activation_bytes <= arguments["cap"]).all():
+            assert getattr(timeline, SCORES[criterion]) <= getattr(theirs, SCORES[criterion]) * (1 + 1e-9)
+
+
+def test_in_a_v_plain_and_compiled_give_the_same_table():
+    seconds = {
+        "forward_s": [3, 2, 4, 3],
+        "backward_input_s": [3, 3, 2, 5],
+        "backward_weight_s": 1.5,
+        "transfer_s": 0.3,
+    }
+    problem = in_a_v(num_ranks=2, num_microbatches=3, cap=4, **seconds)
+    assert fitted(problem, engine="plain") == fitted(problem, engine="compiled")
 
 
 def step_times(cap, **seconds):
     costs = StageCosts(**seconds, activation_bytes=1)
     shape = {"num_ranks": 4, "num_microbatches": 12, "cap": cap}
-    tables = {"auto": zb_auto(**shape, **seconds), "heuristic": zb_heuristic(**shape, **seconds)}
+    tables = {
+        "auto": fitted(one_chunk(**shape, **seconds)),
+        "heuristic": zb_heuristic(one_chunk(**shape, **seconds)),
+    }
     tables |= {"zb-h1": build("zb-h1", pp=4, microbatches=12)}
     return {name: simulate(table, costs).step_time_s for name, table in tables.items()}
 
@@ -118,36 +155,27 @@ def test_uneven_stages_gain_over_the_heuristic_and_over_zb_h1():
 
 
 def test_no_cap_is_a_cap_of_infinity():
-    table = zb_auto(
-        num_ranks=3, num_microbatches=5, forward_s=1, backward_input_s=1, backward_weight_s=1, cap=np.inf
-    )
-    assert check(table).errors == []
+    unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
+    for place in (one_chunk, in_a_v):
+        assert check(fitted(place(num_ranks=3, num_microbatches=5, cap=np.inf, **unit))).errors == []
 
 
 @pytest.mark.parametrize("activation", [0, 1])
 def test_costs_of_nothing_still_give_a_whole_table(activation):
-    table = zb_auto(
-        num_ranks=3,
-        num_microbatches=5,
-        forward_s=0,
-        backward_input_s=0,
-        backward_weight_s=0,
-        activation=activation,
-        cap=2,
-    )
-    assert check(table).errors == []
+    nothing = {"forward_s": 0, "backward_input_s": 0, "backward_weight_s": 0, "activation": activation, "cap": 2}
+    for place in (one_chunk, in_a_v):
+        assert check(fitted(place(num_ranks=3, num_microbatches=5, **nothing))).errors == []
 
 
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
         ({"cap": 0.5}, r"cap of 0.5 on rank 0 holds no microbatch.*\(smallest cap for all ranks: 1\)"),
-        ({"cap": [4, 1], "activation": [1, 2]}, r"cap of 1 on rank 1 holds no microbatch: one activation there is 2 .*ranks: 2\)"),
+        ({"cap": [4, 1], "activation": [1, 2]}, r"cap of 1 on rank 1 holds no microbatch: one needs 2 there .*ranks: 2\)"),
         ({"forward_s": [1, 2, 3]}, "forward_s has 3 entries: give one number, or 2"),
         ({"transfer_s": -1}, "transfer_s holds -1; costs are finite and not negative"),
         ({"activation_kept_for_weight": 2}, "activation_kept_for_weight is 2 on stage 0, more than the 1 activation"),
-        ({"criterion": "time"}, "criterion is 'time'; choose one of span, step"),
-        ({"num_ranks": 0}, "must be at least 1: got 0 and 4"),
+        ({"num_microbatches": 0}, "num_microbatches must be at least 1: got 0"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_are_refused_with_the_nearest_fix(changed, sentence):
@@ -155,4 +183,10 @@ def test_wrong_arguments_are_refused_with_the_nearest_fix(changed, sentence):
         "num_ranks": 2, "num_microbatches": 4, "forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1, "cap": 2,
     }  # fmt: skip
     with pytest.raises(ConfigError, match=sentence):
-        zb_auto(**(arguments | changed))
+        fitted(one_chunk(**(arguments | changed)))
+
+
+def test_an_unknown_criterion_is_refused():
+    problem = one_chunk(num_ranks=2, num_microbatches=4, forward_s=1, backward_input_s=1, backward_weight_s=1)
+    with pytest.raises(ConfigError, match="criterion is 'time'; choose one of step, span"):
+        fitted(problem, criterion="time")
