@@ -38,7 +38,10 @@ def schedules(name: str | None, as_json: bool) -> None:
 
     entries = [find(name)] if name else list(every_schedule().values())
     if as_json:
-        objects = [{key: value for key, value in asdict(entry).items() if key != "build"} for entry in entries]
+        objects = [
+            {key: value for key, value in asdict(entry).items() if key != "build"} | {"options": entry.options}
+            for entry in entries
+        ]
         print_json(objects[0] if name else {"schedules": objects})
     elif name:
         show.print_entry(entries[0])
@@ -81,7 +84,7 @@ def build(
     from ppsim.schedule.catalog import find
     from ppsim.schedule.grammar import format_table
 
-    if memory_limit and not (costs and find(name).fits_memory):
+    if memory_limit and not (costs and find(name).takes("memory_limit_bytes")):
         raise ConfigError(
             "--memory-limit is for a schedule that fits into it (zb-auto), and needs --costs with bytes"
         )

@@ -1,5 +1,7 @@
 """The schedules of the field, one `Entry` each, in the order in which they are listed."""
 
+from functools import partial
+
 from ppsim.schedule.controllable_memory import one_f_one_b_v, v_half, v_min
 from ppsim.schedule.dual_pipe_v import dual_pipe_v
 from ppsim.schedule.eager_one_f_one_b import eager_one_f_one_b
@@ -13,6 +15,15 @@ from ppsim.schedule.one_f_one_b import one_f_one_b
 from ppsim.schedule.v_shape import zbv
 from ppsim.schedule.zero_bubble import zb_h1, zb_h2
 from ppsim.schedule.zero_bubble_capped import zb_1p, zb_2p, zb_to_limit
+
+_fitted_zero_bubble = partial(
+    Entry,
+    placement="loop",
+    stages_per_rank=(1, 1),
+    splits_backward=True,
+    messages=Formula("p - 1"),
+    source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
+)
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
@@ -114,42 +125,23 @@ ENTRIES: tuple[Entry, ...] = (
         messages=Formula("p - 1"),
         source="Qi et al. 2024 (arXiv 2401.10241), §2.2",
     ),
-    Entry(
+    _fitted_zero_bubble(
         name="zb-1p",
         title="ZB-1p: zero bubble fitted to the costs of every stage, with the memory of 1F1B",
         build=zb_1p,
-        placement="loop",
-        stages_per_rank=(1, 1),
-        splits_backward=True,
         peak_activations=Formula("min(p, m)"),
-        messages=Formula("p - 1"),
-        source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
     ),
-    Entry(
+    _fitted_zero_bubble(
         name="zb-2p",
         title="ZB-2p: zero bubble fitted to the costs of every stage, with twice the memory of 1F1B",
         build=zb_2p,
-        placement="loop",
-        stages_per_rank=(1, 1),
-        splits_backward=True,
-        peak_activations=Formula("min(2 * p, m)", where="False"),
-        messages=Formula("p - 1"),
-        source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
+        peak_activations=Formula("min(2 * p, m)", at_most=True),
     ),
-    Entry(
+    _fitted_zero_bubble(
         name="zb-auto",
         title="Zero bubble fitted to the costs of every stage and to whatever memory is left",
         build=zb_to_limit,
-        placement="loop",
-        stages_per_rank=(1, 1),
-        splits_backward=True,
-        peak_activations=Formula("m", where="False"),
-        messages=Formula("p - 1"),
-        source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
-        fits_memory=True,
+        peak_activations=Formula("m", at_most=True),
     ),
     Entry(
         name="interleaved-zb",
