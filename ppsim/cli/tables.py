@@ -146,10 +146,21 @@ def check(table: str, as_json: bool) -> None:
 @channel_option
 @receives_option
 @overheads_option
+@click.option(
+    "--relaxed-wraparound", is_flag=True,
+    help="As the zero-bubble paper evaluated 1F1B-I: of each group of pp microbatches only the first waits for the "
+         "hop between the last rank and the first. No runtime can do that.",
+)  # fmt: skip
 @json_option
 @output_option
 def simulate(
-    table: str, costs: str, overheads: str | None, as_json: bool, outputs: tuple[str, ...], **network: str | None
+    table: str,
+    costs: str,
+    overheads: str | None,
+    relaxed_wraparound: bool,
+    as_json: bool,
+    outputs: tuple[str, ...],
+    **network: str | None,
 ) -> None:
     """Simulate any table at any costs.
 
@@ -176,12 +187,16 @@ def simulate(
         **{key: value for key, value in network.items() if value},
         **(read_overheads(overheads) if overheads else {}),
     )
-    timeline = run(schedule, stage_costs)
+    timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
+    title = timeline.schedule.name
+    if relaxed_wraparound:
+        title += ", relaxed wrap-around"
+        say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
     report = report_of(timeline, stage_costs)
     write_outputs(
         outputs,
         timelines=[timeline],
-        titles=[timeline.schedule.name],
+        titles=[title],
         report=lambda: timeline_to_json(timeline, stage_costs),
         announce=say,
     )
