@@ -211,21 +211,29 @@ def simulate(
 @click.option(
     "--to", "target", required=True,
     type=click.Choice(["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]),
-    help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for torch "
-         "2.10 to 2.14. json: neutral, for runtimes whose tables are made in Python. primus: its nodes. megatron: "
-         "the arguments that run this order. transformer-engine: _order lists a rank. See docs/export.md.",
+    help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
+         "version (--torch-version). json: neutral, for runtimes whose tables are made in Python. primus: its "
+         "nodes. megatron: the arguments that run this order. transformer-engine: _order lists a rank. See "
+         "docs/export.md.",
 )  # fmt: skip
 @receives_option
+@click.option(
+    "--torch-version", metavar="X.Y",
+    help="For --to torch-comms: 2.10 to 2.14 write the same, 2.15 wants waits too. Default: 2.13, or what the "
+         "table has.",
+)  # fmt: skip
 @click.option(
     "--split", metavar="N,N,…", help="Layers per stage, for the layout string of --to megatron.",
 )  # fmt: skip
 @click.option("-o", "--output", required=True, metavar="OUT", help="Where to write it.")
-def export(table: str, target: str, receives: Any, split: str | None, output: str) -> None:
+def export(
+    table: str, target: str, receives: Any, torch_version: str | None, split: str | None, output: str
+) -> None:
     """Write a checked table for a runtime.
 
     \b
       ppsim export T.csv --to torch -o ready.csv
-      ppsim export T.csv --to torch-comms --receives deferred -o comms.csv
+      ppsim export T.csv --to torch-comms --torch-version 2.15 -o comms.csv
       ppsim export T.csv --to json -o table.json
     """
     from ppsim.errors import ConfigError
@@ -233,13 +241,23 @@ def export(table: str, target: str, receives: Any, split: str | None, output: st
 
     if receives and target != "torch-comms":
         raise ConfigError(f"--receives is for --to torch-comms: got --to {target}")
+    if torch_version and target != "torch-comms":
+        raise ConfigError(
+            f"--torch-version is for --to torch-comms: got --to {target}"
+            + (", which every version from 2.9 on takes" if target == "torch" else "")
+        )
     if split and target != "megatron":
         raise ConfigError(f"--split is for --to megatron: got --to {target}")
     schedule = read_table(table)
     if target in ("torch", "torch-comms"):
         from ppsim.export.torch_csv import torch_csv
 
-        content = torch_csv(schedule, with_communication=target == "torch-comms", receives=receives)
+        content = torch_csv(
+            schedule,
+            with_communication=target == "torch-comms",
+            receives=receives,
+            torch_version=torch_version,
+        )
     else:
         content = to_json(_exported(schedule, target, split))
     write_whole(output, content)
