@@ -46,6 +46,28 @@ def torch_csv(
     return format_table(lowered)
 
 
+def why_not_loaded(schedule: Schedule, torch_version: str) -> str | None:
+    """Return the sentence that says why this torch cannot load a table with communication, or None where it can.
+
+    Up to 2.14 torch takes a WAIT for a W; from 2.15 on it refuses sends without one. A torch newer than those
+    known is asked itself.
+    """
+    if not schedule.has_communication:
+        return None
+    try:
+        waits = _spells_out_waits(torch_version)
+    except ConfigError:
+        return None
+    if waits == has_waits(schedule):
+        return None
+    has = (
+        "has waits, which torch reads from 2.15 on"
+        if has_waits(schedule)
+        else "has no waits, which torch 2.15 needs"
+    )
+    return f"the table {has}: ppsim export --to torch-comms --torch-version {torch_version} writes it for this one"
+
+
 def _spells_out_waits(version: str) -> bool:
     match = re.match(r"(\d+)\.(\d+)(?!\d)", version)
     short = f"{match[1]}.{match[2]}" if match else version

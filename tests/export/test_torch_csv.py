@@ -7,7 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
-from ppsim.export.torch_csv import COMMS_VERSIONS, torch_csv
+from ppsim.export.torch_csv import COMMS_VERSIONS, torch_csv, why_not_loaded
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.lowering import lower
 from tests.cli.running import ppsim as run
@@ -77,3 +77,12 @@ def test_the_command_writes_the_version_asked_for_and_reads_it_back(tmp_path, mo
         in run("export", "T.csv", "--to", "torch-comms", "--torch-version", "2.20", "-o", "no.csv", code=2).stderr
     )
     assert not Path("no.csv").exists()
+
+
+def test_a_table_of_another_version_is_refused_before_torch_misreads_it():
+    table = ppsim.build("1f1b", pp=2, microbatches=2)
+    old, new = lower(table), lower(table, waits=True)
+    assert why_not_loaded(table, "2.15.0") is why_not_loaded(old, "2.13.0+cpu") is None
+    assert why_not_loaded(new, "2.15.0") is why_not_loaded(new, "2.99") is None
+    assert "has waits, which torch reads from 2.15 on" in why_not_loaded(new, "2.13.0+cpu")
+    assert "has no waits, which torch 2.15 needs" in why_not_loaded(old, "2.15.0")
