@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @json_option
 def schedules(name: str | None, as_json: bool) -> None:
-    """List the schedules, or print one's constraints, closed forms and source.
+    """List the schedules, or print one's constraints, closed forms, source and the runtimes that can run it.
 
     \b
       ppsim schedules
@@ -34,17 +34,19 @@ def schedules(name: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ppsim import show
+    from ppsim.export.targets import refusals, runtime_facts
     from ppsim.schedule.catalog import every_schedule, find
 
     entries = [find(name)] if name else list(every_schedule().values())
     if as_json:
         objects = [
-            {key: value for key, value in asdict(entry).items() if key != "build"} | {"options": entry.options}
+            {key: value for key, value in asdict(entry).items() if key != "build"}
+            | {"options": entry.options, "refused_by": {k: v for k, v in refusals(entry).items() if v is not None}}
             for entry in entries
         ]
         print_json(objects[0] if name else {"schedules": objects})
     elif name:
-        show.print_entry(entries[0])
+        show.print_entry(entries[0], runtime_facts(entries[0]))
     else:
         show.print_catalog(entries)
 
@@ -270,19 +272,16 @@ def _exported(schedule: "Schedule", target: str, split: str | None) -> Any:
     from ppsim.errors import ConfigError
     from ppsim.export.megatron import megatron_arguments
     from ppsim.export.neutral import table_to_json
-    from ppsim.export.primus import primus_table
-    from ppsim.export.transformer_engine import graph_order
+    from ppsim.export.targets import RUNTIMES
     from ppsim.schedule.check import validate
     from ppsim.schedule.graph import build_graph
 
     validate(schedule)
     build_graph(schedule)
-    if target == "primus":
-        return primus_table(schedule)
-    if target == "transformer-engine":
-        return graph_order(schedule)
     if target == "json":
         return table_to_json(schedule)
+    if target != "megatron":
+        return RUNTIMES[target](schedule)
     layers = parse_split(split) if split else None
     if isinstance(layers, str):
         raise ConfigError(f"--split is '{split}': the layout string needs layers per stage, as 7,8,8,7")
