@@ -19,6 +19,7 @@ from ppsim.export.primus import primus_table
 from ppsim.export.transformer_engine import graph_order
 from ppsim.files import to_json
 from ppsim.schedule.grammar import parse_table
+from ppsim.schedule.interleaved import legal_group_sizes
 from tests.cli.running import ppsim as run
 from tests.strategies import tables_and_costs
 
@@ -229,6 +230,13 @@ def test_megatron_arguments_name_the_group_size_that_gives_this_order():
         "num_microbatches": 12,
     }
     assert megatron_arguments(table_of("1f1b"))["arguments"] == {"pipeline-model-parallel-size": 4}
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(1, 2, 4), (2, 3, 7), (3, 2, 13), (4, 2, 3), (4, 2, 12)])
+def test_megatron_group_size_is_read_off_the_table_for_every_legal_one(p, v, m):
+    for size in legal_group_sizes(p, m):
+        table = ppsim.build("interleaved-1f1b", pp=p, vpp=v, microbatches=m, group_size=size)
+        assert megatron_arguments(table)["arguments"]["microbatch-group-size-per-virtual-pipeline-stage"] == size
 
 
 @pytest.mark.parametrize(
