@@ -1,21 +1,28 @@
-"""How long the cost-aware generators take, in one run, against the published heuristic's own part of it.
+"""How long every generator takes and how much memory, and zb_auto against the published heuristic's own part of it.
 
     python benchmarks/generators.py
 
-Warm: numba is imported and has compiled (it caches on disk).
+The first table is of fresh processes: peak memory is the process's own high-water mark, interpreter and imports
+included; warm is the median of three builds after a first one, in which numba is imported and compiles (it caches on
+disk). Schedules that are fitted to costs get stages that differ by up to a third, and a transfer of 2 %. The second
+table is of one process, warm.
 """
 
+import argparse
+import json
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
-import numba
-import numpy as np
+from ppsim.schedule.catalog import CATALOG
 
-from ppsim.schedule.zero_bubble_auto import zb_auto, zb_heuristic
-
+PP, MICROBATCHES = 64, 1024
+MOST_S, MOST_GIB = 2.0, 2.0
 SIZES = ((8, 32), (64, 256), (64, 1024))
 
 
@@ -30,36 +37,90 @@ def timed(work: Callable[[], Any], *, repeats: int = 3) -> float:
     return statistics.median(taken)
 
 
-def uneven(p: int) -> dict[str, Any]:
-    """Stages that differ by up to a third, with a transfer of 2 %."""
-    spread = np.random.default_rng(0).uniform(0.85, 1.15, (3, p))
-    return {
-        "forward_s": 0.297 * spread[0], "backward_input_s": 0.294 * spread[1],
-        "backward_weight_s": 0.199 * spread[2], "transfer_s": 0.005,
-    }  # fmt: skip
+def measure(name: str) -> dict[str, float]:
+    """Build the table in this process and return what that took."""
+    import resource
+
+    import ppsim
+
+    options = {"costs": ppsim.StageCosts(**uneven(PP))} if CATALOG[name].takes("costs") else {}
+    seconds = timed(lambda: ppsim.build(name, pp=PP, microbatches=MICROBATCHES, **options))
+    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+    table = ppsim.build(name, pp=PP, microbatches=MICROBATCHES, **options)
+    return {"actions": table.num_actions, "seconds": seconds, "gib": kibibytes / 2**20}
 
 
-def main() -> None:
+def catalogue() -> None:
+    print(f"Every schedule at p={PP}, m={MICROBATCHES}, the fewest stages a rank; a process each:\n")
+    print("| schedule | actions | warm | peak memory |")
+    print("|---|--:|--:|--:|")
+    slow, large = [], []
+    for name in CATALOG:
+        # This process has imported little so far: Linux counts the memory of the one that starts a process as its.
+        shown = subprocess.run(
+            [sys.executable, __file__, "--measure", name], capture_output=True, check=True
+        ).stdout
+        found = json.loads(shown)
+        slow += [name] * (found["seconds"] > MOST_S)
+        large += [name] * (found["gib"] > MOST_GIB)
+        print(f"| {name} | {found['actions']:,} | {found['seconds']:.2f} s | {found['gib']:.2f} GiB |", flush=True)
     print(
-        f"Python {platform.python_version()}, numpy {np.__version__}, numba {numba.__version__}, {platform.machine()}\n"
+        f"\nabove {MOST_S:g} s: {', '.join(slow) or 'none'}; above {MOST_GIB:g} GiB: {', '.join(large) or 'none'}\n"
     )
-    print("| table | heuristic (8 runs) | zb_auto by span | zb_auto by step |")
+
+
+def uneven(style: str, p: int, m: int, part: float) -> Any:
+    """Stages that differ by up to a third, with a transfer of 2 %, and `part` of 1F1B's memory."""
+    import numpy as np
+
+    from ppsim.schedule.placement import STYLES
+    from ppsim.schedule.problem import Problem
+
+    per_rank = 2 if style == "v" else 1
+    spread = np.random.default_rng(0).uniform(0.85, 1.15, (3, per_rank * p)) / per_rank
+    return Problem.of(
+        stage_to_rank=STYLES[style](p, per_rank * p), num_microbatches=m, cap=part * p, activation=1 / per_rank,
+        forward_s=0.297 * spread[0], backward_input_s=0.294 * spread[1], backward_weight_s=0.199 * spread[2],
+        transfer_s=0.005,
+    )  # fmt: skip
+
+
+def fitted() -> None:
+    from ppsim.schedule.fitting.search import fitted, zb_heuristic, zbv_heuristic
+
+    print("Stages that differ by up to a third:\n")
+    print("| table | published heuristic | fitted, by span | fitted, by step |")
     print("|---|--:|--:|--:|")
     for p, m in SIZES:
-        for caps in (1, 2):
-            arguments = {"num_ranks": p, "num_microbatches": m, "cap": caps * p, "engine": "compiled", **uneven(p)}
+        for style, part in (("loop", 1.0), ("loop", 2.0), ("v", 0.5), ("v", 1.0)):
+            problem = uneven(style, p, m, part)
+            published = zbv_heuristic if style == "v" else zb_heuristic
             seconds = [
-                timed(lambda arguments=arguments: zb_heuristic(**arguments)),
+                timed(lambda problem=problem, published=published: published(problem, engine="compiled")),
                 *(
                     timed(
-                        lambda arguments=arguments, criterion=criterion: zb_auto(**arguments, criterion=criterion)
+                        lambda problem=problem, criterion=criterion: fitted(
+                            problem, criterion=criterion, engine="compiled"
+                        )
                     )
                     for criterion in ("span", "step")
                 ),
             ]
-            print(
-                f"| p={p} m={m}, cap {caps}p | " + " | ".join(f"{1e3 * value:,.1f} ms" for value in seconds) + " |"
-            )
+            name = "V" if style == "v" else "one stage a rank"
+            cells = " | ".join(f"{1e3 * value:,.1f} ms" for value in seconds)
+            print(f"| {name}, p={p} m={m}, {part:g} of 1F1B's memory | {cells} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--measure", metavar="NAME", help="build one schedule here and print what it took")
+    if name := parser.parse_args().measure:
+        print(json.dumps(measure(name)))
+        return
+    libraries = ", ".join(f"{library} {version(library)}" for library in ("numpy", "numba"))
+    print(f"Python {platform.python_version()}, {libraries}, {platform.machine()}\n")
+    catalogue()
+    fitted()
 
 
 if __name__ == "__main__":

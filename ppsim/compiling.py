@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
@@ -16,9 +17,17 @@ WORTH_COMPILING = 20_000
 
 @cache
 def _compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the kernel compiled, together with the functions of its own module that it calls."""
     import numba
 
-    compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(kernel)
+    called = {name: kernel.__globals__.get(name) for name in kernel.__code__.co_names}
+    helpers = {
+        name: _compiled(one)
+        for name, one in called.items()
+        if isinstance(one, FunctionType) and one.__module__ == kernel.__module__
+    }
+    linked = FunctionType(kernel.__code__, kernel.__globals__ | helpers) if helpers else kernel
+    compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(linked)
     return compiled
 
 
@@ -32,8 +41,9 @@ def run_kernel(
 ) -> Any:
     """Return `kernel(*inputs, *outputs)`, a function over arrays that fills its outputs in place.
 
-    "auto" compiles from `WORTH_COMPILING` iterations on, and whenever numba is imported already. Plain and
-    compiled give the same bits: a kernel adds and compares, in one order.
+    A kernel may call functions of its own module, which are compiled with it. "auto" compiles from
+    `WORTH_COMPILING` iterations on, and whenever numba is imported already. Plain and compiled give the same
+    bits: a kernel adds and compares, in one order.
     """
     if engine == "compiled" or (engine == "auto" and (size >= WORTH_COMPILING or "numba" in sys.modules)):
         return _compiled(kernel)(*inputs, *outputs)

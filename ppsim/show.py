@@ -258,11 +258,11 @@ def print_catalog(entries: Sequence["Entry"]) -> None:
     out.add("\nppsim schedules NAME prints constraints, closed forms and source of one.")
 
 
-def print_entry(entry: "Entry") -> None:
-    """Print one schedule in full."""
+def print_entry(entry: "Entry", runtimes: Sequence[tuple[str, str]]) -> None:
+    """Print one schedule in full, with what is known of the runtimes that take it."""
     out = Page()
     out.add(f"[bold]{entry.name}[/bold]   {entry.title}")
-    out.add(facts(entry.facts))
+    out.add(facts([*entry.facts, *runtimes]))
     out.add(
         "\np ranks, v stages a rank, m microbatches; F, I, W seconds a rank and microbatch (all its stages), "
         "c seconds a transfer.\nbubble: idle seconds of a step, whose length is m·(F + I + W) + bubble; by span: "

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import ppsim
+from ppsim.export.targets import runtime_facts
 from ppsim.schedule.catalog import CATALOG, Entry
 
 HEAD = """# Schedules
@@ -17,6 +18,9 @@ The pictures: one row a rank, one column a unit of time, p = 4, m = 6 (8 where a
 F = I = W = 1 for a whole rank (a chunk of two takes half, so that those pictures are twice as wide).
 `0`–`7` forward of that microbatch, `a`–`h` its backward (or I), `▒` W, `·` idle; a backward that is not split is
 two units long.
+
+"Runs on" is what `ppsim export` can write, tried on a table of 4 ranks and 8 microbatches; for JaxPP and others see
+[export.md](export.md).
 """
 
 
@@ -38,7 +42,7 @@ def section(entry: Entry) -> str:
         [
             f"\n## {entry.name}\n",
             f"{entry.title}.\n",
-            *(f"- {name}: {text}".replace("*", "\\*") for name, text in entry.facts),
+            *(f"- {name}: {text}".replace("*", "\\*") for name, text in [*entry.facts, *runtime_facts(entry)]),
             "\n```text",
             *picture(entry),
             "```\n",

@@ -148,7 +148,11 @@ def train(as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
 
     Starts one local process a rank (gloo on CPU, nccl on CUDA), or joins those that torchrun started.
     """
+    from importlib.metadata import version
+
     from ppsim.costs.files import read_costs
+    from ppsim.errors import ConfigError
+    from ppsim.export.torch_csv import why_not_loaded
     from ppsim.outputs import check_paths
     from ppsim.runtime.launch import is_worker, launch, require_extra
     from ppsim.schedule.check import validate
@@ -160,6 +164,8 @@ def train(as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
     table = read_schedule(options["schedule"])
     validate(table)
     build_graph(table)
+    if reason := why_not_loaded(table, version("torch")):
+        raise ConfigError(f"{options['schedule']}: {reason}")
     config = _train_config(table, options)
     costs = None
     if config.emulate_costs:

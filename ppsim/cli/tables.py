@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("name", required=False)
 @json_option
 def schedules(name: str | None, as_json: bool) -> None:
-    """List the schedules, or print one's constraints, closed forms and source.
+    """List the schedules, or print one's constraints, closed forms, source and the runtimes that can run it.
 
     \b
       ppsim schedules
@@ -34,14 +34,19 @@ def schedules(name: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ppsim import show
+    from ppsim.export.targets import refusals, runtime_facts
     from ppsim.schedule.catalog import every_schedule, find
 
     entries = [find(name)] if name else list(every_schedule().values())
     if as_json:
-        objects = [{key: value for key, value in asdict(entry).items() if key != "build"} for entry in entries]
+        objects = [
+            {key: value for key, value in asdict(entry).items() if key != "build"}
+            | {"options": entry.options, "refused_by": {k: v for k, v in refusals(entry).items() if v is not None}}
+            for entry in entries
+        ]
         print_json(objects[0] if name else {"schedules": objects})
     elif name:
-        show.print_entry(entries[0])
+        show.print_entry(entries[0], runtime_facts(entries[0]))
     else:
         show.print_catalog(entries)
 
@@ -81,7 +86,7 @@ def build(
     from ppsim.schedule.catalog import find
     from ppsim.schedule.grammar import format_table
 
-    if memory_limit and not (costs and find(name).fits_memory):
+    if memory_limit and not (costs and find(name).takes("memory_limit_bytes")):
         raise ConfigError(
             "--memory-limit is for a schedule that fits into it (zb-auto), and needs --costs with bytes"
         )
@@ -143,10 +148,21 @@ def check(table: str, as_json: bool) -> None:
 @channel_option
 @receives_option
 @overheads_option
+@click.option(
+    "--relaxed-wraparound", is_flag=True,
+    help="As the zero-bubble paper evaluated 1F1B-I: of each group of pp microbatches only the first waits for the "
+         "hop between the last rank and the first. No runtime can do that.",
+)  # fmt: skip
 @json_option
 @output_option
 def simulate(
-    table: str, costs: str, overheads: str | None, as_json: bool, outputs: tuple[str, ...], **network: str | None
+    table: str,
+    costs: str,
+    overheads: str | None,
+    relaxed_wraparound: bool,
+    as_json: bool,
+    outputs: tuple[str, ...],
+    **network: str | None,
 ) -> None:
     """Simulate any table at any costs.
 
@@ -173,12 +189,16 @@ def simulate(
         **{key: value for key, value in network.items() if value},
         **(read_overheads(overheads) if overheads else {}),
     )
-    timeline = run(schedule, stage_costs)
+    timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
+    title = timeline.schedule.name
+    if relaxed_wraparound:
+        title += ", relaxed wrap-around"
+        say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
     report = report_of(timeline, stage_costs)
     write_outputs(
         outputs,
         timelines=[timeline],
-        titles=[timeline.schedule.name],
+        titles=[title],
         report=lambda: timeline_to_json(timeline, stage_costs),
         announce=say,
     )
@@ -193,21 +213,29 @@ def simulate(
 @click.option(
     "--to", "target", required=True,
     type=click.Choice(["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]),
-    help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for torch "
-         "2.10 to 2.14. json: neutral, for runtimes whose tables are made in Python. primus: its nodes. megatron: "
-         "the arguments that run this order. transformer-engine: _order lists a rank. See docs/export.md.",
+    help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
+         "version (--torch-version). json: neutral, for runtimes whose tables are made in Python. primus: its "
+         "nodes. megatron: the arguments that run this order. transformer-engine: _order lists a rank. See "
+         "docs/export.md.",
 )  # fmt: skip
 @receives_option
+@click.option(
+    "--torch-version", metavar="X.Y",
+    help="For --to torch-comms: 2.10 to 2.14 write the same, 2.15 wants waits too. Default: 2.13, or what the "
+         "table has.",
+)  # fmt: skip
 @click.option(
     "--split", metavar="N,N,…", help="Layers per stage, for the layout string of --to megatron.",
 )  # fmt: skip
 @click.option("-o", "--output", required=True, metavar="OUT", help="Where to write it.")
-def export(table: str, target: str, receives: Any, split: str | None, output: str) -> None:
+def export(
+    table: str, target: str, receives: Any, torch_version: str | None, split: str | None, output: str
+) -> None:
     """Write a checked table for a runtime.
 
     \b
       ppsim export T.csv --to torch -o ready.csv
-      ppsim export T.csv --to torch-comms --receives deferred -o comms.csv
+      ppsim export T.csv --to torch-comms --torch-version 2.15 -o comms.csv
       ppsim export T.csv --to json -o table.json
     """
     from ppsim.errors import ConfigError
@@ -215,13 +243,23 @@ def export(table: str, target: str, receives: Any, split: str | None, output: st
 
     if receives and target != "torch-comms":
         raise ConfigError(f"--receives is for --to torch-comms: got --to {target}")
+    if torch_version and target != "torch-comms":
+        raise ConfigError(
+            f"--torch-version is for --to torch-comms: got --to {target}"
+            + (", which every version from 2.9 on takes" if target == "torch" else "")
+        )
     if split and target != "megatron":
         raise ConfigError(f"--split is for --to megatron: got --to {target}")
     schedule = read_table(table)
     if target in ("torch", "torch-comms"):
         from ppsim.export.torch_csv import torch_csv
 
-        content = torch_csv(schedule, with_communication=target == "torch-comms", receives=receives)
+        content = torch_csv(
+            schedule,
+            with_communication=target == "torch-comms",
+            receives=receives,
+            torch_version=torch_version,
+        )
     else:
         content = to_json(_exported(schedule, target, split))
     write_whole(output, content)
@@ -234,19 +272,16 @@ def _exported(schedule: "Schedule", target: str, split: str | None) -> Any:
     from ppsim.errors import ConfigError
     from ppsim.export.megatron import megatron_arguments
     from ppsim.export.neutral import table_to_json
-    from ppsim.export.primus import primus_table
-    from ppsim.export.transformer_engine import graph_order
+    from ppsim.export.targets import RUNTIMES
     from ppsim.schedule.check import validate
     from ppsim.schedule.graph import build_graph
 
     validate(schedule)
     build_graph(schedule)
-    if target == "primus":
-        return primus_table(schedule)
-    if target == "transformer-engine":
-        return graph_order(schedule)
     if target == "json":
         return table_to_json(schedule)
+    if target != "megatron":
+        return RUNTIMES[target](schedule)
     layers = parse_split(split) if split else None
     if isinstance(layers, str):
         raise ConfigError(f"--split is '{split}': the layout string needs layers per stage, as 7,8,8,7")

@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ppsim.errors import ConfigError, ScheduleError
 from ppsim.schedule.check import validate
 from ppsim.schedule.interleaved import interleaved_one_f_one_b, legal_group_sizes
@@ -47,15 +49,14 @@ def megatron_arguments(schedule: Schedule, *, layers_per_stage: Sequence[int] | 
 
 
 def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:
-    sizes = legal_group_sizes(p, m)
-    tables = {
-        size: interleaved_one_f_one_b(num_ranks=p, vpp=v, num_microbatches=m, group_size=size) for size in sizes
-    }
-    for size, table in tables.items():
-        if _first_difference(compute, table) is None:
-            return size
-    _require_equal(compute, tables[sizes[0]], "interleaved 1F1B")
-    raise AssertionError("unreachable")
+    """The group size with which Megatron-LM runs this order: what rank 0 forwards before its second chunk."""
+    forwards = compute.stage[: compute.rank_offsets[1]][compute.op[: compute.rank_offsets[1]] == Op.F]
+    size, legal = int(np.argmax(forwards != forwards[0])), legal_group_sizes(p, m)
+    if size not in legal:
+        size = legal[0]
+    theirs = interleaved_one_f_one_b(num_ranks=p, vpp=v, num_microbatches=m, group_size=size)
+    _require_equal(compute, theirs, "interleaved 1F1B")
+    return size
 
 
 def _require_equal(compute: Schedule, theirs: Schedule, name: str) -> None:

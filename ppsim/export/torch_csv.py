@@ -1,26 +1,83 @@
 """The table for torch.distributed.pipelining: `_PipelineScheduleRuntime._load_csv`."""
 
+import re
+
+from ppsim.errors import ConfigError
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import Receives, lower
 from ppsim.schedule.table import Schedule
+from ppsim.schedule.waits import has_waits, with_waits, without_waits
+
+COMMS_VERSIONS = {"2.10": False, "2.11": False, "2.12": False, "2.13": False, "2.14": False, "2.15": True}
+"""The versions of torch whose compute+comms tables are known, and whether they spell out waits."""
+
+DEFAULT_VERSION = "2.13"
 
 
-def torch_csv(schedule: Schedule, *, with_communication: bool = False, receives: Receives | None = None) -> str:
+def torch_csv(
+    schedule: Schedule,
+    *,
+    with_communication: bool = False,
+    receives: Receives | None = None,
+    torch_version: str | None = None,
+) -> str:
     """Return the CSV text of a table that has been checked to run.
 
-    Compute-only (`format="compute_only"`, any torch from 2.9 on), or with what torch 2.10 to 2.14 adds when it
-    loads one (`format="compute_comms"`): sends, receives, UNSHARD, RESHARD and REDUCE_GRAD. A table that has
-    its communication already keeps it unless `receives` asks for another place. Raises `ScheduleError` for a
-    broken table and `Deadlock` for one that cannot finish.
+    Compute-only (`format="compute_only"`, any torch from 2.9 on), or with what `torch_version` adds when it loads
+    one (`format="compute_comms"`): sends, receives, UNSHARD, RESHARD and REDUCE_GRAD, from 2.15 on also a WAIT for
+    every send and reduction. The version may have more parts ("2.15.0+cu130"); None is 2.13. A table that has its
+    communication already keeps it unless `receives` asks for another place; a version given adds or drops its
+    waits. Raises `ScheduleError` for a broken table, `Deadlock` for one that cannot finish, `ConfigError` for a
+    version that is not known.
     """
+    waits = _spells_out_waits(torch_version or DEFAULT_VERSION)
     validate(schedule)
     build_graph(schedule)
     if not with_communication:
         return format_table(schedule.compute_only())
     if schedule.has_communication and receives is None:
-        return format_table(schedule)
-    lowered = lower(schedule.compute_only(), receives=receives or "torch")
+        if torch_version is None or waits == has_waits(schedule):
+            return format_table(schedule)
+        return format_table(with_waits(schedule) if waits else without_waits(schedule))
+    lowered = lower(schedule.compute_only(), receives=receives or "torch", waits=waits)
     build_graph(lowered, channel="edge")
     return format_table(lowered)
+
+
+def why_not_loaded(schedule: Schedule, torch_version: str) -> str | None:
+    """Return the sentence that says why this torch cannot load a table with communication, or None where it can.
+
+    Up to 2.14 torch takes a WAIT for a W; from 2.15 on it refuses sends without one. A torch newer than those
+    known is asked itself.
+    """
+    if not schedule.has_communication:
+        return None
+    try:
+        waits = _spells_out_waits(torch_version)
+    except ConfigError:
+        return None
+    if waits == has_waits(schedule):
+        return None
+    has = (
+        "has waits, which torch reads from 2.15 on"
+        if has_waits(schedule)
+        else "has no waits, which torch 2.15 needs"
+    )
+    return f"the table {has}: ppsim export --to torch-comms --torch-version {torch_version} writes it for this one"
+
+
+def _spells_out_waits(version: str) -> bool:
+    match = re.match(r"(\d+)\.(\d+)(?!\d)", version)
+    short = f"{match[1]}.{match[2]}" if match else version
+    if short not in COMMS_VERSIONS:
+        known = list(COMMS_VERSIONS)
+        asked = (int(match[1]), int(match[2])) if match else (0, 0)
+        is_newer = asked > tuple(map(int, known[-1].split(".")))
+        nearest = f" (nearest: {known[-1] if is_newer else known[0]})" if match else ""
+        raise ConfigError(
+            f"the compute+comms tables of torch {version} are not known, only those of {known[0]} to {known[-1]}"
+            f"{nearest}"
+        )
+    return COMMS_VERSIONS[short]

@@ -9,10 +9,17 @@ def graph_order(schedule: Schedule) -> list[list[float]]:
     """Return one list a rank: +c for a forward of chunk c (from 1), −c for its backward, −c − 0.5 for a W.
 
     The microbatch is implied, first in, first out, so that a chunk's microbatches must come in order: raises
-    `ScheduleError` naming the action where they do not.
+    `ScheduleError` naming the action where they do not, and a stage whose backward is split for some microbatches
+    only, since −c stands for either kind.
     """
     validate(schedule)
     compute = schedule.compute_only()
+    full, split = (set(compute.stage[compute.op == op].tolist()) for op in (Op.B, Op.I))
+    for stage in sorted(full & split):
+        raise ScheduleError(
+            f"TransformerEngine takes a chunk's backwards whole or split, not both; stage {stage} runs B for some "
+            f"microbatches, I and W for others"
+        )
     lists: list[list[float]] = []
     for rank in range(compute.num_ranks):
         chunk_of = {stage: chunk for chunk, stage in enumerate(compute.stages_of(rank), start=1)}

@@ -207,6 +207,7 @@ def _transient_bytes(subject: Module, activation_bytes: int) -> int:
 
 
 def quantity(samples: list[float]) -> dict[str, float]:
-    """Return median and quartiles as a profile file has them."""
+    """Return median and quartiles as a profile file has them, none beyond the samples."""
     low, median, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else samples * 3
-    return {"median": median, "low": low, "high": high}
+    # Of two or three samples the quartiles are extrapolated: as far as below 0, which no profile may hold.
+    return {"median": median, "low": max(low, min(samples)), "high": min(high, max(samples))}

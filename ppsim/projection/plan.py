@@ -1,6 +1,6 @@
 """One plan → a projection: profile × placement × schedule × runtime."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from ppsim.costs.layout import why_no_split
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
-from ppsim.schedule.catalog import build, every_schedule, find
+from ppsim.schedule.catalog import Entry, build, every_schedule, find
 from ppsim.schedule.graph import CHANNELS, Channel
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Op, Schedule
@@ -127,22 +127,26 @@ def project(plan: Plan | None = None, **fields: Any) -> Projection:
     'interleaved-1f1b'
     """
     plan = replace(plan, **fields) if plan else Plan(**fields)
+    return _project(plan, find(plan.schedule_name))
+
+
+def _project(plan: Plan, entry: Entry) -> Projection:
     profile = plan.profile or load_profile(DEFAULT)
-    schedule = _table(plan)
-    if find(plan.schedule_name).fits_costs:  # placed at any costs first, then fitted to those of the layout
-        schedule = _table(plan, _for_runtime(plan, schedule, _assembled(plan, schedule, profile).costs))
+    schedule = _table(plan, entry)
+    if entry.takes("costs"):  # placed at any costs first, then fitted to those of the layout
+        schedule = _table(plan, entry, _for_runtime(plan, schedule, _assembled(plan, schedule, profile).costs))
     return project_table(plan, schedule, profile)
 
 
-def _table(plan: Plan, costs: StageCosts | None = None) -> Schedule:
+def _table(plan: Plan, entry: Entry, costs: StageCosts | None = None) -> Schedule:
     return build(
-        plan.schedule_name,
+        entry,
         pp=plan.pp,
         vpp=plan.vpp,
         microbatches=plan.num_microbatches,
         group_size=plan.group_size,
         costs=costs,
-        memory_limit_bytes=plan.memory_limit_bytes,
+        memory_limit_bytes=plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
     )
 
 
@@ -203,22 +207,29 @@ def project_all(plan: Plan, names: Sequence[str] | None = None) -> Comparison:
     stages than there are layers, a deadlock and lack of memory are reasons here, not errors; a wrong profile or
     split still raises.
     """
+    return _project_each(plan, every_schedule().values() if names is None else map(find, names))
+
+
+def _project_each(plan: Plan, entries: Iterable[Entry]) -> Comparison:
     profile = plan.profile or load_profile(DEFAULT)
     num_layers = profile.model.num_layers if plan.num_layers is None else plan.num_layers
     projections, reasons = [], {}
-    for name in every_schedule() if names is None else names:
-        vpp = find(name).stages_per_rank[0] if plan.vpp is None else plan.vpp
-        if reason := find(name).why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) or why_no_split(
+    for entry in entries:
+        name = entry.name
+        vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
+        if reason := entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) or why_no_split(
             plan.split, num_layers, plan.pp * vpp
         ):
             reasons[name] = reason
             continue
-        group_size = plan.group_size if name == "interleaved-1f1b" else None
-        one = replace(plan, schedule=name, vpp=vpp, group_size=group_size, profile=profile, memory_limit_bytes=None)
-        if find(name).fits_memory:
-            one = replace(one, memory_limit_bytes=plan.memory_limit_bytes)
+        # Of the rest, the limit is asked below: a projection that exceeds it would look for others that do not.
+        one = replace(
+            plan, schedule=name, vpp=vpp, profile=profile,
+            group_size=plan.group_size if entry.takes("group_size") else None,
+            memory_limit_bytes=plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
+        )  # fmt: skip
         try:
-            projection = project(one)
+            projection = _project(one, entry)
         except (ScheduleError, DoesNotFit) as error:
             reasons[name] = str(error).splitlines()[0]
             continue
@@ -286,8 +297,8 @@ _MOST_NAMED = 3
 
 
 def _what_would_fit(plan: Plan) -> str:
-    others = [name for name in every_schedule() if name != plan.schedule_name]
-    fitting = [projection.plan.schedule_name for projection in project_all(plan, others).projections]
+    others = [entry for name, entry in every_schedule().items() if name != plan.schedule_name]
+    fitting = [projection.plan.schedule_name for projection in _project_each(plan, others).projections]
     if len(fitting) > _MOST_NAMED:
         fitting[_MOST_NAMED:] = [f"{len(fitting) - _MOST_NAMED} slower ones"]
     return f"; {' or '.join(fitting)} would fit" if fitting else "; no schedule for this pp and vpp would fit"

@@ -2,11 +2,11 @@
 
 import difflib
 from importlib.metadata import entry_points
+from typing import Any
 
 from ppsim.errors import ConfigError
 from ppsim.schedule.entries import ENTRIES
 from ppsim.schedule.entry import Costs, Entry, Formula
-from ppsim.schedule.interleaved import interleaved_one_f_one_b
 from ppsim.schedule.table import Schedule
 
 __all__ = ["CATALOG", "PLUGINS", "Costs", "Entry", "Formula", "build", "every_schedule", "find"]
@@ -50,7 +50,7 @@ def find(name: str) -> Entry:
 
 
 def build(
-    name: str,
+    name: str | Entry,
     *,
     pp: int,
     microbatches: int,
@@ -59,7 +59,7 @@ def build(
     costs: Costs | None = None,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
-    """Return the table of a catalogue schedule for `pp` ranks and `microbatches` microbatches.
+    """Return the table of a schedule, by name or `Entry`, for `pp` ranks and `microbatches` microbatches.
 
     `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
     interleaved-1f1b only. `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W
@@ -70,7 +70,7 @@ def build(
     >>> [str(action) for action in table]
     ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']
     """
-    entry = find(name)
+    entry = find(name) if isinstance(name, str) else name
     if pp < 1:
         raise ConfigError(f"pp must be at least 1: got {pp}")
     if microbatches < 1:
@@ -79,16 +79,21 @@ def build(
         vpp = entry.stages_per_rank[0]
     if reason := entry.why_not(pp=pp, vpp=vpp, microbatches=microbatches):
         raise ConfigError(reason)
-    if entry.build is interleaved_one_f_one_b:
-        return interleaved_one_f_one_b(num_ranks=pp, vpp=vpp, num_microbatches=microbatches, group_size=group_size)
-    if group_size is not None:
-        raise ConfigError(f"group size is for interleaved-1f1b; {name} has none")
-    if costs is not None and not entry.fits_costs:
-        raise ConfigError(f"{name} is the same at any costs; costs are for one that is fitted to them")
-    if entry.fits_costs:
-        arrays = None if costs is None else costs.resolved(num_stages=pp * vpp, num_ranks=pp)
-        limit = {"memory_limit_bytes": memory_limit_bytes} if entry.fits_memory else {}
-        return entry.build(num_ranks=pp, num_microbatches=microbatches, costs=arrays, **limit)
-    if entry.stages_per_rank[1] is None:
-        return entry.build(num_ranks=pp, vpp=vpp, num_microbatches=microbatches)
-    return entry.build(num_ranks=pp, num_microbatches=microbatches)
+    options: dict[str, Any] = {
+        "vpp": vpp, "group_size": group_size, "costs": costs, "memory_limit_bytes": memory_limit_bytes
+    }  # fmt: skip
+    for option, refusal in _REFUSALS.items():
+        if options[option] is not None and not entry.takes(option):
+            takers = " or ".join(name for name, other in CATALOG.items() if other.takes(option))
+            raise ConfigError(refusal.format(name=entry.name, takers=takers))
+    if costs is not None:
+        options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
+    taken = {option: value for option, value in options.items() if entry.takes(option)}
+    return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)
+
+
+_REFUSALS = {
+    "group_size": "group size is for {takers}; {name} has none",
+    "costs": "{name} is the same at any costs; costs are for {takers}",
+    "memory_limit_bytes": "{name} is the same at any memory limit; a limit is for {takers}",
+}

@@ -129,6 +129,36 @@ def _run(kernel: Any, grid: Grid, *, inputs: Any, others: Any = ()) -> None:
     run_kernel(kernel, inputs=inputs, outputs=[cells, *others], size=grid.size)
 
 
+def _arrival(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbatches: Any, finish: Any) -> Any:
+    """The cell from which on the rank next to this one has done its part; 0 where there is none."""
+    source = rank - 1 if kind % 2 == 0 else rank + 1
+    if 0 <= source < num_ranks:
+        return finish[(kind * num_ranks + source) * num_microbatches + microbatch]
+    return 0
+
+
+def _earliest(kind: Any, rank: Any, microbatch: Any, num_ranks: Any, num_microbatches: Any, finish: Any) -> Any:
+    """The first cell that the inputs of a pass allow; `finish` has the cell after each pass so far."""
+    slot = kind * num_ranks + rank
+    earliest = _arrival(kind, rank, microbatch, num_ranks, num_microbatches, finish)
+    if microbatch > 0:
+        earliest = max(earliest, finish[slot * num_microbatches + microbatch - 1])
+    if kind > 0:
+        earliest = max(earliest, finish[(slot - num_ranks) * num_microbatches + microbatch])
+    return earliest
+
+
+def _held_after(kind: Any, active: Any, late: Any) -> Any:
+    """Activations and waiting weight gradients after one more cell of a rank; a free cell takes such a gradient."""
+    if kind == 0 or kind == 1:
+        return active + 1, late
+    if kind != -1:
+        return active, late + 1
+    if late > 0:
+        return active - 1, late - 1
+    return active, late
+
+
 def _place_weights(num_ranks: int, width: int, cells: Any) -> None:
     for rank in range(num_ranks):
         up = down = 0  # weight gradients that wait
@@ -159,9 +189,7 @@ def _squeeze(
             count[slot] += 1
             earliest = last[rank]
             if kind < 4:
-                source = rank - 1 if kind % 2 == 0 else rank + 1
-                if 0 <= source < num_ranks:
-                    earliest = max(earliest, finish[(kind * num_ranks + source) * num_microbatches + microbatch])
+                earliest = max(earliest, _arrival(kind, rank, microbatch, num_ranks, num_microbatches, finish))
             finish[slot * num_microbatches + microbatch] = earliest + 1
             last[rank] = earliest + 1
             cells[rank * width + earliest] = kind
@@ -191,20 +219,11 @@ def _move_ahead(
             if phase == 1 and kind == 0 and microbatch == num_microbatches - 1:
                 phase = 2
 
-            # The first cell that the inputs allow.
             if kind >= 4:
                 earliest = inputs_at[2 * rank * num_microbatches + microbatch]
             else:
-                earliest = 0
-                if microbatch > 0:
-                    earliest = finish[slot * num_microbatches + microbatch - 1]
-                if kind > 0:
-                    earliest = max(earliest, finish[(slot - num_ranks) * num_microbatches + microbatch])
-                source = rank - 1 if kind % 2 == 0 else rank + 1
-                if 0 <= source < num_ranks:
-                    earliest = max(earliest, finish[(kind * num_ranks + source) * num_microbatches + microbatch])
-
-            # The first free one of these from which on there is memory.
+                earliest = _earliest(kind, rank, microbatch, num_ranks, num_microbatches, finish)
+            # The first free cell from there on, and for a forward from where on there is memory.
             place = earliest
             if stays:
                 place = cell
@@ -236,27 +255,15 @@ def _move_ahead(
 
 
 def _drain(
-    num_ranks: int,
-    width: int,
-    num_microbatches: int,
-    cells: Any,
-    memory: Any,
-    waiting: Any,
-    finish: Any,
-    count: Any,
-) -> None:
-    # Activations and waiting weight gradients after each cell; a free cell takes a weight gradient.
+    num_ranks: int, width: int, num_microbatches: int,
+    cells: Any, memory: Any, waiting: Any, finish: Any, count: Any,
+) -> None:  # fmt: skip
+    # `memory` and `waiting` hold what `_held_after` says after each cell.
     peak = 0
     for rank in range(num_ranks):
         active = late = 0
         for at in range(rank * width, (rank + 1) * width):
-            if cells[at] == 0 or cells[at] == 1:
-                active += 1
-            elif cells[at] != -1:
-                late += 1
-            elif late > 0:
-                active -= 1
-                late -= 1
+            active, late = _held_after(cells[at], active, late)
             memory[at] = active
             waiting[at] = late
             peak = max(peak, active)
@@ -277,16 +284,9 @@ def _drain(
             if phase == 1 and kind == 0 and microbatch == num_microbatches - 1:
                 phase = 2
 
-            earliest = 0
-            if microbatch > 0:
-                earliest = finish[slot * num_microbatches + microbatch - 1]
-            if kind > 0:
-                earliest = max(earliest, finish[(slot - num_ranks) * num_microbatches + microbatch])
-            source = rank - 1 if kind % 2 == 0 else rank + 1
-            if 0 <= source < num_ranks:
-                earliest = max(earliest, finish[(kind * num_ranks + source) * num_microbatches + microbatch])
-
-            place = earliest if may_move else cell
+            place = cell
+            if may_move:
+                place = _earliest(kind, rank, microbatch, num_ranks, num_microbatches, finish)
             while place < cell:
                 if cells[row + place] == -1:
                     # Would the peak grow? Follow the rank from there until all is as before.
@@ -295,13 +295,7 @@ def _drain(
                     highest = active
                     for at in range(row + place, row + width):
                         runs = kind if at == row + place else (-1 if at == row + cell else cells[at])
-                        if runs == 0 or runs == 1:
-                            active += 1
-                        elif runs != -1:
-                            late += 1
-                        elif late > 0:
-                            active -= 1
-                            late -= 1
+                        active, late = _held_after(runs, active, late)
                         highest = max(highest, active)
                         if highest > peak or (at > row + cell and active == memory[at] and late == waiting[at]):
                             break
@@ -315,13 +309,7 @@ def _drain(
                 active = memory[row + place - 1] if place > 0 else 0
                 late = waiting[row + place - 1] if place > 0 else 0
                 for at in range(row + place, row + width):
-                    if cells[at] == 0 or cells[at] == 1:
-                        active += 1
-                    elif cells[at] != -1:
-                        late += 1
-                    elif late > 0:
-                        active -= 1
-                        late -= 1
+                    active, late = _held_after(cells[at], active, late)
                     memory[at] = active
                     waiting[at] = late
             finish[slot * num_microbatches + microbatch] = place + 1

@@ -18,6 +18,7 @@ from ppsim.schedule.graph import CHANNELS, Channel, Communication, build_graph
 from ppsim.schedule.lowering import RECEIVES, Receives
 from ppsim.schedule.placement import style_of
 from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.waits import broken_waits
 
 _MOST_SHOWN = 4
 
@@ -107,9 +108,9 @@ def _broken_rules(schedule: Schedule) -> Iterator[Finding]:
     compute = schedule.compute_only()
     for rule, finder in (
         ("placement", _misplaced_stages), ("microbatch-ids", _odd_microbatches), ("complete", _incomplete),
-        ("order", _misordered), ("loss-order", _loss_order), ("fused", _odd_fusions),
+        ("order", _misordered), ("loss-order", _loss_order), ("fused", _odd_fusions), ("waits", broken_waits),
     ):  # fmt: skip
-        messages = list(islice(finder(compute), _MOST_SHOWN))
+        messages = list(islice(finder(schedule if finder is broken_waits else compute), _MOST_SHOWN))
         yield from (Finding("error", rule, message) for message in messages)
         if messages:
             return

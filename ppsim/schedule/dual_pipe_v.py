@@ -8,27 +8,8 @@ its transfers room to overlap with compute; its results leave together.
 from collections import deque
 
 from ppsim.schedule.placement import v_shape
-from ppsim.schedule.table import Action, Cell, Schedule, backward, backward_input, backward_weight, forward
-
-
-class _Chunk:
-    """The actions of one stage, handed out in microbatch order."""
-
-    def __init__(self, stage: int) -> None:
-        self.stage = stage
-        self.num_forwards = self.num_backwards = 0
-
-    def forward(self) -> Action:
-        self.num_forwards += 1
-        return forward(self.stage, self.num_forwards - 1)
-
-    def backward(self) -> Action:
-        self.num_backwards += 1
-        return backward(self.stage, self.num_backwards - 1)
-
-    def backward_input(self) -> Action:
-        self.num_backwards += 1
-        return backward_input(self.stage, self.num_backwards - 1)
+from ppsim.schedule.rows import Chunk
+from ppsim.schedule.table import Action, Cell, Schedule, backward_weight
 
 
 def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -38,12 +19,12 @@ def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[Cell]:
-    down, up = _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank)
+    down, up = Chunk(rank), Chunk(2 * num_ranks - 1 - rank)
     put_off: deque[Action] = deque()  # weight gradients that wait
     row: list[Cell] = []
     num_below = num_ranks - 1 - rank
 
-    def split(chunk: _Chunk) -> Action:
+    def split(chunk: Chunk) -> Action:
         action = chunk.backward_input()
         put_off.append(backward_weight(action.stage, action.microbatch))
         return action

@@ -1,5 +1,7 @@
 """The schedules of the field, one `Entry` each, in the order in which they are listed."""
 
+from functools import partial
+
 from ppsim.schedule.controllable_memory import one_f_one_b_v, v_half_fixed, v_min_fixed
 from ppsim.schedule.cost_aware import v_flex, v_half, v_min, zb_1p, zb_2p, zb_auto, zbv
 from ppsim.schedule.dual_pipe_v import dual_pipe_v
@@ -13,6 +15,23 @@ from ppsim.schedule.looped_bfs import looped_bfs
 from ppsim.schedule.one_f_one_b import one_f_one_b
 from ppsim.schedule.v_shape import zbv_fixed
 from ppsim.schedule.zero_bubble import zb_h1, zb_h2
+
+_fitted_zero_bubble = partial(
+    Entry,
+    placement="loop",
+    stages_per_rank=(1, 1),
+    splits_backward=True,
+    messages=Formula("p - 1"),
+    source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
+)
+
+_fitted_v = partial(
+    Entry,
+    placement="v",
+    stages_per_rank=(2, 2),
+    splits_backward=True,
+    messages=Formula("2 * (p - 1)"),
+)
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
@@ -114,42 +133,23 @@ ENTRIES: tuple[Entry, ...] = (
         messages=Formula("p - 1"),
         source="Qi et al. 2024 (arXiv 2401.10241), §2.2",
     ),
-    Entry(
+    _fitted_zero_bubble(
         name="zb-1p",
         title="ZB-1p: zero bubble fitted to the costs of every stage, with the memory of 1F1B",
         build=zb_1p,
-        placement="loop",
-        stages_per_rank=(1, 1),
-        splits_backward=True,
         peak_activations=Formula("min(p, m)"),
-        messages=Formula("p - 1"),
-        source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
     ),
-    Entry(
+    _fitted_zero_bubble(
         name="zb-2p",
         title="ZB-2p: zero bubble fitted to the costs of every stage, with twice the memory of 1F1B",
         build=zb_2p,
-        placement="loop",
-        stages_per_rank=(1, 1),
-        splits_backward=True,
-        peak_activations=Formula("min(2 * p, m)", where="False"),
-        messages=Formula("p - 1"),
-        source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
+        peak_activations=Formula("min(2 * p, m)", at_most=True),
     ),
-    Entry(
+    _fitted_zero_bubble(
         name="zb-auto",
         title="Zero bubble fitted to the costs of every stage and to whatever memory is left",
         build=zb_auto,
-        placement="loop",
-        stages_per_rank=(1, 1),
-        splits_backward=True,
-        peak_activations=Formula("m", where="False"),
-        messages=Formula("p - 1"),
-        source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
-        fits_memory=True,
+        peak_activations=Formula("m", at_most=True),
     ),
     Entry(
         name="interleaved-zb",
@@ -193,17 +193,12 @@ ENTRIES: tuple[Entry, ...] = (
         messages=Formula("p * v - 1"),
         source="PipeOffload (arXiv 2503.01328), Table 1",
     ),
-    Entry(
+    _fitted_v(
         name="zbv",
         title="ZB-V: split backward in a V, fitted to the costs of every stage, the memory of 1F1B",
         build=zbv,
-        placement="v",
-        stages_per_rank=(2, 2),
-        splits_backward=True,
-        peak_activations=Formula("min(p, m)"),
-        messages=Formula("2 * (p - 1)"),
+        peak_activations=Formula("min(p, m)", at_most=True),
         source="Qi et al. 2024 (arXiv 2401.10241), §6; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
     ),
     Entry(
         name="zbv-fixed",
@@ -217,17 +212,12 @@ ENTRIES: tuple[Entry, ...] = (
         messages=Formula("2 * (p - 1)"),
         source="Qi et al. 2024 (arXiv 2401.10241), §6",
     ),
-    Entry(
+    _fitted_v(
         name="v-half",
         title="V-Half: split backward in a V, fitted to the costs of every stage, half the memory of 1F1B",
         build=v_half,
-        placement="v",
-        stages_per_rank=(2, 2),
-        splits_backward=True,
-        peak_activations=Formula("min((p + 2) // 2, m)"),
-        messages=Formula("2 * (p - 1)"),
+        peak_activations=Formula("min((p + 2) // 2, m)", at_most=True),
         source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
     ),
     Entry(
         name="v-half-fixed",
@@ -243,17 +233,12 @@ ENTRIES: tuple[Entry, ...] = (
         messages=Formula("2 * (p - 1)"),
         source="Qi et al. 2024 (arXiv 2405.15362), §3; order of warm-up and cool-down as in the authors' code",
     ),
-    Entry(
+    _fitted_v(
         name="v-min",
         title="V-Min: split backward in a V, fitted to the costs of every stage, a third of the memory of 1F1B",
         build=v_min,
-        placement="v",
-        stages_per_rank=(2, 2),
-        splits_backward=True,
-        peak_activations=Formula("min((p + 4) // 3, m)"),
-        messages=Formula("2 * (p - 1)"),
+        peak_activations=Formula("min((p + 4) // 3, m)", at_most=True),
         source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
     ),
     Entry(
         name="v-min-fixed",
@@ -269,18 +254,12 @@ ENTRIES: tuple[Entry, ...] = (
         messages=Formula("2 * (p - 1)"),
         source="Qi et al. 2024 (arXiv 2405.15362), §3; order of warm-up and cool-down as in the authors' code",
     ),
-    Entry(
+    _fitted_v(
         name="v-flex",
         title="V-Flex: split backward in a V, fitted to the costs of every stage and to whatever memory is left",
         build=v_flex,
-        placement="v",
-        stages_per_rank=(2, 2),
-        splits_backward=True,
-        peak_activations=Formula("m", where="False"),
-        messages=Formula("2 * (p - 1)"),
+        peak_activations=Formula("m", at_most=True),
         source="Qi et al. 2024 (arXiv 2405.15362), App. A; a cost a stage, more candidates: ppsim",
-        fits_costs=True,
-        fits_memory=True,
     ),
     Entry(
         name="1f1b-v",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal, Protocol
 
 from ppsim.schedule.table import Schedule
@@ -12,7 +13,8 @@ class Formula:
     """A closed form that is printed as it is evaluated, so that text and number cannot part.
 
     Symbols: p ranks, v stages a rank, m microbatches; F, I, W seconds per rank (all its stages together);
-    c seconds per transfer between stages. `where` is the condition under which it holds.
+    c seconds per transfer between stages. `where` is the condition under which it holds; one that is `at_most`
+    bounds the number from above, where it depends on the costs.
 
     >>> Formula("(p - 1) * (F + I + W)")(p=4, m=8, F=1.0, I=1.0, W=1.0)
     9.0
@@ -20,6 +22,7 @@ class Formula:
 
     text: str
     where: str = "True"
+    at_most: bool = False
 
     def __call__(self, **symbols: float) -> float:
         """Return the value; `symbols` must hold every letter of the text."""
@@ -30,7 +33,8 @@ class Formula:
         return bool(_evaluate(self.where, symbols))
 
     def __str__(self) -> str:
-        return self.text if self.where == "True" else f"{self.text}   where {self.where}"
+        text = f"at most {self.text}" if self.at_most else self.text
+        return text if self.where == "True" else f"{text}   where {self.where}"
 
 
 def _evaluate(expression: str, symbols: dict[str, float]) -> Any:
@@ -48,11 +52,11 @@ class Costs(Protocol):
 class Entry:
     """One schedule: how to build it, what it demands and what is known of it.
 
-    `stages_per_rank` is the demand on vpp: (least, most), most None for any; where it is None, `build` takes a
-    `vpp`. `bubble` is the idle time by step time, `span_bubble` by span: the longest rank from its first start to
-    its last end. `peak_activations` counts microbatches of a whole rank. `least_microbatches` is in terms of p.
-    A schedule that `fits_costs` is laid out for them: its `build` takes `costs`, arrays of one entry a stage;
-    one that `fits_memory` takes `memory_limit_bytes` as well.
+    `build` is called with `num_ranks`, `num_microbatches` and those of these options that its signature names:
+    `vpp`, `group_size`, `costs` (arrays of one entry a stage) and `memory_limit_bytes`.
+    `stages_per_rank` is the demand on vpp: (least, most), most None for any. `bubble` is the idle time by step
+    time, `span_bubble` by span: the longest rank from its first start to its last end. `peak_activations` counts
+    microbatches of a whole rank. `least_microbatches` is in terms of p.
     """
 
     name: str
@@ -68,8 +72,15 @@ class Entry:
     span_bubble: Formula | None = None
     constraint: str = "any number of microbatches"
     least_microbatches: Formula = Formula("1")
-    fits_costs: bool = False
-    fits_memory: bool = False
+
+    @property
+    def options(self) -> list[str]:
+        """What `build` takes beside ranks and microbatches, by its signature."""
+        return [name for name in signature(self.build).parameters if name not in ("num_ranks", "num_microbatches")]
+
+    def takes(self, option: str) -> bool:
+        """Return whether `build` takes this option: "vpp", "group_size", "costs" or "memory_limit_bytes"."""
+        return option in self.options
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
         """Return the sentence that says why this schedule cannot be built so, or None where it can."""

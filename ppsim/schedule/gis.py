@@ -6,7 +6,8 @@ is free before the next forward.
 
 from ppsim.schedule.interleaved import smallest_group_size
 from ppsim.schedule.placement import loop
-from ppsim.schedule.table import Action, Schedule, backward_input, backward_weight, forward
+from ppsim.schedule.rows import split_row, visits_in_groups
+from ppsim.schedule.table import Schedule
 
 
 def gis(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
@@ -28,22 +29,10 @@ def gis_h(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
 
 
 def _table(name: str, num_ranks: int, vpp: int, num_microbatches: int, group_size: int) -> Schedule:
-    # The order in which every rank meets (chunk, microbatch); backwards meet the chunks in reverse.
-    order = [
-        (chunk, microbatch)
-        for first in range(0, num_microbatches, group_size)
-        for chunk in range(vpp)
-        for microbatch in range(first, min(first + group_size, num_microbatches))
-    ]
     rows = []
-    for rank in range(num_ranks):
-        forwards = [forward(chunk * num_ranks + rank, microbatch) for chunk, microbatch in order]
+    groups = visits_in_groups(num_ranks, vpp, num_microbatches, group_size)
+    for rank, (forwards, backwards) in enumerate(groups):
         # A group passes all chunks but the last, then each rank below once.
-        num_warm_up = min((vpp - 1) * group_size + num_ranks - 1 - rank, len(order))
-        row: list[Action] = forwards[:num_warm_up]
-        for k, (chunk, microbatch) in enumerate(order):
-            stage = (vpp - 1 - chunk) * num_ranks + rank
-            row += forwards[num_warm_up + k : num_warm_up + k + 1]  # none is left in the cool-down
-            row += [backward_input(stage, microbatch), backward_weight(stage, microbatch)]
-        rows.append(row)
+        num_warm_up = (vpp - 1) * group_size + num_ranks - 1 - rank
+        rows.append(split_row(forwards, backwards, num_warm_up=num_warm_up))
     return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name=name)

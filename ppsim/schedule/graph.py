@@ -30,7 +30,7 @@ from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.lowering import Receives, lower
 from ppsim.schedule.messages import Messages, messages_of
-from ppsim.schedule.table import NONE, Ints, Op, Schedule
+from ppsim.schedule.table import NONE, Ints, Op, Schedule, last_of_cell
 
 Communication = Literal["overlap", "blocking"]
 Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
@@ -133,15 +133,6 @@ def _previous_on_rank(compute: Schedule) -> Ints:
     previous = np.arange(-1, len(compute) - 1, dtype=np.int32)
     previous[compute.rank_offsets[:-1][np.diff(compute.rank_offsets) > 0]] = NONE
     return previous
-
-
-def last_of_cell(compute: Schedule) -> Ints:
-    """Return, for each action, the last action of its cell: a fused cell's results leave when all of it is done."""
-    last = np.arange(len(compute), dtype=np.int32)
-    joined = (compute.fused[1:] != NONE) & (compute.fused[1:] == compute.fused[:-1])
-    for entry in np.flatnonzero(joined)[::-1]:
-        last[entry] = last[entry + 1]
-    return last
 
 
 def _ideal_waits(compute: Schedule, source: Ints, target: Ints) -> _Waits:

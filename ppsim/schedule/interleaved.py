@@ -7,7 +7,8 @@ breadth first, and what lies between lifts the demand that m be a multiple of p.
 
 from ppsim.errors import ConfigError
 from ppsim.schedule.placement import loop
-from ppsim.schedule.table import Action, Schedule, backward, forward
+from ppsim.schedule.rows import full_row, visits_in_groups
+from ppsim.schedule.table import Schedule
 
 
 def interleaved_one_f_one_b(
@@ -24,29 +25,12 @@ def interleaved_one_f_one_b(
     elif reason := why_group_size_fails(num_ranks, num_microbatches, group_size):
         raise ConfigError(reason)
 
-    # The order in which every rank meets (chunk, microbatch); backwards meet the chunks in reverse.
-    order = [
-        (chunk, microbatch)
-        for first in range(0, num_microbatches, group_size)
-        for chunk in range(vpp)
-        for microbatch in range(first, min(first + group_size, num_microbatches))
-    ]
     rows = []
-    for rank in range(num_ranks):
-        forwards = [forward(chunk * num_ranks + rank, microbatch) for chunk, microbatch in order]
-        backwards = [backward((vpp - 1 - chunk) * num_ranks + rank, microbatch) for chunk, microbatch in order]
+    groups = visits_in_groups(num_ranks, vpp, num_microbatches, group_size)
+    for rank, (forwards, backwards) in enumerate(groups):
         # The first backward waits for a group to pass all chunks but the last, and for the ranks below, twice.
-        num_warm_up = min((vpp - 1) * group_size + 2 * (num_ranks - 1 - rank), len(order))
-        num_steady = len(order) - num_warm_up
-        row: list[Action] = []
-        for k in range(num_warm_up):
-            row.append(forwards[k])
-        for k in range(num_steady):
-            row.append(forwards[num_warm_up + k])
-            row.append(backwards[k])
-        for k in range(num_steady, len(order)):
-            row.append(backwards[k])
-        rows.append(row)
+        num_warm_up = (vpp - 1) * group_size + 2 * (num_ranks - 1 - rank)
+        rows.append(full_row(forwards, backwards, num_warm_up=num_warm_up))
     return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")
 
 

@@ -6,7 +6,8 @@ groups of interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2).
 
 from ppsim.schedule.interleaved import smallest_group_size
 from ppsim.schedule.placement import loop
-from ppsim.schedule.table import Action, Schedule, backward_input, backward_weight, forward
+from ppsim.schedule.rows import split_row, visits_in_groups
+from ppsim.schedule.table import Schedule
 
 
 def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
@@ -16,27 +17,11 @@ def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) 
     torch takes only those that split into m div p equal groups, and there the tables are equal.
     """
     group_size = smallest_group_size(num_ranks, num_microbatches)
-    # The order in which every rank meets (chunk, microbatch); backwards meet the chunks in reverse.
-    order = [
-        (chunk, microbatch)
-        for first in range(0, num_microbatches, group_size)
-        for chunk in range(vpp)
-        for microbatch in range(first, min(first + group_size, num_microbatches))
-    ]
     rows = []
-    for rank in range(num_ranks):
-        forwards = [forward(chunk * num_ranks + rank, microbatch) for chunk, microbatch in order]
-        backwards = [((vpp - 1 - chunk) * num_ranks + rank, microbatch) for chunk, microbatch in order]
+    groups = visits_in_groups(num_ranks, vpp, num_microbatches, group_size)
+    for rank, (forwards, backwards) in enumerate(groups):
         # A group passes all chunks but the last, then each rank below once: as in ZB-H1, half of interleaved 1F1B.
-        num_warm_up = min((vpp - 1) * group_size + num_ranks - 1 - rank, len(order))
+        num_warm_up = (vpp - 1) * group_size + num_ranks - 1 - rank
         num_put_off = rank  # weight gradients wait, so that the input gradients reach the ranks above sooner
-        row: list[Action] = forwards[:num_warm_up]
-        for k, (stage, microbatch) in enumerate(backwards):
-            row += forwards[num_warm_up + k : num_warm_up + k + 1]  # none is left in the cool-down
-            row.append(backward_input(stage, microbatch))
-            if k >= num_put_off:
-                row.append(backward_weight(*backwards[k - num_put_off]))
-        num_done = max(len(order) - num_put_off, 0)
-        row += [backward_weight(*later) for later in backwards[num_done:]]
-        rows.append(row)
+        rows.append(split_row(forwards, backwards, num_warm_up=num_warm_up, num_put_off=num_put_off))
     return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-zb")

@@ -5,8 +5,10 @@ how long transfers block each other):
 
 1. UNSHARD the next three distinct stages a rank will meet, RESHARD the others (they do nothing without FSDP);
 2. REDUCE_GRAD after the last weight gradient of a stage;
-3. round-robin over the ranks, take each next cell whose inputs are known; right after it go its SENDs, and the
-   matching RECV goes to the end of the receiver's row *at that moment*.
+3. WAIT_REDUCE_GRAD after each of these, from torch 2.15 on;
+4. round-robin over the ranks, take each next cell whose inputs are known; right after it go its SENDs, and the
+   matching RECV goes to the end of the receiver's row *at that moment*;
+5. WAIT_SEND_F and WAIT_SEND_B, from torch 2.15 on.
 
 Receives can then be moved ("receives"): see `RECEIVES`.
 """
@@ -22,6 +24,7 @@ from ppsim.compiling import Engine, run_kernel
 from ppsim.errors import ScheduleError
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Action, Op, Schedule
+from ppsim.schedule.waits import with_send_waits
 
 Receives = Literal["torch", "deferred", "ordered"]
 
@@ -33,28 +36,32 @@ RECEIVES: dict[Receives, str] = {
 
 NUM_UNSHARDED = 3  # stages torch keeps gathered a rank: one forward, one backward, one being fetched
 
-_FETCH, _EVICT, _REDUCE = 1, 2, 3  # what an item that is no action does to a chunk
+_FETCH, _EVICT, _REDUCE, _WAIT = 1, 2, 3, 4  # what an item that is no action does to a stage
+_NUM_ROLES = 5
+_STAGE_OPS = np.array([Op.IDLE, Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.WAIT_REDUCE_GRAD])
 
 
-def lower(schedule: Schedule, *, receives: Receives = "torch", engine: Engine = "auto") -> Schedule:
+def lower(
+    schedule: Schedule, *, receives: Receives = "torch", waits: bool = False, engine: Engine = "auto"
+) -> Schedule:
     """Return the compute+comms table that a runtime executes for this compute-only table.
 
-    The table must have passed `ppsim.schedule.check.validate`. Raises `ScheduleError` where a fused cell needs
-    what another part of the same cell makes.
+    The table must have passed `ppsim.schedule.check.validate`. With `waits` the result is torch 2.15's, with a
+    wait for every send and every reduction: see `ppsim.schedule.waits`. Raises `ScheduleError` where a fused cell
+    needs what another part of the same cell makes.
     """
-    lowered = _torch_order(schedule.compute_only(), engine)
-    if receives == "deferred":
-        return _with_rows(lowered, [list(_deferred(lowered, rank)) for rank in range(lowered.num_ranks)])
-    if receives == "ordered":
-        return _with_rows(lowered, [list(_ordered(lowered, rank)) for rank in range(lowered.num_ranks)])
-    return lowered
+    lowered = _torch_order(schedule.compute_only(), waits, engine)
+    if receives != "torch":
+        moved = _deferred if receives == "deferred" else _ordered
+        lowered = _with_rows(lowered, [list(moved(lowered, rank)) for rank in range(lowered.num_ranks)])
+    return with_send_waits(lowered) if waits else lowered
 
 
 # --- torch's own order ---
 
 
-def _torch_order(schedule: Schedule, engine: Engine) -> Schedule:
-    items, item_offsets = _items(schedule, engine)
+def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
+    items, item_offsets = _items(schedule, waits, engine)
     needs = dependencies(schedule).neighbour
     remote = (needs != NONE) & (schedule.rank[needs] != schedule.rank)
     consumer = np.full(len(schedule), NONE, dtype=np.int32)
@@ -79,8 +86,8 @@ def _torch_order(schedule: Schedule, engine: Engine) -> Schedule:
     return _decode(schedule, codes, offsets)
 
 
-def _items(schedule: Schedule, engine: Engine) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Each rank's actions with gathering and reduction around them; −(4·stage + what) where it is no action."""
+def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each rank's actions with gathering and reduction around them; −(5·stage + what) where it is no action."""
     parts = []
     next_use = _next_use(schedule.stage, schedule.rank)
     for rank in range(schedule.num_ranks):
@@ -88,11 +95,12 @@ def _items(schedule: Schedule, engine: Engine) -> tuple[NDArray[np.int64], NDArr
         stages = np.array(schedule.stages_of(rank), dtype=np.int64)
         chunk = np.searchsorted(stages, schedule.stage[begin:end])
         first_use = np.array([begin + int(np.argmax(chunk == c)) for c in range(len(stages))], dtype=np.int64)
-        items = np.zeros((end - begin) * (1 + 2 * min(len(stages), NUM_UNSHARDED + 1)) + 2 * len(stages) + 1,
+        items = np.zeros((end - begin) * (1 + 2 * min(len(stages), NUM_UNSHARDED + 1)) + 3 * len(stages) + 1,
                          dtype=np.int64)  # fmt: skip
         used = run_kernel(
             _add_stage_actions,
-            inputs=(schedule.op, schedule.fused, next_use, chunk, stages, begin, end, schedule.num_microbatches),
+            inputs=(schedule.op, schedule.fused, next_use, chunk, stages, begin, end, schedule.num_microbatches,
+                    waits),
             outputs=(first_use, np.zeros(len(stages), dtype=np.int64), np.zeros(len(stages), dtype=np.bool_),
                      np.zeros(len(stages), dtype=np.bool_), items),
             size=end - begin, engine=engine,
@@ -112,9 +120,9 @@ def _next_use(stage: NDArray[np.int32], rank: NDArray[np.int32]) -> NDArray[np.i
 
 def _add_stage_actions(
     op: Any, fused: Any, next_use: Any, chunk: Any, stages: Any, begin: Any, end: Any, num_microbatches: Any,
-    upcoming: Any, num_weights: Any, active: Any, wanted: Any, items: Any,
+    waits: Any, upcoming: Any, num_weights: Any, active: Any, wanted: Any, items: Any,
 ) -> Any:  # fmt: skip
-    """UNSHARD and RESHARD around a rank's cells, REDUCE_GRAD behind a stage's last weight gradient."""
+    """UNSHARD and RESHARD around a rank's cells, REDUCE_GRAD and its wait behind a stage's last gradient."""
     num_chunks = len(stages)
     used = 0
     entry = begin
@@ -135,7 +143,7 @@ def _add_stage_actions(
             if nearest == -1:
                 break
             same_cell = fused[upcoming[nearest]] != -1 and fused[upcoming[nearest]] == fused[horizon]
-            if num_wanted >= 3 and not same_cell:
+            if num_wanted >= NUM_UNSHARDED and not same_cell:
                 break
             wanted[nearest] = True
             horizon = upcoming[nearest]
@@ -143,7 +151,7 @@ def _add_stage_actions(
         for c in range(num_chunks):
             if active[c] and not wanted[c]:
                 active[c] = False
-                items[used] = -(4 * stages[c] + 2)
+                items[used] = -(_NUM_ROLES * stages[c] + _EVICT)
                 used += 1
         while True:  # fetch in the order in which the chunks will be met
             nearest = -1
@@ -153,7 +161,7 @@ def _add_stage_actions(
             if nearest == -1:
                 break
             active[nearest] = True
-            items[used] = -(4 * stages[nearest] + 1)
+            items[used] = -(_NUM_ROLES * stages[nearest] + _FETCH)
             used += 1
         for e in range(entry, stop):
             items[used] = e
@@ -164,12 +172,15 @@ def _add_stage_actions(
                 c = chunk[e - begin]
                 num_weights[c] += 1
                 if num_weights[c] == num_microbatches:
-                    items[used] = -(4 * stages[c] + 3)
+                    items[used] = -(_NUM_ROLES * stages[c] + _REDUCE)
                     used += 1
+                    if waits:
+                        items[used] = -(_NUM_ROLES * stages[c] + _WAIT)
+                        used += 1
         entry = stop
     for c in range(num_chunks):
         if active[c]:
-            items[used] = -(4 * stages[c] + 2)
+            items[used] = -(_NUM_ROLES * stages[c] + _EVICT)
             used += 1
     return used
 
@@ -229,11 +240,11 @@ def _decode(schedule: Schedule, codes: NDArray[np.int64], offsets: NDArray[np.in
 
     op_of = schedule.op[entry]
     transfer_op = np.where(op_of == Op.F, Op.SEND_F, Op.SEND_B) + (role == 2)
-    stage_op = np.array([Op.IDLE, Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD])[stage_code % 4]
+    stage_op = _STAGE_OPS[stage_code % _NUM_ROLES]
     op = np.where(is_action, np.where(role == 0, op_of, transfer_op), stage_op)
     return Schedule(
         op=op.astype(np.int8),
-        stage=np.where(is_action, schedule.stage[entry], stage_code // 4).astype(np.int32),
+        stage=np.where(is_action, schedule.stage[entry], stage_code // _NUM_ROLES).astype(np.int32),
         microbatch=np.where(is_action, schedule.microbatch[entry], NONE).astype(np.int32),
         fused=np.where(is_action & (role == 0), schedule.fused[entry], NONE).astype(np.int32),
         rank_offsets=offsets.astype(np.int64),

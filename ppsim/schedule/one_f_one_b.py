@@ -4,7 +4,8 @@ PipeDream-Flush (Narayanan et al. 2021, arXiv 2006.09503, §3.2), DAPPLE (arXiv 
 """
 
 from ppsim.schedule.placement import loop
-from ppsim.schedule.table import Action, Schedule, backward, forward
+from ppsim.schedule.rows import full_row, visits_of_stage
+from ppsim.schedule.table import Schedule
 
 
 def one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -14,15 +15,7 @@ def one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """
     rows = []
     for rank in range(num_ranks):
-        num_warm_up = min(num_ranks - 1 - rank, num_microbatches)  # the ranks after this one
-        num_steady = num_microbatches - num_warm_up
-        row: list[Action] = []
-        for microbatch in range(num_warm_up):
-            row.append(forward(rank, microbatch))
-        for microbatch in range(num_steady):
-            row.append(forward(rank, num_warm_up + microbatch))
-            row.append(backward(rank, microbatch))
-        for microbatch in range(num_steady, num_microbatches):
-            row.append(backward(rank, microbatch))
-        rows.append(row)
+        visits = visits_of_stage(rank, num_microbatches)
+        num_warm_up = num_ranks - 1 - rank  # the ranks after this one
+        rows.append(full_row(visits, visits, num_warm_up=num_warm_up))
     return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name="1f1b")

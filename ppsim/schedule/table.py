@@ -274,6 +274,15 @@ class Schedule:
         return replace(self, name=name)
 
 
+def last_of_cell(schedule: Schedule) -> Ints:
+    """Return, for each action, the last action of its cell: a fused cell's results leave when all of it is done."""
+    last = np.arange(len(schedule), dtype=np.int32)
+    joined = (schedule.fused[1:] != NONE) & (schedule.fused[1:] == schedule.fused[:-1])
+    for entry in np.flatnonzero(joined)[::-1]:
+        last[entry] = last[entry + 1]
+    return last
+
+
 def _placement_of(op: NDArray[np.int8], stage: Ints, rank_offsets: NDArray[np.int64]) -> Ints:
     """The first rank that computes a stage has it; −1 for a stage that none computes."""
     placement = np.full(int(stage.max(initial=NONE)) + 1, NONE, dtype=np.int32)

@@ -4,27 +4,8 @@ Qi et al. 2024 (arXiv 2401.10241), §6 and Figure 9. The paper writes B for what
 """
 
 from ppsim.schedule.placement import v_shape
-from ppsim.schedule.table import Action, Schedule, backward_input, backward_weight, forward
-
-
-class _Chunk:
-    """The actions of one stage, handed out in microbatch order."""
-
-    def __init__(self, stage: int) -> None:
-        self.stage = stage
-        self.num_forwards = self.num_inputs = self.num_weights = 0
-
-    def forward(self) -> Action:
-        self.num_forwards += 1
-        return forward(self.stage, self.num_forwards - 1)
-
-    def backward_input(self) -> Action:
-        self.num_inputs += 1
-        return backward_input(self.stage, self.num_inputs - 1)
-
-    def backward_weight(self) -> Action:
-        self.num_weights += 1
-        return backward_weight(self.stage, self.num_weights - 1)
+from ppsim.schedule.rows import Chunk
+from ppsim.schedule.table import Action, Schedule
 
 
 def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -43,7 +24,7 @@ def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
 
 def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[Action]:
-    down, up = _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank)
+    down, up = Chunk(rank), Chunk(2 * num_ranks - 1 - rank)
     row: list[Action] = []
 
     # Warm-up: 2p−1 forwards on every rank, of which r (0-based) are of the way up.

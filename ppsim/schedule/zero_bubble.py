@@ -4,7 +4,8 @@ Qi et al. 2024 (arXiv 2401.10241), §2.1 and §2.2. The paper writes B for what 
 """
 
 from ppsim.schedule.placement import loop
-from ppsim.schedule.table import Action, Schedule, backward_input, backward_weight, forward
+from ppsim.schedule.rows import split_row, visits_of_stage
+from ppsim.schedule.table import Schedule
 
 
 def zb_h1(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -12,12 +13,8 @@ def zb_h1(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
     Any number of microbatches is legal; fewer than p cut the warm-up short.
     """
-    rows = [
-        # Rank r puts its weight gradients off by r microbatches: the later the rank, the longer its cool-down.
-        _row(rank, num_microbatches, num_warm_up=num_ranks - 1 - rank, num_put_off=rank)
-        for rank in range(num_ranks)
-    ]
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name="zb-h1")
+    # Rank r puts its weight gradients off by r microbatches: the later the rank, the longer its cool-down.
+    return _table("zb-h1", num_ranks, num_microbatches, ahead=1)
 
 
 def zb_h2(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -25,22 +22,13 @@ def zb_h2(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
     Any number of microbatches is legal; the closed form needs m ≥ 2p−1.
     """
-    rows = [
-        _row(rank, num_microbatches, num_warm_up=2 * (num_ranks - 1 - rank), num_put_off=2 * rank)
-        for rank in range(num_ranks)
-    ]
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name="zb-h2")
+    return _table("zb-h2", num_ranks, num_microbatches, ahead=2)
 
 
-def _row(rank: int, num_microbatches: int, *, num_warm_up: int, num_put_off: int) -> list[Action]:
-    num_warm_up = min(num_warm_up, num_microbatches)
-    forwards = [forward(rank, microbatch) for microbatch in range(num_microbatches)]
-    weights = [backward_weight(rank, microbatch) for microbatch in range(num_microbatches)]
-    row = forwards[:num_warm_up]
-    for microbatch in range(num_microbatches):
-        row += forwards[num_warm_up + microbatch : num_warm_up + microbatch + 1]  # none is left in the cool-down
-        row.append(backward_input(rank, microbatch))
-        if microbatch >= num_put_off:
-            row.append(weights[microbatch - num_put_off])
-    num_done = max(num_microbatches - num_put_off, 0)
-    return row + weights[num_done:]
+def _table(name: str, num_ranks: int, num_microbatches: int, *, ahead: int) -> Schedule:
+    rows = []
+    for rank in range(num_ranks):
+        visits = visits_of_stage(rank, num_microbatches)
+        num_warm_up, num_put_off = ahead * (num_ranks - 1 - rank), ahead * rank
+        rows.append(split_row(visits, visits, num_warm_up=num_warm_up, num_put_off=num_put_off))
+    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name=name)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ppsim.costs.stages import CostArrays
-from ppsim.schedule.graph import EventGraph, last_of_cell
-from ppsim.schedule.table import NONE, Action, Ints, Op, Schedule
+from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.table import NONE, Action, Ints, Op, Schedule, last_of_cell
 from ppsim.simulation.engine import Floats
 from ppsim.simulation.memory import Memory, memory_of
 

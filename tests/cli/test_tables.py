@@ -39,6 +39,9 @@ def test_schedules_as_json_is_one_object_of_all_or_of_one():
     assert [entry["name"] for entry in everything["schedules"]] == list(CATALOG)
     one = json.loads(ppsim("schedules", "zbv-fixed", "--json").stdout)
     assert one == everything["schedules"][list(CATALOG).index("zbv-fixed")]
+    options = {entry["name"]: entry["options"] for entry in everything["schedules"] if entry["options"]}
+    assert options["interleaved-1f1b"] == ["vpp", "group_size"]
+    assert options["zb-auto"] == ["costs", "memory_limit_bytes"]
 
 
 @pytest.mark.parametrize("name", CATALOG)

@@ -4,12 +4,14 @@ import dataclasses
 import enum
 import json
 import re
+import types
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 
 import ppsim
+from ppsim import Op
 from ppsim.errors import ConfigError, ScheduleError
 from ppsim.export.megatron import layout_string, megatron_arguments, parse_layout
 from ppsim.export.neutral import read_table, table_from_json, table_to_json
@@ -17,6 +19,7 @@ from ppsim.export.primus import primus_table
 from ppsim.export.transformer_engine import graph_order
 from ppsim.files import to_json
 from ppsim.schedule.grammar import parse_table
+from ppsim.schedule.interleaved import legal_group_sizes
 from tests.cli.running import ppsim as run
 from tests.strategies import tables_and_costs
 
@@ -65,16 +68,77 @@ def test_a_wrong_neutral_file_is_refused_with_its_place(change, words):
         table_from_json(table_to_json(table_of("1f1b")) | change, "it")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_jaxpp_adapter_makes_a_task_of_every_action(name, tmp_path):
-    table = table_of(name)
+class TaskType(enum.Enum):
+    FWD, BWD, BWD_I, BWD_W = range(1, 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    stage_id: int
+    mubatch_idx: int
+    fwd_or_bwd: TaskType
+    latency: int = dataclasses.field(hash=False, compare=False)
+
+    @classmethod
+    def make(cls, stage_id, mubatch_idx, fwd_or_bwd, latency=None):
+        return cls(stage_id, mubatch_idx, fwd_or_bwd, 1 if latency is None else latency)
+
+
+class FusedTask(tuple):
+    __slots__ = ()
+
+
+@dataclasses.dataclass(eq=True, frozen=True)
+class BaseSchedule:
+    """As JaxPP's base class: frozen, and not split unless a subclass says so."""
+
+    num_stages: int
+    is_partial_bwd: bool = dataclasses.field(default=False, init=False)
+
+    def __post_init__(self):
+        assert self.num_stages > 0
+
+
+JAXPP = types.SimpleNamespace(TaskType=TaskType, Task=Task, FusedTask=FusedTask, BaseSchedule=BaseSchedule)
+
+
+def jaxpp_schedule(table, tmp_path):
     (tmp_path / "T.json").write_text(to_json(table_to_json(table)))
-    kind = enum.Enum("kind", "FWD BWD BWD_I BWD_W")
-    tasks = adapter("JaxPP")["jaxpp_tasks"](tmp_path / "T.json", lambda *one: one, list, kind)
-    letters = {kind.FWD: "F", kind.BWD: "B", kind.BWD_I: "I", kind.BWD_W: "W"}
-    assert [[f"{s}{letters[k]}{m}" for s, m, k in rank] for rank in tasks] == [
-        [str(cell) for cell in row] for row in table.rows()
-    ]
+    return adapter("JaxPP")["jaxpp_schedule"](tmp_path / "T.json", JAXPP)
+
+
+def unpacked(tasks):
+    return [one for task in tasks for one in (task if isinstance(task, FusedTask) else [task])]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "dualpipev"])
+def test_jaxpp_adapter_makes_a_task_of_every_action_and_parts_no_backward_of_stage_0(name, tmp_path):
+    table = ppsim.build(name, pp=4, vpp=NAMES.get(name), microbatches=8)
+    made = jaxpp_schedule(table, tmp_path)
+    assert (made.num_stages, made.is_partial_bwd) == (table.num_stages, table.splits_backward)
+    assert [made.get_mpmd_idx(stage) for stage in range(table.num_stages)] == table.stage_to_rank.tolist()
+    kinds = {Op.F: [TaskType.FWD], Op.B: [TaskType.BWD], Op.I: [TaskType.BWD_I], Op.W: [TaskType.BWD_W]}
+    if made.is_partial_bwd:
+        kinds[Op.B] = [TaskType.BWD_I, TaskType.BWD_W]
+    for tasks, row in zip(made.tasks(8), table.rows(), strict=True):
+        expected = []
+        for action in (one for cell in row for one in ([cell] if isinstance(cell, ppsim.Action) else cell)):
+            is_first = action.stage == 0 and made.is_partial_bwd
+            kind = {Op.I: kinds[Op.B], Op.W: []}.get(action.op) if is_first else None
+            expected += [
+                (action.stage, action.microbatch, one) for one in (kinds[action.op] if kind is None else kind)
+            ]
+        assert [(t.stage_id, t.mubatch_idx, t.fwd_or_bwd) for t in unpacked(tasks)] == expected
+        # What JaxPP asks of any split schedule: whole backwards are pairs, and those of stage 0 stay together.
+        for task, following in zip(unpacked(tasks), [*unpacked(tasks)[1:], None], strict=True):
+            assert (task.fwd_or_bwd is TaskType.BWD) <= (not made.is_partial_bwd)
+            if task.stage_id == 0 and task.fwd_or_bwd is TaskType.BWD_I:
+                assert following == Task.make(0, task.mubatch_idx, TaskType.BWD_W)
+    assert any(isinstance(task, FusedTask) for rank in made.tasks(8) for task in rank) == (
+        name == "dualpipev" or made.is_partial_bwd
+    )
+    with pytest.raises(ValueError, match="is for 8 microbatches: got 4"):
+        made.tasks(4)
 
 
 class FuncType(enum.Enum):
@@ -166,6 +230,13 @@ def test_megatron_arguments_name_the_group_size_that_gives_this_order():
         "num_microbatches": 12,
     }
     assert megatron_arguments(table_of("1f1b"))["arguments"] == {"pipeline-model-parallel-size": 4}
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(1, 2, 4), (2, 3, 7), (3, 2, 13), (4, 2, 3), (4, 2, 12)])
+def test_megatron_group_size_is_read_off_the_table_for_every_legal_one(p, v, m):
+    for size in legal_group_sizes(p, m):
+        table = ppsim.build("interleaved-1f1b", pp=p, vpp=v, microbatches=m, group_size=size)
+        assert megatron_arguments(table)["arguments"]["microbatch-group-size-per-virtual-pipeline-stage"] == size
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ def test_every_repeat_is_a_sample_and_no_sample_is_a_warm_up() -> None:
 def test_quantity_is_median_and_quartiles() -> None:
     assert quantity([5.0, 1.0, 3.0, 2.0, 4.0]) == {"median": 3.0, "low": 1.5, "high": 4.5}
     assert quantity([2.0]) == {"median": 2.0, "low": 2.0, "high": 2.0}
+    assert quantity([1.0, 9.0]) == {"median": 5.0, "low": 1.0, "high": 9.0}  # not −1 and 11
 
 
 def test_the_content_is_a_valid_profile_with_parameters_and_flops_counted_by_hand(tmp_path: Path) -> None:

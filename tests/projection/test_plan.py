@@ -102,7 +102,7 @@ def test_the_other_channels_include_the_one_assumed_and_none_beats_the_ideal(dra
 def test_a_plan_fits_at_its_peak_and_not_below(drawn, factor):
     plan, _ = drawn
     assume(
-        not CATALOG[plan.schedule].fits_memory
+        not CATALOG[plan.schedule].takes("memory_limit_bytes")
     )  # another limit is another table: tests/projection/test_fitted.py
     made = project(plan)
     peak = float(made.timeline.memory.peak_bytes.max())
@@ -228,7 +228,7 @@ def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(draw
         entry, vpp = CATALOG[name], CATALOG[name].stages_per_rank[0]
         assert (
             "peaks at" in reason
-            or (entry.fits_memory and "for one microbatch" in reason)
+            or (entry.takes("memory_limit_bytes") and "for one microbatch" in reason)
             or reason
             in (
                 entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.microbatches),

@@ -101,6 +101,7 @@ def test_every_schedule_has_a_stored_table():
         ({"name": "dualpipev", "pp": 4, "microbatches": 7}, r"needs at least 2 \* p microbatches: got 7 with pp=4 \(nearest: 8\)"),
         ({"name": "zb-h3", "pp": 2, "microbatches": 4}, "unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"),
         ({"name": "zbv-fixed", "pp": 2, "microbatches": 4, "group_size": 2}, "group size is for interleaved-1f1b; zbv-fixed has none"),
+        ({"name": "1f1b", "pp": 2, "microbatches": 4, "memory_limit_bytes": 2.0**30}, "same at any memory limit; a limit is for zb-auto"),
     ],
 )  # fmt: skip
 def test_what_a_schedule_forbids_is_said_with_the_nearest_fix(arguments, sentence):

@@ -25,7 +25,7 @@ def timeline_of(name, p, v, m, F, I, W, c):
 
 
 @pytest.mark.parametrize("p", RANKS)
-@pytest.mark.parametrize("name", [name for name, entry in CATALOG.items() if not entry.fits_costs])
+@pytest.mark.parametrize("name", [name for name, entry in CATALOG.items() if not entry.takes("costs")])
 @pytest.mark.parametrize("relative_transfer", [0.0, 0.02, 0.2])
 def test_bubble_by_step_and_by_span(name, p, relative_transfer):
     entry, num_compared = CATALOG[name], 0
@@ -81,7 +81,8 @@ def test_peak_activations(name, p):
         peak = CATALOG[name].peak_activations
         if peak.holds(**symbols):
             timeline = timeline_of(name, p, v, m, 1.0, 1.0, 1.0, 0.0)
-            assert timeline.memory.peak_activation_bytes.max() == pytest.approx(peak(**symbols)), symbols
+            found, expected = timeline.memory.peak_activation_bytes.max(), peak(**symbols)
+            assert found == pytest.approx(expected) or (peak.at_most and found < expected), symbols
 
 
 @pytest.mark.parametrize("name", CATALOG)

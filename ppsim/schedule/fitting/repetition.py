@@ -5,6 +5,7 @@ does not, and what it found can be repeated (the idea of a repetend: Tessel, and
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def repeated(short: Candidate, target: Target) -> Candidate | None:
     """
     num_more = target.problem.num_microbatches - short.target.problem.num_microbatches
     offsets = short.target.row_offsets
-    rows = [short.order[begin:end] for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    rows = [short.order[begin:end] for begin, end in pairwise(offsets)]
     best: Candidate | None = None
     for at_once in range(1, _MOST_AT_ONCE + 1):
         if num_more % at_once:

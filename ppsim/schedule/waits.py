@@ -1,0 +1,105 @@
+"""The waits that torch 2.15 spells out: for every send, and for every reduction of gradients.
+
+torch 2.15 (`_add_wait_send`, `_add_reduce_grad`) keeps a send's buffer until its wait and refuses a compute+comms
+table without them:
+
+- WAIT_REDUCE_GRAD right after the REDUCE_GRAD, with at most receives between;
+- WAIT_SEND_F after the same stage's B or I of that microbatch, which could not have run before the next stage took
+  what was sent;
+- WAIT_SEND_B, and WAIT_SEND_F where no such backward follows, at the end of the row, in the order of sending.
+
+So placed, none holds a rank up before its last action, which is why event graph and simulator pass over them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.schedule.dependencies import index_of
+from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
+
+_WAIT_FOR = {Op.SEND_F: Op.WAIT_SEND_F, Op.SEND_B: Op.WAIT_SEND_B}
+_WAITS = (*_WAIT_FOR.values(), Op.WAIT_REDUCE_GRAD)
+
+
+def has_waits(schedule: Schedule) -> bool:
+    """Return whether any wait is spelled out."""
+    return bool(np.isin(schedule.op, _WAITS).any())
+
+
+def without_waits(schedule: Schedule) -> Schedule:
+    """Return the table as torch 2.10 to 2.14 write it."""
+    return schedule.select(~np.isin(schedule.op, _WAITS))
+
+
+def with_waits(schedule: Schedule) -> Schedule:
+    """Return a compute+comms table with torch 2.15's waits, those it has already replaced."""
+    return with_send_waits(_with_reduce_waits(without_waits(schedule)))
+
+
+def _with_reduce_waits(schedule: Schedule) -> Schedule:
+    reductions = np.flatnonzero(schedule.op == Op.REDUCE_GRAD)
+    ops = np.full(len(reductions), Op.WAIT_REDUCE_GRAD)
+    return _inserted(schedule, reductions + 1, ops, reductions)
+
+
+def with_send_waits(schedule: Schedule) -> Schedule:
+    """Return a compute+comms table with a wait for each of its sends, of which it must have none yet."""
+    sends = np.flatnonzero((schedule.op == Op.SEND_F) | (schedule.op == Op.SEND_B))
+    is_forward = schedule.op[sends] == Op.SEND_F
+    backward = index_of(schedule, (Op.B, Op.I))[schedule.stage[sends], schedule.microbatch[sends]]
+    in_row = is_forward & (backward > sends) & (schedule.rank[backward] == schedule.rank[sends])
+    place = np.where(in_row, last_of_cell(schedule)[backward] + 1, schedule.rank_offsets[schedule.rank[sends] + 1])
+    # Of those at one place: behind a cell in the order of its parts, then at the end of the row in that of sending.
+    order = np.lexsort((np.where(in_row, backward, sends), ~in_row, place))
+    ops = np.where(is_forward, Op.WAIT_SEND_F, Op.WAIT_SEND_B)
+    return _inserted(schedule, place[order], ops[order], sends[order])
+
+
+def _inserted(
+    schedule: Schedule, place: NDArray[np.int64], op: NDArray[np.int64], of: NDArray[np.int64]
+) -> Schedule:
+    """The table with `op` in front of the entries `place` (ascending), for stage and microbatch of entries `of`.
+
+    What stands in front of a row's first entry belongs to the row before.
+    """
+    counts = np.searchsorted(place, schedule.rank_offsets, side="right")
+    return replace(
+        schedule,
+        op=np.insert(schedule.op, place, op.astype(np.int8)),
+        stage=np.insert(schedule.stage, place, schedule.stage[of]),
+        microbatch=np.insert(schedule.microbatch, place, schedule.microbatch[of]),
+        fused=np.insert(schedule.fused, place, NONE),
+        rank_offsets=schedule.rank_offsets + counts,
+    )
+
+
+def broken_waits(schedule: Schedule) -> Iterator[str]:
+    """Yield a sentence for each wait without its send or reduction before it, and for each of these without a wait.
+
+    Nothing for a table without any wait: up to torch 2.14 there are none.
+    """
+    if not has_waits(schedule):
+        return
+    for rank, row in enumerate(schedule.rows()):
+        sent: dict[Action, Action] = {}  # by the wait that each is due
+        reduced: Action | None = None
+        for cell in row:
+            if not isinstance(cell, Action):
+                continue
+            if cell.op in _WAIT_FOR:
+                sent[cell._replace(op=_WAIT_FOR[cell.op])] = cell
+            elif cell.op in _WAIT_FOR.values() and sent.pop(cell, None) is None:
+                yield f"rank {rank} runs {cell} without a send before it that is still to be waited for"
+            elif cell.op is Op.REDUCE_GRAD:
+                if reduced is not None:
+                    yield f"rank {rank} starts {cell} before it has waited for {reduced}"
+                reduced = cell
+            elif cell.op is Op.WAIT_REDUCE_GRAD:
+                if reduced is None or reduced.stage != cell.stage:
+                    yield f"rank {rank} runs {cell} while {reduced or 'no reduction'} is under way"
+                reduced = None
+        for action in [*sent.values(), *([] if reduced is None else [reduced])]:
+            yield f"rank {rank} never waits for {action}; torch 2.15 refuses a table with some waits but not all"

@@ -1,0 +1,55 @@
+"""Which runtimes run which schedules: asked of the exporters, told by `ppsim schedules NAME` and the docs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ppsim.errors import ScheduleError
+from ppsim.export import targets
+from ppsim.export.targets import RUNTIMES, refusals, runtime_facts
+from ppsim.schedule.catalog import CATALOG
+from tests.cli.running import ppsim as run
+from tests.cli.running import words_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_megatron_runs_its_two_loops_primus_all_without_fused_cells_torch_all(name):
+    entry = CATALOG[name]
+    reasons = refusals(entry)
+    assert list(reasons) == list(RUNTIMES)
+    assert reasons["torch"] is None
+    assert (reasons["megatron"] is None) == (name in ("1f1b", "interleaved-1f1b"))
+    assert (reasons["primus"] is None) == (name != "dualpipev")
+    assert (reasons["transformer-engine"] is None) == (name not in ("dualpipev", "looped-bfs"))
+
+
+def test_the_reasons_are_the_exporters_own():
+    assert refusals(CATALOG["zbv"])["megatron"].startswith("Megatron-LM places stage s on rank s mod pp")
+    assert "no fused cells" in refusals(CATALOG["dualpipev"])["primus"]
+    assert "stage 0 runs B for some microbatches" in refusals(CATALOG["dualpipev"])["transformer-engine"]
+    assert "4B7 where microbatch 0 is next" in refusals(CATALOG["looped-bfs"])["transformer-engine"]
+
+
+def test_what_an_exporter_refuses_is_told_without_a_list_to_edit(monkeypatch):
+    def refuse(table):
+        raise ScheduleError(f"no {table.name} here\nsecond line")
+
+    monkeypatch.setattr(targets, "RUNTIMES", RUNTIMES | {"torch": refuse})
+    assert runtime_facts(CATALOG["1f1b"]) == [
+        ("runs on", "primus, megatron, transformer-engine"),
+        ("not on torch", "no 1f1b here"),
+    ]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_the_command_its_json_and_the_docs_say_so(name):
+    text = words_of(run("schedules", name).stdout)
+    section = PAGE.split(f"\n## {name}\n")[1].split("\n## ")[0]
+    for fact, words in runtime_facts(CATALOG[name]):
+        assert f"{fact} {words}" in text
+        assert f"- {fact}: {words}" in section
+    refused = json.loads(run("schedules", name, "--json").stdout)["refused_by"]
+    assert refused == {runtime: reason for runtime, reason in refusals(CATALOG[name]).items() if reason}
