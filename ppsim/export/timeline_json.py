@@ -69,7 +69,7 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
         start=np.array(times.start_s),
         end=np.array(times.end_s),
         blocker=np.array(times.blocker, dtype=np.int32),
-        costs=costs.resolved(num_stages=table.num_stages, num_ranks=table.num_ranks),
+        costs=costs.resolved_for(table),
         origin="measured" if data["origin"] == "measured" else "simulated",
     )
     return timeline, costs
