@@ -1,8 +1,9 @@
-"""DualPipeV: two stages a rank in a V, a forward of one chunk fused with a backward of the other.
+"""DualPipe and DualPipeV: every rank holds two stages, a forward of one fused with a backward of the other.
 
-DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe) cut in half (Qi et al. 2025,
-"DualPipe could be better without the Dual"). The eight steps are those of the authors' code. A fused cell gives
-its transfers room to overlap with compute; its results leave together.
+DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe) runs two replicas of the model
+in opposite directions. DualPipeV (Qi et al. 2025, "DualPipe could be better without the Dual") cuts it in half: one
+model in a V over half the ranks. A rank's eight steps are the same in both, and those of the authors' code. A fused
+cell gives its transfers room to overlap with compute; its results leave together.
 """
 
 from collections import deque
@@ -12,66 +13,90 @@ from ppsim.schedule.table import Action, Cell, Schedule, backward, backward_inpu
 
 
 class _Chunk:
-    """The actions of one stage, handed out in microbatch order."""
+    """The actions of one stage, handed out in microbatch order from `first` on."""
 
-    def __init__(self, stage: int) -> None:
+    def __init__(self, stage: int, first: int = 0) -> None:
         self.stage = stage
-        self.num_forwards = self.num_backwards = 0
+        self.next_forward = self.next_backward = first
 
     def forward(self) -> Action:
-        self.num_forwards += 1
-        return forward(self.stage, self.num_forwards - 1)
+        self.next_forward += 1
+        return forward(self.stage, self.next_forward - 1)
 
     def backward(self) -> Action:
-        self.num_backwards += 1
-        return backward(self.stage, self.num_backwards - 1)
+        self.next_backward += 1
+        return backward(self.stage, self.next_backward - 1)
 
     def backward_input(self) -> Action:
-        self.num_backwards += 1
-        return backward_input(self.stage, self.num_backwards - 1)
+        self.next_backward += 1
+        return backward_input(self.stage, self.next_backward - 1)
+
+
+def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
+    """Return the DualPipe table: chain 0 down the ranks, chain 1 back up, half of the m microbatches each.
+
+    Needs an even p, an even m and m ≥ 2p. The rows of the upper half are DualPipeV's for p/2 ranks and m/2
+    microbatches; those of the lower half mirror them with the chains swapped.
+    """
+    half, share = num_ranks // 2, num_microbatches // 2
+    rows = []
+    for rank in range(num_ranks):
+        down, up = _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank, first=share)
+        near, far = (down, up) if rank < half else (up, down)  # the chain that starts nearer by comes first
+        rows.append(_row(near, far, num_above=min(rank, num_ranks - 1 - rank), num_ranks=half, num_rounds=share))
+    return Schedule.from_rows(
+        rows, stage_to_rank=v_shape(num_ranks, 2 * num_ranks), num_microbatches=num_microbatches,
+        name="dualpipe", num_replicas=2,
+    )  # fmt: skip
 
 
 def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """Return the DualPipeV table; needs m ≥ 2p microbatches, one for each stage."""
-    rows = [_row(rank, num_ranks, num_microbatches) for rank in range(num_ranks)]
+    rows = [
+        _row(
+            _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank), num_above=rank, num_ranks=num_ranks,
+            num_rounds=num_microbatches,
+        )
+        for rank in range(num_ranks)
+    ]  # fmt: skip
     return Schedule.from_rows(rows, stage_to_rank=v_shape(num_ranks, 2 * num_ranks), name="dualpipev")
 
 
-def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[Cell]:
-    down, up = _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank)
+def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_rounds: int) -> list[Cell]:
+    """The cells of the rank that has `num_above` of the `num_ranks` of its half before it, down and up."""
     put_off: deque[Action] = deque()  # weight gradients that wait
     row: list[Cell] = []
-    num_below = num_ranks - 1 - rank
+    num_below = num_ranks - 1 - num_above
 
     def split(chunk: _Chunk) -> Action:
         action = chunk.backward_input()
         put_off.append(backward_weight(action.stage, action.microbatch))
         return action
 
-    # Warm-up: down alone, then down and up by turns, then the first backwards, split.
+    # Warm-up: one chunk alone, then both by turns, then the first backwards, split.
     for _ in range(2 * num_below):
-        row.append(down.forward())
-    for _ in range(rank + 1):
-        row += [down.forward(), up.forward()]
+        row.append(first.forward())
+    for _ in range(num_above + 1):
+        row += [first.forward(), second.forward()]
     for _ in range(num_below):
-        row += [split(up), put_off.popleft(), up.forward()]
+        row += [split(second), put_off.popleft(), second.forward()]
 
     # Steady state: pairs of a forward and a backward. The last rank would wait for nothing but itself in its first.
-    for step in range(num_microbatches - 2 * num_ranks + rank + 1):
+    for step in range(num_rounds - 2 * num_ranks + num_above + 1):
         if step == 0 and num_below == 0:
-            row += [down.forward(), up.backward()]
+            row += [first.forward(), second.backward()]
         else:
-            row.append((down.forward(), up.backward()))
-        row.append((up.forward(), down.backward()))
+            row.append((first.forward(), second.backward()))
+        row.append((second.forward(), first.backward()))
 
-    # Cool-down: no more forwards down, then none at all, with the backward split halfway.
+    # Cool-down: no more forwards of the first, then none at all, with the backward split halfway.
     for _ in range(num_below):
-        row += [up.backward(), (up.forward(), down.backward())]
-    for turn in range(2 * (rank + 1)):
-        chunk = down if turn % 2 else up
-        row.append(split(chunk) if turn > rank else chunk.backward())
+        row += [second.backward(), (second.forward(), first.backward())]
+    for turn in range(2 * (num_above + 1)):
+        chunk = first if turn % 2 else second
+        row.append(split(chunk) if turn > num_above else chunk.backward())
     for _ in range(num_below):
         if put_off:
             row.append(put_off.popleft())
-        row.append(split(down))
+        row.append(split(first))
     return row + list(put_off)

@@ -1,7 +1,7 @@
 """The schedules of the field, one `Entry` each, in the order in which they are listed."""
 
 from ppsim.schedule.controllable_memory import one_f_one_b_v, v_half, v_min
-from ppsim.schedule.dual_pipe_v import dual_pipe_v
+from ppsim.schedule.dual_pipe import dual_pipe_v
 from ppsim.schedule.eager_one_f_one_b import eager_one_f_one_b
 from ppsim.schedule.entry import Entry, Formula
 from ppsim.schedule.gis import gis, gis_h
