@@ -149,6 +149,7 @@ def train(as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
     Starts one local process a rank (gloo on CPU, nccl on CUDA), or joins those that torchrun started.
     """
     from ppsim.costs.files import read_costs
+    from ppsim.errors import ConfigError
     from ppsim.outputs import check_paths
     from ppsim.runtime.launch import is_worker, launch, require_extra
     from ppsim.schedule.check import validate
@@ -164,6 +165,10 @@ def train(as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
     costs = None
     if config.emulate_costs:
         counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
+        if read_costs(config.emulate_costs).fused_s is not None:
+            raise ConfigError(
+                "fused_s cannot be emulated: torch runs the parts of a fused cell one after the other"
+            )
         costs = read_costs(config.emulate_costs).with_torch_first_stage(**counts)
         build_graph(table, channel=costs.channel, receives=config.receives)
     if is_worker():

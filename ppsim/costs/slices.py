@@ -1,8 +1,8 @@
 """Slices of a sequence under causal attention: later tokens look back farther and cost more.
 
 Per layer of hidden size h, with a feed-forward of 4h, a token's forward takes 24·h² FLOPs in its matrix products and
-4·h for every token that it attends to, itself included (Narayanan et al. 2021, arXiv 2104.04473, appendix, where
-24·s·b·h² + 4·s²·b·h counts attention in full; causal attention is half of that). The first x tokens thus take
+4·h for every token that it attends to, itself included: Narayanan et al. 2021 (arXiv 2104.04473, appendix) count
+24·s·b·h² + 4·s²·b·h with attention in full, of which causal attention is half. The first x tokens thus take
 
     C(x) = 24·h²·x + 4·h·(1 + 2 + … + x) = 24·h²·x + 2·h·x·(x + 1)
 
@@ -10,6 +10,7 @@ A backward of inputs and weights takes about twice that in both terms, so that o
 Embedding and head, linear in the tokens, are left out.
 """
 
+from itertools import pairwise
 from math import sqrt
 
 from ppsim.errors import ConfigError
@@ -26,15 +27,25 @@ def equal_time_slices(num_tokens: int, num_slices: int, *, hidden_size: int) -> 
     """
     if num_slices < 1 or hidden_size < 1:
         raise ConfigError(f"slices and hidden size must be at least 1: got {num_slices} and {hidden_size}")
+    if reason := why_no_slices(num_tokens, num_slices, hidden_size=hidden_size):
+        raise ConfigError(reason)
+    return _lengths(num_tokens, num_slices, hidden_size)
+
+
+def why_no_slices(num_tokens: int, num_slices: int, *, hidden_size: int) -> str | None:
+    """Return the sentence that says why so many slices of equal time cannot be cut, or None where they can."""
+    if min(_lengths(num_tokens, num_slices, hidden_size)) < 1:
+        return f"{num_tokens} tokens are too few for {num_slices} slices of equal time"
+    return None
+
+
+def _lengths(num_tokens: int, num_slices: int, hidden_size: int) -> list[int]:
     linear = 12 * hidden_size + 1  # C(x) / 2h = x² + (12h + 1)·x
     whole = num_tokens * (num_tokens + linear)
     ends = [
         round((sqrt(linear**2 + 4 * whole * place / num_slices) - linear) / 2) for place in range(num_slices + 1)
     ]
-    lengths = [end - begin for begin, end in zip(ends[:-1], ends[1:], strict=True)]
-    if min(lengths) < 1:
-        raise ConfigError(f"{num_tokens} tokens are too few for {num_slices} slices of equal cost")
-    return lengths
+    return [end - begin for begin, end in pairwise(ends)]
 
 
 def time_shares(tokens_per_slice: list[int], *, hidden_size: int) -> list[float]:

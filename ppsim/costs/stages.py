@@ -115,12 +115,13 @@ class StageCosts:
         """
         problems: list[str] = []
 
-        def array(name: str, length: int, unit: str, per_replica: int = 0) -> Floats:
+        def array(name: str, length: int, unit: str, in_model: int) -> Floats:
             values = np.atleast_1d(np.array(getattr(self, name), dtype=np.float64))
-            if len(values) not in (1, length, per_replica or length):
+            if len(values) not in (1, in_model, length):
+                of_model = f" or one each of the model's {in_model}" if in_model < length else ""
                 problems.append(
                     f"{name} has {len(values)} entries, but the schedule has {length} {unit}s "
-                    f"(give one number, or one a {unit}{' of the model' if num_replicas > 1 and per_replica else ''})"
+                    f"(give one number, or one a {unit}{of_model})"
                 )
                 return np.zeros(length)
             return np.tile(values, length // len(values))
@@ -133,13 +134,12 @@ class StageCosts:
                 problems.append(f"{name} has {len(values)} entries, but a microbatch has {num_slices} slices")
             return values
 
-        per_replica = num_stages // num_replicas
         given = {
-            name: array(name, num_stages, "stage", per_replica)
+            name: array(name, num_stages, "stage", num_stages // num_replicas)
             for name in _PER_STAGE
             if getattr(self, name) is not None
         }
-        static_bytes = array("static_bytes", num_ranks, "rank")
+        static_bytes = array("static_bytes", num_ranks, "rank", num_ranks)
         time_shares, token_shares = shares("slice_time_shares"), shares("slice_token_shares")
         activation = given["activation_bytes"]
         kept = given.get("activation_bytes_kept_for_weight", activation)

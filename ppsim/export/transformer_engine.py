@@ -1,7 +1,7 @@
 """The `_order` lists of TransformerEngine's `make_graphed_callables`: chunks forward and backward, in order."""
 
 from ppsim.errors import ScheduleError
-from ppsim.schedule.check import validate
+from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.table import Op, Schedule
 
 
@@ -12,6 +12,7 @@ def graph_order(schedule: Schedule) -> list[list[float]]:
     `ScheduleError` naming the action where they do not.
     """
     validate(schedule)
+    require_one_chain(schedule, runtime="TransformerEngine")
     compute = schedule.compute_only()
     lists: list[list[float]] = []
     for rank in range(compute.num_ranks):

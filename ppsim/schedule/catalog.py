@@ -2,6 +2,7 @@
 
 import difflib
 from importlib.metadata import entry_points
+from typing import Any
 
 from ppsim.errors import ConfigError
 from ppsim.schedule.entries import ENTRIES
@@ -56,13 +57,15 @@ def build(
     microbatches: int,
     vpp: int | None = None,
     group_size: int | None = None,
+    num_slices: int | None = None,
     costs: Costs | None = None,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
     """Return the table of a catalogue schedule for `pp` ranks and `microbatches` microbatches.
 
     `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
-    interleaved-1f1b only. `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W
+    interleaved-1f1b only, `num_slices` for a schedule that cuts microbatches into slices (None: its default).
+    `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W
     take one unit each. `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Raises
     `ConfigError` naming the value that the schedule forbids and the nearest that it allows.
 
@@ -79,16 +82,27 @@ def build(
         vpp = entry.stages_per_rank[0]
     if reason := entry.why_not(pp=pp, vpp=vpp, microbatches=microbatches):
         raise ConfigError(reason)
+    if num_slices is not None and num_slices < 1:
+        raise ConfigError(f"slices must be at least 1: got {num_slices}")
     if entry.build is interleaved_one_f_one_b:
         return interleaved_one_f_one_b(num_ranks=pp, vpp=vpp, num_microbatches=microbatches, group_size=group_size)
     if group_size is not None:
         raise ConfigError(f"group size is for interleaved-1f1b; {name} has none")
     if costs is not None and not entry.fits_costs:
         raise ConfigError(f"{name} is the same at any costs; costs are for one that is fitted to them")
-    if entry.fits_costs:
-        arrays = None if costs is None else costs.resolved(num_stages=pp * vpp, num_ranks=pp)
-        limit = {"memory_limit_bytes": memory_limit_bytes} if entry.fits_memory else {}
-        return entry.build(num_ranks=pp, num_microbatches=microbatches, costs=arrays, **limit)
+    options: dict[str, Any] = {}
     if entry.stages_per_rank[1] is None:
-        return entry.build(num_ranks=pp, vpp=vpp, num_microbatches=microbatches)
-    return entry.build(num_ranks=pp, num_microbatches=microbatches)
+        options["vpp"] = vpp
+    if entry.num_slices > 1:
+        options["num_slices"] = num_slices or entry.num_slices
+    elif num_slices not in (None, 1):
+        raise ConfigError(f"{name} runs whole microbatches; slices are for {' or '.join(_sliced())}")
+    if entry.fits_costs:
+        options["costs"] = None if costs is None else costs.resolved(num_stages=pp * vpp, num_ranks=pp)
+    if entry.fits_memory:
+        options["memory_limit_bytes"] = memory_limit_bytes
+    return entry.build(num_ranks=pp, num_microbatches=microbatches, **options)
+
+
+def _sliced() -> list[str]:
+    return [name for name, entry in CATALOG.items() if entry.num_slices > 1]

@@ -160,8 +160,8 @@ def _odd_replicas(compute: Schedule) -> Iterator[str]:
     if num_replicas == 1:
         if found := _replicas_of(compute):
             yield (
-                f"a table of {found} replicas: each chain of {num_stages // found} stages runs its own microbatches "
-                f"only; read it as such (--replicas {found}). torch, which holds one chain, cannot run it"
+                f"a table of {found} replicas: each chain of {num_stages // found} stages runs microbatches of its "
+                f"own; read it as such (--replicas {found}). torch, which holds one chain, cannot run it"
             )
         return
     if compute.num_microbatches < num_replicas:

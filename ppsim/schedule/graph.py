@@ -168,7 +168,7 @@ def _first_of_cell(compute: Schedule) -> Ints:
 
 
 def _overlapping_waits(compute: Schedule, target: Ints, holder: Ints, causes: list[Ints]) -> Ints:
-    """An array [nodes, waits]: each transfer holds up `holder`, its taker or the cell of that, and has its causes."""
+    """An array [nodes, waits]: a transfer holds up its `holder`, the taker or its cell, and waits for `causes`."""
     num_actions, num_transfers = len(compute), len(target)
     place = target - holder  # several transfers may hold up one cell
     width = 2 + int(place.max(initial=0))
