@@ -178,9 +178,8 @@ def _odd_replicas(compute: Schedule) -> Iterator[str]:
 
 def _replicas_of(compute: Schedule) -> int | None:
     """The number of replicas, above 1, that a table keeps to although it does not say so."""
-    if len(compute) >= 2 * compute.num_stages * compute.num_units:
-        return None  # every stage can have run every microbatch
-    for num_replicas in range(2, min(compute.num_stages, compute.num_microbatches) + 1):
+    num_pairs = compute.num_stages * compute.num_units  # each takes two or three actions where it occurs
+    for num_replicas in range(max(2, 2 * num_pairs // len(compute)), 3 * num_pairs // len(compute) + 1):
         read_so = replace(compute, num_replicas=num_replicas)
         if next(_odd_replicas(read_so), None) is None and next(_incomplete(read_so), None) is None:
             return num_replicas

@@ -63,7 +63,7 @@ def _fill_slots(
     by_rank: Any, rank_begin: Any, depth: Any, share: Any, num_actions: Any,
     row_end: Any, done: Any, chosen: Any, stage: Any, count: Any, is_backward: Any,
 ) -> None:  # fmt: skip
-    """Slot by slot: choose for all ranks, then do it. done[2s], done[2s + 1] count forwards, backwards of stage s."""
+    """Slot by slot: choose for all ranks, then do it. done[2s], done[2s + 1]: forwards, backwards of stage s."""
     num_ranks = len(rank_begin) - 1
     left = num_actions
     while left > 0:
