@@ -1,6 +1,6 @@
 """Slices of a sequence under causal attention: later tokens look back farther and cost more.
 
-Per layer of hidden size h, with a feed-forward of 4h, a token's forward takes 24·h² FLOPs in its matrix products and
+Per layer of hidden size h, with a feed-forward of 4h, a token's forward takes 24·h² FLOPs in matrix products and
 4·h for every token that it attends to, itself included: Narayanan et al. 2021 (arXiv 2104.04473, appendix) count
 24·s·b·h² + 4·s²·b·h with attention in full, of which causal attention is half. The first x tokens thus take
 

@@ -2,7 +2,7 @@
 
 DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe) runs two replicas of the
 model in opposite directions. DualPipeV (Qi et al. 2025, "DualPipe could be better without the Dual") cuts it in
-half: one model in a V over half the ranks. A rank's eight steps are the same in both, and those of the authors' code.
+half: one model in a V over half the ranks. A rank's eight steps are the same in both: those of the authors' code.
 A fused cell gives its transfers room to overlap with compute; its results leave together.
 """
 
