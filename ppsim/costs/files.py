@@ -38,8 +38,8 @@ class _Costs(Strict):
     action_overhead_s: NonNegative = 0.0
     hop_overhead_s: NonNegative = 0.0
     static_bytes: OneOrMany = [0.0]
-    slice_time_shares: list[NonNegative] | None = None
-    slice_token_shares: list[NonNegative] | None = None
+    slice_time_shares: OneOrMany | None = None
+    slice_token_shares: OneOrMany | None = None
 
 
 class _CostsOverLink(_Costs):

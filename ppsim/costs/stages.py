@@ -74,8 +74,8 @@ class StageCosts:
     action_overhead_s: float = 0.0
     hop_overhead_s: float = 0.0
     static_bytes: Numbers = 0.0
-    slice_time_shares: Sequence[float] | Floats | None = None
-    slice_token_shares: Sequence[float] | Floats | None = None
+    slice_time_shares: Numbers | None = None
+    slice_token_shares: Numbers | None = None
 
     def __post_init__(self) -> None:
         problems = [
@@ -129,7 +129,7 @@ class StageCosts:
         def shares(name: str) -> Floats:
             if getattr(self, name) is None:
                 return np.full(num_slices, 1 / num_slices)
-            values = np.array(getattr(self, name), dtype=np.float64)
+            values = np.atleast_1d(np.array(getattr(self, name), dtype=np.float64))
             if len(values) != num_slices:
                 problems.append(f"{name} has {len(values)} entries, but a microbatch has {num_slices} slices")
             return values
