@@ -163,6 +163,54 @@ def test_costs_of_nothing_are_refused_and_not_divided_by():
         project(pp=2, profile=profile(scaled(example(), 0.0)))
 
 
+def test_throughput_counts_microbatches_and_not_their_slices():
+    """At equal costs seq1f1b of one slice is 1F1B; more slices do more steps' worth of actions, not of tokens."""
+    whole = project(pp=4, microbatches=8, schedule="1f1b", runtime="ideal", transfer_s=0.0)
+    for num_slices in (1, 2, 4):
+        made = project(
+            pp=4, microbatches=8, schedule="seq1f1b", num_slices=num_slices, runtime="ideal", transfer_s=0.0
+        )
+        assert made.tokens_per_s * made.timeline.step_time_s == pytest.approx(8 * 3 * 1024)
+        assert made.timeline.busy_s == pytest.approx(whole.timeline.busy_s)
+        ratio = made.model_flops_utilization / whole.model_flops_utilization
+        assert ratio == pytest.approx(whole.timeline.step_time_s / made.timeline.step_time_s)
+    assert len(made.timeline.schedule) == 4 * len(whole.timeline.schedule)
+
+
+def test_replicas_hold_twice_the_weights_and_are_said_to_need_another_runtime():
+    one = project(pp=4, microbatches=8, schedule="1f1b", split="even")
+    two = project(pp=4, microbatches=8, schedule="dualpipe", split="even")
+    assert two.split == one.split
+    assert two.timeline.costs.static_bytes.sum() == 2 * one.timeline.costs.static_bytes.sum()
+    assert two.timeline.busy_s.sum() == pytest.approx(one.timeline.busy_s.sum())
+    assert one.not_in_runtime is None
+    assert two.not_in_runtime == "it holds one chain of stages, this table has 2 replicas of the model"
+    assert project(pp=4, microbatches=8, schedule="dualpipe", runtime="ideal").not_in_runtime is None
+    said = " ".join(two.assumptions)
+    for words in (
+        "torch cannot run this table as it stands",
+        "fused pairs: one part after",
+        "summing the replicas' gradients",
+    ):
+        assert words in said
+
+
+def test_what_would_fit_names_nothing_that_the_runtime_cannot_run():
+    with pytest.raises(DoesNotFit) as error:
+        project(pp=8, microbatches=32, schedule="1f1b", memory_limit_bytes=30 * 2**30)
+    assert "v-min" in str(error.value)
+    assert "seq1f1b" not in str(error.value)  # which would, by its 20.7 GiB
+
+
+def test_a_sequence_too_short_for_its_slices_is_a_reason():
+    plan = Plan(pp=2, microbatches=4, profile=profile(), num_slices=17)
+    assert project_all(plan, ["seq1f1b", "1f1b"]).reasons == {
+        "seq1f1b": "16 tokens are too few for 17 slices of equal time"
+    }
+    with pytest.raises(ConfigError, match="16 tokens are too few for 17 slices of equal time"):
+        project(plan, schedule="seq1f1b")
+
+
 # --- defaults and runtimes ---
 
 
