@@ -21,9 +21,9 @@ def greedy(
 
     A forward and a full backward take a slot each, on every stage. Ready backwards come before forwards; of
     either, the one whose microbatch is earliest in its chain; of several, that of the latest model stage, then of
-    the first chain. `stage_to_rank` has one entry a stage, chain after chain. Memory is not bounded: zigzag
-    placements never hold more than p microbatches a rank, as one stage's work leaves no slot for another's to run
-    ahead; one chain alone runs ahead, which is eager 1F1B. Time: slots × stages.
+    the first chain. `stage_to_rank` has one entry a stage, chain after chain. Memory is not bounded: waves, and two
+    opposite chains on an even number of ranks, have been seen to hold p microbatches a rank and no more; a chain
+    with one stage a rank runs ahead, which is eager 1F1B. Time: slots × stages.
 
     >>> [str(action) for action in greedy(stage_to_rank=[0, 1], num_microbatches=2)]
     ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']
