@@ -32,9 +32,9 @@ class StageCosts:
         B, the full backward. None: I + W (a measured B is not quite that).
     fused_s
         F & B, a cell in which a forward is fused with a full backward; the entry of the forward's stage counts.
-        None: its parts run one after the other, each as soon as its own input is there. Given, the cell is one:
-        it starts when all of its inputs are there and takes this long instead, of which its parts get shares by
-        their own costs. A cell that fuses anything else is always the sum of its parts.
+        None: its parts run one after the other, each as soon as its own input is there. Given, it takes this long
+        instead, of which its parts get shares by their own costs, and no fused cell starts before all of its
+        inputs are there. A cell that fuses anything else always takes the sum of its parts.
     activation_bytes, activation_bytes_kept_for_weight
         What F allocates at its start; what of it stays after I until the end of W (None: all of it). B frees
         everything at its end.

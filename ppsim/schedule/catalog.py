@@ -65,9 +65,9 @@ def build(
 
     `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
     interleaved-1f1b only, `num_slices` for a schedule that cuts microbatches into slices (None: its default).
-    `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W
-    take one unit each. `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Raises
-    `ConfigError` naming the value that the schedule forbids and the nearest that it allows.
+    `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W take one unit each.
+    `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Raises `ConfigError` naming
+    the value that the schedule forbids and the nearest that it allows.
 
     >>> table = build("1f1b", pp=2, microbatches=2)
     >>> [str(action) for action in table]
@@ -84,13 +84,13 @@ def build(
         raise ConfigError(reason)
     if num_slices is not None and num_slices < 1:
         raise ConfigError(f"slices must be at least 1: got {num_slices}")
-    if entry.build is interleaved_one_f_one_b:
-        return interleaved_one_f_one_b(num_ranks=pp, vpp=vpp, num_microbatches=microbatches, group_size=group_size)
-    if group_size is not None:
-        raise ConfigError(f"group size is for interleaved-1f1b; {name} has none")
     if costs is not None and not entry.fits_costs:
         raise ConfigError(f"{name} is the same at any costs; costs are for one that is fitted to them")
     options: dict[str, Any] = {}
+    if entry.build is interleaved_one_f_one_b:
+        options["group_size"] = group_size
+    elif group_size is not None:
+        raise ConfigError(f"group size is for interleaved-1f1b; {name} has none")
     if entry.stages_per_rank[1] is None:
         options["vpp"] = vpp
     if entry.num_slices > 1:

@@ -107,8 +107,8 @@ class Schedule:
     A microbatch that is cut into `num_slices` (K) parts of its sequence visits the stages a slice at a time:
     `microbatch` then holds b·K + slice, slices counted in the order of the tokens.
 
-    Raises `ScheduleError` for columns of different lengths. Whether the table makes sense is asked of
-    `ppsim.schedule.check`, not here: a broken table must be representable to be explained.
+    Raises `ScheduleError` for columns of different lengths and for no replica or slice. Whether the table makes
+    sense is asked of `ppsim.schedule.check`, not here: a broken table must be representable to be explained.
 
     >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]], name="one rank")
     >>> [str(action) for action in table]
@@ -130,6 +130,10 @@ class Schedule:
         lengths = {len(column) for column in (self.op, self.stage, self.microbatch, self.fused)}
         if lengths != {int(self.rank_offsets[-1])}:
             raise ScheduleError(f"the columns of a schedule must have one length, got {sorted(lengths)}")
+        if self.num_replicas < 1 or self.num_slices < 1:
+            raise ScheduleError(
+                f"replicas and slices must be at least 1: got {self.num_replicas} and {self.num_slices}"
+            )
         for column in (self.op, self.stage, self.microbatch, self.fused, self.rank_offsets, self.stage_to_rank):
             column.flags.writeable = False
 
@@ -168,7 +172,7 @@ class Schedule:
         else:
             placement = np.array(stage_to_rank, dtype=np.int32)
         if num_microbatches is None:
-            num_microbatches = -(-(int(microbatch.max(initial=NONE)) + 1) // num_slices)
+            num_microbatches = -(-(int(microbatch.max(initial=NONE)) + 1) // max(num_slices, 1))
         return cls(
             op=op, stage=stage, microbatch=microbatch, fused=np.array(fused, dtype=np.int32),
             rank_offsets=rank_offsets, stage_to_rank=placement, num_microbatches=num_microbatches, name=name,

@@ -171,6 +171,7 @@ def test_every_schedule_has_a_stored_table():
         ({"name": "chimera", "pp": 4, "microbatches": 1}, r"an even number of microbatches: got 1 with pp=4 \(nearest: 2\)"),
         ({"name": "hanayo", "pp": 4, "vpp": 3, "microbatches": 4}, r"an even number of stages a rank: got vpp=3 \(nearest: 2 or 4\)"),
         ({"name": "seq1f1b", "pp": 4, "microbatches": 4, "num_slices": 0}, "slices must be at least 1: got 0"),
+        ({"name": "interleaved-1f1b", "pp": 4, "microbatches": 4, "num_slices": 2}, "interleaved-1f1b runs whole microbatches"),
         ({"name": "1f1b", "pp": 4, "microbatches": 4, "num_slices": 2}, "1f1b runs whole microbatches; slices are for seq1f1b"),
         ({"name": "zb-h3", "pp": 2, "microbatches": 4}, "unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"),
         ({"name": "zbv", "pp": 2, "microbatches": 4, "group_size": 2}, "group size is for interleaved-1f1b; zbv has none"),

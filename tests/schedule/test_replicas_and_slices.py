@@ -123,6 +123,12 @@ def test_a_table_says_how_many_replicas_and_slices_it_holds():
     assert "microbatches=2, slices=4, " in repr(build("seq1f1b", pp=2, microbatches=2))
 
 
+@pytest.mark.parametrize("counts", [{"num_replicas": 0}, {"num_slices": 0}])
+def test_no_replica_and_no_slice_are_refused(counts):
+    with pytest.raises(ScheduleError, match="replicas and slices must be at least 1"):
+        parse_table(CHAINS, **counts)
+
+
 def test_rows_may_hold_more_units_than_the_microbatches_named():
     table = Schedule.from_rows(parse_table(SLICED).rows(), num_microbatches=1)
     assert check(table).errors[0].message == "microbatch 1 is one too many: there are 1, numbered from 0"
