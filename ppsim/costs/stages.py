@@ -131,7 +131,7 @@ class StageCosts:
                 return np.full(num_slices, 1 / num_slices)
             values = np.atleast_1d(np.array(getattr(self, name), dtype=np.float64))
             if len(values) != num_slices:
-                problems.append(f"{name} has {len(values)} entries, but a microbatch has {num_slices} slices")
+                problems.append(f"{name} has {len(values)} entries, but the schedule has {num_slices} a microbatch")
             return values
 
         given = {
