@@ -219,7 +219,7 @@ def print_plans(comparison: "PlanComparison") -> None:
                 ["schedule", "vpp", "step time", "vs best", "bubble", "span bubble", "tokens/s", "peak", "on rank"],
                 [
                     [
-                        projection.plan.schedule_name,
+                        projection.plan.schedule_name + ("*" if projection.not_in_runtime else ""),
                         str(projection.plan.vpp),
                         seconds(projection.timeline.step_time_s),
                         f"+{percent(projection.timeline.step_time_s / fastest - 1)}",
@@ -233,6 +233,9 @@ def print_plans(comparison: "PlanComparison") -> None:
                 ],
             )
         )
+    if unrunnable := [projection for projection in comparison.projections if projection.not_in_runtime]:
+        runtime = unrunnable[0].plan.runtime
+        out.add(f"\\* {runtime} cannot run this table; its network is assumed. ppsim schedules NAME says why.")
     if comparison.reasons:
         out.add()
         _print_list(out, "not possible", [f"{name}: {reason}" if name not in reason else reason
@@ -264,9 +267,10 @@ def print_entry(entry: "Entry", runtimes: Sequence[tuple[str, str]]) -> None:
     out.add(f"[bold]{entry.name}[/bold]   {entry.title}")
     out.add(facts([*entry.facts, *runtimes]))
     out.add(
-        "\np ranks, v stages a rank, m microbatches; F, I, W seconds a rank and microbatch (all its stages), "
-        "c seconds a transfer.\nbubble: idle seconds of a step, whose length is m·(F + I + W) + bubble; by span: "
-        "of the longest rank from its own first start to its own last end.",
+        "\np ranks, v stages a rank, m microbatches, k slices; F, I, W seconds a rank and microbatch (all its "
+        "stages of a replica), FB of a fused pair, c seconds a transfer.\nbubble: idle seconds of the rank that "
+        "idles longest, in a step of m·(F + I + W) + bubble where FB = F + I + W; by span: of the longest rank "
+        "from its own first start to its own last end.",
     )
 
 

@@ -9,17 +9,22 @@ NAMES = sorted(CATALOG)
 
 
 @st.composite
+def shapes(draw, entry, max_ranks=6, max_microbatches=14, most_stages=4):
+    """pp, vpp and microbatches that a schedule takes."""
+    least, most = entry.stages_per_rank
+    pp = draw(st.integers(1, max_ranks // entry.ranks_by)) * entry.ranks_by
+    vpp = draw(st.integers(least, most or most_stages).filter(lambda v: v % entry.stages_by == 0))
+    fewest = round(entry.least_microbatches(p=pp))
+    by = entry.microbatches_by
+    num_groups = draw(st.integers(-(-fewest // by), max(max_microbatches, fewest + 2) // by))
+    return {"pp": pp, "vpp": vpp, "microbatches": num_groups * by}
+
+
+@st.composite
 def tables(draw, names=NAMES, max_ranks=6, max_microbatches=14):
     entry = CATALOG[draw(st.sampled_from(names))]
-    least, most = entry.stages_per_rank
-    pp = draw(st.integers(1, max_ranks))
-    fewest = round(entry.least_microbatches(p=pp))
-    return build(
-        entry.name,
-        pp=pp,
-        vpp=draw(st.integers(least, most or 4)),
-        microbatches=draw(st.integers(fewest, max(max_microbatches, fewest + 2))),
-    )
+    shape = draw(shapes(entry, max_ranks, max_microbatches))
+    return build(entry.name, **shape, num_slices=draw(st.integers(1, 5)) if entry.num_slices > 1 else None)
 
 
 seconds = st.floats(0.0, 10.0, allow_nan=False).map(lambda x: round(x, 3))
@@ -28,7 +33,14 @@ seconds = st.floats(0.0, 10.0, allow_nan=False).map(lambda x: round(x, 3))
 @st.composite
 def costs_of(draw, table, **fixed):
     def per_stage(values=seconds):
-        return draw(st.lists(values, min_size=table.num_stages, max_size=table.num_stages))
+        num_entries = draw(st.sampled_from([table.num_stages, table.num_model_stages]))
+        return draw(st.lists(values, min_size=num_entries, max_size=num_entries))
+
+    def shares():
+        if not draw(st.booleans()):
+            return None
+        parts = draw(st.lists(st.integers(1, 9), min_size=table.num_slices, max_size=table.num_slices))
+        return [part / sum(parts) for part in parts]
 
     activation = per_stage(st.integers(1, 1000).map(float))
     drawn = {
@@ -36,11 +48,14 @@ def costs_of(draw, table, **fixed):
         "backward_input_s": per_stage(),
         "backward_weight_s": per_stage(),
         "backward_s": per_stage() if draw(st.booleans()) else None,
+        "fused_s": per_stage() if draw(st.booleans()) else None,
         "activation_bytes": activation,
         "activation_bytes_kept_for_weight": [kept // 2 for kept in activation] if draw(st.booleans()) else None,
         "transfer_s": per_stage(st.sampled_from([0.0, 0.1, 0.5, 2.0])),
         "action_overhead_s": draw(st.sampled_from([0.0, 0.05])),
         "hop_overhead_s": draw(st.sampled_from([0.0, 0.03])),
+        "slice_time_shares": shares(),
+        "slice_token_shares": shares(),
     }
     return StageCosts(**(drawn | fixed))
 

@@ -26,15 +26,36 @@ GROUP_SIZE_HELP = (
 )
 
 
-def read_table(path: str) -> "Schedule":
-    """Read a table: neutral JSON by its suffix, torch's CSV otherwise."""
+SLICES_HELP = "Slices of each microbatch's sequence (seq1f1b only). Default: 4."
+
+
+def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
+    """Read a table: neutral JSON by its suffix, torch's CSV otherwise, which cannot say what it has of the two."""
+    from ppsim.errors import ConfigError
+
+    for option, value in (("--replicas", replicas), ("--slices", slices)):
+        if value is not None and path.endswith(".json"):
+            raise ConfigError(f"{path} says itself what it holds; {option} is for a CSV, which cannot")
+        if value is not None and value < 1:
+            raise ConfigError(f"{option} must be at least 1: got {value}")
     if path.endswith(".json"):
         from ppsim.export.neutral import read_table as read_json_table
 
         return read_json_table(path)
     from ppsim.schedule.grammar import read_schedule
 
-    return read_schedule(path)
+    return read_schedule(path, num_replicas=replicas or 1, num_slices=slices or 1)
+
+
+def table_options(command: Any) -> Any:
+    """Add what a CSV table cannot say of itself."""
+    replicas = click.option(
+        "--replicas",
+        type=int,
+        help="Chains of stages in a CSV table, each a whole model (dualpipe, chimera). Default: 1.",
+    )
+    slices = click.option("--slices", type=int, help="Slices a microbatch in a CSV table (seq1f1b). Default: 1.")
+    return replicas(slices(command))
 
 
 output_option = click.option(

@@ -6,6 +6,7 @@ import click
 
 from ppsim.cli.common import (
     GROUP_SIZE_HELP,
+    SLICES_HELP,
     channel_option,
     json_option,
     output_option,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--microbatches", type=int, help="Microbatches a step. Default: 4 a rank.")
 @click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
+@click.option("--slices", type=int, help=SLICES_HELP)
 @click.option("--profile", metavar="NAME|FILE", help="Measured costs. Default: zb-a100-6.2b, which is packaged.")
 @click.option("--micro-batch", type=int, help="Sequences a microbatch; the profile must have been measured so.")
 @click.option("--seq-len", type=int, help="Tokens a sequence; the profile must have been measured so.")
@@ -110,6 +112,7 @@ def _plan(options: dict[str, Any]) -> "Plan":
         schedule=None if options["schedule"] == "all" else options["schedule"],
         microbatches=options["microbatches"],
         group_size=options["group_size"],
+        num_slices=options["slices"],
         profile=profile,
         shape=profile.shape_at(micro_batch=options["micro_batch"], sequence_length=options["seq_len"]),
         num_layers=options["layers"],

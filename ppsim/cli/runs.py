@@ -170,6 +170,10 @@ def train(as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
     costs = None
     if config.emulate_costs:
         counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
+        if read_costs(config.emulate_costs).fused_s is not None:
+            raise ConfigError(
+                "fused_s cannot be emulated: torch runs the parts of a fused cell one after the other"
+            )
         costs = read_costs(config.emulate_costs).with_torch_first_stage(**counts)
         build_graph(table, channel=costs.channel, receives=config.receives)
     if is_worker():

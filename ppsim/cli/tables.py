@@ -6,6 +6,7 @@ import click
 
 from ppsim.cli.common import (
     GROUP_SIZE_HELP,
+    SLICES_HELP,
     channel_option,
     json_option,
     output_option,
@@ -14,6 +15,7 @@ from ppsim.cli.common import (
     read_table,
     receives_option,
     say,
+    table_options,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -57,16 +59,20 @@ def schedules(name: str | None, as_json: bool) -> None:
 @click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
 @click.option("--microbatches", type=int, required=True, help="Microbatches a step.")
 @click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
+@click.option("--slices", type=int, help=SLICES_HELP)
 @click.option("--costs", metavar="C.json", help="Costs per stage, for a schedule that is fitted to them. "
               "Default: F, I and W alike, no transfer time.")  # fmt: skip
 @click.option("--memory-limit", metavar="SIZE", help="Memory a rank, as 80GiB, for zb-auto with --costs.")
-@click.option("-o", "--output", metavar="T.csv", help="Where to write the table. Default: standard output.")
+@click.option("-o", "--output", metavar="T.csv",
+              help="Where to write the table; .json writes the neutral one, which says what a "
+              "CSV cannot: replicas and slices. Default: standard output.")  # fmt: skip
 def build(
     name: str,
     pp: int,
     vpp: int | None,
     microbatches: int,
     group_size: int | None,
+    slices: int | None,
     costs: str | None,
     memory_limit: str | None,
     output: str | None,
@@ -81,7 +87,8 @@ def build(
     from ppsim.cli.plans import parse_size
     from ppsim.costs.files import read_costs
     from ppsim.errors import ConfigError
-    from ppsim.files import write_whole
+    from ppsim.export.neutral import table_to_json
+    from ppsim.files import to_json, write_whole
     from ppsim.schedule.catalog import build as build_table
     from ppsim.schedule.catalog import find
     from ppsim.schedule.grammar import format_table
@@ -96,20 +103,32 @@ def build(
         vpp=vpp,
         microbatches=microbatches,
         group_size=group_size,
+        num_slices=slices,
         costs=read_costs(costs) if costs else None,
         memory_limit_bytes=parse_size(memory_limit),
     )
+    as_json = output is not None and output.endswith(".json")
+    text = to_json(table_to_json(table)) if as_json else format_table(table)
     if output is None:
-        click.echo(format_table(table), nl=False)
+        click.echo(text, nl=False)
     else:
-        write_whole(output, format_table(table))
-        say(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions)")
+        write_whole(output, text)
+        options = "" if as_json else _options_to_read(table)
+        say(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions{options})")
+
+
+def _options_to_read(table: "Schedule") -> str:
+    """What the commands must be told of a CSV with replicas or slices."""
+    replicas = f" --replicas {table.num_replicas}" if table.num_replicas > 1 else ""
+    slices = f" --slices {table.num_slices}" if table.num_slices > 1 else ""
+    return f"; read it with{replicas}{slices}" if replicas or slices else ""
 
 
 @click.command(short_help="Tell whether a table runs, and on which channels.")
 @click.argument("table", metavar="T.csv")
+@table_options
 @json_option
-def check(table: str, as_json: bool) -> None:
+def check(table: str, as_json: bool, **read: int | None) -> None:
     """Tell whether a table runs: complete, ordered, free of deadlock, under each channel policy.
 
     \b
@@ -125,7 +144,7 @@ def check(table: str, as_json: bool) -> None:
     from ppsim import show
     from ppsim.schedule.check import check as check_table
 
-    report = check_table(read_table(table))
+    report = check_table(read_table(table, **read))
     if as_json:
         print_json(
             {
@@ -142,6 +161,7 @@ def check(table: str, as_json: bool) -> None:
 @click.command()
 @click.argument("table", metavar="T.csv")
 @click.option("--costs", required=True, metavar="C.json", help="Costs per stage: see docs/formats.md.")
+@table_options
 @click.option(
     "--communication", type=click.Choice(["overlap", "blocking"]), help="Whether compute goes on beside transfers."
 )
@@ -158,6 +178,8 @@ def check(table: str, as_json: bool) -> None:
 def simulate(
     table: str,
     costs: str,
+    replicas: int | None,
+    slices: int | None,
     overheads: str | None,
     relaxed_wraparound: bool,
     as_json: bool,
@@ -182,7 +204,7 @@ def simulate(
     from ppsim.simulation.run import simulate as run
 
     check_paths(outputs)
-    schedule = read_table(table)
+    schedule = read_table(table, replicas=replicas, slices=slices)
     if schedule.has_communication and network["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
     stage_costs = read_costs(costs).replace(
@@ -219,6 +241,7 @@ def simulate(
          "docs/export.md.",
 )  # fmt: skip
 @receives_option
+@table_options
 @click.option(
     "--torch-version", metavar="X.Y",
     help="For --to torch-comms: 2.10 to 2.14 write the same, 2.15 wants waits too. Default: 2.13, or what the "
@@ -229,8 +252,9 @@ def simulate(
 )  # fmt: skip
 @click.option("-o", "--output", required=True, metavar="OUT", help="Where to write it.")
 def export(
-    table: str, target: str, receives: Any, torch_version: str | None, split: str | None, output: str
-) -> None:
+    table: str, target: str, receives: Any, torch_version: str | None, split: str | None, output: str,
+    **read: int | None,
+) -> None:  # fmt: skip
     """Write a checked table for a runtime.
 
     \b
@@ -250,7 +274,7 @@ def export(
         )
     if split and target != "megatron":
         raise ConfigError(f"--split is for --to megatron: got --to {target}")
-    schedule = read_table(table)
+    schedule = read_table(table, **read)
     if target in ("torch", "torch-comms"):
         from ppsim.export.torch_csv import torch_csv
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from ppsim.costs.layout import balanced_split, even_split, given_split, why_no_split
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
+from ppsim.costs.slices import equal_time_slices
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError
 from ppsim.schedule.table import Schedule
@@ -41,14 +42,16 @@ def assemble(
 ) -> Assembled:
     """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
 
-    `shape` defaults to the first that the profile holds, `num_layers` to its model's; `split` gives the layers
-    of each stage, or how to find them. Communication is left at its defaults, for the caller to choose. Raises
-    `ConfigError` for a split that does not fit and for components that the profile lacks.
+    Every replica of the model is cut alike: layers and costs have one entry a stage of the model. Slices of a
+    microbatch are cut to take the same time (`ppsim.costs.slices`). `shape` defaults to the first that the profile
+    holds, `num_layers` to its model's; `split` gives the layers of each stage, or how to find them. Communication
+    is left at its defaults, for the caller to choose. Raises `ConfigError` for a split that does not fit, for
+    components that the profile lacks and for a sequence too short for its slices.
     """
     shape = shape or profile.shapes[0]
     layer, embedding, head = (profile.find(component, shape) for component in ("layer", "embedding", "head"))
     num_layers = profile.model.num_layers if num_layers is None else num_layers
-    num_stages = schedule.num_stages
+    num_stages = schedule.num_model_stages
     counts = _split(split, num_layers, num_stages, layer, embedding, head)
 
     def per_stage(value: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -69,7 +72,8 @@ def assemble(
         activation_bytes_kept_for_weight=per_stage("activation_bytes_kept_for_weight"),
         transfer_s=hop_s,
         static_bytes=[
-            bytes_per_parameter * parameters[schedule.stages_of(rank)].sum() for rank in range(schedule.num_ranks)
+            bytes_per_parameter * parameters[schedule.model_stage[schedule.stages_of(rank)]].sum()
+            for rank in range(schedule.num_ranks)
         ],
     )
     how = {"auto": "balanced by measured F + B", "even": "even"}.get(str(split), "as given")
@@ -81,6 +85,18 @@ def assemble(
     ]
     if hop_assumption:
         assumptions.append(hop_assumption)
+    if schedule.num_replicas > 1:
+        assumptions.append(f"replicas: {schedule.num_replicas}, each with all layers, embedding and head")
+    if schedule.num_slices > 1:
+        tokens = equal_time_slices(
+            shape.sequence_length, schedule.num_slices, hidden_size=profile.model.hidden_size
+        )
+        costs = costs.replace(slice_token_shares=[count / shape.sequence_length for count in tokens])
+        assumptions.append(
+            f"slices: {_short(tokens)} tokens, of equal FLOPs under causal attention, each an equal share of the "
+            "microbatch's measured time; that smaller kernels run less well is left out (slices have been reported "
+            "to pay from about 4k tokens on), and so are gradients of keys and values"
+        )
     return Assembled(costs, counts, float(per_stage("forward_flops").sum()), assumptions)
 
 

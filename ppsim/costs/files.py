@@ -28,6 +28,7 @@ class _Costs(Strict):
     backward_input_s: OneOrMany
     backward_weight_s: OneOrMany
     backward_s: OneOrMany | None = None
+    fused_s: OneOrMany | None = None
     activation_bytes: OneOrMany = [0.0]
     activation_bytes_kept_for_weight: OneOrMany | None = None
     transfer_s: OneOrMany = [0.0]
@@ -37,6 +38,8 @@ class _Costs(Strict):
     action_overhead_s: NonNegative = 0.0
     hop_overhead_s: NonNegative = 0.0
     static_bytes: OneOrMany = [0.0]
+    slice_time_shares: OneOrMany | None = None
+    slice_token_shares: OneOrMany | None = None
 
 
 class _CostsOverLink(_Costs):

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.errors import ConfigError
-from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, Channel, Communication
+from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, Channel, Communication, Pairs
 from ppsim.schedule.lowering import RECEIVES, Receives
+from ppsim.schedule.table import Schedule
 
 Floats = NDArray[np.float64]
 Numbers = float | Sequence[float] | Floats
@@ -19,15 +20,21 @@ _CHOICES = {"communication": tuple(COMMUNICATIONS), "channel": tuple(CHANNELS), 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StageCosts:
-    """The costs of one microbatch on each stage, in seconds and bytes.
+    """The costs of one whole microbatch on each stage, in seconds and bytes.
 
-    Every per-stage field is a number, taken for all stages, or a sequence with one entry a stage;
-    `static_bytes` likewise per rank.
+    Every per-stage field is a number, taken for all stages, or a sequence with one entry a stage; where a table
+    holds replicas of the model, one entry a stage of the model, taken for every replica, will do as well.
+    `static_bytes` is likewise per rank.
 
     forward_s, backward_input_s, backward_weight_s
         F, I and W.
     backward_s
         B, the full backward. None: I + W (a measured B is not quite that).
+    fused_s
+        F & B, a cell in which a forward is fused with a full backward; the entry of the forward's stage counts.
+        None: its parts run one after the other, each as soon as its own input is there. Given, it takes this long
+        instead, of which its parts get shares by their own costs, and no fused cell starts before all of its
+        inputs are there. A cell that fuses anything else always takes the sum of its parts.
     activation_bytes, activation_bytes_kept_for_weight
         What F allocates at its start; what of it stays after I until the end of W (None: all of it). B frees
         everything at its end.
@@ -41,6 +48,10 @@ class StageCosts:
         one behind is handed over while the one ahead is under way), on top of the costs.
     static_bytes
         Per rank: parameters, gradients, optimizer state.
+    slice_time_shares, slice_token_shares
+        For a table that cuts microbatches into slices: what of a microbatch's time, and of its activations and
+        transfers, each slice takes, one entry a slice that sum to 1 (None: equal shares). What fusing saves
+        is saved on the smaller of the two slices. See `ppsim.costs.slices` for causal attention.
 
     Raises `ConfigError` for a negative or non-finite number or an unknown choice, all at once.
 
@@ -53,6 +64,7 @@ class StageCosts:
     backward_input_s: Numbers
     backward_weight_s: Numbers
     backward_s: Numbers | None = None
+    fused_s: Numbers | None = None
     activation_bytes: Numbers = 0.0
     activation_bytes_kept_for_weight: Numbers | None = None
     transfer_s: Numbers = 0.0
@@ -62,38 +74,73 @@ class StageCosts:
     action_overhead_s: float = 0.0
     hop_overhead_s: float = 0.0
     static_bytes: Numbers = 0.0
+    slice_time_shares: Numbers | None = None
+    slice_token_shares: Numbers | None = None
 
     def __post_init__(self) -> None:
         problems = [
             problem
-            for name in (*_PER_STAGE, "static_bytes", "action_overhead_s", "hop_overhead_s")
+            for name in (*_PER_STAGE, "static_bytes", "action_overhead_s", "hop_overhead_s", *_PER_SLICE)
             if (problem := _what_is_wrong(name, getattr(self, name)))
         ]
+        for name in _PER_SLICE:
+            if not problems and (shares := getattr(self, name)) is not None and not _is_whole(shares):
+                problems.append(f"{name} sum to {np.sum(shares):g}; the shares of a microbatch's slices sum to 1")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 problems.append(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
         if problems:
             raise ConfigError("costs are wrong: " + "\n  ".join(problems))
 
-    def resolved(self, *, num_stages: int, num_ranks: int) -> "CostArrays":
+    @property
+    def pairs(self) -> Pairs:
+        """How a fused cell waits: as one where it has a cost of its own, in parts where it has none."""
+        return "parts" if self.fused_s is None else "whole"
+
+    def resolved_for(self, schedule: Schedule) -> "CostArrays":
+        """Return `resolved` for the stages, ranks, replicas and slices of a table."""
+        return self.resolved(
+            num_stages=schedule.num_stages,
+            num_ranks=schedule.num_ranks,
+            num_replicas=schedule.num_replicas,
+            num_slices=schedule.num_slices,
+        )
+
+    def resolved(
+        self, *, num_stages: int, num_ranks: int, num_replicas: int = 1, num_slices: int = 1
+    ) -> "CostArrays":
         """Return arrays with one entry a stage (a rank for `static_bytes`), B and what W keeps filled in.
 
         Raises `ConfigError` naming every field whose length fits neither.
         """
         problems: list[str] = []
 
-        def array(name: str, length: int, unit: str) -> Floats:
+        def array(name: str, length: int, unit: str, in_model: int) -> Floats:
             values = np.atleast_1d(np.array(getattr(self, name), dtype=np.float64))
-            if len(values) not in (1, length):
+            if len(values) not in (1, in_model, length):
+                of_model = f" or one each of the model's {in_model}" if in_model < length else ""
                 problems.append(
                     f"{name} has {len(values)} entries, but the schedule has {length} {unit}s "
-                    f"(give one number, or one a {unit})"
+                    f"(give one number, or one a {unit}{of_model})"
                 )
                 return np.zeros(length)
-            return np.broadcast_to(values, (length,))
+            return np.tile(values, length // len(values))
 
-        given = {name: array(name, num_stages, "stage") for name in _PER_STAGE if getattr(self, name) is not None}
-        static_bytes = array("static_bytes", num_ranks, "rank")
+        def shares(name: str) -> Floats:
+            if getattr(self, name) is None:
+                return np.full(num_slices, 1 / num_slices)
+            values = np.atleast_1d(np.array(getattr(self, name), dtype=np.float64))
+            if len(values) != num_slices:
+                problems.append(f"{name} has {len(values)} entries, but the schedule has {num_slices} a microbatch")
+            return values
+
+        given = {
+            name: array(name, num_stages, "stage", num_stages // num_replicas)
+            for name in _PER_STAGE
+            if getattr(self, name) is not None
+        }
+        static_bytes = array("static_bytes", num_ranks, "rank", num_ranks)
+        time_shares, token_shares = shares("slice_time_shares"), shares("slice_token_shares")
         activation = given["activation_bytes"]
         kept = given.get("activation_bytes_kept_for_weight", activation)
         if not problems and np.any(kept > activation):
@@ -110,24 +157,28 @@ class StageCosts:
             backward_s=given.get("backward_s", input_s + weight_s),
             backward_input_s=input_s,
             backward_weight_s=weight_s,
+            fused_s=given.get("fused_s"),
             activation_bytes=activation,
             kept_bytes=kept,
             transfer_s=given["transfer_s"],
             static_bytes=static_bytes,
+            time_shares=time_shares,
+            token_shares=token_shares,
         )
 
     def replace(self, **changes: Any) -> "StageCosts":
         """Return the same costs with some fields changed."""
         return replace(self, **changes)
 
-    def with_torch_first_stage(self, *, num_stages: int, num_ranks: int) -> "StageCosts":
-        """Return what torch makes of these costs: on stage 0, I does nothing and W is the whole backward.
+    def with_torch_first_stage(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "StageCosts":
+        """Return what torch makes of these costs: on a first stage, I does nothing and W is the whole backward.
 
         There is no input to differentiate (torch.distributed.pipelining, `backward_one_chunk`); the activation
-        stays whole until the end of W.
+        stays whole until the end of W. Every replica has a first stage.
         """
-        costs = self.resolved(num_stages=num_stages, num_ranks=num_ranks)
-        first = np.arange(num_stages) == 0
+        one_slice = self.replace(slice_time_shares=None, slice_token_shares=None)
+        costs = one_slice.resolved(num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas)
+        first = np.arange(num_stages) % (num_stages // num_replicas) == 0
         return self.replace(
             backward_s=costs.backward_s,
             backward_input_s=np.where(first, 0.0, costs.backward_input_s),
@@ -138,7 +189,10 @@ class StageCosts:
 
 @dataclass(frozen=True, eq=False)
 class CostArrays:
-    """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank."""
+    """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank, shares one a slice.
+
+    `fused_s` is None where a fused cell is the sum of its parts.
+    """
 
     forward_s: Floats
     backward_s: Floats
@@ -148,13 +202,21 @@ class CostArrays:
     kept_bytes: Floats
     transfer_s: Floats
     static_bytes: Floats
+    fused_s: Floats | None
+    time_shares: Floats
+    token_shares: Floats
 
 
-_OPTIONAL = ("backward_s", "activation_bytes_kept_for_weight")
 _PER_STAGE = (
-    "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "activation_bytes",
+    "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "activation_bytes",
     "activation_bytes_kept_for_weight", "transfer_s",
 )  # fmt: skip
+_PER_SLICE = ("slice_time_shares", "slice_token_shares")
+_OPTIONAL = ("backward_s", "fused_s", "activation_bytes_kept_for_weight", *_PER_SLICE)
+
+
+def _is_whole(shares: Any) -> bool:
+    return abs(float(np.sum(shares)) - 1) <= 1e-9
 
 
 def _what_is_wrong(name: str, value: Any) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ppsim.errors import ConfigError, ScheduleError
-from ppsim.schedule.check import validate
+from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.interleaved import interleaved_one_f_one_b, legal_group_sizes
 from ppsim.schedule.one_f_one_b import one_f_one_b
 from ppsim.schedule.placement import loop
@@ -24,9 +24,10 @@ def megatron_arguments(schedule: Schedule, *, layers_per_stage: Sequence[int] | 
     """Return the arguments with which Megatron-LM runs this very order.
 
     `layers_per_stage` (one entry a stage) adds the layout string. Raises `ScheduleError` naming what its loops
-    cannot do: a V placement, a split backward, or the first action that differs from theirs.
+    cannot do: replicas, slices, a V placement, a split backward, or the first action that differs from theirs.
     """
     validate(schedule)
+    require_one_chain(schedule, runtime="Megatron-LM")
     compute = schedule.compute_only()
     p, v, m = compute.num_ranks, compute.vpp, compute.num_microbatches
     if compute.stage_to_rank.tolist() != loop(p, compute.num_stages):

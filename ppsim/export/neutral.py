@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ppsim.costs.boundary import Strict, validated
+from ppsim.costs.boundary import Positive, Strict, validated
 from ppsim.errors import ScheduleError
 from ppsim.files import read_json
 from ppsim.schedule.table import IDLE, Action, Cell, Op, Schedule
@@ -19,6 +19,8 @@ class _Table(Strict):
     format: Literal["ppsim-table/1"]
     name: str = ""
     num_microbatches: int
+    num_replicas: Positive = 1
+    num_slices: Positive = 1
     stage_to_rank: list[int]
     ranks: list[list[list[_PlainAction]]] = Field(min_length=1)
 
@@ -33,6 +35,8 @@ def table_to_json(schedule: Schedule) -> dict[str, Any]:
         "format": FORMAT,
         "name": schedule.name,
         "num_microbatches": schedule.num_microbatches,
+        "num_replicas": schedule.num_replicas,
+        "num_slices": schedule.num_slices,
         "stage_to_rank": schedule.stage_to_rank.tolist(),
         "ranks": [[_plain_cell(cell) for cell in row] for row in schedule.rows()],
     }
@@ -43,8 +47,9 @@ def table_from_json(data: Any, source: str) -> Schedule:
     table = validated(_Table, data, source)
     rows = [[_cell(cell, f"{source}: rank {rank}") for cell in row] for rank, row in enumerate(table.ranks)]
     return Schedule.from_rows(
-        rows, stage_to_rank=table.stage_to_rank, num_microbatches=table.num_microbatches, name=table.name
-    )
+        rows, stage_to_rank=table.stage_to_rank, num_microbatches=table.num_microbatches, name=table.name,
+        num_replicas=table.num_replicas, num_slices=table.num_slices,
+    )  # fmt: skip
 
 
 def read_table(path: str | Path) -> Schedule:

@@ -8,7 +8,7 @@ of the list, so that receives stand in the order in which the peer sends.
 from typing import Any, Literal
 
 from ppsim.errors import ScheduleError
-from ppsim.schedule.check import validate
+from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.table import Action, Op, Schedule
@@ -22,10 +22,11 @@ _SENDS_AND_RECEIVES = {Op.SEND_F: "SF", Op.RECV_F: "RF", Op.SEND_B: "SB", Op.REC
 def primus_table(schedule: Schedule) -> dict[str, Any]:
     """Return a table as JSON for Primus: `ranks` holds a list of nodes a rank.
 
-    Raises `ScheduleError` for what Primus has no node for: fused cells. A hand-over between two stages of one
-    rank is a send and a receive to itself, as in Primus' own V tables.
+    Raises `ScheduleError` for what Primus has no node for: fused cells, replicas and slices. A hand-over between
+    two stages of one rank is a send and a receive to itself, as in Primus' own V tables.
     """
     validate(schedule)
+    require_one_chain(schedule, runtime="Primus")
     compute = schedule.compute_only()
     if (compute.fused >= 0).any():
         raise ScheduleError("Primus' tables have no fused cells; export the table to json instead")

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ppsim.costs.boundary import Strict, validated
+from ppsim.costs.boundary import Positive, Strict, validated
 from ppsim.costs.files import costs_from, costs_to_json
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError
@@ -17,6 +17,11 @@ from ppsim.simulation.report import report_of
 from ppsim.simulation.timeline import Timeline
 
 FORMAT: Literal["ppsim-timeline/1"] = "ppsim-timeline/1"
+
+
+class _Counts(Strict):
+    replicas: Positive = 1
+    slices: Positive = 1
 
 
 class _Times(Strict):
@@ -54,9 +59,15 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
     if missing:
         raise ConfigError(f"{source} is an incomplete timeline: {', '.join(missing)} missing")
     costs = costs_from(data["costs"], f"{source}: costs")
-    table = parse_table("\n".join(data["table"]) + "\n", name=str(data.get("schedule", "")), source=source)
+    counts = validated(_Counts, {key: data[key] for key in ("replicas", "slices") if key in data}, source)
+    table = parse_table(
+        "\n".join(data["table"]) + "\n", name=str(data.get("schedule", "")), source=source,
+        num_replicas=counts.replicas, num_slices=counts.slices,
+    )  # fmt: skip
     validate(table)
-    graph = build_graph(table, communication=costs.communication, channel=costs.channel, receives=costs.receives)
+    graph = build_graph(
+        table, communication=costs.communication, channel=costs.channel, receives=costs.receives, pairs=costs.pairs
+    )
     times = validated(_Times, data["timeline"], f"{source}: timeline")
     for name in ("start_s", "end_s", "blocker"):
         if len(getattr(times, name)) != graph.num_nodes:
@@ -69,7 +80,7 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
         start=np.array(times.start_s),
         end=np.array(times.end_s),
         blocker=np.array(times.blocker, dtype=np.int32),
-        costs=costs.resolved(num_stages=table.num_stages, num_ranks=table.num_ranks),
+        costs=costs.resolved_for(table),
         origin="measured" if data["origin"] == "measured" else "simulated",
     )
     return timeline, costs

@@ -3,7 +3,7 @@
 import re
 
 from ppsim.errors import ConfigError
-from ppsim.schedule.check import validate
+from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import Receives, lower
@@ -29,11 +29,12 @@ def torch_csv(
     one (`format="compute_comms"`): sends, receives, UNSHARD, RESHARD and REDUCE_GRAD, from 2.15 on also a WAIT for
     every send and reduction. The version may have more parts ("2.15.0+cu130"); None is 2.13. A table that has its
     communication already keeps it unless `receives` asks for another place; a version given adds or drops its
-    waits. Raises `ScheduleError` for a broken table, `Deadlock` for one that cannot finish, `ConfigError` for a
-    version that is not known.
+    waits. Raises `ScheduleError` for a broken table and one with replicas or slices,
+    `Deadlock` for one that cannot finish, `ConfigError` for a version that is not known.
     """
     waits = _spells_out_waits(torch_version or DEFAULT_VERSION)
     validate(schedule)
+    require_one_chain(schedule, runtime="torch")
     build_graph(schedule)
     if not with_communication:
         return format_table(schedule.compute_only())

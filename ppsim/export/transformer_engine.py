@@ -1,7 +1,7 @@
 """The `_order` lists of TransformerEngine's `make_graphed_callables`: chunks forward and backward, in order."""
 
 from ppsim.errors import ScheduleError
-from ppsim.schedule.check import validate
+from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.table import Op, Schedule
 
 
@@ -13,6 +13,7 @@ def graph_order(schedule: Schedule) -> list[list[float]]:
     only, since −c stands for either kind.
     """
     validate(schedule)
+    require_one_chain(schedule, runtime="TransformerEngine")
     compute = schedule.compute_only()
     full, split = (set(compute.stage[compute.op == op].tolist()) for op in (Op.B, Op.I))
     for stage in sorted(full & split):

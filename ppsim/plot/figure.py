@@ -188,7 +188,7 @@ def _draw_labels(
 ) -> None:
     """Write the microbatch into every cell that holds the longest of them, so that equal cells look equal."""
     microbatches = panel.timeline.schedule.microbatch
-    digits = len(str(panel.timeline.schedule.num_microbatches - 1))
+    digits = len(str(panel.timeline.schedule.num_units - 1))
     least_s = (0.64 * _LABEL_POINTS * digits + 1) / points_per_s
     colours = fills.colours
     for lane in lanes:

@@ -85,9 +85,22 @@ class Hover:
         return (
             self._names[node],
             self._times(begin, end),
-            f"stage {action.stage}, chunk {self._chunks[action.stage]}, microbatch {action.microbatch}",
+            ", ".join(
+                (self._stage(action.stage), f"chunk {self._chunks[action.stage]}", self._unit(action.microbatch))
+            ),
             f"waited for {self.blocker_of(node)}" + (f"; holds {size(held)}" if held else ""),
         )
+
+    def _stage(self, stage: int) -> str:
+        schedule = self.timeline.schedule
+        if schedule.num_replicas == 1:
+            return f"stage {stage}"
+        chain, model_stage = divmod(stage, schedule.num_model_stages)
+        return f"stage {stage} (stage {model_stage} of chain {chain})"
+
+    def _unit(self, unit: int) -> str:
+        microbatch, place = divmod(unit, self.timeline.schedule.num_slices)
+        return f"microbatch {microbatch}" + (f", slice {place}" if self.timeline.schedule.num_slices > 1 else "")
 
     def _of_transfer(self, node: int, begin: float, end: float) -> Lines:
         source, target = self._ends_of(node)

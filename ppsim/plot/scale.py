@@ -57,6 +57,8 @@ def heading(timeline: Timeline, title: str) -> tuple[str, str]:
         f"pp {schedule.num_ranks}",
         f"vpp {schedule.vpp}",
         f"{schedule.num_microbatches} microbatches",
+        *([f"{schedule.num_replicas} replicas"] if schedule.num_replicas > 1 else []),
+        *([f"{schedule.num_slices} slices each"] if schedule.num_slices > 1 else []),
         f"step {seconds(timeline.step_time_s)}",
         f"bubble {percent(timeline.bubble_ratio)}, by span {percent(timeline.span_bubble_ratio)}",
     ]

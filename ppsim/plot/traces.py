@@ -72,7 +72,7 @@ def labels(lanes: Iterable[Lane], *, timeline: Timeline, scale: Scale, fills: Fi
     Labels are made equally wide, so that they come and go together.
     """
     colours, microbatches = fills.colours, timeline.schedule.microbatch
-    digits = len(str(timeline.schedule.num_microbatches - 1))
+    digits = len(str(timeline.schedule.num_units - 1))
     base: list[float] = []
     length: list[float] = []
     row: list[int] = []

@@ -7,12 +7,14 @@ from typing import Any, Literal
 from ppsim.costs.assemble import Assembled, Split, assemble
 from ppsim.costs.layout import why_no_split
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
+from ppsim.costs.slices import why_no_slices
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.schedule.catalog import Entry, build, every_schedule, find
+from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS, Channel
 from ppsim.schedule.lowering import Receives
-from ppsim.schedule.table import Op, Schedule
+from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.report import report_of
 from ppsim.simulation.run import simulate
 from ppsim.simulation.timeline import Timeline
@@ -36,8 +38,8 @@ class Plan:
 
     `schedule` None is 1f1b for one stage a rank and interleaved-1f1b for more; `microbatches` None is 4·pp.
     `profile` None is the packaged default, `shape` None the first it holds, `num_layers` None its model's;
-    `channel` None is the runtime's, `transfer_s` None the profile's. The two overheads are the constants that
-    `ppsim compare --fit` finds.
+    `num_slices` None is the schedule's; `channel` None is the runtime's, `transfer_s` None the profile's. The two
+    overheads are the constants that `ppsim compare --fit` finds.
     """
 
     pp: int
@@ -45,6 +47,7 @@ class Plan:
     schedule: str | None = None
     microbatches: int | None = None
     group_size: int | None = None
+    num_slices: int | None = None
     profile: Profile | None = None
     shape: Shape | None = None
     num_layers: int | None = None
@@ -88,6 +91,11 @@ class Projection:
     other_channels: dict[str, float | None]
     assumptions: list[str]
 
+    @property
+    def not_in_runtime(self) -> str | None:
+        """Why the runtime of the plan cannot run the table as it stands, or None where it can."""
+        return None if self.plan.runtime == "ideal" else why_not_in_torch(self.timeline.schedule)
+
     def to_json(self) -> dict[str, Any]:
         """Return the report with throughput, layout, the other channels and the assumptions; keys carry units."""
         return self.report | self.beside_report()
@@ -112,6 +120,7 @@ class Projection:
             "peak_flops_per_s": self.peak_flops_per_s,
             "layers_per_stage": self.split,
             "step_time_by_channel_s": self.other_channels,
+            "not_in_runtime": self.not_in_runtime,
             "assumptions": self.assumptions,
         }
 
@@ -145,6 +154,7 @@ def _table(plan: Plan, entry: Entry, costs: StageCosts | None = None) -> Schedul
         vpp=plan.vpp,
         microbatches=plan.num_microbatches,
         group_size=plan.group_size,
+        num_slices=plan.num_slices,
         costs=costs,
         memory_limit_bytes=plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
     )
@@ -213,18 +223,23 @@ def project_all(plan: Plan, names: Sequence[str] | None = None) -> Comparison:
 def _project_each(plan: Plan, entries: Iterable[Entry]) -> Comparison:
     profile = plan.profile or load_profile(DEFAULT)
     num_layers = profile.model.num_layers if plan.num_layers is None else plan.num_layers
+    shape = plan.shape or profile.shapes[0]
     projections, reasons = [], {}
     for entry in entries:
         name = entry.name
         vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
-        if reason := entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) or why_no_split(
-            plan.split, num_layers, plan.pp * vpp
-        ):
+        num_slices = (plan.num_slices or entry.num_slices) if entry.takes("num_slices") else 1
+        reason = (
+            entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches)
+            or why_no_split(plan.split, num_layers, plan.pp * vpp // entry.num_replicas)
+            or why_no_slices(shape.sequence_length, num_slices, hidden_size=profile.model.hidden_size)
+        )
+        if reason:
             reasons[name] = reason
             continue
         # Of the rest, the limit is asked below: a projection that exceeds it would look for others that do not.
         one = replace(
-            plan, schedule=name, vpp=vpp, profile=profile,
+            plan, schedule=name, vpp=vpp, num_slices=num_slices, profile=profile,
             group_size=plan.group_size if entry.takes("group_size") else None,
             memory_limit_bytes=plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
         )  # fmt: skip
@@ -243,7 +258,9 @@ def _project_each(plan: Plan, entries: Iterable[Entry]) -> Comparison:
 
 def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCosts:
     if plan.runtime == "torch":
-        costs = costs.with_torch_first_stage(num_stages=schedule.num_stages, num_ranks=schedule.num_ranks)
+        costs = costs.with_torch_first_stage(
+            num_stages=schedule.num_stages, num_ranks=schedule.num_ranks, num_replicas=schedule.num_replicas
+        )
     return costs.replace(
         channel=plan.channel or RUNTIMES[plan.runtime][0],
         receives=plan.receives,
@@ -269,12 +286,17 @@ def _assumptions(plan: Plan, schedule: Schedule, assembled: Assembled, costs: St
     lines.append(
         f"runtime: {plan.runtime} ({RUNTIMES[plan.runtime][1]}); channel {costs.channel}, receives {costs.receives}"
     )
+    if plan.runtime != "ideal" and (reason := why_not_in_torch(schedule)):
+        lines.append(f"{plan.runtime} cannot run this table as it stands ({reason}); its network is assumed")
+    if costs.fused_s is None and (schedule.fused != NONE).any():
+        lines.append("fused pairs: one part after the other, nothing gained; the profile has no cost for a pair")
     if costs.action_overhead_s == 0 and costs.hop_overhead_s == 0:
         lines.append("overheads: none (fit them with ppsim compare --fit, give them with --overheads)")
     else:
         action, hop = seconds(costs.action_overhead_s), seconds(costs.hop_overhead_s)
         lines.append(f"overheads: {action} an action, {hop} a hop")
-    lines.append("not in the step time: data-parallel communication, optimizer, gradient norm")
+    between = ", summing the replicas' gradients" if schedule.num_replicas > 1 else ""
+    lines.append(f"not in the step time: data-parallel communication{between}, optimizer, gradient norm")
     return lines
 
 
@@ -298,7 +320,8 @@ _MOST_NAMED = 3
 
 def _what_would_fit(plan: Plan) -> str:
     others = [entry for name, entry in every_schedule().items() if name != plan.schedule_name]
-    fitting = [projection.plan.schedule_name for projection in _project_each(plan, others).projections]
+    projections = _project_each(plan, others).projections
+    fitting = [projection.plan.schedule_name for projection in projections if not projection.not_in_runtime]
     if len(fitting) > _MOST_NAMED:
         fitting[_MOST_NAMED:] = [f"{len(fitting) - _MOST_NAMED} slower ones"]
     return f"; {' or '.join(fitting)} would fit" if fitting else "; no schedule for this pp and vpp would fit"

@@ -56,15 +56,17 @@ def build(
     microbatches: int,
     vpp: int | None = None,
     group_size: int | None = None,
+    num_slices: int | None = None,
     costs: Costs | None = None,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
     """Return the table of a schedule, by name or `Entry`, for `pp` ranks and `microbatches` microbatches.
 
     `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
-    interleaved-1f1b only. `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W
-    take one unit each. `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Raises
-    `ConfigError` naming the value that the schedule forbids and the nearest that it allows.
+    interleaved-1f1b only, `num_slices` for a schedule that cuts microbatches into slices (None: its default).
+    `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W take one unit each.
+    `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Raises `ConfigError` naming
+    the value that the schedule forbids and the nearest that it allows.
 
     >>> table = build("1f1b", pp=2, microbatches=2)
     >>> [str(action) for action in table]
@@ -79,21 +81,27 @@ def build(
         vpp = entry.stages_per_rank[0]
     if reason := entry.why_not(pp=pp, vpp=vpp, microbatches=microbatches):
         raise ConfigError(reason)
+    if num_slices is not None and num_slices < 1:
+        raise ConfigError(f"slices must be at least 1: got {num_slices}")
     options: dict[str, Any] = {
-        "vpp": vpp, "group_size": group_size, "costs": costs, "memory_limit_bytes": memory_limit_bytes
+        "vpp": vpp, "group_size": group_size, "num_slices": num_slices, "costs": costs,
+        "memory_limit_bytes": memory_limit_bytes,
     }  # fmt: skip
     for option, refusal in _REFUSALS.items():
-        if options[option] is not None and not entry.takes(option):
+        if options[option] is not None and not entry.takes(option) and (option, num_slices) != ("num_slices", 1):
             takers = " or ".join(name for name, other in CATALOG.items() if other.takes(option))
             raise ConfigError(refusal.format(name=entry.name, takers=takers))
     if costs is not None:
         options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
+    if num_slices is None:
+        options["num_slices"] = entry.num_slices
     taken = {option: value for option, value in options.items() if entry.takes(option)}
     return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)
 
 
 _REFUSALS = {
     "group_size": "group size is for {takers}; {name} has none",
+    "num_slices": "{name} runs whole microbatches; slices are for {takers}",
     "costs": "{name} is the same at any costs; costs are for {takers}",
     "memory_limit_bytes": "{name} is the same at any memory limit; a limit is for {takers}",
 }

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
@@ -107,8 +107,9 @@ def _broken_rules(schedule: Schedule) -> Iterator[Finding]:
     """Yield the first few breaches of the first rule that is broken: later rules assume that earlier ones hold."""
     compute = schedule.compute_only()
     for rule, finder in (
-        ("placement", _misplaced_stages), ("microbatch-ids", _odd_microbatches), ("complete", _incomplete),
-        ("order", _misordered), ("loss-order", _loss_order), ("fused", _odd_fusions), ("waits", broken_waits),
+        ("placement", _misplaced_stages), ("microbatch-ids", _odd_microbatches), ("replicas", _odd_replicas),
+        ("complete", _incomplete), ("order", _misordered), ("loss-order", _loss_order), ("fused", _odd_fusions),
+        ("waits", broken_waits),
     ):  # fmt: skip
         messages = list(islice(finder(schedule if finder is broken_waits else compute), _MOST_SHOWN))
         yield from (Finding("error", rule, message) for message in messages)
@@ -138,60 +139,100 @@ def _misplaced_stages(compute: Schedule) -> Iterator[str]:
 
 
 def _odd_microbatches(compute: Schedule) -> Iterator[str]:
-    used = np.bincount(compute.microbatch, minlength=compute.num_microbatches) > 0
-    if not used.all():
+    used = np.bincount(compute.microbatch, minlength=compute.num_units) > 0
+    largest = len(used) - 1
+    if len(used) > compute.num_units:
+        yield f"microbatch {largest} is one too many: there are {compute.num_units}, numbered from 0"
+    elif not used.all():
         missing = int(np.argmin(used))
+        of_slices = f" in {compute.num_slices} slices" if compute.num_slices > 1 else ""
         yield (
-            f"microbatch {missing} occurs nowhere; with {len(used) - 1} as the largest, microbatches must be "
-            f"numbered 0 … {len(used) - 1}"
+            f"microbatch {missing} occurs nowhere; with {largest} as the largest, microbatches must be "
+            f"numbered 0 … {largest}{of_slices}"
         )
+
+
+def _odd_replicas(compute: Schedule) -> Iterator[str]:
+    """Chains are of one length, have work each, and keep to their own microbatches."""
+    num_replicas, num_stages = compute.num_replicas, compute.num_stages
+    if num_stages % num_replicas:
+        yield f"{num_stages} stages make no {num_replicas} chains of one length"
+        return
+    if num_replicas == 1:
+        if found := _replicas_of(compute):
+            yield (
+                f"a table of {found} replicas: each chain of {num_stages // found} stages runs microbatches of its "
+                f"own; read it as such (--replicas {found}). torch, which holds one chain, cannot run it"
+            )
+        return
+    if compute.num_microbatches < num_replicas:
+        yield f"{compute.num_microbatches} microbatches leave a chain of {num_replicas} without any"
+        return
+    chain = np.arange(num_stages) // compute.num_model_stages
+    for entry in np.flatnonzero(chain[compute.stage] != compute.chain_of_unit[compute.microbatch]).tolist():
+        action = compute[entry]
+        yield (
+            f"{action} crosses over: stage {action.stage} belongs to chain {chain[action.stage]}, microbatch "
+            f"{action.microbatch} to chain {compute.chain_of_unit[action.microbatch]}"
+        )
+
+
+def _replicas_of(compute: Schedule) -> int | None:
+    """The number of replicas, above 1, that a table keeps to although it does not say so."""
+    num_pairs = compute.num_stages * compute.num_units  # each takes two or three actions where it occurs
+    for num_replicas in range(max(2, 2 * num_pairs // len(compute)), 3 * num_pairs // len(compute) + 1):
+        read_so = replace(compute, num_replicas=num_replicas)
+        if next(_odd_replicas(read_so), None) is None and next(_incomplete(read_so), None) is None:
+            return num_replicas
+    return None
 
 
 def _incomplete(compute: Schedule) -> Iterator[str]:
     # A table that names few of very many stages and microbatches is not worth an array of all of them.
-    num_pairs = compute.num_stages * compute.num_microbatches
-    if num_pairs > len(compute):
+    num_units = compute.num_units
+    num_pairs = compute.num_stages * num_units
+    if num_pairs // compute.num_replicas > len(compute):
         yield (
-            f"{compute.num_stages} stages and {compute.num_microbatches} microbatches need at least "
-            f"{2 * num_pairs} actions, the table has {len(compute)}"
+            f"{compute.num_stages} stages and {num_units} microbatches need at least "
+            f"{2 * num_pairs // compute.num_replicas} actions, the table has {len(compute)}"
         )
         return
-    key = compute.stage.astype(np.int64) * compute.num_microbatches + compute.microbatch
+    key = compute.stage.astype(np.int64) * num_units + compute.microbatch
     count = {op: np.bincount(key[compute.op == op], minlength=num_pairs) for op in (Op.F, Op.B, Op.I, Op.W)}
+    chain = np.arange(compute.num_stages) // compute.num_model_stages
+    wanted = (chain[:, np.newaxis] == compute.chain_of_unit[np.newaxis, :]).ravel()
 
     def name(pair: int, op: Op) -> str:
-        return f"{pair // compute.num_microbatches}{op.name}{pair % compute.num_microbatches}"
+        return f"{pair // num_units}{op.name}{pair % num_units}"
+
+    def home(pair: int) -> str:
+        return f"stage {pair // num_units} is on rank {compute.stage_to_rank[pair // num_units]}"
 
     for op in (Op.F, Op.B, Op.I, Op.W):
         for pair in np.flatnonzero(count[op] > 1).tolist():
             entries = np.flatnonzero((compute.op == op) & (key == pair)).tolist()
             yield f"{name(pair, op)} runs {len(entries)} times\n" + lines_around(compute, entries)
-    for pair in np.flatnonzero(count[Op.F] == 0).tolist():
-        yield f"{name(pair, Op.F)} is missing; {_row_of(compute, pair)}"
+    for pair in np.flatnonzero(wanted & (count[Op.F] == 0)).tolist():
+        yield f"{name(pair, Op.F)} is missing; {home(pair)}"
     both = (count[Op.B] > 0) & ((count[Op.I] > 0) | (count[Op.W] > 0))
     for pair in np.flatnonzero(both).tolist():
         other = Op.I if count[Op.I][pair] else Op.W
         yield f"{name(pair, Op.B)} and {name(pair, other)} both run; a backward is either B, or I and W"
-    neither = (count[Op.B] + count[Op.I] + count[Op.W]) == 0
+    neither = wanted & ((count[Op.B] + count[Op.I] + count[Op.W]) == 0)
     for pair in np.flatnonzero(neither).tolist():
         split = f"{name(pair, Op.I)} and {name(pair, Op.W)}"
-        yield f"{name(pair, Op.B)} is missing (or {split}); {_row_of(compute, pair)}"
+        yield f"{name(pair, Op.B)} is missing (or {split}); {home(pair)}"
     for has, lacks in ((Op.I, Op.W), (Op.W, Op.I)):
         for pair in np.flatnonzero((count[has] > 0) & (count[lacks] == 0) & ~both).tolist():
             entry = int(np.flatnonzero((compute.op == has) & (key == pair))[0])
             yield (f"{name(pair, lacks)} is missing; {name(pair, has)} needs it\n" + lines_around(compute, [entry]))
 
 
-def _row_of(compute: Schedule, pair: int) -> str:
-    stage = pair // compute.num_microbatches
-    return f"stage {stage} is on rank {compute.stage_to_rank[stage]}"
-
-
 def _misordered(compute: Schedule) -> Iterator[str]:
     """What an action waits for on its own rank must stand before it."""
     needs = dependencies(compute)
     entries = np.arange(len(compute))
-    for needed in (needs.own, needs.neighbour):
+    for needed in (needs.own, needs.neighbour, needs.slice):
         on_rank = (needed != NONE) & (compute.rank[needed] == compute.rank)
         for entry in np.flatnonzero(on_rank & (needed > entries)).tolist():
             yield (
@@ -202,15 +243,17 @@ def _misordered(compute: Schedule) -> Iterator[str]:
 
 def _loss_order(compute: Schedule) -> Iterator[str]:
     """torch keeps losses in the order in which the last stage forwards, and takes them back by number."""
-    forwards = index_of(compute, (Op.F,))[-1]
-    late = np.flatnonzero(np.diff(forwards) < 0)
-    if len(late):
-        microbatch = int(late[0])
-        entries = [int(forwards[microbatch + 1]), int(forwards[microbatch])]
-        yield (
-            f"the last stage forwards microbatch {microbatch + 1} before {microbatch}; torch would take one's loss "
-            f"for the other's and train on wrong gradients\n" + lines_around(compute, entries)
-        )
+    depth = compute.num_model_stages
+    for last, forwards in enumerate(index_of(compute, (Op.F,))[depth - 1 :: depth]):
+        units = np.flatnonzero(compute.chain_of_unit == last)
+        late = np.flatnonzero(np.diff(forwards[units]) < 0)
+        if len(late):
+            microbatch = int(units[late[0]])
+            entries = [int(forwards[microbatch + 1]), int(forwards[microbatch])]
+            yield (
+                f"the last stage forwards microbatch {microbatch + 1} before {microbatch}; torch would take one's "
+                f"loss for the other's and train on wrong gradients\n" + lines_around(compute, entries)
+            )
 
 
 def _odd_fusions(compute: Schedule) -> Iterator[str]:
@@ -227,7 +270,29 @@ def _odd_fusions(compute: Schedule) -> Iterator[str]:
         )
 
 
+def why_not_in_torch(schedule: Schedule) -> str | None:
+    """Return what torch.distributed.pipelining and its like cannot hold of a table, or None where they can."""
+    if schedule.num_replicas > 1:
+        return f"it holds one chain of stages, this table has {schedule.num_replicas} replicas of the model"
+    if schedule.num_slices > 1:
+        return f"it runs whole microbatches, this table cuts each into {schedule.num_slices} slices"
+    return None
+
+
+def require_one_chain(schedule: Schedule, *, runtime: str) -> None:
+    """Raise `ScheduleError` where a table has replicas or slices, which `runtime` cannot run."""
+    if reason := why_not_in_torch(schedule):
+        raise ScheduleError(f"{runtime} cannot run {schedule.name or 'this table'}: {reason}")
+
+
 def _warnings(schedule: Schedule) -> Iterator[Finding]:
+    if reason := why_not_in_torch(schedule):
+        yield Finding("warning", "torch", f"torch cannot run this table: {reason}")
+        return
+    yield from _warnings_for_torch(schedule)
+
+
+def _warnings_for_torch(schedule: Schedule) -> Iterator[Finding]:
     compute = schedule.compute_only()
     if schedule.splits_backward:
         yield Finding(

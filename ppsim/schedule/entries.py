@@ -2,17 +2,20 @@
 
 from functools import partial
 
+from ppsim.schedule.chimera import chimera
 from ppsim.schedule.controllable_memory import one_f_one_b_v, v_half_fixed, v_min_fixed
 from ppsim.schedule.cost_aware import v_flex, v_half, v_min, zb_1p, zb_2p, zb_auto, zbv
-from ppsim.schedule.dual_pipe_v import dual_pipe_v
+from ppsim.schedule.dual_pipe import dual_pipe, dual_pipe_v
 from ppsim.schedule.eager_one_f_one_b import eager_one_f_one_b
 from ppsim.schedule.entry import Entry, Formula
 from ppsim.schedule.gis import gis, gis_h
 from ppsim.schedule.gpipe import gpipe
+from ppsim.schedule.hanayo import hanayo
 from ppsim.schedule.interleaved import interleaved_one_f_one_b
 from ppsim.schedule.interleaved_zero_bubble import interleaved_zero_bubble
 from ppsim.schedule.looped_bfs import looped_bfs
 from ppsim.schedule.one_f_one_b import one_f_one_b
+from ppsim.schedule.seq_one_f_one_b import seq_one_f_one_b
 from ppsim.schedule.v_shape import zbv_fixed
 from ppsim.schedule.zero_bubble import zb_h1, zb_h2
 
@@ -32,6 +35,8 @@ _fitted_v = partial(
     splits_backward=True,
     messages=Formula("2 * (p - 1)"),
 )
+
+_TWO_CHAINS = "two replicas of the model in opposite directions; torch holds one chain of stages"
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
@@ -292,5 +297,70 @@ ENTRIES: tuple[Entry, ...] = (
         source="github.com/deepseek-ai/DualPipe (arXiv 2412.19437, §3.2.1), cut in half; a pair is F, then B",
         constraint="at least 2 * p microbatches, one for each stage",
         least_microbatches=Formula("2 * p"),
+    ),
+    Entry(
+        name="dualpipe",
+        title="DualPipe: two replicas in opposite directions, a forward of one fused with a backward of the other",
+        build=dual_pipe,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=True,
+        bubble=Formula("(p / 2 - 1) * (FB + I - 2 * W)", where="F == I and W <= I and c == 0"),
+        peak_activations=Formula("p + 1"),
+        messages=Formula("p - 1"),
+        source="github.com/deepseek-ai/DualPipe (arXiv 2412.19437, §3.2.1)",
+        constraint="an even number, at least 2 * p; half of them each way",
+        least_microbatches=Formula("2 * p"),
+        microbatches_by=2,
+        ranks_by=2,
+        num_replicas=2,
+        not_in_torch=_TWO_CHAINS,
+    ),
+    Entry(
+        name="chimera",
+        title="Chimera: two replicas in opposite directions, each 1F1B, merged",
+        build=chimera,
+        placement="v",
+        stages_per_rank=(2, 2),
+        splits_backward=False,
+        bubble=Formula(
+            "(p - 2) * (I + W)", where="c == 0 and m % p == 0 and (F == I + W or (m == p and F <= I + W))"
+        ),
+        peak_activations=Formula("min(p, m)"),
+        messages=Formula("p - 1"),
+        source="Li and Hoefler 2021 (arXiv 2107.06925); merged by greedy list scheduling at F = B: ppsim",
+        constraint="an even number; half of them each way",
+        microbatches_by=2,
+        ranks_by=2,
+        num_replicas=2,
+        not_in_torch=_TWO_CHAINS,
+    ),
+    Entry(
+        name="hanayo",
+        title="Hanayo: v stages a rank in v/2 waves down and up the ranks",
+        build=hanayo,
+        placement="v",
+        stages_per_rank=(2, None),
+        stages_by=2,
+        splits_backward=False,
+        bubble=Formula("(p - 1) * (F + I + W) / v", where="c == 0 and m % p == 0 and F == I + W"),
+        peak_activations=Formula("min(p, m)"),
+        messages=Formula("v * (p - 1)"),
+        source="Liu et al. 2023 (arXiv 2308.15762), abstract; order by greedy list scheduling at F = B: ppsim. "
+        "The paper's own table of bubbles has not been checked",
+    ),
+    Entry(
+        name="seq1f1b",
+        title="Seq1F1B: 1F1B over k slices of each microbatch's sequence",
+        build=seq_one_f_one_b,
+        placement="loop",
+        stages_per_rank=(1, 1),
+        splits_backward=False,
+        bubble=Formula("(p - 1) * (F + I + W) / k", where="c == 0"),
+        peak_activations=Formula("min(p + k - 1, m * k) / k"),
+        messages=Formula("k * (p - 1)"),
+        source="Sun et al. 2024 (arXiv 2406.03488); warm-up as in its code",
+        num_slices=4,
+        not_in_torch="slices of a sequence share keys and values; torch runs whole microbatches",
     ),
 )

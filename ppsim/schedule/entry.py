@@ -12,9 +12,10 @@ from ppsim.schedule.table import Schedule
 class Formula:
     """A closed form that is printed as it is evaluated, so that text and number cannot part.
 
-    Symbols: p ranks, v stages a rank, m microbatches; F, I, W seconds per rank (all its stages together);
-    c seconds per transfer between stages. `where` is the condition under which it holds; one that is `at_most`
-    bounds the number from above, where it depends on the costs.
+    Symbols: p ranks, v stages a rank, m microbatches, k slices a microbatch; F, I, W seconds that a microbatch
+    takes of a rank (all its stages of one replica together), FB those of a fused pair; c seconds per transfer
+    between stages. `where` is the condition under which it holds; one that is `at_most` bounds the number from
+    above, where it depends on the costs.
 
     >>> Formula("(p - 1) * (F + I + W)")(p=4, m=8, F=1.0, I=1.0, W=1.0)
     9.0
@@ -53,10 +54,13 @@ class Entry:
     """One schedule: how to build it, what it demands and what is known of it.
 
     `build` is called with `num_ranks`, `num_microbatches` and those of these options that its signature names:
-    `vpp`, `group_size`, `costs` (arrays of one entry a stage) and `memory_limit_bytes`.
-    `stages_per_rank` is the demand on vpp: (least, most), most None for any. `bubble` is the idle time by step
-    time, `span_bubble` by span: the longest rank from its first start to its last end. `peak_activations` counts
-    microbatches of a whole rank. `least_microbatches` is in terms of p.
+    `vpp`, `group_size`, `num_slices`, `costs` (arrays of one entry a stage) and `memory_limit_bytes`.
+    `stages_per_rank` is the demand on vpp: (least, most), most None for any. `ranks_by`, `stages_by` and
+    `microbatches_by` are numbers that pp, vpp and the microbatches must be multiples of; `least_microbatches` is in
+    terms of p. `bubble` is the idle time by step time, `span_bubble` by span: the longest rank from its own first
+    start to its own last end. `peak_activations` counts microbatches of a whole rank. `num_replicas` is how many
+    chains of stages hold the whole model each, `num_slices` how many parts a microbatch is cut into unless asked
+    otherwise. `not_in_torch` says why torch's runtime cannot run the table, where it cannot.
     """
 
     name: str
@@ -72,6 +76,12 @@ class Entry:
     span_bubble: Formula | None = None
     constraint: str = "any number of microbatches"
     least_microbatches: Formula = Formula("1")
+    microbatches_by: int = 1
+    ranks_by: int = 1
+    stages_by: int = 1
+    num_replicas: int = 1
+    num_slices: int = 1
+    not_in_torch: str | None = None
 
     @property
     def options(self) -> list[str]:
@@ -79,7 +89,7 @@ class Entry:
         return [name for name in signature(self.build).parameters if name not in ("num_ranks", "num_microbatches")]
 
     def takes(self, option: str) -> bool:
-        """Return whether `build` takes this option: "vpp", "group_size", "costs" or "memory_limit_bytes"."""
+        """Return whether `build` takes this option."""
         return option in self.options
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
@@ -90,12 +100,19 @@ class Entry:
             nearest = least if vpp < least else most
             stages = "stage" if least == 1 else "stages"
             return f"{self.name} needs {demand} {stages} a rank: got vpp={vpp} (nearest: {nearest})"
+        if vpp % self.stages_by:
+            return _not_a_multiple(self.name, "stages a rank", vpp, self.stages_by, f"vpp={vpp}", least)
+        if pp % self.ranks_by:
+            return _not_a_multiple(self.name, "ranks", pp, self.ranks_by, f"pp={pp}", self.ranks_by)
         fewest = round(self.least_microbatches(p=pp))
         if 1 <= microbatches < fewest:  # none at all is no question of the schedule
             return (
                 f"{self.name} needs at least {self.least_microbatches} microbatches: got {microbatches} with "
                 f"pp={pp} (nearest: {fewest})"
             )
+        if microbatches % self.microbatches_by:
+            got = f"{microbatches} with pp={pp}"
+            return _not_a_multiple(self.name, "microbatches", microbatches, self.microbatches_by, got, fewest)
         return None
 
     @property
@@ -103,11 +120,21 @@ class Entry:
         """Names and texts of all that is known, for the terminal and the docs."""
         least, most = self.stages_per_rank
         stages = f"exactly {least}" if least == most else f"{least} or more"
+        stages += ", an even number" if self.stages_by == 2 else ""
+        way = "looped" if self.placement == "loop" else "in a V"
+        if self.num_replicas > 1:
+            way = f"one of each of {self.num_replicas} replicas, down the ranks and back up"
         rows = [
-            ("stages a rank", f"{stages}, {'looped' if self.placement == 'loop' else 'in a V'}"),
+            ("stages a rank", f"{stages}, {way}"),
             ("backward", "split into I and W" if self.splits_backward else "full (B)"),
             ("microbatches", self.constraint),
         ]
+        if self.ranks_by == 2:
+            rows.append(("ranks", "an even number"))
+        if self.num_slices > 1:
+            rows.append(("slices", f"k of each microbatch's sequence (default: {self.num_slices})"))
+        if self.not_in_torch:
+            rows.append(("not in torch", self.not_in_torch))
         if self.bubble:
             rows.append(("bubble", str(self.bubble)))
         if self.span_bubble:
@@ -118,3 +145,11 @@ class Entry:
             ("messages", f"{self.messages}   a microbatch and direction"),
             ("source", self.source),
         ]
+
+
+def _not_a_multiple(name: str, what: str, value: int, unit: int, got: str, least: int) -> str:
+    """The sentence for a number that is no multiple of `unit`, with the multiples around it from `least` on."""
+    below = value // unit * unit
+    nearest = f"{below} or {below + unit}" if below >= least else str(below + unit)
+    demand = f"an even number of {what}" if unit == 2 else f"a multiple of {unit} {what}"
+    return f"{name} needs {demand}: got {got} (nearest: {nearest})"

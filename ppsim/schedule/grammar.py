@@ -72,8 +72,12 @@ def format_cell(cell: Cell) -> str:
     return "(" + ";".join(map(str, cell)) + _FUSED_SUFFIX
 
 
-def parse_table(text: str, *, name: str = "", source: str = "the table") -> Schedule:
+def parse_table(
+    text: str, *, name: str = "", source: str = "the table", num_replicas: int = 1, num_slices: int = 1
+) -> Schedule:
     """Return the schedule that a CSV text spells out; placement and microbatches are read off its actions.
+
+    The grammar knows neither replicas nor slices: who reads a table that has them says how many.
 
     Raises `ScheduleError` naming `source`, and row, column and text of every malformed cell. Columns and rows are
     counted from 1, as a spreadsheet does.
@@ -99,7 +103,7 @@ def parse_table(text: str, *, name: str = "", source: str = "the table") -> Sche
         more = len(errors) - _MOST_ERRORS_SHOWN
         shown = errors[:_MOST_ERRORS_SHOWN] + ([f"… and {more} more"] if more > 0 else [])
         raise ScheduleError(f"{source} is malformed:\n  " + "\n  ".join(shown))
-    return Schedule.from_rows(rows, name=name)
+    return Schedule.from_rows(rows, name=name, num_replicas=num_replicas, num_slices=num_slices)
 
 
 def format_table(schedule: Schedule) -> str:
@@ -111,8 +115,10 @@ def format_table(schedule: Schedule) -> str:
     return out.getvalue()
 
 
-def read_schedule(path: str | Path) -> Schedule:
+def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int = 1) -> Schedule:
     """Read a schedule from a torch CSV file, compute-only or with communication; its name is the file's stem.
+
+    `num_replicas` and `num_slices` say how many chains of stages, and how many slices of a microbatch, it has.
 
     Raises `ScheduleError` for a malformed file (every bad cell with row, column and text) and for a file that
     cannot be read.
@@ -124,4 +130,4 @@ def read_schedule(path: str | Path) -> Schedule:
         raise ScheduleError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ScheduleError(f"{path} is not a text file; a schedule is a CSV with one row a rank") from None
-    return parse_table(text, name=path.stem, source=str(path))
+    return parse_table(text, name=path.stem, source=str(path), num_replicas=num_replicas, num_slices=num_slices)

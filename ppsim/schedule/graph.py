@@ -16,6 +16,12 @@ channel
     rank, so that the channel makes no difference to it.
 receives
     where the receives stand in each rank's row: see `ppsim.schedule.lowering.RECEIVES`.
+
+A fourth says when a fused cell starts. Its results leave when all of it is done either way.
+
+pairs
+    "parts": one part after the other, each when its own input is there, as torch runs them. "whole": none of it
+    before all inputs are there, for a cell whose parts run together.
 """
 
 from dataclasses import dataclass, replace
@@ -34,6 +40,7 @@ from ppsim.schedule.table import NONE, Ints, Op, Schedule, last_of_cell
 
 Communication = Literal["overlap", "blocking"]
 Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
+Pairs = Literal["parts", "whole"]
 
 COMMUNICATIONS: dict[Communication, str] = {
     "overlap": "compute goes on beside transfers",
@@ -87,6 +94,7 @@ def build_graph(
     communication: Communication = "overlap",
     channel: Channel = "ideal",
     receives: Receives = "torch",
+    pairs: Pairs = "parts",
     engine: Engine = "auto",
 ) -> EventGraph:
     """Return the event graph of a table that has passed `ppsim.schedule.check.validate`.
@@ -101,12 +109,18 @@ def build_graph(
         lowered = schedule if schedule.has_communication else lower(compute, receives=receives, engine=engine)
         messages = messages_of(lowered, compute, source, target)
         messages.check_order()
-    if is_ideal:
-        waits = _ideal_waits(compute, source, target)
-    elif communication == "blocking":
+    holder = _first_of_cell(compute)[target] if pairs == "whole" else target
+    if communication == "blocking":  # a rank stands still at its receives, which come before the cell
         waits = _blocking_waits(compute, messages)
+    elif is_ideal:
+        waits = _packed(_overlapping_waits(compute, target, holder, [last_of_cell(compute)[source]]))
     else:
-        waits = _queued_waits(compute, messages, channel)
+        causes = [messages.sent_after, messages.received_after]
+        causes += [
+            np.where(ahead == NONE, NONE, len(compute) + ahead)
+            for ahead in _ahead_in_queue(compute, messages, channel)
+        ]
+        waits = _packed(_overlapping_waits(compute, target, holder, causes))
     graph = EventGraph(
         schedule=compute, source=source, target=target, offsets=waits[0], waits_for=waits[1],
         order=np.zeros(len(compute) + len(source), dtype=np.int32),
@@ -135,25 +149,26 @@ def _previous_on_rank(compute: Schedule) -> Ints:
     return previous
 
 
-def _ideal_waits(compute: Schedule, source: Ints, target: Ints) -> _Waits:
-    num_actions, num_transfers = len(compute), len(source)
-    waits = np.full((num_actions + num_transfers, 2), NONE, dtype=np.int32)
-    waits[:num_actions, 0] = _previous_on_rank(compute)
-    waits[target, 1] = np.arange(num_actions, num_actions + num_transfers)
-    waits[num_actions:, 0] = last_of_cell(compute)[source]
-    return _packed(waits)
+def _first_of_cell(compute: Schedule) -> Ints:
+    """The first action of each action's cell."""
+    first = np.arange(len(compute), dtype=np.int32)
+    joined = (compute.fused[1:] != NONE) & (compute.fused[1:] == compute.fused[:-1])
+    for entry in np.flatnonzero(joined):
+        first[entry + 1] = first[entry]
+    return first
 
 
-def _queued_waits(compute: Schedule, messages: Messages, channel: Channel) -> _Waits:
-    num_actions, num_transfers = len(compute), len(messages.source)
-    waits = np.full((num_actions + num_transfers, 4), NONE, dtype=np.int32)
+def _overlapping_waits(compute: Schedule, target: Ints, holder: Ints, causes: list[Ints]) -> Ints:
+    """An array [nodes, waits]: a transfer holds up its `holder`, the taker or its cell, and waits for `causes`."""
+    num_actions, num_transfers = len(compute), len(target)
+    place = target - holder  # several transfers may hold up one cell
+    width = 2 + int(place.max(initial=0))
+    waits = np.full((num_actions + num_transfers, max(width, len(causes))), NONE, dtype=np.int32)
     waits[:num_actions, 0] = _previous_on_rank(compute)
-    waits[messages.target, 1] = np.arange(num_actions, num_actions + num_transfers)
-    waits[num_actions:, 0] = messages.sent_after
-    waits[num_actions:, 1] = messages.received_after
-    for column, ahead in enumerate(_ahead_in_queue(compute, messages, channel), start=2):
-        waits[num_actions:, column] = np.where(ahead == NONE, NONE, num_actions + ahead)
-    return _packed(waits)
+    waits[holder, 1 + place] = np.arange(num_actions, num_actions + num_transfers)
+    for column, cause in enumerate(causes):
+        waits[num_actions:, column] = cause
+    return waits
 
 
 def _ahead_in_queue(compute: Schedule, messages: Messages, channel: Channel) -> tuple[Ints, Ints]:

@@ -89,6 +89,9 @@ def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
 def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Each rank's actions with gathering and reduction around them; −(5·stage + what) where it is no action."""
     parts = []
+    num_weights = np.bincount(
+        schedule.stage[(schedule.op == Op.B) | (schedule.op == Op.W)], minlength=schedule.num_stages
+    )
     next_use = _next_use(schedule.stage, schedule.rank)
     for rank in range(schedule.num_ranks):
         begin, end = int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1])
@@ -99,9 +102,8 @@ def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[NDArray[np.
                          dtype=np.int64)  # fmt: skip
         used = run_kernel(
             _add_stage_actions,
-            inputs=(schedule.op, schedule.fused, next_use, chunk, stages, begin, end, schedule.num_microbatches,
-                    waits),
-            outputs=(first_use, np.zeros(len(stages), dtype=np.int64), np.zeros(len(stages), dtype=np.bool_),
+            inputs=(schedule.op, schedule.fused, next_use, chunk, stages, begin, end, waits),
+            outputs=(first_use, num_weights[stages], np.zeros(len(stages), dtype=np.bool_),
                      np.zeros(len(stages), dtype=np.bool_), items),
             size=end - begin, engine=engine,
         )  # fmt: skip
@@ -119,8 +121,8 @@ def _next_use(stage: NDArray[np.int32], rank: NDArray[np.int32]) -> NDArray[np.i
 
 
 def _add_stage_actions(
-    op: Any, fused: Any, next_use: Any, chunk: Any, stages: Any, begin: Any, end: Any, num_microbatches: Any,
-    waits: Any, upcoming: Any, num_weights: Any, active: Any, wanted: Any, items: Any,
+    op: Any, fused: Any, next_use: Any, chunk: Any, stages: Any, begin: Any, end: Any, waits: Any,
+    upcoming: Any, weights_left: Any, active: Any, wanted: Any, items: Any,
 ) -> Any:  # fmt: skip
     """UNSHARD and RESHARD around a rank's cells, REDUCE_GRAD and its wait behind a stage's last gradient."""
     num_chunks = len(stages)
@@ -170,8 +172,8 @@ def _add_stage_actions(
         for e in range(entry, stop):
             if op[e] == 1 or op[e] == 3:  # B or W
                 c = chunk[e - begin]
-                num_weights[c] += 1
-                if num_weights[c] == num_microbatches:
+                weights_left[c] -= 1
+                if weights_left[c] == 0:
                     items[used] = -(_NUM_ROLES * stages[c] + _REDUCE)
                     used += 1
                     if waits:
@@ -242,15 +244,13 @@ def _decode(schedule: Schedule, codes: NDArray[np.int64], offsets: NDArray[np.in
     transfer_op = np.where(op_of == Op.F, Op.SEND_F, Op.SEND_B) + (role == 2)
     stage_op = _STAGE_OPS[stage_code % _NUM_ROLES]
     op = np.where(is_action, np.where(role == 0, op_of, transfer_op), stage_op)
-    return Schedule(
+    return replace(
+        schedule,
         op=op.astype(np.int8),
         stage=np.where(is_action, schedule.stage[entry], stage_code // _NUM_ROLES).astype(np.int32),
         microbatch=np.where(is_action, schedule.microbatch[entry], NONE).astype(np.int32),
         fused=np.where(is_action & (role == 0), schedule.fused[entry], NONE).astype(np.int32),
         rank_offsets=offsets.astype(np.int64),
-        stage_to_rank=schedule.stage_to_rank,
-        num_microbatches=schedule.num_microbatches,
-        name=schedule.name,
     )
 
 

@@ -83,17 +83,17 @@ def _within_rank(entry: Ints, begin: NDArray[np.int64]) -> Ints:
 
 def _find(lowered: Schedule, compute: Schedule, actions: Ints, op_of: dict[Op, Op]) -> NDArray[np.int64]:
     """The entry of the one SEND or RECV that belongs to each of `actions`."""
-    num_keys = compute.num_stages * compute.num_microbatches
+    num_keys = compute.num_stages * compute.num_units
     found = np.full(num_keys * 2, NONE, dtype=np.int64)
     for is_backward, wanted in enumerate(sorted(set(op_of.values()))):
         entries = np.flatnonzero(lowered.op == wanted)
-        keys = lowered.stage[entries].astype(np.int64) * compute.num_microbatches + lowered.microbatch[entries]
+        keys = lowered.stage[entries].astype(np.int64) * compute.num_units + lowered.microbatch[entries]
         doubled = np.flatnonzero(np.bincount(keys, minlength=1) > 1)
         if len(doubled):
             raise ScheduleError(f"{lowered[int(entries[keys == doubled[0]][1])]} stands twice in the table")
         found[is_backward * num_keys + keys] = entries
     is_backward_of = (compute.op[actions] != Op.F).astype(np.int64)
-    key = compute.stage[actions].astype(np.int64) * compute.num_microbatches + compute.microbatch[actions]
+    key = compute.stage[actions].astype(np.int64) * compute.num_units + compute.microbatch[actions]
     entry: NDArray[np.int64] = found[is_backward_of * num_keys + key]
     missing = np.flatnonzero(entry == NONE)
     if len(missing):

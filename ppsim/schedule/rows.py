@@ -72,28 +72,28 @@ def visits_in_groups(
 
 
 class Chunk:
-    """The actions of one stage, handed out in microbatch order; a backward is either full or of the inputs."""
+    """The actions of one stage, in microbatch order from `first` on; a backward is either full or of the inputs."""
 
-    def __init__(self, stage: int) -> None:
+    def __init__(self, stage: int, first: int = 0) -> None:
         self.stage = stage
-        self.num_forwards = self.num_backwards = self.num_weights = 0
+        self.next_forward = self.next_backward = self.next_weight = first
 
     def forward(self) -> Action:
         """Return the next forward."""
-        self.num_forwards += 1
-        return forward(self.stage, self.num_forwards - 1)
+        self.next_forward += 1
+        return forward(self.stage, self.next_forward - 1)
 
     def backward(self) -> Action:
         """Return the next backward, in full."""
-        self.num_backwards += 1
-        return backward(self.stage, self.num_backwards - 1)
+        self.next_backward += 1
+        return backward(self.stage, self.next_backward - 1)
 
     def backward_input(self) -> Action:
         """Return the next backward, for the inputs only."""
-        self.num_backwards += 1
-        return backward_input(self.stage, self.num_backwards - 1)
+        self.next_backward += 1
+        return backward_input(self.stage, self.next_backward - 1)
 
     def backward_weight(self) -> Action:
         """Return the next weight gradient."""
-        self.num_weights += 1
-        return backward_weight(self.stage, self.num_weights - 1)
+        self.next_weight += 1
+        return backward_weight(self.stage, self.next_weight - 1)

@@ -102,8 +102,13 @@ class Schedule:
     entries too (`Op.IDLE`), so that a table survives a round trip through its file. Entries of one rank that
     share a `fused` id ≥ 0 form one cell. `stage_to_rank` has one entry a stage.
 
-    Raises `ScheduleError` for columns of different lengths. Whether the table makes sense is asked of
-    `ppsim.schedule.check`, not here: a broken table must be representable to be explained.
+    The S stages are `num_replicas` (R) chains of S/R stages, each a whole model: chain k holds the stages from
+    k·S/R on and serves a contiguous share of the m microbatches, ⌊b·R/m⌋ = k, which are m/R where R divides m.
+    A microbatch that is cut into `num_slices` (K) parts of its sequence visits the stages a slice at a time:
+    `microbatch` then holds b·K + slice, slices counted in the order of the tokens.
+
+    Raises `ScheduleError` for columns of different lengths and for no replica or slice. Whether the table makes
+    sense is asked of `ppsim.schedule.check`, not here: a broken table must be representable to be explained.
 
     >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]], name="one rank")
     >>> [str(action) for action in table]
@@ -118,11 +123,17 @@ class Schedule:
     stage_to_rank: Ints
     num_microbatches: int
     name: str = ""
+    num_replicas: int = 1
+    num_slices: int = 1
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in (self.op, self.stage, self.microbatch, self.fused)}
         if lengths != {int(self.rank_offsets[-1])}:
             raise ScheduleError(f"the columns of a schedule must have one length, got {sorted(lengths)}")
+        if self.num_replicas < 1 or self.num_slices < 1:
+            raise ScheduleError(
+                f"replicas and slices must be at least 1: got {self.num_replicas} and {self.num_slices}"
+            )
         for column in (self.op, self.stage, self.microbatch, self.fused, self.rank_offsets, self.stage_to_rank):
             column.flags.writeable = False
 
@@ -134,6 +145,8 @@ class Schedule:
         stage_to_rank: Sequence[int] | None = None,
         num_microbatches: int | None = None,
         name: str = "",
+        num_replicas: int = 1,
+        num_slices: int = 1,
     ) -> "Schedule":
         """Return the table whose r-th row is `rows[r]`, a sequence of actions and of tuples of fused actions.
 
@@ -159,10 +172,11 @@ class Schedule:
         else:
             placement = np.array(stage_to_rank, dtype=np.int32)
         if num_microbatches is None:
-            num_microbatches = int(microbatch.max(initial=NONE)) + 1
+            num_microbatches = -(-(int(microbatch.max(initial=NONE)) + 1) // max(num_slices, 1))
         return cls(
             op=op, stage=stage, microbatch=microbatch, fused=np.array(fused, dtype=np.int32),
             rank_offsets=rank_offsets, stage_to_rank=placement, num_microbatches=num_microbatches, name=name,
+            num_replicas=num_replicas, num_slices=num_slices,
         )  # fmt: skip
 
     @property
@@ -174,6 +188,27 @@ class Schedule:
     def num_stages(self) -> int:
         """The number of stages, S; p·v where every rank holds v."""
         return len(self.stage_to_rank)
+
+    @property
+    def num_model_stages(self) -> int:
+        """The number of stages that one model is cut into, S/R: the length of a chain."""
+        return self.num_stages // self.num_replicas
+
+    @cached_property
+    def model_stage(self) -> Ints:
+        """Which part of the model each stage holds, 0 … S/R−1."""
+        return np.arange(self.num_stages, dtype=np.int32) % max(self.num_model_stages, 1)
+
+    @property
+    def num_units(self) -> int:
+        """The number of indices in `microbatch`: of microbatches, or of their slices where they are cut."""
+        return self.num_microbatches * self.num_slices
+
+    @cached_property
+    def chain_of_unit(self) -> Ints:
+        """The chain that serves each unit, by whole microbatches in contiguous shares."""
+        microbatch = np.arange(self.num_units, dtype=np.int64) // self.num_slices
+        return (microbatch * self.num_replicas // max(self.num_microbatches, 1)).astype(np.int32)
 
     @property
     def num_actions(self) -> int:
@@ -209,10 +244,11 @@ class Schedule:
         return self.num_actions
 
     def __repr__(self) -> str:
-        return (
-            f"Schedule({self.name!r}, pp={self.num_ranks}, vpp={self.vpp}, "
-            f"microbatches={self.num_microbatches}, {self.num_actions} actions)"
-        )
+        counts = {"pp": self.num_ranks, "vpp": self.vpp, "microbatches": self.num_microbatches}
+        counts |= {"replicas": self.num_replicas} if self.num_replicas > 1 else {}
+        counts |= {"slices": self.num_slices} if self.num_slices > 1 else {}
+        text = ", ".join(f"{name}={count}" for name, count in counts.items())
+        return f"Schedule({self.name!r}, {text}, {self.num_actions} actions)"
 
     def __iter__(self) -> Iterator[Action]:
         ops, stages, microbatches = self.op.tolist(), self.stage.tolist(), self.microbatch.tolist()
@@ -226,7 +262,8 @@ class Schedule:
         """Tables are equal when their cells and their placement are; the name is a label."""
         if not isinstance(other, Schedule):
             return NotImplemented
-        return self.num_microbatches == other.num_microbatches and all(
+        counts = ("num_microbatches", "num_replicas", "num_slices")
+        return all(getattr(self, name) == getattr(other, name) for name in counts) and all(
             np.array_equal(a, b)
             for a, b in (
                 (self.op, other.op), (self.stage, other.stage), (self.microbatch, other.microbatch),

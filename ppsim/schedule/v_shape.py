@@ -35,8 +35,8 @@ def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[Action]:
     # The p−r microbatches on their way up now turn into backwards; then the two chunks alternate.
     for _ in range(num_ranks - rank):
         row += [up.forward(), up.backward_input(), up.backward_weight()]
-    while up.num_forwards < num_microbatches:
-        if down.num_forwards < num_microbatches:
+    while up.next_forward < num_microbatches:
+        if down.next_forward < num_microbatches:
             row.append(down.forward())
         row += [down.backward_input(), down.backward_weight()]
         row += [up.forward(), up.backward_input(), up.backward_weight()]
@@ -46,6 +46,6 @@ def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[Action]:
         row += [down.backward_input(), up.backward_input()]
     for _ in range(num_ranks - rank):
         row += [down.backward_input(), down.backward_weight()]
-    row += [up.backward_weight() for _ in range(num_microbatches - up.num_weights)]
-    row += [down.backward_weight() for _ in range(num_microbatches - down.num_weights)]
+    row += [up.backward_weight() for _ in range(num_microbatches - up.next_weight)]
+    row += [down.backward_weight() for _ in range(num_microbatches - down.next_weight)]
     return row

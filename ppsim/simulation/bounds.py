@@ -7,32 +7,53 @@ from ppsim.schedule.table import Schedule
 
 
 def lower_bound_s(schedule: Schedule, costs: StageCosts) -> float:
-    """Return seconds that no table with this placement and number of microbatches can undercut.
+    """Return seconds that no table with this placement and these microbatches can undercut.
 
-    The largest of three, all from the first start on: rank r cannot begin before a forward reaches it, and then
-    has m(F + min(B, I + W)) to do; or it has m(F + min(B, I)) to do before its last backward can run back to
-    stage 0; and one microbatch must go down and up. Memory is not considered. Proof: the parts of each sum are
-    ordered in time on one rank or by dependencies.
+    The largest of three, all from the first start on: rank r cannot begin before a forward reaches it, and then has
+    all its F and min(B, I + W) to do; or it has all its F and min(B, I) to do before its last backward can run back
+    to the first stage; and one microbatch must go down and up. Each chain of replicas has stages and microbatches
+    of its own; of a sliced microbatch, slice 0 is first down and last up. Where fused cells have a cost, a forward
+    adds no more than what it takes beyond the rank's longest B. Memory is not considered. Proof: the parts of each
+    sum are ordered in time on one rank or by dependencies.
     """
-    table = costs.resolved(num_stages=schedule.num_stages, num_ranks=schedule.num_ranks)
+    table = costs.resolved_for(schedule)
+    num_ranks, num_slices, rank = schedule.num_ranks, schedule.num_slices, schedule.stage_to_rank
     overhead = costs.action_overhead_s
-    rank = schedule.stage_to_rank
-    forward = table.forward_s + overhead
-    to_input = np.minimum(table.backward_s, table.backward_input_s) + overhead
-    backward = np.minimum(
-        table.backward_s + overhead, table.backward_input_s + table.backward_weight_s + 2 * overhead
-    )
-    hop = np.where(rank[1:] != rank[:-1], table.transfer_s[:-1] + costs.hop_overhead_s, 0.0)
-    reach = np.concatenate(([0.0], np.cumsum(forward[:-1] + hop)))  # until stage s can begin its first forward
-    # From the end of a stage's last backward until stage 0 is done with it.
-    inner = np.concatenate(([0.0], to_input[1:-1]))
-    back = np.concatenate(([0.0], backward[0] + np.cumsum(inner) + np.cumsum(hop)))
+    to_input = np.minimum(table.backward_s, table.backward_input_s)
+    split = table.backward_input_s + table.backward_weight_s
+    # Seconds of work in a fused cell, and of a path through one: its results leave when all of it is done.
+    forward_work, path_down, path_up = table.forward_s, table.forward_s, to_input
+    least_pair = np.full(num_ranks, np.inf)
+    if table.fused_s is not None:
+        longest_b = np.zeros(num_ranks)
+        np.maximum.at(longest_b, rank, table.backward_s)
+        np.minimum.at(least_pair, rank, table.fused_s)
+        forward_work = np.minimum(table.forward_s, table.fused_s - longest_b[rank])
+        path_down, path_up = np.minimum(table.forward_s, table.fused_s), np.minimum(to_input, least_pair[rank])
 
-    bounds = [reach[-1] + forward[-1] + (to_input[-1] + back[-1] if schedule.num_stages > 1 else backward[0])]
-    for r in range(schedule.num_ranks):
-        here = rank == r
-        work = schedule.num_microbatches * (forward + backward)[here].sum()
-        work_to_input = schedule.num_microbatches * (forward + to_input)[here].sum()
-        bounds.append(reach[here].min() + work)
-        bounds.append(reach[here].min() + work_to_input + back[here].min())
+    begin, finish = np.full(num_ranks, np.inf), np.full(num_ranks, np.inf)  # until the first, from the last action
+    work, work_to_input = np.zeros(num_ranks), np.zeros(num_ranks)
+    bounds = []
+    of_time, of_tokens = table.time_shares[0], table.token_shares[0]
+    microbatches = np.bincount(schedule.chain_of_unit, minlength=schedule.num_replicas) // num_slices
+    for chain in range(schedule.num_replicas):
+        here = slice(chain * schedule.num_model_stages, (chain + 1) * schedule.num_model_stages)
+        ranks, first, last = rank[here], here.start, here.stop - 1
+        hop = table.transfer_s[here][:-1] * of_tokens + costs.hop_overhead_s
+        hop = np.where(ranks[1:] != ranks[:-1], hop, 0.0)
+        down, up = path_down[here] * of_time + overhead, path_up[here] * of_time + overhead
+        whole = min(table.backward_s[first] * of_time, split[first] * of_time + overhead)
+        at_first = min(whole, least_pair[ranks[0]] * of_time) + overhead
+        reach = np.concatenate(([0.0], np.cumsum(down[:-1] + hop)))  # until stage s can begin its first forward
+        # From the end of a stage's last backward until the first stage is done with it.
+        back = np.concatenate(([0.0], at_first + np.cumsum(np.concatenate(([0.0], up[1:-1]))) + np.cumsum(hop)))
+        backward = np.minimum(table.backward_s, split + num_slices * overhead)[here] + num_slices * overhead
+        at_last = backward[0] if first == last else path_up[last] + num_slices * overhead
+        bounds.append(reach[-1] + path_down[last] + num_slices * overhead + at_last + back[-1])
+        np.minimum.at(begin, ranks, reach)
+        np.minimum.at(finish, ranks, back)
+        forwards = forward_work[here] + num_slices * overhead
+        np.add.at(work, ranks, microbatches[chain] * (forwards + backward))
+        np.add.at(work_to_input, ranks, microbatches[chain] * (forwards + to_input[here] + num_slices * overhead))
+    bounds += [*(begin + work), *(begin + work_to_input + finish)]
     return float(max(bounds)) - overhead

@@ -30,7 +30,8 @@ def memory_of(schedule: Schedule, costs: CostArrays) -> Memory:
     The split release rule is the zero-bubble paper's (arXiv 2401.10241, Table 1): I frees what W does not need.
     """
     op, stage = schedule.op, schedule.stage
-    allocated = np.where(op == Op.F, costs.activation_bytes[stage], 0.0)
+    share = costs.token_shares[schedule.microbatch % schedule.num_slices]
+    allocated = np.where(op == Op.F, costs.activation_bytes[stage] * share, 0.0)
     freed = np.select(
         [op == Op.B, op == Op.I, op == Op.W],
         [
@@ -40,6 +41,7 @@ def memory_of(schedule: Schedule, costs: CostArrays) -> Memory:
         ],
         0.0,
     )
+    freed *= share
     during, after = np.zeros(len(op)), np.zeros(len(op))
     peak_at = np.zeros(schedule.num_ranks, dtype=np.int32)
     for rank in range(schedule.num_ranks):

@@ -33,6 +33,8 @@ def report_of(timeline: Timeline, costs: StageCosts) -> dict[str, Any]:
         "pp": schedule.num_ranks,
         "vpp": schedule.vpp,
         "microbatches": schedule.num_microbatches,
+        "replicas": schedule.num_replicas,
+        "slices": schedule.num_slices,
         "num_actions": timeline.num_actions,
         "step_time_s": timeline.step_time_s,
         "span_s": timeline.span_s,

@@ -7,7 +7,7 @@ from ppsim.costs.stages import CostArrays, StageCosts
 from ppsim.errors import ConfigError
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
-from ppsim.schedule.table import Op, Schedule
+from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.engine import Floats, evaluate
 from ppsim.simulation.relaxed import without_wraparound
 from ppsim.simulation.timeline import Timeline
@@ -40,7 +40,7 @@ def simulate(
         )
     graph = build_graph(
         schedule, communication=costs.communication, channel=costs.channel, receives=costs.receives,
-        engine=engine,
+        pairs=costs.pairs, engine=engine,
     )  # fmt: skip
     if relaxed_wraparound:
         graph = without_wraparound(graph)
@@ -49,7 +49,7 @@ def simulate(
 
 def simulate_graph(graph: EventGraph, costs: StageCosts, *, engine: Engine = "auto") -> Timeline:
     """Return the timeline of an event graph built for the communication that `costs` names."""
-    table = costs.resolved(num_stages=graph.schedule.num_stages, num_ranks=graph.schedule.num_ranks)
+    table = costs.resolved_for(graph.schedule)
     times = evaluate(graph, durations_s(graph, table), overheads_s(graph, costs), engine=engine)
     return Timeline(graph=graph, start=times.start, end=times.end, blocker=times.blocker, costs=table)
 
@@ -59,9 +59,34 @@ def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
     schedule = graph.schedule
     by_op = np.stack([costs.forward_s, costs.backward_s, costs.backward_input_s, costs.backward_weight_s])
     assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # the rows of by_op
-    compute = by_op[schedule.op, schedule.stage]
+    place = schedule.microbatch % schedule.num_slices
+    compute = by_op[schedule.op, schedule.stage] * costs.time_shares[place]
+    if costs.fused_s is not None:
+        whole = by_op[schedule.op, schedule.stage]
+        _share_out_pairs(schedule, whole, costs.fused_s, costs.time_shares[place], compute)
     hop = np.minimum(schedule.stage[graph.source], schedule.stage[graph.target])
-    return np.concatenate([compute, costs.transfer_s[hop]])
+    return np.concatenate([compute, costs.transfer_s[hop] * costs.token_shares[place[graph.source]]])
+
+
+def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: Floats, compute: Floats) -> None:
+    """Replace the durations of each forward and full backward in one cell: they sum to the pair's, in proportion.
+
+    What a pair of whole microbatches saves, one of slices saves on the smaller of them.
+    """
+    fused, op = schedule.fused, schedule.op
+    size = np.bincount(fused[fused != NONE], minlength=1)
+    first = np.flatnonzero((fused[:-1] != NONE) & (fused[:-1] == fused[1:]))
+    first = first[size[fused[first]] == 2]
+    first = first[np.minimum(op[first], op[first + 1]) == Op.F]
+    first = first[np.maximum(op[first], op[first + 1]) == Op.B]
+    second = first + 1
+    forward = np.where(op[first] == Op.F, first, second)
+    saved = whole[first] + whole[second] - fused_s[schedule.stage[forward]]
+    parts = compute[first] + compute[second]
+    pair = parts - saved * np.minimum(share[first], share[second])
+    of_first = np.divide(compute[first], parts, out=np.full(len(first), 0.5), where=parts > 0)
+    compute[first] = pair * of_first
+    compute[second] = pair - compute[first]
 
 
 def overheads_s(graph: EventGraph, costs: StageCosts) -> Floats:

@@ -104,7 +104,7 @@ class Timeline:
         """Return a pandas DataFrame with one row a node: what, where, when, and what it waited for last.
 
         Columns: name, kind (F, B, I, W, SEND_F, SEND_B), rank (the sender's for a transfer), to_rank (−1 for an
-        action), stage, microbatch, start_s, end_s, blocker (a name, or "").
+        action), stage, microbatch (of slices: the table's running number), start_s, end_s, blocker (a name, or "").
         """
         import pandas
 

@@ -14,7 +14,7 @@ from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 
 PROJECT_KEYS = [
     *REPORT_KEYS, "profile", "tokens_per_s", "tokens_per_s_per_gpu", "model_flops_utilization", "peak_flops_per_s",
-    "layers_per_stage", "step_time_by_channel_s", "assumptions",
+    "layers_per_stage", "step_time_by_channel_s", "not_in_runtime", "assumptions",
 ]  # fmt: skip
 PROFILES = Path(__file__).parents[2] / "ppsim" / "profiles"
 
@@ -85,7 +85,9 @@ def test_one_command_line_gives_one_answer():
 def test_all_schedules_are_listed_best_first_and_the_others_with_the_reason():
     text = ppsim("project", "--pp", 8, "--schedule", "all", "--microbatches", 32, "--memory-limit", "80GiB").stdout
     lines = [line.split() for line in text.splitlines() if line]
-    listed = [line[0] for line in lines if line[0] in CATALOG]
+    listed = [line[0].rstrip("*") for line in lines if line[0].rstrip("*") in CATALOG]
+    assert {line[0] for line in lines if line[0].endswith("*")} >= {"dualpipe*", "chimera*", "seq1f1b*"}
+    assert "* torch cannot run this table; its network is assumed." in text
     comparison = projected("--pp", 8, "--schedule", "all", "--microbatches", 32, "--memory-limit", "80GiB")
     assert listed == [projection["schedule"] for projection in comparison["projections"]]
     steps = [projection["step_time_s"] for projection in comparison["projections"]]

@@ -5,12 +5,13 @@ import json
 import pytest
 
 from ppsim import build, read_schedule
+from ppsim.export.timeline_json import read_timeline
 from ppsim.schedule.catalog import CATALOG
 from tests.cli.running import ppsim, words_of
 
 REPORT_KEYS = [
-    "schedule", "pp", "vpp", "microbatches", "num_actions", "step_time_s", "span_s", "bubble_ratio",
-    "span_bubble_ratio", "lower_bound_s", "ranks", "critical_path",
+    "schedule", "pp", "vpp", "microbatches", "replicas", "slices", "num_actions", "step_time_s", "span_s",
+    "bubble_ratio", "span_bubble_ratio", "lower_bound_s", "ranks", "critical_path",
 ]  # fmt: skip
 RANK_KEYS = [
     "rank", "busy_s", "idle_s", "bubble_ratio", "peak_activation_bytes", "peak_bytes", "peak_at",
@@ -44,28 +45,40 @@ def test_schedules_as_json_is_one_object_of_all_or_of_one():
     assert options["zb-auto"] == ["costs", "memory_limit_bytes"]
 
 
+IN_TORCH = [name for name, entry in CATALOG.items() if entry.not_in_torch is None]
+OPTIONS = {"dualpipe": ["--replicas", 2], "chimera": ["--replicas", 2], "seq1f1b": ["--slices", 4]}
+
+
 @pytest.mark.parametrize("name", CATALOG)
-def test_a_table_survives_build_check_simulate_and_export(folder, name):
+def test_a_table_survives_build_check_and_simulate(folder, name):
     vpp = CATALOG[name].stages_per_rank[0]
     built = ppsim("build", name, "--pp", 4, "--vpp", vpp, "--microbatches", 8, "-o", "built.csv")
+    options = OPTIONS.get(name, [])
+    hint = f"; read it with {' '.join(map(str, options))}" if options else ""
     assert built.stdout == ""
-    assert built.stderr == f"wrote built.csv (4 ranks, {len(read_schedule('built.csv'))} actions)\n"
-    assert "complete, ordered, free of circular waits" in ppsim("check", "built.csv").stdout
-    simulated = json.loads(ppsim("simulate", "built.csv", "--costs", "C.json", "--json").stdout)
-    table = read_schedule("built.csv")
-    assert table == build(name, pp=4, vpp=vpp, microbatches=8)
-    assert simulated["num_actions"] == table.num_actions
+    assert built.stderr == f"wrote built.csv (4 ranks, {len(read_schedule('built.csv'))} actions{hint})\n"
+    assert "complete, ordered, free of circular waits" in ppsim("check", "built.csv", *options).stdout
+    simulated = json.loads(ppsim("simulate", "built.csv", *options, "--costs", "C.json", "--json").stdout)
+    expected = build(name, pp=4, vpp=vpp, microbatches=8)
+    counts = {"num_replicas": expected.num_replicas, "num_slices": expected.num_slices}
+    assert read_schedule("built.csv", **counts) == expected
+    assert simulated["num_actions"] == expected.num_actions
+    assert (simulated["microbatches"], simulated["replicas"], simulated["slices"]) == (8, *counts.values())
 
+
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_a_table_survives_export_to_torch(folder, name):
+    ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "built.csv")
     ppsim("export", "built.csv", "--to", "torch", "-o", "torch.csv")
     assert (folder / "torch.csv").read_bytes() == (folder / "built.csv").read_bytes()
     ppsim("export", "built.csv", "--to", "torch-comms", "-o", "comms.csv")
     with_communication = read_schedule("comms.csv")
     assert with_communication.has_communication
-    assert with_communication.compute_only() == table
+    assert with_communication.compute_only() == read_schedule("built.csv")
     assert "complete, ordered, free of circular waits" in ppsim("check", "comms.csv").stdout
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", IN_TORCH)
 @pytest.mark.parametrize("channel", ["ideal", "pair", "rank"])
 def test_a_table_with_its_communication_spelled_out_takes_as_long_as_without(folder, name, channel):
     ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "built.csv")
@@ -77,6 +90,71 @@ def test_a_table_with_its_communication_spelled_out_takes_as_long_as_without(fol
     assert one.pop("schedule") == "built"
     assert other.pop("schedule") == "comms"
     assert one == other
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_neutral_json_carries_what_a_csv_cannot(folder, name):
+    ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "built.csv")
+    ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "built.json")
+    ppsim("export", "built.csv", *OPTIONS[name], "--to", "json", "-o", "exported.json")
+    of = [json.loads((folder / file).read_text()) | {"name": ""} for file in ("built.json", "exported.json")]
+    assert of[0] == of[1]
+    one, other = (
+        json.loads(ppsim("simulate", *table, "--costs", "C.json", "--json").stdout)
+        for table in (["built.csv", *OPTIONS[name]], ["built.json"])
+    )
+    assert one | {"schedule": name} == other
+    ppsim("simulate", "built.json", "--costs", "C.json", "-o", "timeline.json")
+    timeline, _ = read_timeline("timeline.json")
+    assert timeline.schedule == build(name, pp=4, microbatches=8)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("target", ["torch", "torch-comms", "primus", "megatron", "transformer-engine"])
+def test_what_a_runtime_cannot_hold_is_refused_in_a_sentence(folder, name, target):
+    ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "T.json")
+    refused = ppsim("export", "T.json", "--to", target, "-o", "out", code=2)
+    words = "this table has 2 replicas of the model" if name != "seq1f1b" else "this table cuts each into 4 slices"
+    assert f"cannot run {name}: it " in refused.stderr
+    assert words in refused.stderr
+    assert not (folder / "out").exists()
+
+
+def test_replicas_that_a_csv_does_not_name_are_found_and_named(folder):
+    ppsim("build", "chimera", "--pp", 4, "--microbatches", 8, "-o", "built.csv")
+    for command in (["check", "built.csv"], ["simulate", "built.csv", "--costs", "C.json"]):
+        said = words_of(ppsim(*command, code=2).output)
+        assert "a table of 2 replicas: each chain of 4 stages runs microbatches of its own" in said
+        assert "(--replicas 2). torch, which holds one chain, cannot run it" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["check", "T.json", "--replicas", 2],
+            "T.json says itself what it holds; --replicas is for a CSV, which cannot",
+        ),
+        (["check", "T.csv", "--slices", 0], "--slices must be at least 1: got 0"),
+    ],
+)
+def test_counts_that_make_no_sense_are_refused(folder, arguments, sentence):
+    ppsim("build", "chimera", "--pp", 4, "--microbatches", 8, "-o", "T.json")
+    assert sentence in ppsim(*arguments, code=2).stderr
+
+
+def test_seq1f1b_takes_slices_on_the_command_line(folder):
+    ppsim("build", "seq1f1b", "--pp", 2, "--microbatches", 3, "--slices", 2, "-o", "T.csv")
+    assert read_schedule("T.csv", num_slices=2) == build("seq1f1b", pp=2, microbatches=3, num_slices=2)
+    assert (
+        "slices are for seq1f1b"
+        in ppsim("build", "1f1b", "--pp", 2, "--microbatches", 3, "--slices", 2, code=2).stderr
+    )
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_schedule_says_why_torch_cannot_run_it(name):
+    assert f"not in torch {CATALOG[name].not_in_torch}" in words_of(ppsim("schedules", name).stdout)
 
 
 def test_exporting_a_comms_table_to_torch_drops_the_communication(folder):

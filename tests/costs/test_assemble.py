@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ppsim import build
 from ppsim.costs.assemble import BYTES_PER_PARAMETER, assemble
 from ppsim.costs.layout import why_no_split
+from ppsim.costs.slices import equal_time_slices
 from ppsim.errors import ConfigError
 from tests.costs.profiles import EXAMPLE, example, profile, profiles
 
@@ -165,3 +166,27 @@ def test_a_profile_without_a_head_is_refused():
 def test_no_layers_is_not_taken_for_the_default():
     with pytest.raises(ConfigError, match="0 layers are too few for 4 stages"):
         assemble(profile(), build("1f1b", pp=4, microbatches=1), num_layers=0)
+
+
+@pytest.mark.parametrize("name", ["dualpipe", "chimera"])
+def test_every_replica_has_all_layers_embedding_and_head_and_their_bytes(name):
+    one = assemble(profile(), build("1f1b", pp=4, microbatches=8), split=[2, 4, 4, 2])
+    two = assemble(profile(), build(name, pp=4, microbatches=8), split=[2, 4, 4, 2])
+    assert two.split == one.split
+    assert two.forward_flops == one.forward_flops
+    alone = one.costs.resolved(num_stages=4, num_ranks=4)
+    costs = two.costs.resolved(num_stages=8, num_ranks=4, num_replicas=2)
+    for field in ("forward_s", "backward_s", "activation_bytes", "kept_bytes"):
+        assert getattr(costs, field).tolist() == 2 * getattr(alone, field).tolist()
+    # Rank r holds stage r of one replica and stage p − 1 − r of the other.
+    assert costs.static_bytes.tolist() == (alone.static_bytes + alone.static_bytes[::-1]).tolist()
+    assert "replicas: 2, each with all layers, embedding and head" in two.assumptions
+
+
+def test_slices_are_cut_to_take_the_same_time():
+    made = assemble(profile(), build("seq1f1b", pp=2, microbatches=2, num_slices=3))
+    assert made.costs.slice_time_shares is None
+    assert np.array(made.costs.slice_token_shares) * 16 == pytest.approx(equal_time_slices(16, 3, hidden_size=8))
+    assert any(
+        line.startswith("slices: 6, 2×5 tokens, of equal FLOPs under causal attention") for line in made.assumptions
+    )

@@ -33,6 +33,15 @@ def test_an_action_of_1f1b_says_when_where_and_what_it_waited_for():
     )
 
 
+def test_a_stage_of_a_replica_and_a_slice_of_a_microbatch_are_named():
+    places = [lines[2] for lines in lines_of_rank(0, name="chimera") if lines[0] in ("0F0", "7F4")]
+    assert places == [
+        "stage 0 (stage 0 of chain 0), chunk 0, microbatch 0",
+        "stage 7 (stage 3 of chain 1), chunk 1, microbatch 4",
+    ]
+    assert lines_of_rank(0, name="seq1f1b")[5][2] == "stage 0, chunk 0, microbatch 1, slice 1"
+
+
 def test_the_first_action_waited_for_nothing():
     assert lines_of_rank(0)[0][3] == "waited for nothing"
 

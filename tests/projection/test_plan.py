@@ -13,6 +13,7 @@ from ppsim.schedule.catalog import CATALOG
 from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.table import Op
 from tests.costs.profiles import example, profile, profiles, scaled
+from tests.strategies import shapes
 
 TIGHT = 1e-9
 
@@ -21,11 +22,11 @@ TIGHT = 1e-9
 def plans(draw, **fixed):
     """A random plan that its schedule and its number of layers allow."""
     entry = CATALOG[draw(st.sampled_from(sorted(CATALOG)))]
-    pp, vpp = draw(st.integers(1, 5)), draw(st.integers(entry.stages_per_rank[0], entry.stages_per_rank[1] or 3))
+    shape = draw(shapes(entry, max_ranks=5, max_microbatches=8, most_stages=3))
     data = draw(profiles())
-    num_layers = max(data["model"]["num_layers"], pp * vpp - 2)
+    num_layers = max(data["model"]["num_layers"], shape["pp"] * shape["vpp"] // entry.num_replicas - 2)
     drawn = {
-        "pp": pp, "vpp": vpp, "schedule": entry.name, "microbatches": draw(st.integers(fewest := round(entry.least_microbatches(p=pp)), fewest + 7)),
+        **shape, "schedule": entry.name,
         "profile": profile(data), "num_layers": num_layers, "split": draw(st.sampled_from(["auto", "even"])),
         "runtime": draw(st.sampled_from(sorted(RUNTIMES))),
         "action_overhead_s": draw(st.sampled_from([0.0, 0.25])), "hop_overhead_s": draw(st.sampled_from([0.0, 0.5])),
@@ -58,16 +59,19 @@ def test_a_step_is_never_shorter_than_the_work_of_its_busiest_rank_or_the_bound(
     plan, _ = drawn
     made = project(plan)
     step, schedule = made.timeline.step_time_s, made.timeline.schedule
-    costs = made.costs.resolved(num_stages=schedule.num_stages, num_ranks=schedule.num_ranks)
-    # DualPipeV splits some backwards and not others; the other schedules all or none.
-    num_full = np.bincount(schedule.stage[schedule.op == Op.B], minlength=schedule.num_stages)
-    num_split = plan.num_microbatches - num_full
-    assert plan.schedule == "dualpipev" or (num_full == 0).all() == CATALOG[plan.schedule].splits_backward
+    costs = made.costs.resolved_for(schedule)
+    # DualPipe and DualPipeV split some backwards and not others; the other schedules all or none.
+    num_passed = (
+        np.bincount(schedule.stage[schedule.op == Op.F], minlength=schedule.num_stages) / schedule.num_slices
+    )
+    num_full = np.bincount(schedule.stage[schedule.op == Op.B], minlength=schedule.num_stages) / schedule.num_slices
+    num_split = num_passed - num_full
+    assert (
+        plan.schedule in ("dualpipe", "dualpipev")
+        or (num_full == 0).all() == CATALOG[plan.schedule].splits_backward
+    )
     backward = num_full * costs.backward_s + num_split * (costs.backward_input_s + costs.backward_weight_s)
-    work = [
-        (plan.num_microbatches * costs.forward_s + backward)[schedule.stages_of(rank)].sum()
-        for rank in range(plan.pp)
-    ]
+    work = [(num_passed * costs.forward_s + backward)[schedule.stages_of(rank)].sum() for rank in range(plan.pp)]
     assert made.timeline.busy_s == pytest.approx(np.array(work))
     assert step >= max(work) - TIGHT
     assert made.report["lower_bound_s"] <= step + TIGHT
@@ -159,6 +163,54 @@ def test_costs_of_nothing_are_refused_and_not_divided_by():
         project(pp=2, profile=profile(scaled(example(), 0.0)))
 
 
+def test_throughput_counts_microbatches_and_not_their_slices():
+    """At equal costs seq1f1b of one slice is 1F1B; more slices do more steps' worth of actions, not of tokens."""
+    whole = project(pp=4, microbatches=8, schedule="1f1b", runtime="ideal", transfer_s=0.0)
+    for num_slices in (1, 2, 4):
+        made = project(
+            pp=4, microbatches=8, schedule="seq1f1b", num_slices=num_slices, runtime="ideal", transfer_s=0.0
+        )
+        assert made.tokens_per_s * made.timeline.step_time_s == pytest.approx(8 * 3 * 1024)
+        assert made.timeline.busy_s == pytest.approx(whole.timeline.busy_s)
+        ratio = made.model_flops_utilization / whole.model_flops_utilization
+        assert ratio == pytest.approx(whole.timeline.step_time_s / made.timeline.step_time_s)
+    assert len(made.timeline.schedule) == 4 * len(whole.timeline.schedule)
+
+
+def test_replicas_hold_twice_the_weights_and_are_said_to_need_another_runtime():
+    one = project(pp=4, microbatches=8, schedule="1f1b", split="even")
+    two = project(pp=4, microbatches=8, schedule="dualpipe", split="even")
+    assert two.split == one.split
+    assert two.timeline.costs.static_bytes.sum() == 2 * one.timeline.costs.static_bytes.sum()
+    assert two.timeline.busy_s.sum() == pytest.approx(one.timeline.busy_s.sum())
+    assert one.not_in_runtime is None
+    assert two.not_in_runtime == "it holds one chain of stages, this table has 2 replicas of the model"
+    assert project(pp=4, microbatches=8, schedule="dualpipe", runtime="ideal").not_in_runtime is None
+    said = " ".join(two.assumptions)
+    for words in (
+        "torch cannot run this table as it stands",
+        "fused pairs: one part after",
+        "summing the replicas' gradients",
+    ):
+        assert words in said
+
+
+def test_what_would_fit_names_nothing_that_the_runtime_cannot_run():
+    with pytest.raises(DoesNotFit) as error:
+        project(pp=8, microbatches=32, schedule="1f1b", memory_limit_bytes=30 * 2**30)
+    assert "v-min" in str(error.value)
+    assert "seq1f1b" not in str(error.value)  # which would, by its 20.7 GiB
+
+
+def test_a_sequence_too_short_for_its_slices_is_a_reason():
+    plan = Plan(pp=2, microbatches=4, profile=profile(), num_slices=17)
+    assert project_all(plan, ["seq1f1b", "1f1b"]).reasons == {
+        "seq1f1b": "16 tokens are too few for 17 slices of equal time"
+    }
+    with pytest.raises(ConfigError, match="16 tokens are too few for 17 slices of equal time"):
+        project(plan, schedule="seq1f1b")
+
+
 # --- defaults and runtimes ---
 
 
@@ -245,7 +297,9 @@ def test_a_schedule_in_the_comparison_is_projected_as_on_its_own():
 
 def test_what_a_schedule_forbids_is_a_reason():
     comparison = project_all(Plan(pp=4, vpp=3, microbatches=8))
-    looped = {name for name, entry in CATALOG.items() if entry.stages_per_rank == (2, None)}
+    looped = {
+        name for name, entry in CATALOG.items() if entry.stages_per_rank == (2, None) and entry.stages_by == 1
+    }
     assert {made.plan.schedule_name for made in comparison.projections} == looped
     assert comparison.reasons["zbv-fixed"] == "zbv-fixed needs exactly 2 stages a rank: got vpp=3 (nearest: 2)"
     assert comparison.reasons["1f1b"] == "1f1b needs exactly 1 stage a rank: got vpp=3 (nearest: 1)"
@@ -257,7 +311,7 @@ def test_no_stages_a_rank_are_not_taken_for_the_default():
 
 def test_a_given_split_is_for_the_schedules_with_as_many_stages():
     comparison = project_all(Plan(pp=4, split=[7, 8, 8, 7]))
-    one_stage = {name for name, entry in CATALOG.items() if entry.stages_per_rank[0] == 1}
+    one_stage = {name for name, entry in CATALOG.items() if entry.stages_per_rank[0] == entry.num_replicas}
     assert {made.plan.schedule_name for made in comparison.projections} == one_stage >= {"gpipe", "1f1b", "zb-h2"}
     assert comparison.reasons["zbv-fixed"] == "the split has 4 entries, but there are 8 stages"
 

@@ -8,7 +8,7 @@ from ppsim.runtime.config import GPTShape, TrainConfig
 from ppsim.schedule.catalog import CATALOG
 from ppsim.schedule.grammar import format_table
 
-BUILDERS = tuple(CATALOG)
+BUILDERS = tuple(name for name, entry in CATALOG.items() if entry.not_in_torch is None)
 
 
 def sizes_of(name: str, p: int) -> list[int]:

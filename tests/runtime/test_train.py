@@ -216,3 +216,26 @@ def test_wrong_arguments_end_before_anything_is_started(
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert sorted(path.name for path in folder.iterdir()) == ["T.csv", "slow.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--schedule", "chimera.csv"], "a table of 2 replicas"),
+        (["--schedule", "chimera.csv"], "torch, which holds one chain, cannot run it"),
+        (
+            ["--schedule", "T.csv", "--emulate-costs", "fused.json"],
+            "fused_s cannot be emulated: torch runs the parts",
+        ),
+    ],
+)
+def test_what_torch_cannot_run_ends_before_anything_is_started(
+    arguments: list[str], sentence: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("ppsim.runtime.launch.launch_all", lambda configs: pytest.fail("started"))
+    (folder / "chimera.csv").write_text(format_table(ppsim.build("chimera", pp=2, microbatches=4)))
+    (folder / "fused.json").write_text(json.dumps(json.loads((folder / "slow.json").read_text()) | {"fused_s": 1}))
+    result = CliRunner().invoke(main, ["train", *arguments])
+    assert result.exit_code == 2
+    assert sentence in result.stderr

@@ -3,16 +3,19 @@
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppsim import Op, build, check, read_schedule
+from ppsim import Action, Op, build, check, read_schedule
 from ppsim.compiling import run_kernel
 from ppsim.errors import ConfigError
 from ppsim.schedule import cell_grid, interleaved
 from ppsim.schedule.catalog import CATALOG
+from ppsim.schedule.greedy import greedy
 from ppsim.schedule.interleaved import legal_group_sizes
+from ppsim.schedule.placement import loop, v_shape
 from tests.strategies import tables
 
 STORED = sorted(Path(__file__).parents[2].joinpath("schedules").glob("*.csv"))
@@ -80,10 +83,72 @@ def test_plain_and_compiled_kernels_fill_the_same_cells(name, monkeypatch):
     assert tables["plain"] == tables["compiled"]
 
 
+def test_dualpipe_rows_mirror_each_other_with_the_chains_swapped():
+    p, m = 8, 20
+    rows = build("dualpipe", pp=p, microbatches=m).rows()
+
+    def mirrored(action):
+        return action._replace(stage=(action.stage + p) % (2 * p), microbatch=(action.microbatch + m // 2) % m)
+
+    for rank in range(p):
+        cells = [
+            [mirrored(a) for a in ([cell] if isinstance(cell, Action) else cell)] for cell in rows[p - 1 - rank]
+        ]
+        assert [cell if len(cell) > 1 else cell[0] for cell in cells] == [
+            cell if isinstance(cell, Action) else list(cell) for cell in rows[rank]
+        ]
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (8, 24)])
+def test_dualpipe_step_counts_are_those_of_the_authors_code(p, m):
+    for rank, row in enumerate(build("dualpipe", pp=p, microbatches=m).rows()):
+        h = min(rank, p - 1 - rank)
+        num_pairs = sum(not isinstance(cell, Action) for cell in row)
+        unfused = 1 if h == p // 2 - 1 else 0  # the first pair of the middle ranks
+        num_warm_up = next(i for i, cell in enumerate(row) if not isinstance(cell, Action) or cell.op is not Op.F)
+        assert num_warm_up == 2 * (p // 2 - h - 1) + 2 * (h + 1) + unfused
+        assert num_pairs == 2 * (m // 2 - p + h + 1) - unfused + (p // 2 - h - 1)
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_seq1f1b_warms_up_with_p_minus_2_minus_r_plus_k_slices_and_goes_back_last_slice_first(k):
+    p, m = 4, 3
+    for rank, row in enumerate(build("seq1f1b", pp=p, microbatches=m, num_slices=k).rows()):
+        warm_up = min(p - 2 - rank + k, m * k)
+        # The steady state begins with one more forward.
+        assert next(i for i, action in enumerate(row) if action.op is Op.B) == min(warm_up + 1, m * k)
+        assert [a.microbatch for a in row if a.op is Op.F] == list(range(m * k))
+        assert [divmod(a.microbatch, k) for a in row if a.op is Op.B] == [
+            (b, j) for b in range(m) for j in reversed(range(k))
+        ]
+
+
+def test_hanayo_and_chimera_hold_no_more_than_a_full_pipeline_at_any_number_of_microbatches():
+    for name, vpp in (("hanayo", 2), ("hanayo", 4), ("chimera", 2)):
+        for p in (2, 4, 6):
+            for m in range(2, 5 * p, 2):
+                table = build(name, pp=p, vpp=vpp, microbatches=m)
+                chunks = vpp // table.num_replicas
+                for rank in range(p):
+                    ops = table.op[table.rank_offsets[rank] : table.rank_offsets[rank + 1]]
+                    assert np.cumsum(np.where(ops == Op.F, 1, -1)).max() <= chunks * min(p, m)
+
+
+def test_greedy_is_eager_1f1b_on_one_chain_and_the_same_plain_and_compiled():
+    for p, m in ((1, 3), (4, 2), (4, 9)):
+        assert greedy(stage_to_rank=loop(p, p), num_microbatches=m) == build("eager-1f1b", pp=p, microbatches=m)
+    for R in (1, 2, 4):
+        zigzag = {"stage_to_rank": v_shape(4, 8), "num_microbatches": 7, "num_replicas": R}
+        tables = [greedy(**zigzag, engine=engine) for engine in ("plain", "compiled")]
+        assert tables[0] == tables[1]
+        assert check(tables[0]).errors == []
+
+
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_stored_tables_are_what_the_builders_build(path):
     name, pp, vpp, m = path.stem.rsplit("_", 3)
-    assert read_schedule(path) == build(name, pp=int(pp[2:]), vpp=int(vpp[1:]), microbatches=int(m[1:]))
+    counts = {"num_replicas": CATALOG[name].num_replicas, "num_slices": CATALOG[name].num_slices}
+    assert read_schedule(path, **counts) == build(name, pp=int(pp[2:]), vpp=int(vpp[1:]), microbatches=int(m[1:]))
 
 
 def test_every_schedule_has_a_stored_table():
@@ -99,6 +164,15 @@ def test_every_schedule_has_a_stored_table():
         ({"name": "zbv-fixed", "pp": 2, "vpp": 3, "microbatches": 4}, r"needs exactly 2 stages a rank: got vpp=3 \(nearest: 2\)"),
         ({"name": "interleaved-1f1b", "pp": 2, "vpp": 1, "microbatches": 4}, r"at least 2 stages a rank: got vpp=1"),
         ({"name": "dualpipev", "pp": 4, "microbatches": 7}, r"needs at least 2 \* p microbatches: got 7 with pp=4 \(nearest: 8\)"),
+        ({"name": "dualpipe", "pp": 3, "microbatches": 8}, r"dualpipe needs an even number of ranks: got pp=3 \(nearest: 2 or 4\)"),
+        ({"name": "dualpipe", "pp": 1, "microbatches": 8}, r"dualpipe needs an even number of ranks: got pp=1 \(nearest: 2\)"),
+        ({"name": "dualpipe", "pp": 4, "microbatches": 6}, r"needs at least 2 \* p microbatches: got 6 with pp=4 \(nearest: 8\)"),
+        ({"name": "dualpipe", "pp": 4, "microbatches": 9}, r"an even number of microbatches: got 9 with pp=4 \(nearest: 8 or 10\)"),
+        ({"name": "chimera", "pp": 4, "microbatches": 1}, r"an even number of microbatches: got 1 with pp=4 \(nearest: 2\)"),
+        ({"name": "hanayo", "pp": 4, "vpp": 3, "microbatches": 4}, r"an even number of stages a rank: got vpp=3 \(nearest: 2 or 4\)"),
+        ({"name": "seq1f1b", "pp": 4, "microbatches": 4, "num_slices": 0}, "slices must be at least 1: got 0"),
+        ({"name": "interleaved-1f1b", "pp": 4, "microbatches": 4, "num_slices": 2}, "interleaved-1f1b runs whole microbatches"),
+        ({"name": "1f1b", "pp": 4, "microbatches": 4, "num_slices": 2}, "1f1b runs whole microbatches; slices are for seq1f1b"),
         ({"name": "zb-h3", "pp": 2, "microbatches": 4}, "unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"),
         ({"name": "zbv-fixed", "pp": 2, "microbatches": 4, "group_size": 2}, "group size is for interleaved-1f1b; zbv-fixed has none"),
         ({"name": "1f1b", "pp": 2, "microbatches": 4, "memory_limit_bytes": 2.0**30}, "same at any memory limit; a limit is for zb-auto"),

@@ -6,7 +6,7 @@ from ppsim import StageCosts, build, simulate
 from ppsim.schedule.catalog import CATALOG
 
 RANKS = (2, 4, 8, 16)
-COSTS = [(1.0, 1.0, 1.0), (0.297, 0.294, 0.199), (12.0, 14.0, 8.0), (3.0, 2.5, 0.7)]
+COSTS = [(1.0, 1.0, 1.0), (2.0, 1.0, 1.0), (0.297, 0.294, 0.199), (12.0, 14.0, 8.0), (3.0, 2.5, 0.7)]
 
 
 def shapes(name, p):
@@ -17,11 +17,19 @@ def shapes(name, p):
                 yield v, m
 
 
-def timeline_of(name, p, v, m, F, I, W, c):
+def timeline_of(name, p, v, m, F, I, W, c, k=None, fused_s=None):
+    """F, I, W are those of a rank: of all its stages that a microbatch visits."""
+    u = v / CATALOG[name].num_replicas
     costs = StageCosts(
-        forward_s=F / v, backward_input_s=I / v, backward_weight_s=W / v, transfer_s=c, activation_bytes=1 / v
-    )
-    return simulate(build(name, pp=p, vpp=v, microbatches=m), costs)
+        forward_s=F / u, backward_input_s=I / u, backward_weight_s=W / u, transfer_s=c, activation_bytes=1 / u,
+        fused_s=fused_s,
+    )  # fmt: skip
+    return simulate(build(name, pp=p, vpp=v, microbatches=m, num_slices=k), costs)
+
+
+def symbols_of(name, p, v, m, F=1.0, I=1.0, W=1.0, c=0.0):
+    costs = {"F": F, "I": I, "W": W, "FB": F + I + W, "c": c}
+    return {"p": p, "v": v, "m": m, "k": CATALOG[name].num_slices, **costs}
 
 
 @pytest.mark.parametrize("p", RANKS)
@@ -31,7 +39,7 @@ def test_bubble_by_step_and_by_span(name, p, relative_transfer):
     entry, num_compared = CATALOG[name], 0
     for v, m in shapes(name, p):
         for F, I, W in COSTS:
-            symbols = {"p": p, "v": v, "m": m, "F": F, "I": I, "W": W, "c": relative_transfer * F / v}
+            symbols = symbols_of(name, p, v, m, F, I, W, relative_transfer * F / v)
             forms = [(entry.bubble, "step_time_s"), (entry.span_bubble, "span_s")]
             exact = [(form, attribute) for form, attribute in forms if form and form.holds(**symbols)]
             for form, attribute in exact:
@@ -40,7 +48,10 @@ def test_bubble_by_step_and_by_span(name, p, relative_transfer):
                 assert getattr(timeline, attribute) == pytest.approx(expected, rel=1e-9), (name, symbols)
                 num_compared += 1
     # These forms are for equal costs (the V patterns from p = 3 or 4 on) or, with transfers, for small ones.
-    few = {"zbv-fixed", "v-half-fixed", "v-min-fixed", "1f1b-v", "dualpipev", "gis", "gis-h"}
+    few = {
+        "zbv-fixed", "v-half-fixed", "v-min-fixed", "1f1b-v", "dualpipev", "gis", "gis-h", "dualpipe", "chimera",
+        "hanayo", "seq1f1b",
+    }  # fmt: skip
     assert num_compared > 0 or (name in few and (relative_transfer > 0 or p == 2))
 
 
@@ -77,7 +88,7 @@ def test_fewer_microbatches_than_ranks_take_what_appendix_h_says(p):
 @pytest.mark.parametrize("name", CATALOG)
 def test_peak_activations(name, p):
     for v, m in shapes(name, p):
-        symbols = {"p": p, "v": v, "m": m}
+        symbols = symbols_of(name, p, v, m)
         peak = CATALOG[name].peak_activations
         if peak.holds(**symbols):
             timeline = timeline_of(name, p, v, m, 1.0, 1.0, 1.0, 0.0)
@@ -90,7 +101,7 @@ def test_messages_per_microbatch_and_direction(name):
     for p in RANKS:
         v = CATALOG[name].stages_per_rank[0]
         graph = timeline_of(name, p, v, 2 * p, 1.0, 1.0, 1.0, 0.0).graph
-        assert graph.num_transfers == 2 * 2 * p * CATALOG[name].messages(p=p, v=v)
+        assert graph.num_transfers == 2 * 2 * p * CATALOG[name].messages(**symbols_of(name, p, v, 2 * p))
 
 
 def test_1f1b_pays_for_latency_with_every_round_and_gpipe_does_not():
@@ -143,3 +154,81 @@ def test_dualpipev_idles_as_its_authors_say_where_f_equals_i(p):
             timeline = timeline_of("dualpipev", p, 2, m, F, I, W, 0.0)
             assert timeline.step_time_s - m * pair == pytest.approx(bubble)
             assert timeline.memory.peak_activation_bytes.max() == p + 1 / 2
+
+
+@pytest.mark.parametrize("p", RANKS)
+@pytest.mark.parametrize(
+    ("F", "I", "W", "pair"),
+    [
+        (1, 1, 1, 2),
+        (1, 1, 1, 3),
+        (1, 1, 1, 2.5),
+        (2, 2, 1, 4),
+        (2, 2, 1, 5),
+        (10, 10, 9, 24),
+        (3, 3, 1, 4),
+        (3, 3, 1, 6.5),
+    ],
+)
+def test_dualpipe_idles_as_its_table_says_where_f_equals_i(p, F, I, W, pair):
+    """README of DualPipe: (PP/2 − 1)(F&B + B − 3W), B its full backward; peak PP + 1; busy time counts the pair."""
+    bubble = (p / 2 - 1) * (pair + (I + W) - 3 * W)
+    assert CATALOG["dualpipe"].bubble(p=p, F=F, I=I, W=W, FB=pair) == pytest.approx(bubble)
+    for m in (2 * p, 2 * p + 2, 4 * p):
+        timeline = timeline_of("dualpipe", p, 2, m, F, I, W, 0.0, fused_s=pair)
+        idle = timeline.step_time_s - timeline.busy_s
+        assert idle.max() == pytest.approx(bubble)
+        assert timeline.bubble_ratio >= 0
+        assert (timeline.memory.peak_activation_bytes == p + 1).all()
+
+
+def test_dualpipe_idles_less_than_its_table_where_i_exceeds_f():
+    timeline = timeline_of("dualpipe", 8, 2, 16, 10, 11, 9, 0.0, fused_s=24)
+    assert (timeline.step_time_s - timeline.busy_s).max() == 48  # SCHEDULES; the formula says 51
+    assert CATALOG["dualpipe"].bubble(p=8, F=10, I=11, W=9, FB=24) == 51
+
+
+def test_idle_time_differs_between_dualpipe_ranks_where_pairs_overlap():
+    timeline = timeline_of("dualpipe", 8, 2, 16, 1, 1, 1, 0.0, fused_s=2)
+    idle = timeline.step_time_s - timeline.busy_s
+    assert (idle.min(), idle.max()) == (1, 3)
+
+
+@pytest.mark.parametrize("p", [4, 6, 8, 16])
+def test_chimera_bubble_ratios_and_memory_are_the_papers(p):
+    """(D − 2)/(2N + D − 2) for F = B and (D − 2)/(3N/2 + D − 2) for B = 2F; D/2 + 1 … D activations, for N = D."""
+    for m in (p, 2 * p, 4 * p):
+        assert timeline_of("chimera", p, 2, m, 2, 1, 1, 0.0).bubble_ratio == pytest.approx(
+            (p - 2) / (2 * m + p - 2)
+        )
+    timeline = timeline_of("chimera", p, 2, p, 1, 1, 1, 0.0)
+    assert timeline.bubble_ratio == pytest.approx((p - 2) / (3 * p / 2 + p - 2))
+    peaks = timeline.memory.peak_activation_bytes
+    assert (peaks.min(), peaks.max()) == (p / 2 + 1, p)
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+@pytest.mark.parametrize("w", [1, 2, 3])
+def test_each_wave_of_hanayo_shortens_the_bubble(p, w):
+    for m in (p, 2 * p, 4 * p):
+        timeline = timeline_of("hanayo", p, 2 * w, m, 4, 2, 2, 0.0)
+        assert timeline.step_time_s == pytest.approx(m * 8 + (p - 1) * 8 / (2 * w))
+
+
+def test_hanayo_idles_longer_where_a_backward_takes_two_forwards():
+    assert timeline_of("hanayo", 8, 2, 8, 1, 1, 1, 0.0).bubble_ratio == pytest.approx(0.368, abs=5e-4)  # SCHEDULES
+
+
+@pytest.mark.parametrize("p", [1, *RANKS])
+@pytest.mark.parametrize("k", [1, 2, 3, 8])
+def test_seq1f1b_has_a_kth_of_the_bubble_and_k_plus_p_minus_1_kths_of_a_microbatch(p, k):
+    for m in (1, p, 3 * p):
+        timeline = timeline_of("seq1f1b", p, 1, m, 3, 2, 2, 0.0, k=k)
+        assert timeline.step_time_s == pytest.approx(m * 7 + (p - 1) * 7 / k)
+        peak = min(k + p - 1, m * k) / k
+        assert timeline.memory.peak_activation_bytes[0] == pytest.approx(peak)
+        assert timeline.memory.peak_activation_bytes.max() == pytest.approx(peak)
+
+
+def test_seq1f1b_of_one_slice_is_1f1b():
+    assert build("seq1f1b", pp=4, microbatches=6, num_slices=1) == build("1f1b", pp=4, microbatches=6)

@@ -19,10 +19,10 @@ ways = st.one_of(
 )
 
 
-def graph_of(table, way):
+def graph_of(table, way, pairs):
     communication, channel, receives = way
     try:
-        return build_graph(table, communication=communication, channel=channel, receives=receives)
+        return build_graph(table, communication=communication, channel=channel, receives=receives, pairs=pairs)
     except ScheduleError:
         return None  # a deadlock or misordered messages, which is for the checker's tests
 
@@ -47,10 +47,10 @@ def oracle(graph, duration, overhead):
 @given(tables_and_costs(), ways)
 def test_ends_are_the_longest_path_that_networkx_finds(table_and_costs, way):
     table, costs = table_and_costs
-    graph = graph_of(table, way)
+    graph = graph_of(table, way, costs.pairs)
     if graph is None:
         return
-    resolved = costs.resolved(num_stages=table.num_stages, num_ranks=table.num_ranks)
+    resolved = costs.resolved_for(table)
     duration, overhead = durations_s(graph, resolved), overheads_s(graph, costs)
     assert evaluate(graph, duration, overhead).end == pytest.approx(oracle(graph, duration, overhead), rel=1e-12)
 
@@ -78,7 +78,7 @@ def test_plain_and_compiled_engines_give_the_same_bits(table_and_costs, way):
 def test_many_cost_vectors_on_one_graph_equal_one_at_a_time(table_and_costs, num_sets, seed):
     table, costs = table_and_costs
     graph = build_graph(table)
-    resolved = costs.resolved(num_stages=table.num_stages, num_ranks=table.num_ranks)
+    resolved = costs.resolved_for(table)
     jitter = np.random.default_rng(seed).uniform(0.5, 1.5, (num_sets, graph.num_nodes))
     durations, overhead = durations_s(graph, resolved) * jitter, overheads_s(graph, costs)
     many = evaluate_many(graph, durations, overhead)
@@ -92,7 +92,7 @@ def test_many_cost_vectors_on_one_graph_equal_one_at_a_time(table_and_costs, num
 @given(tables_and_costs(), ways)
 def test_every_start_is_the_end_of_its_blocker_plus_the_overhead(table_and_costs, way):
     table, costs = table_and_costs
-    graph = graph_of(table, way)
+    graph = graph_of(table, way, costs.pairs)
     if graph is None:
         return
     timeline = simulate_graph(graph, costs)
