@@ -1,0 +1,192 @@
+"""How good any schedule could be for a problem: lower bounds of step time and span, with and without a memory cap.
+
+Each rank alone is looked at: what it must do, what it has room for while one microbatch is on its way, and how far
+it is from there to the end of the ranks before it. docs/bounds.md has the proofs, by the names used here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from ppsim.schedule.knapsack import State, most
+from ppsim.schedule.problem import Criterion, Floats, Problem
+
+
+@dataclass(frozen=True)
+class LowerBounds:
+    """Seconds that no schedule of a problem undercuts: by step time, and by span."""
+
+    step_s: float
+    span_s: float
+
+    def of(self, criterion: Criterion) -> float:
+        """Return the bound of one criterion."""
+        return self.step_s if criterion == "step" else self.span_s
+
+
+def lower_bounds(problem: Problem) -> LowerBounds:
+    """Return lower bounds of step time and of span that hold for every table of the problem, split or not.
+
+    They hold up to the rounding of sums of floats. Proved in docs/bounds.md, which also says where they are
+    loose. Source, for equal stages and one activation freed by W: zero-bubble paper, arXiv 2401.10241, App. B
+    (the first window); arXiv 2405.15362 (the sum of both windows in a V).
+
+    >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
+    >>> lower_bounds(Problem.of(stage_to_rank=[0, 1, 2, 3], num_microbatches=8, cap=4, **unit))
+    LowerBounds(step_s=27.0, span_s=27.0)
+    """
+    reduced = _Reduced.of(problem)
+    step = span = 0.0
+    for stages in problem.stages_of:
+        head = problem.reach_s[stages[0]]
+        for until, seconds in _Rank(problem, reduced, stages).ends_s():
+            step = max(step, head + seconds)
+            span = max(span, head - problem.reach_s[until] + seconds)
+    return LowerBounds(step_s=float(step) - problem.overhead_s, span_s=float(span) - problem.overhead_s)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reduced:
+    """What every table spends at least, one entry a stage.
+
+    `input_s` and `weight_s` are the values of I and W; together `backward_s`, the cheaper way through a backward.
+    `down_s`: from the start of a forward to the end of the last stage's; `up_s`: from there to the start of the
+    stage's backward.
+    """
+
+    input_s: Floats
+    weight_s: Floats
+    backward_s: Floats
+    down_s: Floats
+    up_s: Floats
+    to_input_s: Floats
+
+    @classmethod
+    def of(cls, problem: Problem) -> "_Reduced":
+        backward = np.minimum(problem.backward_s, problem.input_s + problem.weight_s)
+        to_input = np.minimum(problem.backward_s, problem.input_s)
+        hops = np.concatenate((problem.hop_s, [0.0]))
+        down = np.cumsum((problem.forward_s + hops)[::-1])[::-1]
+        up = np.concatenate((np.cumsum((to_input[1:] + problem.hop_s)[::-1])[::-1], [0.0]))
+        value = np.minimum(problem.input_s, backward)
+        return cls(
+            input_s=value, weight_s=backward - value, backward_s=backward, down_s=down, up_s=up, to_input_s=to_input
+        )
+
+
+class _Rank:
+    """One rank and the ends that it forces, on itself and on the ranks whose first stage comes before its own."""
+
+    def __init__(self, problem: Problem, reduced: _Reduced, stages: list[int]) -> None:
+        self.problem, self.reduced, self.stages = problem, reduced, stages
+        self.count = problem.num_microbatches
+        self.first = stages[0]
+        self.capacity = float(problem.cap[problem.stage_to_rank[self.first]])
+        self.forward_s = problem.forward_s[stages]
+        self.backward_s = reduced.backward_s[stages]
+        self.weight_s = reduced.weight_s[stages]
+        self.activation = problem.activation[stages]
+        self.kept = problem.kept[stages]
+        self.held = np.cumsum(self.activation)  # by a microbatch that is on the rank's first stages
+        self.work_s = self.count * float(self.forward_s.sum() + self.backward_s.sum())
+        self.until = [own[0] for own in problem.stages_of if own[0] <= self.first]
+
+    def ends_s(self) -> Iterator[tuple[int, float]]:
+        """Pairs of the first stage of a rank and the seconds from this rank's first start to that rank's end."""
+        chunks = range(len(self.stages))
+        idle = [self.idle_before_first_backward_s(chunk) for chunk in chunks]
+        yield self.first, self.work_s + max(idle)
+
+        up = self.reduced.up_s
+        tail = {stage: up[stage] - up[self.first] + self.reduced.backward_s[stage] for stage in self.until}
+        last_input = self.work_s + max(idle) - self.weights_left_s()
+        done = last_input - self.reduced.to_input_s[self.first]
+        for stage in self.until:
+            if stage != self.first:
+                yield stage, done + tail[stage]
+        for chunk in chunks:
+            before = self.work_s - self.left_at_last_forward_s(chunk)
+            before += max((idle[first] for first in chunks if self.are_apart(first, chunk)), default=0.0)
+            way = self.reduced.down_s[self.stages[chunk]] + up[self.first]
+            for stage in self.until:
+                yield stage, before + way + tail[stage]
+        yield from self.turns_s(tail)
+
+    def idle_before_first_backward_s(self, chunk: int) -> float:
+        """Idle from the rank's first start to the end of a chunk's first backward: App. B's window."""
+        way = self.reduced.down_s[self.first] + self.reduced.up_s[self.stages[chunk]]
+        above_s = float(self.forward_s[chunk + 1 :].sum() + self.backward_s[chunk + 1 :].sum())
+        values = np.cumsum(self.forward_s[: chunk + 1])
+        values[chunk] += above_s
+        states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
+        return max(0.0, float(way) - most(states, count=self.count, capacity=self.capacity))
+
+    def left_at_last_forward_s(self, chunk: int) -> float:
+        """The most that can be left to do on the rank when the last forward of a chunk starts, itself included."""
+        left_s = float(self.forward_s[chunk + 1 :].sum() + self.backward_s.sum())
+        return float(self.forward_s[chunk]) + left_s + self._most_left(self.backward_s, chunk, whole_s=left_s)
+
+    def weights_left_s(self) -> float:
+        """The most that the W left when the rank's last I ends can take: they were left when its last F started."""
+        whole_s = float(self.weight_s.sum())
+        return whole_s + self._most_left(self.weight_s, len(self.stages) - 1, whole_s=whole_s)
+
+    def _most_left(self, values_s: Floats, chunk: int, *, whole_s: float) -> float:
+        """What all microbatches but the last can stand for when the last forward of a chunk starts.
+
+        One that holds the chunk stands for `whole_s`; one that is on its way back, for the values of the chunks
+        below it, and besides for the W of any chunk behind it, whose kept part it then holds.
+        """
+        count, room = self.count - 1, self.capacity - float(self.held[chunk])
+        chunks = range(len(self.stages))
+        few = len(chunks) <= _MOST_COMBINED
+        states = [State(whole_s, float(self.held[chunk]))]
+        for below in range(chunk + 1):
+            back = State(float(values_s[:below].sum()), float(self.activation[:below].sum()))
+            behind = [State(float(self.weight_s[j]), float(self.kept[j])) for j in chunks[below:]]
+            for size in range(len(behind) + 1 if few else 1):
+                states += [_together([back, *some]) for some in combinations(behind, size)]
+        if not few:  # as if each W were of a microbatch of its own
+            states += [State(float(w), float(k)) for w, k in zip(self.weight_s, self.kept, strict=True)]
+        parts = 1 if few else len(chunks) + 1
+        return min(most(states, count=count * parts, capacity=room), count * whole_s)
+
+    def are_apart(self, first: int, last: int) -> bool:
+        """Whether the window up to the first backward of one chunk ends before the last forward of another starts.
+
+        Else all microbatches would be held on every chunk up to the lower of both.
+        """
+        return bool(self.capacity < self.count * self.held[min(first, last)])
+
+    def turns_s(self, tail: dict[int, float]) -> Iterator[tuple[int, float]]:
+        """Little's law: the memory takes so many microbatches, and each takes its way there and back."""
+        if self.capacity == np.inf:
+            return
+        down, up, first = self.reduced.down_s, self.reduced.up_s, self.first
+        for chunk, stage in enumerate(self.stages):
+            trip = float(down[stage] + up[stage])
+            turns = [(_times(self.capacity, self.held[chunk]), trip + float(self.reduced.to_input_s[stage]))]
+            if chunk == 0:
+                after_first = self.capacity - float(self.activation[0])
+                turns.append((1 + _times(after_first, self.kept[0]), trip + float(self.backward_s[0])))
+            for at_once, seconds in turns:
+                if at_once >= self.count:
+                    continue
+                num_turns = (self.count - 1) // at_once
+                starts = float(down[first] - down[stage]) + num_turns * seconds
+                starts += (self.count - 1 - num_turns * at_once) * float(self.forward_s[chunk])
+                for until in self.until:
+                    yield until, starts + float(down[stage] + up[first]) + tail[until]
+
+
+def _together(states: Sequence[State]) -> State:
+    return State(sum(state.value for state in states), sum(state.size for state in states))
+
+
+def _times(capacity: float, size: float) -> float:
+    return capacity // size if size > 0 else np.inf
+
+
+_MOST_COMBINED = 4
