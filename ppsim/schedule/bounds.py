@@ -7,11 +7,13 @@ it is from there to the end of the ranks before it. docs/bounds.md has the proof
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
 from ppsim.schedule.knapsack import State, most
 from ppsim.schedule.problem import Criterion, Floats, Problem
+from ppsim.schedule.table import Op
 
 
 @dataclass(frozen=True)
@@ -161,24 +163,40 @@ class _Rank:
         return bool(self.capacity < self.count * self.held[min(first, last)])
 
     def turns_s(self, tail: dict[int, float]) -> Iterator[tuple[int, float]]:
-        """Little's law: the memory takes so many microbatches, and each takes its way there and back."""
-        if self.capacity == np.inf:
-            return
+        """Little's law: the memory takes so many microbatches at once, and each stays for so long."""
         down, up, first = self.reduced.down_s, self.reduced.up_s, self.first
-        for chunk, stage in enumerate(self.stages):
-            trip = float(down[stage] + up[stage])
-            turns = [(_times(self.capacity, self.held[chunk]), trip + float(self.reduced.to_input_s[stage]))]
-            if chunk == 0:
-                after_first = self.capacity - float(self.activation[0])
-                turns.append((1 + _times(after_first, self.kept[0]), trip + float(self.backward_s[0])))
-            for at_once, seconds in turns:
-                if at_once >= self.count:
-                    continue
-                num_turns = (self.count - 1) // at_once
-                starts = float(down[first] - down[stage]) + num_turns * seconds
-                starts += (self.count - 1 - num_turns * at_once) * float(self.forward_s[chunk])
-                for until in self.until:
-                    yield until, starts + float(down[stage] + up[first]) + tail[until]
+        for turn in turns(self.activation, self.kept, self.capacity):
+            if turn.in_flight >= self.count:
+                continue
+            start, back = self.stages[turn.forward], self.stages[turn.backward]
+            last = self.reduced.to_input_s if turn.until is Op.I else self.reduced.backward_s
+            num_turns = int((self.count - 1) // turn.in_flight)
+            seconds = num_turns * float(down[start] + up[back] + last[back])
+            seconds += (self.count - 1 - num_turns * turn.in_flight) * float(self.forward_s[turn.forward])
+            for stage in self.until:
+                yield stage, float(down[first] + up[first]) + seconds + tail[stage]
+
+
+class Turn(NamedTuple):
+    """Of the chunks of one rank: so many microbatches at most are between a forward and the end of an I or W.
+
+    `forward` and `backward` index the rank's stages; `in_flight` counts the one whose forward starts.
+    """
+
+    forward: int
+    until: Op
+    backward: int
+    in_flight: float
+
+
+def turns(activation: Floats, kept: Floats, capacity: float) -> Iterator[Turn]:
+    """Every `Turn` of a rank, from what its stages hold (ascending) and the memory it has, in one unit."""
+    held = np.cumsum(activation)
+    for forward in range(len(held)):
+        room = capacity - held[forward]
+        for backward in range(forward + 1):
+            yield Turn(forward, Op.I, backward, 1 + _times(room, held[backward]))
+            yield Turn(forward, Op.W, backward, 1 + _times(room, kept[backward]))
 
 
 def _together(states: Sequence[State]) -> State:
@@ -186,7 +204,7 @@ def _together(states: Sequence[State]) -> State:
 
 
 def _times(capacity: float, size: float) -> float:
-    return capacity // size if size > 0 else np.inf
+    return capacity // size if size > 0 and capacity < np.inf else np.inf
 
 
 _MOST_COMBINED = 4

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 
 from ppsim.errors import ConfigError, MissingExtra
-from ppsim.schedule.bounds import lower_bounds
+from ppsim.schedule.bounds import lower_bounds, turns
 from ppsim.schedule.problem import Criterion, Problem
 from ppsim.schedule.replay import fits, in_microbatch_order, one_at_a_time, starts_of, value_s
 from ppsim.schedule.table import Action, Op, Schedule
@@ -25,7 +25,7 @@ Progress: TypeAlias = Callable[[float, float], None]
 _KINDS = (Op.F, Op.I, Op.W)
 _MOST_TICKS = 10**9  # of a step, where that makes every cost a whole number of them
 _TICKS = 10**7  # of a step, where nothing does
-_MOST_UNITS = 2**60  # of memory, all activations of a rank together
+_MOST_UNITS = 2**32  # of memory, all activations of a rank together; sizes are rounded down to whole ones
 _DIGITS = 12  # to which costs are read
 
 
@@ -69,8 +69,8 @@ def optimal(
     search ends with a proof, after `time_limit_s`, or at Ctrl-C, and returns a table in each case. `num_workers`
     0 takes a thread a core; one worker and one seed give one answer, unless time ends the search.
 
-    Raises `MissingExtra` where OR-tools is not installed; `ConfigError` for a hint of another shape, for an
-    unknown criterion, and for activations without a common unit.
+    Raises `MissingExtra` where OR-tools is not installed; `ConfigError` for a hint of another shape and for an
+    unknown criterion.
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> best = optimal(Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=3, cap=3, **unit))
@@ -95,8 +95,10 @@ def optimal(
     found, bound, is_optimal = model.solve(
         time_limit_s=time_limit_s, seed=seed, num_workers=num_workers, announce=announce
     )
-    if found is not None and fits(found, problem):
-        best = min(found, best, key=lambda table: value_s(table, problem, criterion))
+    if found is not None:
+        is_optimal = is_optimal and fits(found, problem)
+        tables = [found, best] if fits(found, problem) else [best]
+        best = min(tables, key=lambda table: value_s(table, problem, criterion))
     return Optimum(
         schedule=best.named("optimal"),
         value_s=value_s(best, problem, criterion),
@@ -126,15 +128,18 @@ class _Clock:
 
     @classmethod
     def of(cls, problem: Problem) -> "_Clock":
-        names = ("forward_s", "input_s", "weight_s", "hop_s")
-        exact = {name: [_fraction(cost) for cost in getattr(problem, name)] for name in names}
-        longest = problem.num_microbatches * sum(sum(costs) for costs in exact.values())
-        tick = _common_unit([cost for costs in exact.values() for cost in costs]) or Fraction(1)
+        costs = (problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
+        exact = [[_fraction(seconds) for seconds in array] for array in costs]
+        longest = problem.num_microbatches * sum((sum(some, Fraction()) for some in exact), Fraction())
+        tick = _common_unit([seconds for some in exact for seconds in some]) or Fraction(1)
         is_exact = longest / tick <= _MOST_TICKS
         if not is_exact:
             tick = longest / _TICKS
-        whole = {name: np.array([floor(c / tick) for c in costs], dtype=np.float64) for name, costs in exact.items()}
-        return cls(replace(problem, **whole, overhead_s=0.0), float(tick), is_exact, problem.overhead_s)
+        whole = [np.array([floor(seconds / tick) for seconds in some], dtype=np.float64) for some in exact]
+        ticks = replace(
+            problem, forward_s=whole[0], input_s=whole[1], weight_s=whole[2], hop_s=whole[3], overhead_s=0.0
+        )
+        return cls(ticks, float(tick), is_exact, problem.overhead_s)
 
     def seconds(self, ticks: float) -> float:
         """A time of the model in seconds, the host time before the first start taken off."""
@@ -174,7 +179,9 @@ class _Model:
             )
         }
         self.hop = [int(ticks) for ticks in self.problem.hop_s]
-        self._horizon = horizon = self.count * sum(map(sum, self.duration.values())) + 2 * self.count * sum(self.hop)
+        self._horizon = horizon = self.count * sum(map(sum, self.duration.values())) + 2 * self.count * sum(
+            self.hop
+        )
         self.start = {
             (op, stage, number): self.model.new_int_var(0, horizon, f"{stage}{op.name}{number}")
             for op in _KINDS
@@ -232,18 +239,15 @@ class _Model:
         kept = [_fraction(self.problem.kept[stage]) for stage in stages]
         if self.problem.cap[rank] >= self.count * sum(whole) or not any(whole):
             return
-        unit = _common_unit([*whole, *kept])
-        if self.count * sum(whole) / unit > _MOST_UNITS:
-            raise ConfigError(
-                f"the activations of rank {rank} have no common unit to count in: round them to whole bytes"
-            )
+        unit = max(_common_unit([*whole, *kept]), self.count * sum(whole) / _MOST_UNITS)
         cap = floor(Fraction(float(self.problem.cap[rank])) / unit)
-        sizes, kept_sizes = [int(size / unit) for size in whole], [int(size / unit) for size in kept]
-        below = 0
-        for stage, size, kept_size in zip(stages, sizes, kept_sizes, strict=True):
-            below += size  # a microbatch that has not come back through the stage holds those below it too
-            self._add_turns(stage, Op.I, cap // below if below else self.count)
-            self._add_turns(stage, Op.W, 1 + (cap - below) // kept_size if kept_size else self.count)
+        sizes, kept_sizes = [floor(size / unit) for size in whole], [floor(size / unit) for size in kept]
+        for turn in turns(np.array(sizes), np.array(kept_sizes), cap):
+            forward, backward = stages[turn.forward], stages[turn.backward]
+            if turn.in_flight < self.count:
+                for number in range(int(turn.in_flight), self.count):
+                    freed = self.end(turn.until, backward, number - int(turn.in_flight))
+                    self.model.add(self.start[Op.F, forward, number] >= freed)
         if len(stages) == 1 and sizes == kept_sizes:
             return  # the turns say it all
         intervals, demands = [], []
@@ -255,10 +259,6 @@ class _Model:
                     intervals.append(self.model.new_interval_var(begin, held, end, ""))
                     demands.append(demand)
         self.model.add_cumulative(intervals, demands, cap)
-
-    def _add_turns(self, stage: int, op: Op, in_flight: int) -> None:
-        for number in range(in_flight, self.count):
-            self.model.add(self.start[Op.F, stage, number] >= self.end(op, stage, number - in_flight))
 
     def start_from(self, best: Schedule, hint: Schedule) -> None:
         """Search from the hint, for nothing slower than the best."""

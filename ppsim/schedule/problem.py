@@ -97,9 +97,7 @@ class Problem:
         forward = array("forward_s", forward_s, num_stages)
         to_input = array("backward_input_s", backward_input_s, num_stages)
         weight = array("backward_weight_s", backward_weight_s, num_stages)
-        whole = array(
-            "backward_s", np.inf if backward_s is None else backward_s, num_stages, may_be_infinite=True
-        )
+        whole = array("backward_s", np.inf if backward_s is None else backward_s, num_stages, may_be_infinite=True)
         hops = transfer_s if np.size(transfer_s) != num_stages - 1 else [*np.atleast_1d(transfer_s), 0.0]
         hop = array("transfer_s", hops, num_stages)[:-1] + hop_overhead_s
         held = array("activation", activation, num_stages)

@@ -108,9 +108,7 @@ def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
                     counts[op, action.stage] = number + 1
                     actions.append(Action(op, action.stage, number))
         rows.append(actions)
-    return Schedule.from_rows(
-        rows, stage_to_rank=shape[0], num_microbatches=shape[1], name=schedule.name
-    )
+    return Schedule.from_rows(rows, stage_to_rank=shape[0], num_microbatches=shape[1], name=schedule.name)
 
 
 def one_at_a_time(problem: Problem) -> Schedule:
