@@ -98,19 +98,21 @@ class _Rank:
     def ends_s(self) -> Iterator[tuple[int, float]]:
         """Pairs of the first stage of a rank and the seconds from this rank's first start to that rank's end."""
         chunks = range(len(self.stages))
-        idle = [self.idle_before_first_backward_s(chunk) for chunk in chunks]
-        yield self.first, self.work_s + max(idle)
+        first_idle = [self.idle_before_first_backward_s(chunk) for chunk in chunks]
+        trips = [self.trips(chunk) for chunk in chunks]
+        idle = max(*first_idle, *(trip.num * trip.idle_s for trip in trips))
+        yield self.first, self.work_s + idle
 
         up = self.reduced.up_s
         tail = {stage: up[stage] - up[self.first] + self.reduced.backward_s[stage] for stage in self.until}
-        last_input = self.work_s + max(idle) - self.weights_left_s()
-        done = last_input - self.reduced.to_input_s[self.first]
+        last_input = self.work_s + idle - self.weights_left_s() - self.reduced.to_input_s[self.first]
         for stage in self.until:
             if stage != self.first:
-                yield stage, done + tail[stage]
-        for chunk in chunks:
+                yield stage, last_input + tail[stage]
+        for chunk, trip in zip(chunks, trips, strict=True):
             before = self.work_s - self.left_at_last_forward_s(chunk)
-            before += max((idle[first] for first in chunks if self.are_apart(first, chunk)), default=0.0)
+            apart = [first_idle[first] for first in chunks if self.are_apart(first, chunk)]
+            before += max([*apart, (trip.num - 1) * trip.idle_s])
             way = self.reduced.down_s[self.stages[chunk]] + up[self.first]
             for stage in self.until:
                 yield stage, before + way + tail[stage]
@@ -119,11 +121,28 @@ class _Rank:
     def idle_before_first_backward_s(self, chunk: int) -> float:
         """Idle from the rank's first start to the end of a chunk's first backward: App. B's window."""
         way = self.reduced.down_s[self.first] + self.reduced.up_s[self.stages[chunk]]
+        return max(0.0, float(way) - self._most_begun(chunk, self.count, self.capacity))
+
+    def trips(self, chunk: int) -> "_Trips":
+        """Idle while a microbatch is on its way from a chunk back to it, and how many such times do not overlap."""
+        in_flight = _times(self.capacity, self.held[chunk])
+        if in_flight >= self.count:
+            return _Trips(1, 0.0)
+        way = self.reduced.down_s[self.stages[chunk]] + self.reduced.up_s[self.stages[chunk]]
+        above_s = float(self.forward_s[chunk + 1 :].sum() + self.backward_s[chunk + 1 :].sum())
+        left_s = float(self.forward_s[chunk + 1 :].sum() + self.backward_s.sum())
+        others = self._most_begun(chunk, self.count - 1, self.capacity - float(self.held[chunk]))
+        others += self._most_left(self.backward_s, chunk, whole_s=left_s)
+        idle = float(way) - float(self.forward_s[chunk]) - above_s - others
+        return _Trips(-int(-self.count // in_flight), max(0.0, idle))
+
+    def _most_begun(self, chunk: int, count: int, capacity: float) -> float:
+        """What so many microbatches can have done while none of them has come back through a chunk."""
         above_s = float(self.forward_s[chunk + 1 :].sum() + self.backward_s[chunk + 1 :].sum())
         values = np.cumsum(self.forward_s[: chunk + 1])
         values[chunk] += above_s
         states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
-        return max(0.0, float(way) - most(states, count=self.count, capacity=self.capacity))
+        return most(states, count=count, capacity=capacity)
 
     def left_at_last_forward_s(self, chunk: int) -> float:
         """The most that can be left to do on the rank when the last forward of a chunk starts, itself included."""
@@ -175,6 +194,11 @@ class _Rank:
             seconds += (self.count - 1 - num_turns * turn.in_flight) * float(self.forward_s[turn.forward])
             for stage in self.until:
                 yield stage, float(down[first] + up[first]) + seconds + tail[stage]
+
+
+class _Trips(NamedTuple):
+    num: int
+    idle_s: float
 
 
 class Turn(NamedTuple):
