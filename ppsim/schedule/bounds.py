@@ -40,13 +40,11 @@ def lower_bounds(problem: Problem) -> LowerBounds:
     LowerBounds(step_s=27.0, span_s=27.0)
     """
     reduced = _Reduced.of(problem)
-    step = span = 0.0
-    for stages in problem.stages_of:
-        head = problem.reach_s[stages[0]]
-        for until, seconds in _Rank(problem, reduced, stages).ends_s():
-            step = max(step, head + seconds)
-            span = max(span, head - problem.reach_s[until] + seconds)
-    return LowerBounds(step_s=float(step) - problem.overhead_s, span_s=float(span) - problem.overhead_s)
+    ranks = [_Rank(problem, reduced, stages).bounds_s() for stages in problem.stages_of]
+    return LowerBounds(
+        step_s=max(step for step, _ in ranks) - problem.overhead_s,
+        span_s=max(span for _, span in ranks) - problem.overhead_s,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +83,7 @@ class _Rank:
         self.problem, self.reduced, self.stages = problem, reduced, stages
         self.count = problem.num_microbatches
         self.first = stages[0]
+        self.up_s = float(reduced.up_s[self.first])
         self.capacity = float(problem.cap[problem.stage_to_rank[self.first]])
         self.forward_s = problem.forward_s[stages]
         self.backward_s = reduced.backward_s[stages]
@@ -93,30 +92,31 @@ class _Rank:
         self.kept = problem.kept[stages]
         self.held = np.cumsum(self.activation)  # by a microbatch that is on the rank's first stages
         self.work_s = self.count * float(self.forward_s.sum() + self.backward_s.sum())
-        self.until = [own[0] for own in problem.stages_of if own[0] <= self.first]
 
-    def ends_s(self) -> Iterator[tuple[int, float]]:
-        """Pairs of the first stage of a rank and the seconds from this rank's first start to that rank's end."""
+    def bounds_s(self) -> tuple[float, float]:
+        """What this rank's work and memory make of step time and span, by its own end and by those before it."""
         chunks = range(len(self.stages))
         first_idle = [self.idle_before_first_backward_s(chunk) for chunk in chunks]
         trips = [self.trips(chunk) for chunk in chunks]
         idle = max(*first_idle, *(trip.num * trip.idle_s for trip in trips))
-        yield self.first, self.work_s + idle
+        own_end = self.work_s + idle
 
-        up = self.reduced.up_s
-        tail = {stage: up[stage] - up[self.first] + self.reduced.backward_s[stage] for stage in self.until}
-        last_input = self.work_s + idle - self.weights_left_s() - self.reduced.to_input_s[self.first]
-        for stage in self.until:
-            if stage != self.first:
-                yield stage, last_input + tail[stage]
+        last_backward = [0.0, *self.turns_s()]  # its start
         for chunk, trip in zip(chunks, trips, strict=True):
             before = self.work_s - self.left_at_last_forward_s(chunk)
             apart = [first_idle[first] for first in chunks if self.are_apart(first, chunk)]
             before += max([*apart, (trip.num - 1) * trip.idle_s])
-            way = self.reduced.down_s[self.stages[chunk]] + up[self.first]
-            for stage in self.until:
-                yield stage, before + way + tail[stage]
-        yield from self.turns_s(tail)
+            last_backward.append(before + float(self.reduced.down_s[self.stages[chunk]] + self.up_s))
+        as_late = own_end - self.weights_left_s() - float(self.reduced.to_input_s[self.first])
+
+        head = float(self.problem.reach_s[self.first])
+        step, span = head + own_end, own_end
+        for stage in (stages[0] for stages in self.problem.stages_of if stages[0] <= self.first):
+            start = max(last_backward) if stage == self.first else max(*last_backward, as_late)
+            end = start + float(self.reduced.up_s[stage] - self.up_s + self.reduced.backward_s[stage])
+            step = max(step, head + end)
+            span = max(span, head - float(self.problem.reach_s[stage]) + end)
+        return step, span
 
     def idle_before_first_backward_s(self, chunk: int) -> float:
         """Idle from the rank's first start to the end of a chunk's first backward: App. B's window."""
@@ -181,9 +181,9 @@ class _Rank:
         """
         return bool(self.capacity < self.count * self.held[min(first, last)])
 
-    def turns_s(self, tail: dict[int, float]) -> Iterator[tuple[int, float]]:
+    def turns_s(self) -> Iterator[float]:
         """Little's law: the memory takes so many microbatches at once, and each stays for so long."""
-        down, up, first = self.reduced.down_s, self.reduced.up_s, self.first
+        down, up = self.reduced.down_s, self.reduced.up_s
         for turn in turns(self.activation, self.kept, self.capacity):
             if turn.in_flight >= self.count:
                 continue
@@ -192,8 +192,7 @@ class _Rank:
             num_turns = int((self.count - 1) // turn.in_flight)
             seconds = num_turns * float(down[start] + up[back] + last[back])
             seconds += (self.count - 1 - num_turns * turn.in_flight) * float(self.forward_s[turn.forward])
-            for stage in self.until:
-                yield stage, float(down[first] + up[first]) + seconds + tail[stage]
+            yield float(down[self.first]) + seconds + self.up_s
 
 
 class _Trips(NamedTuple):
