@@ -27,6 +27,7 @@ _MOST_TICKS = 10**9  # of a step, where that makes every cost a whole number of 
 _TICKS = 10**7  # of a step, where nothing does
 _MOST_UNITS = 2**32  # of memory, all activations of a rank together; sizes are rounded down to whole ones
 _DIGITS = 12  # to which costs are read
+_ROUNDING = 1 + 1e-12  # of sums of floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +67,12 @@ def optimal(
 
     `hint` is a table to start from; it may exceed the cap; where it does not, it is returned unless a better one
     is found. `lower_bound_s` is a bound known beforehand; the closed ones of `lower_bounds` are used anyway. The
-    search ends with a proof, after `time_limit_s`, or at Ctrl-C, and returns a table in each case. `num_workers`
+    search ends with a proof, after `time_limit_s`, or at Ctrl-C, and returns a table in each case; where the hint
+    meets the bound there is none, and `progress` is not called. `num_workers`
     0 takes a thread a core; one worker and one seed give one answer, unless time ends the search.
 
-    Raises `MissingExtra` where OR-tools is not installed; `ConfigError` for a hint of another shape and for an
-    unknown criterion.
+    Raises `MissingExtra` where OR-tools is not installed; `ConfigError` for a hint of another shape, for a bound
+    that a table undercuts, and for an unknown criterion.
 
     >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
     >>> best = optimal(Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=3, cap=3, **unit))
@@ -83,8 +85,13 @@ def optimal(
     problem = replace(problem, backward_s=np.full(problem.num_stages, np.inf))
     start = one_at_a_time(problem) if hint is None else in_microbatch_order(hint, problem)
     best = start if fits(start, problem) else one_at_a_time(problem)
-    clock = _Clock.of(problem)
+    reached_s = value_s(best, problem, criterion)
+    if lower_bound_s > reached_s * _ROUNDING:
+        raise ConfigError(f"lower_bound_s is {lower_bound_s:g}, but {best.name} takes {reached_s:g}")
     known_s = max(lower_bounds(problem).of(criterion), lower_bound_s)
+    clock = _Clock.of(problem)
+    if reached_s <= known_s * _ROUNDING:
+        return Optimum(best, value_s=reached_s, bound_s=known_s, is_optimal=True, tick_s=clock.tick_s)
     model = _Model(clock, criterion, least=clock.least(known_s, criterion))
     model.start_from(best, start)
 
@@ -100,7 +107,7 @@ def optimal(
         tables = [found, best] if fits(found, problem) else [best]
         best = min(tables, key=lambda table: value_s(table, problem, criterion))
     return Optimum(
-        schedule=best.named("optimal"),
+        schedule=best,
         value_s=value_s(best, problem, criterion),
         bound_s=max(known_s, clock.seconds(bound)),
         is_optimal=is_optimal,
@@ -290,7 +297,7 @@ class _Model:
         for op, stage, number in actions:
             rows[self.problem.stage_to_rank[stage]].append(Action(op, stage, number))
         table = Schedule.from_rows(
-            rows, stage_to_rank=self.problem.stage_to_rank.tolist(), num_microbatches=self.count
+            rows, stage_to_rank=self.problem.stage_to_rank.tolist(), num_microbatches=self.count, name="cp-sat"
         )
         return table, solver.best_objective_bound, status == cp_model.OPTIMAL
 

@@ -145,10 +145,12 @@ def test_one_worker_and_one_seed_give_one_table():
     assert tables[0] == tables[1]
 
 
-def test_a_hint_of_another_shape_and_an_unknown_criterion_are_refused():
+def test_a_hint_of_another_shape_an_impossible_bound_and_an_unknown_criterion_are_refused():
     problem = Problem.of(stage_to_rank=loop(2, 2), num_microbatches=4, **UNIT)
     with pytest.raises(ConfigError, match=r"the hint has 5 microbatches and stages on ranks \[0, 1\]"):
         optimal(problem, hint=build("zb-h1", pp=2, microbatches=5))
+    with pytest.raises(ConfigError, match="lower_bound_s is 99, but zb-h1 takes 13"):
+        optimal(problem, hint=build("zb-h1", pp=2, microbatches=4), lower_bound_s=99.0)
     with pytest.raises(ConfigError, match="criterion is 'time'; choose one of step, span"):
         optimal(problem, criterion="time")
 
