@@ -90,7 +90,9 @@ class _Rank:
         self.weight_s = reduced.weight_s[stages]
         self.activation = problem.activation[stages]
         self.kept = problem.kept[stages]
-        self.held = np.cumsum(self.activation)  # by a microbatch that is on the rank's first stages
+        self.held = np.cumsum(self.activation)  # by a microbatch that has not come back through a chunk
+        self.forward_above_s = _above(self.forward_s)
+        self.backward_above_s = _above(self.backward_s)
         self.work_s = self.count * float(self.forward_s.sum() + self.backward_s.sum())
 
     def bounds_s(self) -> tuple[float, float]:
@@ -129,25 +131,27 @@ class _Rank:
         if in_flight >= self.count:
             return _Trips(1, 0.0)
         way = self.reduced.down_s[self.stages[chunk]] + self.reduced.up_s[self.stages[chunk]]
-        above_s = float(self.forward_s[chunk + 1 :].sum() + self.backward_s[chunk + 1 :].sum())
-        left_s = float(self.forward_s[chunk + 1 :].sum() + self.backward_s.sum())
+        own_s = float(self.forward_s[chunk] + self.forward_above_s[chunk] + self.backward_above_s[chunk])
         others = self._most_begun(chunk, self.count - 1, self.capacity - float(self.held[chunk]))
-        others += self._most_left(self.backward_s, chunk, whole_s=left_s)
-        idle = float(way) - float(self.forward_s[chunk]) - above_s - others
+        others += self._most_left(self.backward_s, chunk, whole_s=self._left_s(chunk))
+        idle = float(way) - own_s - others
         return _Trips(-int(-self.count // in_flight), max(0.0, idle))
 
     def _most_begun(self, chunk: int, count: int, capacity: float) -> float:
         """What so many microbatches can have done while none of them has come back through a chunk."""
-        above_s = float(self.forward_s[chunk + 1 :].sum() + self.backward_s[chunk + 1 :].sum())
         values = np.cumsum(self.forward_s[: chunk + 1])
-        values[chunk] += above_s
+        values[chunk] += self.forward_above_s[chunk] + self.backward_above_s[chunk]
         states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
         return most(states, count=count, capacity=capacity)
 
     def left_at_last_forward_s(self, chunk: int) -> float:
         """The most that can be left to do on the rank when the last forward of a chunk starts, itself included."""
-        left_s = float(self.forward_s[chunk + 1 :].sum() + self.backward_s.sum())
-        return float(self.forward_s[chunk]) + left_s + self._most_left(self.backward_s, chunk, whole_s=left_s)
+        whole_s = self._left_s(chunk)
+        return float(self.forward_s[chunk]) + whole_s + self._most_left(self.backward_s, chunk, whole_s=whole_s)
+
+    def _left_s(self, chunk: int) -> float:
+        """What a microbatch has left to do on the rank after its forward on a chunk."""
+        return float(self.forward_above_s[chunk] + self.backward_s.sum())
 
     def weights_left_s(self) -> float:
         """The most that the W left when the rank's last I ends can take: they were left when its last F started."""
@@ -155,10 +159,10 @@ class _Rank:
         return whole_s + self._most_left(self.weight_s, len(self.stages) - 1, whole_s=whole_s)
 
     def _most_left(self, values_s: Floats, chunk: int, *, whole_s: float) -> float:
-        """What all microbatches but the last can stand for when the last forward of a chunk starts.
+        """What the others can have left to do when a forward of a chunk starts and theirs have started before.
 
-        One that holds the chunk stands for `whole_s`; one that is on its way back, for the values of the chunks
-        below it, and besides for the W of any chunk behind it, whose kept part it then holds.
+        One that has not come back through the chunk counts `whole_s`; one that has, the values of the chunks below
+        it, and besides the W of any chunk that it has come through, whose kept part it then holds.
         """
         count, room = self.count - 1, self.capacity - float(self.held[chunk])
         chunks = range(len(self.stages))
@@ -222,6 +226,12 @@ def turns(activation: Floats, kept: Floats, capacity: float) -> Iterator[Turn]:
             yield Turn(forward, Op.W, backward, 1 + _times(room, kept[backward]))
 
 
+def _above(values: Floats) -> Floats:
+    """The sum of what comes after each entry."""
+    sums: Floats = values.sum() - np.cumsum(values)
+    return sums
+
+
 def _together(states: Sequence[State]) -> State:
     return State(sum(state.value for state in states), sum(state.size for state in states))
 
@@ -230,4 +240,4 @@ def _times(capacity: float, size: float) -> float:
     return capacity // size if size > 0 and capacity < np.inf else np.inf
 
 
-_MOST_COMBINED = 4
+_MOST_COMBINED = 4  # chunks whose W may be put off in any combination; beyond, each on its own
