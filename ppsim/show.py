@@ -64,8 +64,6 @@ def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = ()) 
     out = Page()
     head = f"{report['schedule'] or 'table'}   pp {report['pp']}   vpp {report['vpp']}   "
     out.add(f"[bold]{head}{report['microbatches']} microbatches[/bold]")
-    bound = report["lower_bound_s"]
-    gap = report["step_time_s"] / bound - 1 if bound else 0.0
     out.add(
         facts(
             [
@@ -76,7 +74,7 @@ def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = ()) 
                     "if no rank's optimizer waits for another",
                 ),
                 *extra,
-                ("lower bound", f"{seconds(bound)} for any schedule on this placement (gap {percent(gap)})"),
+                ("lower bound", _bounds(report)),
                 ("critical path", _shortened(report["critical_path"])),
             ]
         )
@@ -106,6 +104,22 @@ def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = ()) 
                 for rank in report["ranks"]
             ],
         )
+    )
+
+
+def gap_of(value: float, bound: float) -> float:
+    """Return how far a time is above its bound, as a part of it; sums of floats may meet it from below."""
+    return max(value / bound - 1, 0.0) if bound > 0 else 0.0
+
+
+def _bounds(report: dict[str, Any]) -> str:
+    step, span = report["lower_bound_s"], report["span_lower_bound_s"]
+    limit = report["memory_limit_bytes"]
+    within = "" if limit is None else f" within {size(limit)}"
+    return (
+        f"{seconds(step)} for any schedule on this placement{within} "
+        f"(gap {percent(gap_of(report['step_time_s'], step))}); "
+        f"by span {seconds(span)} (gap {percent(gap_of(report['span_s'], span))})"
     )
 
 
@@ -216,13 +230,25 @@ def print_plans(comparison: "PlanComparison") -> None:
         fastest = comparison.projections[0].timeline.step_time_s
         out.add(
             table(
-                ["schedule", "vpp", "step time", "vs best", "bubble", "span bubble", "tokens/s", "peak", "on rank"],
+                [
+                    "schedule",
+                    "vpp",
+                    "step time",
+                    "vs best",
+                    "gap",
+                    "bubble",
+                    "span bubble",
+                    "tokens/s",
+                    "peak",
+                    "rank",
+                ],
                 [
                     [
                         projection.plan.schedule_name + ("*" if projection.not_in_runtime else ""),
                         str(projection.plan.vpp),
                         seconds(projection.timeline.step_time_s),
                         f"+{percent(projection.timeline.step_time_s / fastest - 1)}",
+                        percent(gap_of(projection.timeline.step_time_s, projection.report["lower_bound_s"])),
                         percent(projection.timeline.bubble_ratio),
                         percent(projection.timeline.span_bubble_ratio),
                         count(projection.tokens_per_s),

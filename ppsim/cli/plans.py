@@ -79,7 +79,12 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
             outputs,
             timelines=[projection.timeline for projection in shown[:2]],
             titles=[projection.plan.schedule_name for projection in shown[:2]],
-            report=lambda: timeline_to_json(shown[0].timeline, shown[0].costs, **shown[0].beside_report()),
+            report=lambda: timeline_to_json(
+                shown[0].timeline,
+                shown[0].costs,
+                memory_limit_bytes=plan.memory_limit_bytes,
+                **shown[0].beside_report(),
+            ),
             memory_limit_bytes=plan.memory_limit_bytes,
             announce=say,
         )

@@ -30,7 +30,9 @@ class _Times(Strict):
     blocker: list[int]
 
 
-def timeline_to_json(timeline: Timeline, costs: StageCosts, **more: Any) -> dict[str, Any]:
+def timeline_to_json(
+    timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: float | None = None, **more: Any
+) -> dict[str, Any]:
     """Return the report of a timeline with what it takes to load it again; `more` is added as it is.
 
     `table` has one CSV line a rank; `timeline` one entry an action in table order, then one a transfer in the
@@ -39,7 +41,7 @@ def timeline_to_json(timeline: Timeline, costs: StageCosts, **more: Any) -> dict
     return {
         "format": FORMAT,
         "origin": timeline.origin,
-        **report_of(timeline, costs),
+        **report_of(timeline, costs, memory_limit_bytes=memory_limit_bytes),
         **more,
         "costs": costs_to_json(costs),
         "table": format_table(timeline.schedule).splitlines(),

@@ -177,9 +177,9 @@ def project_table(plan: Plan, schedule: Schedule, profile: Profile) -> Projectio
     assembled = _assembled(plan, schedule, profile)
     costs = _for_runtime(plan, schedule, assembled.costs)
     timeline = simulate(schedule, costs)
-    report = report_of(timeline, costs)
     if excess := _excess(timeline, plan.memory_limit_bytes):
         raise DoesNotFit(excess + _what_would_fit(plan))
+    report = report_of(timeline, costs, memory_limit_bytes=plan.memory_limit_bytes)
 
     step = timeline.step_time_s
     if step == 0:
@@ -248,10 +248,12 @@ def _project_each(plan: Plan, entries: Iterable[Entry]) -> Comparison:
         except (ScheduleError, DoesNotFit) as error:
             reasons[name] = str(error).splitlines()[0]
             continue
-        if excess := _excess(projection.timeline, plan.memory_limit_bytes):
+        limit = plan.memory_limit_bytes
+        if excess := _excess(projection.timeline, limit):
             reasons[name] = excess
         else:
-            projections.append(projection)
+            report = report_of(projection.timeline, projection.costs, memory_limit_bytes=limit)
+            projections.append(replace(projection, report=report))
     projections.sort(key=lambda projection: (projection.timeline.step_time_s, projection.plan.schedule_name))
     return Comparison(projections, reasons)
 

@@ -1,20 +1,73 @@
-"""How fast any schedule could be for these costs on this placement."""
+"""How fast any schedule could be for the costs and the placement of a table that was simulated."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from ppsim.costs.stages import StageCosts
-from ppsim.schedule.table import Schedule
+from ppsim.schedule.bounds import LowerBounds, lower_bounds
+from ppsim.schedule.problem import CAP_ROUNDING, Problem
+from ppsim.schedule.table import Ints, Schedule
 
 
-def lower_bound_s(schedule: Schedule, costs: StageCosts) -> float:
-    """Return seconds that no table with this placement and these microbatches can undercut.
+def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: float | None = None) -> LowerBounds:
+    """Return what no table with this placement and number of microbatches can undercut, on any kind of channel.
 
-    The largest of three, all from the first start on: rank r cannot begin before a forward reaches it, and then has
-    all its F and min(B, I + W) to do; or it has all its F and min(B, I) to do before its last backward can run back
-    to the first stage; and one microbatch must go down and up. Each chain of replicas has stages and microbatches
-    of its own; of a sliced microbatch, slice 0 is first down and last up. Where fused cells have a cost, a forward
-    adds no more than what it takes beyond the rank's longest B. Memory is not considered. Proof: the parts of each
-    sum are ordered in time on one rank or by dependencies.
+    With `memory_limit_bytes`, static bytes included: no table that stays within it on every rank. Raises
+    `ConfigError` where no table does. Of replicas, slices and fused pairs with a cost of their own the bounds are
+    weaker: ways and work only, whatever the memory.
+
+    >>> from ppsim import build
+    >>> unit = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
+    >>> bounds_of(build("zb-h1", pp=4, microbatches=8), unit, memory_limit_bytes=4).span_s
+    27.0
+    """
+    if schedule.num_replicas > 1 or schedule.num_slices > 1 or costs.fused_s is not None:
+        return _bounds_of_chains(schedule, costs)
+    return lower_bounds(
+        problem_of(schedule.stage_to_rank, schedule.num_microbatches, costs, memory_limit_bytes=memory_limit_bytes)
+    )
+
+
+def problem_of(
+    stage_to_rank: Sequence[int] | Ints,
+    num_microbatches: int,
+    costs: StageCosts,
+    *,
+    memory_limit_bytes: float | None = None,
+) -> Problem:
+    """Return the search problem of a placement at these costs, in bytes, each backward split or full.
+
+    Queues and blocking are left out: they only delay, and a bound without them holds with them. Raises
+    `ConfigError` as `Problem.of` and `StageCosts.resolved` do.
+    """
+    num_ranks = int(max(stage_to_rank)) + 1
+    arrays = costs.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
+    limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes * CAP_ROUNDING
+    return Problem.of(
+        stage_to_rank=stage_to_rank,
+        num_microbatches=num_microbatches,
+        forward_s=arrays.forward_s,
+        backward_input_s=arrays.backward_input_s,
+        backward_weight_s=arrays.backward_weight_s,
+        backward_s=arrays.backward_s,
+        transfer_s=arrays.transfer_s,
+        activation=arrays.activation_bytes,
+        activation_kept_for_weight=arrays.kept_bytes,
+        cap=np.maximum(limit - arrays.static_bytes, 0.0),
+        action_overhead_s=costs.action_overhead_s,
+        hop_overhead_s=costs.hop_overhead_s,
+    )
+
+
+def _bounds_of_chains(schedule: Schedule, costs: StageCosts) -> LowerBounds:
+    """The bounds by ways and work, for any number of chains, slices, and pairs (docs/bounds.md, last section).
+
+    For the step the largest of three, all from the first start on: rank r cannot begin before a forward reaches
+    it, and then has all its F and min(B, I + W) to do; or it has all its F and min(B, I) to do before its last
+    backward can run back to the first stage; and one microbatch must go down and up. Each chain of replicas has
+    stages and microbatches of its own; of a sliced microbatch, slice 0 is first down and last up. Where fused cells
+    have a cost, a forward adds no more than what it takes beyond the rank's longest B. For the span a rank's work.
     """
     table = costs.resolved_for(schedule)
     num_ranks, num_slices, rank = schedule.num_ranks, schedule.num_slices, schedule.stage_to_rank
@@ -56,4 +109,4 @@ def lower_bound_s(schedule: Schedule, costs: StageCosts) -> float:
         np.add.at(work, ranks, microbatches[chain] * (forwards + backward))
         np.add.at(work_to_input, ranks, microbatches[chain] * (forwards + to_input[here] + num_slices * overhead))
     bounds += [*(begin + work), *(begin + work_to_input + finish)]
-    return float(max(bounds)) - overhead
+    return LowerBounds(step_s=float(max(bounds)) - overhead, span_s=float(work.max()) - overhead)

@@ -3,16 +3,18 @@
 from typing import Any
 
 from ppsim.costs.stages import StageCosts
-from ppsim.simulation.bounds import lower_bound_s
+from ppsim.simulation.bounds import bounds_of
 from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
 from ppsim.simulation.timeline import Timeline, ratio_idle
 
 
-def report_of(timeline: Timeline, costs: StageCosts) -> dict[str, Any]:
-    """Return step time, span, bubbles, bound, critical path and every rank's figures; the keys carry the units.
+def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: float | None = None) -> dict[str, Any]:
+    """Return step time, span, bubbles, bounds, critical path and every rank's figures; the keys carry the units.
 
-    Both bubble ratios, always: by step time where the optimizer waits for all ranks, by span where it does not.
+    Both bubble ratios and both bounds, always: by step time where the optimizer waits for all ranks, by span where
+    it does not. The bounds are for tables within `memory_limit_bytes` a rank, which the timeline must be as well.
     """
+    bounds = bounds_of(timeline.schedule, costs, memory_limit_bytes=memory_limit_bytes)
     schedule, memory, idle = timeline.schedule, timeline.memory, idle_by_cause_s(timeline)
     ranks = [
         {
@@ -40,7 +42,9 @@ def report_of(timeline: Timeline, costs: StageCosts) -> dict[str, Any]:
         "span_s": timeline.span_s,
         "bubble_ratio": timeline.bubble_ratio,
         "span_bubble_ratio": timeline.span_bubble_ratio,
-        "lower_bound_s": lower_bound_s(schedule, costs),
+        "lower_bound_s": bounds.step_s,
+        "span_lower_bound_s": bounds.span_s,
+        "memory_limit_bytes": memory_limit_bytes,
         "ranks": ranks,
         "critical_path": [timeline.name_of(node) for node in path.tolist() if node < timeline.num_actions],
     }

@@ -64,6 +64,19 @@ def test_the_page_has_the_answer_the_ranks_and_the_other_channels():
                    for line in text.splitlines() if line)  # fmt: skip
 
 
+def test_the_bounds_are_for_tables_within_the_memory_limit():
+    free = projected("--pp", 4, "--schedule", "zb-1p")
+    limited = projected("--pp", 4, "--schedule", "zb-1p", "--memory-limit", "50GiB")
+    assert limited["memory_limit_bytes"] == 50 * 2**30
+    assert free["memory_limit_bytes"] is None
+    for key, reached in (("lower_bound_s", "step_time_s"), ("span_lower_bound_s", "span_s")):
+        assert free[key] < limited[key] <= limited[reached]
+    text = words_of(ppsim("project", "--pp", 4, "--schedule", "zb-1p", "--memory-limit", "50GiB").stdout)
+    gaps = [limited["step_time_s"] / limited["lower_bound_s"], limited["span_s"] / limited["span_lower_bound_s"]]
+    assert "for any schedule on this placement within 50.0 GiB" in text
+    assert all(f"(gap {100 * (gap - 1):.2f} %)" in text for gap in gaps)
+
+
 def test_json_is_one_object_with_the_documented_keys_and_nothing_beside():
     result = ppsim("project", "--pp", 2, "--microbatches", 4, "--json")
     report = json.loads(result.stdout)

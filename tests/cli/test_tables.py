@@ -11,7 +11,8 @@ from tests.cli.running import ppsim, words_of
 
 REPORT_KEYS = [
     "schedule", "pp", "vpp", "microbatches", "replicas", "slices", "num_actions", "step_time_s", "span_s",
-    "bubble_ratio", "span_bubble_ratio", "lower_bound_s", "ranks", "critical_path",
+    "bubble_ratio", "span_bubble_ratio", "lower_bound_s", "span_lower_bound_s", "memory_limit_bytes", "ranks",
+    "critical_path",
 ]  # fmt: skip
 RANK_KEYS = [
     "rank", "busy_s", "idle_s", "bubble_ratio", "peak_activation_bytes", "peak_bytes", "peak_at",

@@ -16,14 +16,15 @@ PAGE = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text()
 
 
 @pytest.mark.parametrize("name", CATALOG)
-def test_megatron_runs_its_two_loops_primus_all_without_fused_cells_torch_all(name):
+def test_megatron_runs_its_two_loops_the_others_what_they_hold(name):
     entry = CATALOG[name]
     reasons = refusals(entry)
     assert list(reasons) == list(RUNTIMES)
-    assert reasons["torch"] is None
+    is_plain = entry.num_replicas == entry.num_slices == 1  # one chain of stages, whole microbatches
+    assert (reasons["torch"] is None) == is_plain == (entry.not_in_torch is None)
     assert (reasons["megatron"] is None) == (name in ("1f1b", "interleaved-1f1b"))
-    assert (reasons["primus"] is None) == (name != "dualpipev")
-    assert (reasons["transformer-engine"] is None) == (name not in ("dualpipev", "looped-bfs"))
+    assert (reasons["primus"] is None) == (is_plain and name != "dualpipev")
+    assert (reasons["transformer-engine"] is None) == (is_plain and name not in ("dualpipev", "looped-bfs"))
 
 
 def test_the_reasons_are_the_exporters_own():

@@ -102,6 +102,9 @@ def test_the_other_channels_include_the_one_assumed_and_none_beats_the_ideal(dra
     assert all(step >= made.other_channels["ideal"] - TIGHT for step in made.other_channels.values())
 
 
+BOUNDS = ("lower_bound_s", "span_lower_bound_s", "memory_limit_bytes")  # they mind the memory limit
+
+
 @given(plans(), st.floats(0.0, 0.999))
 def test_a_plan_fits_at_its_peak_and_not_below(drawn, factor):
     plan, _ = drawn
@@ -110,7 +113,13 @@ def test_a_plan_fits_at_its_peak_and_not_below(drawn, factor):
     )  # another limit is another table: tests/projection/test_fitted.py
     made = project(plan)
     peak = float(made.timeline.memory.peak_bytes.max())
-    assert project(plan, memory_limit_bytes=peak).report == made.report
+    limited = project(plan, memory_limit_bytes=peak).report
+    assert {key: value for key, value in limited.items() if key not in BOUNDS} == {
+        key: value for key, value in made.report.items() if key not in BOUNDS
+    }
+    for key, reached in (("lower_bound_s", "step_time_s"), ("span_lower_bound_s", "span_s")):
+        assert made.report[key] <= limited[key] + TIGHT
+        assert limited[key] <= limited[reached] + TIGHT
     if peak > 0:
         rank = int(made.timeline.memory.peak_bytes.argmax())
         with pytest.raises(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ppsim import simulate
 from ppsim.costs.stages import StageCosts
-from ppsim.simulation.bounds import lower_bound_s
+from ppsim.simulation.bounds import bounds_of
 from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
 from ppsim.simulation.report import report_of
 from tests.strategies import tables_and_costs
@@ -29,7 +29,8 @@ def test_a_step_is_never_shorter_than_its_busiest_rank_its_critical_path_or_the_
     step = timeline.step_time_s
     assert step >= timeline.busy_s.max() - TIGHT
     assert step >= timeline.span_s - TIGHT
-    assert step >= lower_bound_s(table, costs) - TIGHT
+    assert step >= bounds_of(table, costs).step_s - TIGHT
+    assert timeline.span_s >= bounds_of(table, costs).span_s - TIGHT
     path = critical_path(timeline)
     assert timeline.blocker[path[0]] == -1
     assert sum_along(timeline, path) == pytest.approx(timeline.end[path[-1]] - timeline.start[path[0]])
@@ -115,6 +116,7 @@ def test_the_report_has_both_bubbles_and_a_bound_below_the_step(table_and_costs)
     assert report["step_time_s"] >= report["span_s"] - TIGHT
     assert report["bubble_ratio"] >= report["span_bubble_ratio"] - TIGHT
     assert report["lower_bound_s"] <= report["step_time_s"] + TIGHT
+    assert report["span_lower_bound_s"] <= report["span_s"] + TIGHT
     assert len(report["ranks"]) == table.num_ranks
     assert report["critical_path"][0].split("F")[0] in {
         str(stage) for stage in np.flatnonzero(table.model_stage == 0)

@@ -61,6 +61,8 @@ def improved(best: Candidate, *, num_rounds: int) -> Candidate:
     for patient in (False, True):
         current = best
         for _ in range(num_rounds):
+            if best.is_optimal:
+                return best
             current = rescheduled(current, patient=patient)
             best = better(best, current)
     return best

@@ -11,11 +11,11 @@ _HEATS = (0.1, 1.0, 2.0, 0.3, 4.0)  # at the start of a round, in parts of the m
 _REACHES = (2, 8)  # how far a pass may move, by turns
 
 
-def searched(start: Candidate, *, moves_a_round: int, bound_s: float = 0.0, seed: int = 0) -> Iterator[Candidate]:
+def searched(start: Candidate, *, moves_a_round: int, seed: int = 0) -> Iterator[Candidate]:
     """Yield the best candidate known after each round of so many moves, the first after none; endless.
 
-    Each round begins at the best with another heat; it is over once `bound_s` is met. Never worse than `start`;
-    the same for the same seed. A move costs some 10 ns a pass of the table.
+    Each round begins at the best with another heat; it is over once the lower bound is met. Never worse than
+    `start`; the same for the same seed. A move costs some 10 ns a pass of the table.
     """
     target = start.target
     cells = target.num_actions
@@ -33,7 +33,7 @@ def searched(start: Candidate, *, moves_a_round: int, bound_s: float = 0.0, seed
         order, found, scores = best.order.copy(), best.order.copy(), np.array([np.inf, best.score_s])
         target.run(
             anneal,
-            inputs=(target.memory_changes, target.problem.cap, target.handicap_s, bound_s, heat_s, 0.0,
+            inputs=(target.memory_changes, target.problem.cap, target.handicap_s, target.bound_s, heat_s, 0.0,
                     moves_a_round, reach),
             outputs=(order, found, state, scores, *spare),
         )  # fmt: skip

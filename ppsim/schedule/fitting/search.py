@@ -1,7 +1,8 @@
 """The best split-backward table found for a problem within a second or so, and the published heuristics alone."""
 
-from collections.abc import Iterator
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, count, islice
 
 import numpy as np
 
@@ -10,15 +11,20 @@ from ppsim.errors import ConfigError
 from ppsim.schedule.fitting import one_chunk, v_shape
 from ppsim.schedule.fitting.lists import improved, listed
 from ppsim.schedule.fitting.local_search import searched
-from ppsim.schedule.fitting.target import Candidate, Target, best_of
+from ppsim.schedule.fitting.repetition import repeated
+from ppsim.schedule.fitting.target import Candidate, Target, best_of, better
 from ppsim.schedule.placement import loop
 from ppsim.schedule.placement import v_shape as v_placement
 from ppsim.schedule.problem import Criterion, Problem
 from ppsim.schedule.table import Schedule
 
-_PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # idle time allowed from the start, in parts of the best table's
-_NUM_ROUNDS = 6  # of rescheduling by urgency
-_SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES, _MOST_PASSES = 3, 10_000, 500, 15_000_000  # a round of local search
+_PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the idle time that the worst rank has in the best table
+_MOST_PASSES = 15_000_000  # to time in one go: some tenths of a second
+_MOST_RESCHEDULINGS = 6  # by urgency
+_SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # of local search, a round
+_MOST_ACTIONS = 30_000  # of a table that is searched around
+_SHORT, _SHORT_ROUNDS = 2, 8  # microbatches a rank of a short table, and rounds of search around it
+_LONG = 3  # microbatches a rank above which a short table is searched and repeated
 
 
 def fitted(problem: Problem, *, criterion: Criterion = "step", engine: Engine = "auto") -> Schedule:
@@ -39,42 +45,103 @@ def fitted(problem: Problem, *, criterion: Criterion = "step", engine: Engine = 
 
 
 def best_candidate(target: Target) -> Candidate:
-    """Return the best of all generators, then of what the best known lets be tried."""
-    best = best_of(_improved_briefly(best_of(family)) for family in _families(target) if family)
+    """Return the best of all generators and of what improves it; at once where it meets the lower bound."""
+    best: Candidate | None = None
+    for family in _families(target):
+        if candidates := list(family):
+            found = _searched_briefly(_rescheduled(best_of(candidates)), num_rounds=1)
+            best = better(best, found) if best else found
+            if best.is_optimal:
+                return best
+    assert best  # list schedules always fit
     if _is_one_chunk(target.problem):
-        head = target.head_s
-        for part in _PARTS:  # of the idle time that the worst rank has in the best table
-            slack = float(head.max() + part * max(best.score_s - target.least_s, 0.0))
-            best = best_of(chain([best], one_chunk.heuristic_runs(target, head, slack=slack)))
-        best = improved(best, num_rounds=_NUM_ROUNDS)
+        best = _rescheduled(_with_more_slack(best))
+    if target.num_actions <= _MOST_ACTIONS:
+        for longer in islice(_searched_short(target, seed=0), _SEARCH_ROUNDS):
+            best = better(best, longer) if longer else best
     return _searched_briefly(best, num_rounds=_SEARCH_ROUNDS)
 
 
-def _families(target: Target) -> Iterator[list[Candidate]]:
+def _families(target: Target) -> Iterator[Iterable[Candidate]]:
     """What the generators yield, each family apart: a search that starts from each ends in other places."""
     if _is_one_chunk(target.problem):
         published = one_chunk.heuristic_runs(target, target.minimising("span").head_s)
-        yield [*published, *one_chunk.patterns(target), *listed(target)]
+        yield chain(published, one_chunk.patterns(target), listed(target))
         return
     if _is_v(target.problem):
-        yield list(v_shape.published(target))
-        yield list(v_shape.heuristic_runs(target))
-        yield list(v_shape.blocks_of_cells(target))
-        yield list(v_shape.repeated_patterns(target))
-    yield list(listed(target))
+        yield v_shape.published(target)
+        yield v_shape.heuristic_runs(target)
+        yield v_shape.blocks_of_cells(target)
+        yield v_shape.repeated_patterns(target)
+    yield listed(target)
 
 
-def _improved_briefly(best: Candidate) -> Candidate:
-    return _searched_briefly(improved(best, num_rounds=_NUM_ROUNDS), num_rounds=1)
+def _with_more_slack(best: Candidate) -> Candidate:
+    """The best of the heuristic's runs that may idle as long as some part of what the best table does."""
+    target = best.target
+    head = target.head_s
+    for part in _PARTS:
+        slack = float(head.max() + part * max(best.score_s - target.least_s, 0.0))
+        best = best_of(chain([best], one_chunk.heuristic_runs(target, head, slack=slack)))
+    return best
+
+
+def _rescheduled(best: Candidate) -> Candidate:
+    return improved(
+        best, num_rounds=max(1, min(_MOST_RESCHEDULINGS, _MOST_PASSES // best.target.num_actions // 50))
+    )
 
 
 def _searched_briefly(best: Candidate, *, num_rounds: int) -> Candidate:
     """A few rounds of local search where they take no more than some tenths of a second."""
-    moves = min(_MOST_MOVES, _MOST_PASSES // best.target.num_actions)
-    if moves < _LEAST_MOVES:
+    if best.target.num_actions > _MOST_ACTIONS or best.is_optimal:
         return best
-    rounds = searched(best, moves_a_round=moves, bound_s=best.target.least_s)
-    return next(islice(rounds, num_rounds, None))
+    return next(islice(searched(best, moves_a_round=_moves(best.target) // 2), num_rounds, None))
+
+
+def tables_without_end(target: Target, *, seed: int = 0) -> Iterator[Candidate | None]:
+    """Yield better and better tables, and None after a round of search without one; one seed, one sequence.
+
+    Rounds on the table take turns with rounds on short ones, whose steady state is then repeated.
+    """
+    best = best_candidate(target)
+    yield best
+    long = searched(best, moves_a_round=_moves(target), seed=seed)
+    short = _searched_short(target, seed=seed)
+    next(long)
+    while True:
+        found = next(long)
+        yield found if found.score_s < best.score_s else None
+        best = better(best, found)
+        from_short = next(short, None)
+        if from_short and from_short.score_s < best.score_s:
+            best = from_short
+            yield best
+            long = searched(best, moves_a_round=_moves(target), seed=seed)
+            next(long)
+
+
+def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
+    """Yield what repeating a short table gives, each time that a search finds a better short one, else None.
+
+    A search of some rounds, then one that begins anew with another length and other dice: how well a table repeats
+    is not what is searched for.
+    """
+    p, m = target.problem.num_ranks, target.problem.num_microbatches
+    if m <= _LONG * p:
+        return
+    for number in count():
+        length = _SHORT * p + number % (p + 1)
+        short = replace(target, problem=replace(target.problem, num_microbatches=length))
+        last: Candidate | None = None
+        rounds = searched(best_candidate(short), moves_a_round=_moves(short), seed=seed + 7919 * number)
+        for found in islice(rounds, _SHORT_ROUNDS):
+            yield repeated(found, target) if last is None or found.score_s < last.score_s else None
+            last = found
+
+
+def _moves(target: Target) -> int:
+    return max(_LEAST_MOVES, min(_MOST_MOVES, _MOST_PASSES // target.num_actions))
 
 
 def zb_heuristic(problem: Problem, *, engine: Engine = "auto") -> Schedule:

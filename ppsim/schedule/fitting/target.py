@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ppsim.compiling import Engine, run_kernel
 from ppsim.errors import ConfigError
+from ppsim.schedule.bounds import lower_bounds
 from ppsim.schedule.fitting import kernels
 from ppsim.schedule.problem import Criterion, Floats, Problem
 from ppsim.schedule.table import NONE, Op, Schedule
@@ -124,6 +125,11 @@ class Target:
         """The criterion of a table in which no rank idles once it has started."""
         return float((self.work_s + self.first_start_s - self.handicap_s).max())
 
+    @cached_property
+    def bound_s(self) -> float:
+        """What no table undercuts by the criterion, widened by less than the tolerance."""
+        return lower_bounds(self.problem).of(self.criterion) * (1 + 1e-12) + self.tolerance_s
+
     @property
     def head_s(self) -> Floats:
         """How much less idle time than the luckiest rank each rank can bear, by its work and its start."""
@@ -186,6 +192,11 @@ class Candidate:
     def score_s(self) -> float:
         """The criterion."""
         return float((self.end_s - self.target.handicap_s).max())
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether no table is better by the criterion."""
+        return self.score_s <= self.target.bound_s
 
     @property
     def other_score_s(self) -> float:

@@ -1,0 +1,166 @@
+"""How far from the best possible: schedules beside the closed bounds, and beside optima that CP-SAT proves.
+
+python benchmarks/certificates.py --cases 200   (needs the extra optimise)
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+from published_tables import read
+
+from ppsim.schedule.bounds import lower_bounds
+from ppsim.schedule.exact import optimal
+from ppsim.schedule.fitting.search import fitted
+from ppsim.schedule.placement import loop, v_shape
+from ppsim.schedule.problem import Criterion, Problem
+from ppsim.schedule.replay import value_s
+from ppsim.schedule.table import Schedule
+
+CRITERIA: tuple[Criterion, ...] = ("step", "span")
+TIGHT = 1e-9
+
+# Each heuristic to be certified: its name, and the table it makes for a problem, or None where it makes none.
+Heuristic = Callable[[Problem, Criterion], Schedule | None]
+
+
+def by_fitting(problem: Problem, criterion: Criterion) -> Schedule | None:
+    return fitted(problem, criterion=criterion)
+
+
+HEURISTICS: dict[str, Heuristic] = {"fitted": by_fitting}
+
+
+def published() -> None:
+    """ZB Table 9's costs at caps of p and 2p activations, freed whole by W or in part by I."""
+    print(
+        "Gap of the schedules found to the closed bound, on the costs of the zero-bubble paper's Table 9, in %:\n"
+    )
+    columns = [f"{cap}p {rule}, {criterion}" for cap in (1, 2) for rule in ("W frees all", "I frees part")
+               for criterion in CRITERIA]  # fmt: skip
+    print(f"| model | p | m | heuristic | {' | '.join(columns)} |")
+    print("|---|--:|--:|---|" + "--:|" * len(columns))
+    costs_of = {(row["model"], row["microbatches"]): row for row in read("zb_paper.csv")}
+    for row in read("zb_paper_auto.csv"):
+        profile = costs_of[row["model"], row["microbatches"]]
+        p, hidden, heads = int(profile["pp"]), int(row["hidden"]), int(row["heads"])
+        names = ("forward", "backward_input", "backward_weight", "transfer")
+        seconds = {f"{name}_s": float(profile[f"{name}_ms"]) / 1e3 for name in names}
+        for name, heuristic in HEURISTICS.items():
+            gaps = []
+            for cap in (1, 2):
+                for activation, kept in ((1.0, 1.0), (34.0 * hidden + 5 * heads * 1024, 32.0 * hidden)):
+                    problem = Problem.of(
+                        stage_to_rank=loop(p, p), num_microbatches=int(row["microbatches"]), activation=activation,
+                        activation_kept_for_weight=kept, cap=cap * p * activation, **seconds,
+                    )  # fmt: skip
+                    bounds = lower_bounds(problem)
+                    for criterion in CRITERIA:
+                        table = heuristic(problem, criterion)
+                        if table is None:
+                            gaps.append("–")
+                        else:
+                            gap = value_s(table, problem, criterion) / bounds.of(criterion) - 1
+                            gaps.append(f"{100 * max(gap, 0.0):.4f}")
+            print(f"| {row['model']} | {p} | {row['microbatches']} | {name} | {' | '.join(gaps)} |")
+
+
+@dataclass
+class Tally:
+    """Gaps to the optimum of one group of cases: of the bound (below it) and of each heuristic (above it)."""
+
+    num_open: int = 0
+    seconds: list[float] = field(default_factory=list)
+    bound: list[float] = field(default_factory=list)
+    above: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in HEURISTICS})
+
+    def row(self, name: str) -> str:
+        cells = [f"{len(self.bound)} ({self.num_open} open)", _gaps(self.bound)]
+        cells += [_gaps(gaps) for gaps in self.above.values()]
+        return f"| {name} | {' | '.join(cells)} | {np.median(self.seconds):.2f} / {max(self.seconds):.1f} |"
+
+
+def _gaps(gaps: list[float]) -> str:
+    if not gaps:
+        return "–"
+    equal = sum(gap <= TIGHT for gap in gaps)
+    return f"{equal} / {100 * np.mean(gaps):.2f} / {100 * max(gaps):.1f}"
+
+
+CAPS: dict[str, Callable[[int, np.random.Generator], float]] = {
+    "below p": lambda p, rng: float(rng.integers(1, max(p, 2))),
+    "p": lambda p, rng: float(p),
+    "p to 2p": lambda p, rng: float(rng.integers(p + 1, 2 * p + 1)),
+    "none": lambda p, rng: float("inf"),
+}
+
+
+def random_problems(num_cases: int, chunks: int, seed: int) -> Iterator[tuple[str, Problem]]:
+    """Problems of p ≤ 4 ranks and m ≤ 8 microbatches with the group each belongs to: placement and cap.
+
+    Costs are whole numbers from 1 to 9, hops from 0 to 3, equal on all stages in every other case; half of the
+    cases free some of an activation at I.
+    """
+    rng = np.random.default_rng([seed, chunks])
+    for case in range(num_cases):
+        p = int(rng.integers(2, 5))
+        m = int(rng.integers(p, 9))
+        stages = chunks * p
+        spread = 1 if case % 2 else stages
+
+        def costs(low: int, high: int, spread: int = spread, stages: int = stages) -> list[float]:
+            return np.resize(rng.integers(low, high + 1, size=spread), stages).astype(float).tolist()
+
+        name = list(CAPS)[case // 2 % len(CAPS)]
+        cap = max(CAPS[name](p, rng), 1.0) * chunks * 4
+        yield name, Problem.of(
+            stage_to_rank=loop(p, p) if chunks == 1 else v_shape(p, stages), num_microbatches=m,
+            forward_s=costs(1, 9), backward_input_s=costs(1, 9), backward_weight_s=costs(1, 9),
+            transfer_s=costs(0, 3), activation=4.0, activation_kept_for_weight=float(rng.choice([4, 4, 3, 2])),
+            cap=cap,
+        )  # fmt: skip
+
+
+def certificates(num_cases: int, seed: int, time_limit_s: float) -> None:
+    print(
+        "\nRandom costs, p ≤ 4, m ≤ 8, against optima proved by CP-SAT. Bound and heuristics: number equal to the "
+        "optimum / mean / worst gap in %; caps in activations of a whole rank:\n"
+    )
+    print(f"| placement, cap, criterion | proved | bound | {' | '.join(HEURISTICS)} | solver s, median / worst |")
+    print("|---|--:|--:|" + "--:|" * len(HEURISTICS) + "--:|")
+    for chunks, placement in ((1, "one chunk"), (2, "V")):
+        tallies: dict[tuple[str, Criterion], Tally] = {}
+        for cap, problem in random_problems(num_cases, chunks, seed):
+            for criterion in CRITERIA:
+                certify(problem, criterion, tallies.setdefault((cap, criterion), Tally()), time_limit_s)
+        for (cap, criterion), tally in sorted(tallies.items(), key=lambda item: list(CAPS).index(item[0][0])):
+            print(tally.row(f"{placement}, {cap}, {criterion}"))
+
+
+def certify(problem: Problem, criterion: Criterion, tally: Tally, time_limit_s: float) -> None:
+    made = {name: heuristic(problem, criterion) for name, heuristic in HEURISTICS.items()}
+    times = {name: value_s(table, problem, criterion) for name, table in made.items() if table is not None}
+    hint = made[min(times, key=times.__getitem__)] if times else None
+    began = perf_counter()
+    best = optimal(problem, criterion=criterion, hint=hint, time_limit_s=time_limit_s)
+    tally.seconds.append(perf_counter() - began)
+    bound = lower_bounds(problem).of(criterion)
+    assert bound <= best.value_s * (1 + TIGHT), (problem, criterion, bound, best.value_s)
+    if not best.is_optimal:
+        tally.num_open += 1
+        return
+    tally.bound.append(best.value_s / bound - 1)
+    for name, value in times.items():
+        tally.above[name].append(value / best.value_s - 1)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=200, help="random cost sets a placement")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--time-limit", type=float, default=5.0, help="seconds a proof")
+    options = parser.parse_args()
+    published()
+    certificates(options.cases, options.seed, options.time_limit)

@@ -1,0 +1,86 @@
+"""How much work the microbatches in a rank's memory can stand for at most: a knapsack, bounded from above."""
+
+from collections.abc import Sequence
+from math import gcd, inf
+from typing import NamedTuple
+
+
+class State(NamedTuple):
+    """What one microbatch contributes while it holds `size` of the memory."""
+
+    value: float
+    size: float
+
+
+def most(states: Sequence[State], *, count: int, capacity: float) -> float:
+    """Return an upper bound of what `count` microbatches, each in one of the states or in none, contribute.
+
+    Together they hold at most `capacity`. Exact for up to two states that pay; beyond, a microbatch may be in
+    several states in part, on a capacity that is rounded down to what the sizes can add up to.
+
+    >>> most([State(3.0, 1.0)], count=8, capacity=2.5)
+    6.0
+    """
+    states = _worthwhile(states)
+    if not states or count == 0:
+        return 0.0
+    best = states[-1]
+    if best.size * count <= capacity:
+        return best.value * count
+    if len(states) == 1:
+        return best.value * (capacity // best.size)
+    if len(states) == 2:
+        return _most_of_two(states[0], best, count, capacity)
+    capacity = _reachable(capacity, [state.size for state in states])
+    total, previous = 0.0, State(0.0, 0.0)
+    for state in _envelope(states):  # each microbatch moves up the envelope; the steepest steps first
+        step = State(state.value - previous.value, state.size - previous.size)
+        if step.size * count > capacity:
+            return total + step.value * capacity / step.size
+        total, capacity, previous = total + step.value * count, capacity - step.size * count, state
+    return total
+
+
+def _worthwhile(states: Sequence[State]) -> list[State]:
+    """The states that are worth more than every smaller one, by size; each is worth more than none."""
+    kept: list[State] = []
+    for state in sorted(states, key=lambda state: (state.size, -state.value)):
+        if state.value > (kept[-1].value if kept else 0.0):
+            kept.append(state)
+    return kept
+
+
+def _most_of_two(small: State, large: State, count: int, capacity: float) -> float:
+    total = 0.0
+    for num_large in range(min(count, int(capacity // large.size)) + 1):
+        left = capacity - num_large * large.size
+        num_small = count - num_large if small.size == 0 else min(count - num_large, int(left // small.size))
+        total = max(total, num_large * large.value + num_small * small.value)
+    return total
+
+
+def _envelope(states: Sequence[State]) -> list[State]:
+    """The corners of the concave hull of the states and of nothing, by size."""
+    corners = [State(0.0, 0.0)]
+    for state in states:
+        while len(corners) > 1 and _slope(corners[-2], corners[-1]) <= _slope(corners[-2], state):
+            corners.pop()
+        corners.append(state)
+    return corners[1:]
+
+
+def _slope(one: State, other: State) -> float:
+    size = other.size - one.size
+    return (other.value - one.value) / size if size else inf
+
+
+def _reachable(capacity: float, sizes: Sequence[float]) -> float:
+    """The capacity, rounded down to a multiple of what all sizes are whole multiples of, where there is such."""
+    smallest = min(size for size in sizes if size > 0)
+    parts = [size / smallest for size in sizes]
+    if all(part == int(part) for part in parts):
+        return capacity // smallest * smallest
+    if all(size == int(size) for size in sizes):
+        unit = gcd(*map(int, sizes))
+        return float(capacity // unit * unit)
+    return capacity

@@ -1,0 +1,152 @@
+"""The closed bounds: never above what a table reaches, and equal to it where the papers' schedules are optimal."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppsim import StageCosts, build, simulate
+from ppsim.errors import ConfigError
+from ppsim.schedule.bounds import lower_bounds
+from ppsim.schedule.fitting.search import fitted
+from ppsim.schedule.knapsack import State, most
+from ppsim.schedule.placement import loop, v_shape
+from ppsim.schedule.problem import Problem
+from ppsim.simulation.bounds import bounds_of
+from tests.published import read
+from tests.schedule.brute_force import best_s
+from tests.schedule.problems import problems
+from tests.strategies import costs_of, tables
+
+TIGHT = 1e-9
+CRITERIA = ("step", "span")
+UNIT = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
+
+
+@given(st.data(), st.sampled_from(["ideal", "pair"]), st.booleans())
+@settings(deadline=None)
+def test_no_catalogue_table_undercuts_the_bounds_at_the_memory_it_takes(data, channel, like_torch):
+    table = data.draw(tables(max_ranks=4, max_microbatches=8))
+    costs = data.draw(costs_of(table, channel=channel, static_bytes=7.0))
+    if like_torch:
+        costs = costs.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)
+    timeline = simulate(table, costs)
+    for limit in (None, float(timeline.memory.peak_bytes.max())):
+        bounds = bounds_of(table, costs, memory_limit_bytes=limit)
+        assert bounds.step_s <= timeline.step_time_s + TIGHT
+        assert bounds.span_s <= timeline.span_s + TIGHT
+
+
+TINY = [loop(1, 1), loop(2, 2), v_shape(1, 2)]
+
+
+@given(problems(placements=TINY, max_microbatches=2, may_be_full=True), st.sampled_from(CRITERIA))
+@settings(deadline=None, max_examples=40)
+def test_no_order_at_all_undercuts_the_bounds_however_backwards_are_split(problem, criterion):
+    if problem.num_stages > problem.num_ranks:  # two chunks on one rank: thousands of orders a split
+        problem = Problem(**(vars(problem) | {"num_microbatches": 1}))
+    best = best_s(problem, criterion, full_backwards=True, microbatch_order=False)
+    assert lower_bounds(problem).of(criterion) <= best + TIGHT
+
+
+@given(problems(), st.floats(1.0, 3.0))
+def test_more_memory_never_raises_a_bound(problem, factor):
+    more = Problem(**(vars(problem) | {"cap": problem.cap * factor}))
+    for criterion in CRITERIA:
+        assert lower_bounds(more).of(criterion) <= lower_bounds(problem).of(criterion) + TIGHT
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("costs", [(1, 1, 1, 0), (3, 4, 2, 0), (297, 294, 199, 5), (3, 2.5, 0.7, 0.1)])
+def test_zb_h1_is_optimal_within_p_activations_the_bound_is_its_time(p, costs):
+    F, I, W, c = costs
+    assert F + 2 * c >= W
+    for m in (p + 1, 2 * p, 4 * p):
+        seconds = {"forward_s": F, "backward_input_s": I, "backward_weight_s": W, "transfer_s": c}
+        bounds = lower_bounds(Problem.of(stage_to_rank=loop(p, p), num_microbatches=m, cap=p, **seconds))
+        expected = m * (F + I + W) + (p - 1) * (F + I - W + 4 * c)
+        assert bounds.span_s == pytest.approx(expected)
+        assert bounds.step_s == pytest.approx(expected)
+        if 2 * c <= W:  # or transfers are not hidden
+            timeline = simulate(build("zb-h1", pp=p, microbatches=m), StageCosts(**seconds, activation_bytes=1))
+            assert timeline.step_time_s == pytest.approx(bounds.step_s)
+
+
+def test_up_to_p_microbatches_the_bound_is_the_way_of_all_down_and_up():
+    for p, m in itertools.product((2, 4, 8), (1, 2, 4)):
+        bounds = lower_bounds(
+            Problem.of(
+                stage_to_rank=loop(p, p), num_microbatches=m, forward_s=3, backward_input_s=4, backward_weight_s=2
+            )
+        )
+        if m <= p:  # zero-bubble paper, App. H
+            assert bounds.step_s == bounds.span_s == (m + p - 1) * (3 + 4) + 2
+
+
+def test_in_a_v_of_unit_chunks_the_bound_is_that_of_the_controllable_memory_paper_or_better():
+    met = 0
+    for p, m, k in itertools.product((2, 3, 4, 6, 8), (6, 8, 16), range(2, 17)):
+        if k < 2 * p and k < m:
+            bounds = lower_bounds(Problem.of(stage_to_rank=v_shape(p, 2 * p), num_microbatches=m, cap=k, **UNIT))
+            paper = 6 * m + 6 * p - 3 * k - 1
+            assert bounds.step_s >= paper
+            met += bounds.step_s == paper
+    assert met > 20
+
+
+TABLE_9 = {(row["model"], row["microbatches"]): row for row in read("zb_paper.csv")}
+
+
+@pytest.mark.parametrize("row", read("zb_paper_auto.csv"), ids=lambda row: f"{row['model']}-{row['microbatches']}")
+def test_on_the_papers_costs_fitted_tables_are_optimal_at_caps_of_p_and_2p_activations(row):
+    profile = TABLE_9[row["model"], row["microbatches"]]
+    names = ("forward", "backward_input", "backward_weight", "transfer")
+    p, seconds = int(profile["pp"]), {f"{name}_s": float(profile[f"{name}_ms"]) / 1e3 for name in names}
+    m = int(row["microbatches"])
+    for cap, criterion in itertools.product((p, 2 * p), CRITERIA):
+        problem = Problem.of(stage_to_rank=loop(p, p), num_microbatches=m, cap=cap, **seconds)
+        bounds = lower_bounds(problem)
+        made = simulate(fitted(problem, criterion=criterion), StageCosts(**seconds))
+        reached = made.step_time_s if criterion == "step" else made.span_s
+        assert reached == pytest.approx(bounds.of(criterion), rel=1e-9)
+
+
+states = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=4)
+
+
+@given(states, st.integers(0, 4), st.integers(0, 12))
+def test_the_knapsack_is_never_short_and_exact_for_up_to_two_states(drawn, count, capacity):
+    chosen = [State(float(value), float(size)) for value, size in drawn]
+    found = most(chosen, count=count, capacity=float(capacity))
+    best = max(
+        sum(state.value for state in some)
+        for some in itertools.combinations_with_replacement([*chosen, State(0.0, 0.0)], count)
+        if sum(state.size for state in some) <= capacity
+    )
+    assert found >= best - TIGHT
+    if len(chosen) <= 2:
+        assert found == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"cap": 1.5}, r"cap of 1.5 on rank 0 holds no microbatch: one needs 2 there \(smallest cap for all ranks: 2\)"),
+        ({"forward_s": [1, 2]}, "forward_s has 2 entries: give one number, or 4"),
+        ({"transfer_s": -1}, "transfer_s holds -1; costs are finite and not negative"),
+        ({"activation_kept_for_weight": 2}, "activation_kept_for_weight is 2 on stage 0, more than the 1 activation"),
+        ({"num_microbatches": 0}, "num_microbatches must be at least 1: got 0"),
+        ({"stage_to_rank": [0, 2]}, r"stage_to_rank is \[0, 2\]: every rank from 0 on needs a stage"),
+    ],
+)  # fmt: skip
+def test_wrong_problems_are_refused(changed, sentence):
+    arguments = {"stage_to_rank": [0, 1, 1, 0], "num_microbatches": 2, **UNIT}
+    with pytest.raises(ConfigError, match=sentence):
+        Problem.of(**(arguments | changed))
+
+
+def test_an_infinite_cap_is_no_cap():
+    shape = {"stage_to_rank": v_shape(3, 6), "num_microbatches": 5, **UNIT}
+    assert lower_bounds(Problem.of(cap=np.inf, **shape)) == lower_bounds(Problem.of(cap=10, **shape))
