@@ -1,5 +1,6 @@
 """Files are read with one clear sentence when that fails, and written whole or not at all."""
 
+import errno
 import json
 import os
 import tempfile
@@ -29,6 +30,12 @@ def read_json(path: str | Path) -> Any:
 def to_json(value: Any) -> str:
     """Return readable JSON that any reader takes: NaN and infinity are refused, not written."""
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def check_folder(path: str | Path) -> None:
+    """Raise `ConfigError` where the folder of a file to be written is missing, before any work is done."""
+    if not Path(path).parent.is_dir():
+        raise ConfigError(f"cannot write {path}: {os.strerror(errno.ENOENT)}")
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:

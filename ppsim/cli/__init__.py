@@ -10,10 +10,11 @@ import click
 
 import ppsim
 from ppsim.cli import plans, runs, tables
+from ppsim.cli.build import build
 from ppsim.errors import PpsimError
 
 COMMANDS = (
-    plans.project, tables.schedules, tables.build, tables.check, tables.simulate, tables.export,
+    plans.project, tables.schedules, build, tables.check, tables.simulate, tables.export,
     runs.profile, runs.train, runs.compare,
 )  # fmt: skip
 

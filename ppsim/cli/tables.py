@@ -1,12 +1,10 @@
-"""Commands about schedule tables: `schedules`, `build`, `check`, `simulate`, `export`."""
+"""Commands about schedule tables: `schedules`, `check`, `simulate`, `export`."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ppsim.cli.common import (
-    GROUP_SIZE_HELP,
-    SLICES_HELP,
     channel_option,
     json_option,
     output_option,
@@ -51,77 +49,6 @@ def schedules(name: str | None, as_json: bool) -> None:
         show.print_entry(entries[0], runtime_facts(entries[0]))
     else:
         show.print_catalog(entries)
-
-
-@click.command(short_help="Build a schedule table: torch's compute-only CSV.")
-@click.argument("name")
-@click.option("--pp", type=int, required=True, help="Pipeline ranks.")
-@click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
-@click.option("--microbatches", type=int, required=True, help="Microbatches a step.")
-@click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
-@click.option("--slices", type=int, help=SLICES_HELP)
-@click.option("--costs", metavar="C.json", help="Costs per stage, for a schedule that is fitted to them. "
-              "Default: F, I and W alike, no transfer time.")  # fmt: skip
-@click.option("--memory-limit", metavar="SIZE", help="Memory a rank, as 80GiB, for zb-auto with --costs.")
-@click.option("-o", "--output", metavar="T.csv",
-              help="Where to write the table; .json writes the neutral one, which says what a "
-              "CSV cannot: replicas and slices. Default: standard output.")  # fmt: skip
-def build(
-    name: str,
-    pp: int,
-    vpp: int | None,
-    microbatches: int,
-    group_size: int | None,
-    slices: int | None,
-    costs: str | None,
-    memory_limit: str | None,
-    output: str | None,
-) -> None:
-    """Build a schedule table: torch's compute-only CSV, one row a rank.
-
-    \b
-      ppsim build 1f1b --pp 4 --microbatches 8
-      ppsim build interleaved-1f1b --pp 8 --vpp 2 --microbatches 30 -o T.csv
-      ppsim build zb-1p --pp 4 --microbatches 8 --costs C.json -o T.csv
-    """
-    from ppsim.cli.plans import parse_size
-    from ppsim.costs.files import read_costs
-    from ppsim.errors import ConfigError
-    from ppsim.export.neutral import table_to_json
-    from ppsim.files import to_json, write_whole
-    from ppsim.schedule.catalog import build as build_table
-    from ppsim.schedule.catalog import find
-    from ppsim.schedule.grammar import format_table
-
-    if memory_limit and not (costs and find(name).takes("memory_limit_bytes")):
-        raise ConfigError(
-            "--memory-limit is for a schedule that fits into it (zb-auto), and needs --costs with bytes"
-        )
-    table = build_table(
-        name,
-        pp=pp,
-        vpp=vpp,
-        microbatches=microbatches,
-        group_size=group_size,
-        num_slices=slices,
-        costs=read_costs(costs) if costs else None,
-        memory_limit_bytes=parse_size(memory_limit),
-    )
-    as_json = output is not None and output.endswith(".json")
-    text = to_json(table_to_json(table)) if as_json else format_table(table)
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        write_whole(output, text)
-        options = "" if as_json else _options_to_read(table)
-        say(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions{options})")
-
-
-def _options_to_read(table: "Schedule") -> str:
-    """What the commands must be told of a CSV with replicas or slices."""
-    replicas = f" --replicas {table.num_replicas}" if table.num_replicas > 1 else ""
-    slices = f" --slices {table.num_slices}" if table.num_slices > 1 else ""
-    return f"; read it with{replicas}{slices}" if replicas or slices else ""
 
 
 @click.command(short_help="Tell whether a table runs, and on which channels.")

@@ -1,0 +1,172 @@
+"""The command that makes tables: `build`."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ppsim.cli.common import GROUP_SIZE_HELP, SLICES_HELP, say
+
+if TYPE_CHECKING:
+    from ppsim.projection.optimise import Optimised
+    from ppsim.schedule.table import Schedule
+
+_SEARCH_OPTIONS = ("placement", "criterion", "time_limit", "seed", "prove")
+_TIME_LIMIT_S = 10.0
+
+
+@click.command(short_help="Build a schedule table: torch's compute-only CSV.")
+@click.argument("name", metavar="NAME|auto")
+@click.option("--pp", type=int, required=True, help="Pipeline ranks.")
+@click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
+@click.option("--microbatches", type=int, required=True, help="Microbatches a step.")
+@click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
+@click.option("--slices", type=int, help=SLICES_HELP)
+@click.option(
+    "--costs", metavar="C.json",
+    help="Costs per stage, for auto and for a schedule that is fitted to them. Default: F, I and W alike, no "
+         "transfer time.",
+)  # fmt: skip
+@click.option(
+    "--memory-limit", metavar="SIZE",
+    help="Memory a rank, as 80GiB, static bytes included: for auto, zb-auto and v-flex, with --costs.",
+)  # fmt: skip
+@click.option(
+    "--placement", type=click.Choice(["loop", "v"]),
+    help="For auto: where the stages are. Default: the better of both.",
+)  # fmt: skip
+@click.option(
+    "--criterion", type=click.Choice(["step", "span"]),
+    help="For auto: step (default), first start to last end of all ranks; or span, the longest rank's own.",
+)  # fmt: skip
+@click.option(
+    "--time-limit", type=float, metavar="SECONDS",
+    help=f"For auto: how long to search. Default: {_TIME_LIMIT_S:g} s; less where the bound is met.",
+)  # fmt: skip
+@click.option("--seed", type=int, help="For auto: the dice of the search. Default: 0.")
+@click.option(
+    "--prove", is_flag=True, default=None,
+    help="For auto: hand what is left to an exact solver for as long again (up to 800 actions; needs `pip install "
+         "'ppsim[optimise]'`).",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", metavar="T.csv",
+    help="Where to write the table; .json writes the neutral one, which says what a CSV cannot: replicas and "
+         "slices. Default: standard output.",
+)  # fmt: skip
+def build(
+    name: str,
+    pp: int,
+    vpp: int | None,
+    microbatches: int,
+    group_size: int | None,
+    slices: int | None,
+    costs: str | None,
+    memory_limit: str | None,
+    output: str | None,
+    **search: Any,
+) -> None:
+    """Build a schedule table: torch's compute-only CSV, one row a rank.
+
+    \b
+      ppsim build 1f1b --pp 4 --microbatches 8
+      ppsim build zb-1p --pp 4 --microbatches 8 --costs C.json -o T.csv
+      ppsim build auto --pp 4 --microbatches 8 --costs C.json --time-limit 2 -o T.csv
+
+    NAME is one of `ppsim schedules`. auto begins with the best of them for these costs and this memory, searches
+    on, and says how far its table is from a proven bound.
+    """
+    from ppsim.cli.plans import parse_size
+    from ppsim.costs.files import read_costs
+    from ppsim.errors import ConfigError
+    from ppsim.export.neutral import table_to_json
+    from ppsim.files import check_folder, to_json, write_whole
+    from ppsim.schedule.catalog import build as build_table
+    from ppsim.schedule.catalog import find
+    from ppsim.schedule.grammar import format_table
+
+    if output is not None:
+        check_folder(output)
+    limit = parse_size(memory_limit)
+    given = [f"--{option.replace('_', '-')}" for option in _SEARCH_OPTIONS if search[option] is not None]
+    if name == "auto":
+        if costs is None:
+            raise ConfigError("auto needs --costs: the table that it searches for is the best for them")
+        if group_size is not None or slices is not None:
+            raise ConfigError("--group-size and --slices are for schedules by name; auto has neither")
+        found = _searched(
+            pp=pp, vpp=1 if vpp is None else vpp, microbatches=microbatches, costs=read_costs(costs),
+            memory_limit_bytes=limit, **{key: value for key, value in search.items() if value is not None},
+        )  # fmt: skip
+        table = found.schedule
+    else:
+        if given:
+            raise ConfigError(f"{given[0]} is for auto; {name} is built, not searched for")
+        if memory_limit and not (costs and find(name).takes("memory_limit_bytes")):
+            raise ConfigError(
+                "--memory-limit is for a schedule that fits into it (zb-auto, v-flex) and for auto, and needs "
+                "--costs with bytes"
+            )
+        found = None
+        table = build_table(
+            name,
+            pp=pp,
+            vpp=vpp,
+            microbatches=microbatches,
+            group_size=group_size,
+            num_slices=slices,
+            costs=read_costs(costs) if costs else None,
+            memory_limit_bytes=limit,
+        )
+    as_json = output is not None and output.endswith(".json")
+    text = to_json(table_to_json(table)) if as_json else format_table(table)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_whole(output, text)
+        options = "" if as_json else _options_to_read(table)
+        say(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions{options})")
+    if found:
+        say(_verdict(found))
+
+
+def _searched(*, time_limit: float = _TIME_LIMIT_S, **options: Any) -> "Optimised":
+    """Search with a progress bar on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from ppsim.projection.optimise import optimise
+    from ppsim.units import seconds
+
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True),
+        transient=True, disable=not sys.stderr.isatty(),
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("searching", total=time_limit)
+
+        def show(value_s: float, bound_s: float) -> None:
+            gap = f"{100 * (value_s / bound_s - 1):.2f} % above the bound" if bound_s > 0 else ""
+            bar.update(task, description=f"best {seconds(value_s)}, {gap}", completed=bar.tasks[0].elapsed)
+
+        return optimise(time_limit_s=time_limit, progress=show, **options)
+
+
+def _verdict(found: "Optimised") -> str:
+    from ppsim.units import seconds
+
+    measure = "step" if found.criterion == "step" else "span"
+    gain = 1 - found.value_s / found.start_s if found.start_s > 0 else 0.0
+    better = f"{100 * gain:.2f} % below" if gain > 1e-9 else "no better than"
+    proof = "optimal" if found.is_optimal else f"at most {100 * found.gap:.2f} % above the best possible"
+    return (
+        f"{measure} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; {proof} "
+        f"(bound {seconds(found.bound_s)})"
+    )
+
+
+def _options_to_read(table: "Schedule") -> str:
+    """What the commands must be told of a CSV with replicas or slices."""
+    replicas = f" --replicas {table.num_replicas}" if table.num_replicas > 1 else ""
+    slices = f" --slices {table.num_slices}" if table.num_slices > 1 else ""
+    return f"; read it with{replicas}{slices}" if replicas or slices else ""
