@@ -1,6 +1,6 @@
 """The tables found for two chunks a rank in a V, beside those of others at the same costs and in the same memory.
 
-python benchmarks/grids.py           every row of benchmarks/published, summed up; then the rows where others are met or beaten
+python benchmarks/grids.py           every row of benchmarks/published for a V, summed up
 python benchmarks/grids.py --rows    the same, and every row of every grid
 """
 
@@ -52,12 +52,8 @@ class Case:
             activation_kept_for_weight=self.kept / 2,
         )  # fmt: skip
 
-    @property
-    def bubble(self) -> float:
-        """The part of the published time that a rank idles."""
-        return self.bubble_of(self.theirs)
-
     def bubble_of(self, seconds: float) -> float:
+        """Return the part of so many seconds that a rank idles."""
         return 1 - self.microbatches * sum(self.costs[:3]) / seconds
 
     def __str__(self) -> str:
@@ -92,6 +88,10 @@ class Found:
     @property
     def above_bound(self) -> float:
         return self.ours / self.bound - 1
+
+    def __str__(self) -> str:
+        gaps = f"{percent(self.change)}; {percent(self.above_bound)}"
+        return f"{self.case}: {self.case.theirs:.10g} → {self.ours:.10g} ({gaps})"
 
 
 def value(timeline: ppsim.Timeline, criterion: Criterion) -> float:
@@ -131,7 +131,7 @@ def searches() -> dict[str, list[Case]]:
         case = case_of(row, cap=float(row["cap"]), kept=float(row["kept"]), criterion=criterion)
         freed = "" if case.kept == 1 else ", I frees part"
         groups.setdefault(f"{row['algorithm']}, cap {case.cap / case.pp:g}p{freed}, {criterion}", []).append(case)
-    return groups
+    return dict(sorted(groups.items()))
 
 
 def patterns() -> dict[str, list[Case]]:
@@ -165,6 +165,19 @@ def primus() -> dict[str, list[Case]]:
             )  # fmt: skip
             groups.setdefault(row["algorithm"], []).append(case)
     return groups
+
+
+def by_shape(found: dict[str, list[Found]]) -> None:
+    """Where the found tables are better: rows better / rows, mean and best change, by ranks and microbatches."""
+    print("\nThe same by p and m: rows better / rows, mean change, best change:\n")
+    print(f"| p | m | {' | '.join(found)} |\n|--:|--:|{'--:|' * len(found)}")
+    for p, m in sorted({(one.case.pp, one.case.microbatches) for group in found.values() for one in group}):
+        cells = []
+        for group in found.values():
+            changes = np.array([one.change for one in group if (one.case.pp, one.case.microbatches) == (p, m)])
+            better = f"{(changes < -TIGHT).sum()} / {len(changes)}"
+            cells.append(f"{better}, {percent(changes.mean())}, {percent(changes.min())}" if len(changes) else "–")
+        print(f"| {p} | {m} | {' | '.join(cells)} |")
 
 
 def zbv_alone(groups: dict[str, list[Case]]) -> None:
@@ -213,9 +226,7 @@ def primus_rows(groups: dict[str, list[Found]]) -> None:
 
 def print_rows(name: str, found: list[Found]) -> None:
     print(f"\n{name}: published → ours (change; above the bound)")
-    for one in found:
-        gaps = f"{percent(one.change)}; {percent(one.above_bound)}"
-        print(f"  {one.case}: {one.case.theirs:g} → {one.ours:g} ({gaps})")
+    print(*found, sep="\n")
 
 
 if __name__ == "__main__":
@@ -233,6 +244,9 @@ if __name__ == "__main__":
     print(f"| grid, memory, criterion | {' | '.join(Summary.HEAD)} |\n|---|{'--:|' * len(Summary.HEAD)}")
     for name, group in found.items():
         print(Summary(name, group).line)
+    worse = [one for group in found.values() for one in group if one.change > TIGHT]
+    print(f"\nworse rows: {len(worse)}", *worse, sep="\n  ")
+    by_shape({name: group for name, group in found.items() if not name.startswith("Primus")})
     print(f"\nwall time of all: {perf_counter() - began:.0f} s")
     zbv_alone(grids)
     primus_patterns(of_primus)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ppsim import StageCosts, simulate
+from ppsim import StageCosts, build, simulate
 from ppsim.schedule.bounds import lower_bounds
 from ppsim.schedule.fitting.search import fitted, zbv_heuristic
 from tests.fitting import in_a_v
@@ -31,12 +31,18 @@ def search_case(row):
     return case_of(row, float(row["cap"]), float(row["kept"]))
 
 
-def change(row, problem, costs, criterion, theirs):
-    """Ours / theirs − 1 by the criterion, within the cap: negative is faster; and whether ours meets the bound."""
-    ours = simulate(fitted(problem, criterion=criterion), costs)
-    assert (ours.memory.peak_activation_bytes <= problem.cap).all(), row
-    seconds = getattr(ours, SCORES[criterion])
-    return seconds / theirs - 1, seconds <= lower_bounds(problem).of(criterion) * (1 + 1e-9)
+def compared(rows, criterion, theirs, case):
+    """For each row ours / theirs − 1 by the criterion, within the cap, and how many meet the lower bound."""
+    changes, num_optimal = [], 0
+    for row in rows:
+        problem, costs = case(row)
+        ours = simulate(fitted(problem, criterion=criterion), costs)
+        assert (ours.memory.peak_activation_bytes <= problem.cap).all(), row
+        seconds = getattr(ours, SCORES[criterion])
+        assert seconds <= float(row[theirs]) * (1 + 1e-9), row
+        changes.append(seconds / float(row[theirs]) - 1)
+        num_optimal += seconds <= lower_bounds(problem).of(criterion) * (1 + 1e-9)
+    return changes, num_optimal
 
 
 def test_the_zbv_heuristic_alone_has_the_span_and_the_memory_of_the_authors_runs():
@@ -65,3 +71,83 @@ def test_zero_bubble_paper_table_8_zb_v_in_the_memory_of_1f1b(row, kept):
     assert round(timeline.span_bubble_ratio, 4) == float(row["bubble_zb_v"])
     assert round(timeline.bubble_ratio, 4) == float(row["bubble_zb_v_step"])
     assert timeline.memory.peak_activation_bytes.max() <= cap
+
+
+def test_no_run_of_the_authors_zb_v_heuristic_has_a_shorter_span_in_its_memory():
+    # benchmarks/grids.py compares all 288, and every row of the other grids.
+    rows = [row for row in SEARCHES if row["algorithm"] == "zb-v" and row["forward"] == "28814"]
+    assert len(rows) == 36
+    changes, num_optimal = compared(rows, "span", "span", search_case)
+    assert num_better(changes) >= 14
+    assert min(changes) <= -0.0174
+    assert num_optimal >= 17
+
+
+@pytest.mark.parametrize(
+    ("forward", "num_rows", "better", "optimal"), [("18522", 13, 11, 5), ("29718", 19, 14, 13)]
+)
+def test_no_table_of_the_authors_v_flex_search_is_faster_in_its_memory(forward, num_rows, better, optimal):
+    rows = [row for row in SEARCHES if row["algorithm"] == "v-flex" and row["forward"] == forward]
+    assert len(rows) == num_rows
+    changes, num_optimal = compared(rows, "step", "step", search_case)
+    assert num_better(changes) >= better
+    assert num_optimal >= optimal
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "forward", "mean", "optimal"),
+    [
+        ("v-half-fixed", "18522", -0.0339, 8),
+        ("v-half-fixed", "29718", -0.0299, 12),
+        ("v-min-fixed", "18522", -0.1269, 2),
+        ("v-min-fixed", "29718", -0.0866, 6),
+    ],
+)
+def test_v_half_and_v_min_as_published_are_always_slower_in_the_memory_that_they_take(
+    algorithm, forward, mean, optimal
+):
+    rows = [row for row in PATTERNS if row["algorithm"] == algorithm and row["forward"] == forward]
+    assert len(rows) == 12
+    changes, num_optimal = compared(rows, "step", "step_time", lambda row: case_of(row, float(row["peak"])))
+    assert max(changes) < 0
+    assert sum(changes) / len(changes) <= mean
+    assert num_optimal >= optimal
+
+
+def num_better(changes):
+    return sum(change < -1e-9 for change in changes)
+
+
+def primus_timeline(row, name):
+    """The table that `build` makes for the costs of a row, its f, b, w a rank (half a rank a chunk)."""
+    costs = StageCosts(
+        forward_s=float(row["f"]) / 2,
+        backward_input_s=float(row["b"]) / 2,
+        backward_weight_s=float(row["w"]) / 2,
+        activation_bytes=0.5,
+    )
+    return simulate(build(name, pp=int(row["pp"]), microbatches=int(row["microbatches"]), costs=costs), costs)
+
+
+@pytest.mark.parametrize("algorithm", ["v-half", "v-min", "zbv-formatted"])
+def test_primus_tables_for_a_v_are_never_faster_than_what_build_makes_in_no_more_memory(algorithm):
+    rows = [row for row in PRIMUS if row["algorithm"] == algorithm and (row["f"], row["b"]) == ("12", "14")]
+    assert len(rows) == (9 if algorithm == "zbv-formatted" else 12)
+    for row in rows:
+        busy = int(row["microbatches"]) * (12 + 14 + 8)
+        assert 1 - busy / float(row["step_time"]) == pytest.approx(float(row["bubble_rate"]), abs=1e-6), row
+        ours = primus_timeline(row, algorithm.replace("zbv-formatted", "zbv"))
+        assert ours.step_time_s <= float(row["step_time"]) * (1 + 1e-9), row
+        assert ours.bubble_ratio <= float(row["bubble_rate"]) + 1e-6, row
+        assert ours.memory.peak_activation_bytes.max() <= float(row["max_memory_fraction"]), row
+
+
+@pytest.mark.parametrize(("name", "theirs", "ours"), [("v-half", 10.6, 5.76), ("v-min", 23.5, 14.30)])
+def test_bubbles_at_f_12_i_14_w_8_of_primus_v_half_and_v_min_and_of_ours(name, theirs, ours):
+    (row,) = (
+        row
+        for row in PRIMUS
+        if (row["algorithm"], row["pp"], row["microbatches"], row["b"]) == (name, "8", "64", "14")
+    )
+    assert round(100 * float(row["bubble_rate"]), 1) == theirs
+    assert 100 * primus_timeline(row, name).bubble_ratio <= ours + 0.005
