@@ -174,9 +174,9 @@ def _not_slower_than_published(
     ours = _step_s(fitted, costs)
     tables = [_table(plan, find(name)) for name in entry.published]
     theirs, best = min(((_step_s(table, costs, limit), table) for table in tables), key=lambda pair: pair[0])
-    if theirs <= ours and theirs < np.inf:
-        return best.named(entry.name), f"schedule: that of {best.name}, the best found for these channels"
-    gain = f", {100 * (1 - ours / theirs):.2f} % below {best.name}" if theirs < np.inf else ""
+    if theirs < ours:
+        return best.named(entry.name), f"schedule: that of {best.name}, which these channels suit better"
+    gain = f", {100 * (1 - ours / theirs):.2f} % below {best.name}" if ours < theirs < np.inf else ""
     return fitted, f"schedule: fitted to the costs of every stage{gain}"
 
 
@@ -399,7 +399,9 @@ _MOST_NAMED = 3
 
 
 def _what_would_fit(plan: Plan) -> str:
-    others = [entry for name, entry in every_schedule().items() if name != plan.schedule_name]
+    entries = every_schedule()
+    improved_on = {name for entry in entries.values() for name in entry.published}
+    others = [entry for name, entry in entries.items() if name not in (plan.schedule_name, *improved_on)]
     projections = _project_each(plan, others).projections
     fitting = [projection.plan.schedule_name for projection in projections if not projection.not_in_runtime]
     if len(fitting) > _MOST_NAMED:
