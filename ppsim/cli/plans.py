@@ -7,6 +7,7 @@ import click
 from ppsim.cli.common import (
     GROUP_SIZE_HELP,
     SLICES_HELP,
+    busy,
     channel_option,
     json_option,
     output_option,
@@ -73,14 +74,17 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     check_paths(outputs)
     plan = _plan(options)
     if options["schedule"] == "all":
-        comparison = planning.project_all(plan)
+        with busy("projecting") as update:
+            comparison = planning.project_all(plan, announce=lambda name: update(f"projecting {name}"))
         shown = comparison.projections
         found = {
             "projections": [projection.to_json() for projection in shown],
             "not_possible": comparison.reasons,
         }
     else:
-        comparison, shown = None, [planning.project(plan)]
+        searching = "searching" if plan.schedule == planning.AUTO else "projecting"
+        with busy(searching):
+            comparison, shown = None, [planning.project(plan)]
         found = shown[0].to_json()
     if shown:
         write_outputs(

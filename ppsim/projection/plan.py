@@ -1,6 +1,6 @@
 """One plan → a projection: profile × placement × schedule × runtime."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -288,23 +288,30 @@ class Comparison:
     reasons: dict[str, str]
 
 
-def project_all(plan: Plan, names: Sequence[str] | None = None) -> Comparison:
+def project_all(
+    plan: Plan, names: Sequence[str] | None = None, *, announce: Callable[[str], None] = lambda name: None
+) -> Comparison:
     """Return the projections of every schedule, or of those named, for one plan, best first.
+
+    `announce` is called with the name of each before it is projected.
 
     A plan without vpp gives each schedule the fewest stages a rank that it takes. What a schedule forbids, more
     stages than there are layers, a deadlock and lack of memory are reasons here, not errors; a wrong profile or
     split still raises.
     """
-    return _project_each(plan, every_schedule().values() if names is None else map(find, names))
+    return _project_each(plan, every_schedule().values() if names is None else map(find, names), announce)
 
 
-def _project_each(plan: Plan, entries: Iterable[Entry]) -> Comparison:
+def _project_each(
+    plan: Plan, entries: Iterable[Entry], announce: Callable[[str], None] = lambda name: None
+) -> Comparison:
     profile = plan.profile or load_profile(DEFAULT)
     num_layers = profile.model.num_layers if plan.num_layers is None else plan.num_layers
     shape = plan.shape or profile.shapes[0]
     projections, reasons = [], {}
     for entry in entries:
         name = entry.name
+        announce(name)
         vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
         num_slices = (plan.num_slices or entry.num_slices) if entry.takes("num_slices") else 1
         reason = (
