@@ -1,5 +1,8 @@
 """What the commands share: options, and how they speak."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +14,18 @@ if TYPE_CHECKING:
 def say(message: str) -> None:
     """Print a line about the work, beside the result: on standard error."""
     click.echo(message, err=True)
+
+
+@contextmanager
+def busy(doing: str) -> Iterator[Callable[[str], None]]:
+    """Show on a terminal that work goes on; yields a function that changes the text. Nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(doing) as status:
+        yield status.update
 
 
 def print_json(value: Any) -> None:

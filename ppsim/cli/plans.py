@@ -7,6 +7,7 @@ import click
 from ppsim.cli.common import (
     GROUP_SIZE_HELP,
     SLICES_HELP,
+    busy,
     channel_option,
     json_option,
     output_option,
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 @click.option("--pp", type=int, required=True, help="Pipeline ranks.")
 @click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
 @click.option(
-    "--schedule", metavar="NAME|all",
-    help="A name from `ppsim schedules`, or all of them. Default: 1f1b, or interleaved-1f1b for vpp > 1.",
+    "--schedule", metavar="NAME|all|auto",
+    help="A name from `ppsim schedules`, all of them, or auto: the best that a search finds. Default: 1f1b, or "
+         "interleaved-1f1b for vpp > 1.",
 )  # fmt: skip
 @click.option("--microbatches", type=int, help="Microbatches a step. Default: 4 a rank.")
 @click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
@@ -44,6 +46,13 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @channel_option
 @receives_option
+@click.option(
+    "--search-time",
+    type=float,
+    metavar="SECONDS",
+    help="For --schedule auto: how long to search. Default: 10 s; less where the bound is met.",
+)
+@click.option("--seed", type=int, help="For --schedule auto: the dice of the search. Default: 0.")
 @click.option("--transfer-ms", type=float, help="Milliseconds a stage-to-stage hop, instead of the profile's.")
 @overheads_option
 @click.option("--memory-limit", metavar="SIZE", help="Memory a rank, as 80GiB; exit 1 if the plan does not fit.")
@@ -65,14 +74,17 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     check_paths(outputs)
     plan = _plan(options)
     if options["schedule"] == "all":
-        comparison = planning.project_all(plan)
+        with busy("projecting") as update:
+            comparison = planning.project_all(plan, announce=lambda name: update(f"projecting {name}"))
         shown = comparison.projections
         found = {
             "projections": [projection.to_json() for projection in shown],
             "not_possible": comparison.reasons,
         }
     else:
-        comparison, shown = None, [planning.project(plan)]
+        searching = "searching" if plan.schedule == planning.AUTO else "projecting"
+        with busy(searching):
+            comparison, shown = None, [planning.project(plan)]
         found = shown[0].to_json()
     if shown:
         write_outputs(
@@ -111,6 +123,10 @@ def _plan(options: dict[str, Any]) -> "Plan":
         raise ConfigError(f"--transfer-ms must not be negative: got {options['transfer_ms']:g}")
     if options["layers"] is not None and options["layers"] < 1:
         raise ConfigError(f"--layers must be at least 1: got {options['layers']}")
+    search = {field: options[name] for name, field in _SEARCH_OPTIONS.items() if options[name] is not None}
+    if search and options["schedule"] != "auto":
+        raise ConfigError("--search-time and --seed are for --schedule auto")
+    overheads: dict[str, Any] = read_overheads(options["overheads"]) if options["overheads"] else {}
     return Plan(
         pp=options["pp"],
         vpp=options["vpp"],
@@ -127,8 +143,12 @@ def _plan(options: dict[str, Any]) -> "Plan":
         receives=options["receives"] or "torch",
         transfer_s=None if options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
         memory_limit_bytes=parse_size(options["memory_limit"]),
-        **(read_overheads(options["overheads"]) if options["overheads"] else {}),
+        **overheads,
+        **search,
     )
+
+
+_SEARCH_OPTIONS = {"search_time": "search_s", "seed": "seed"}
 
 
 def parse_split(text: str) -> Any:

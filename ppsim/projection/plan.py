@@ -1,8 +1,10 @@
 """One plan → a projection: profile × placement × schedule × runtime."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import numpy as np
 
 from ppsim.costs.assemble import Assembled, Split, assemble
 from ppsim.costs.layout import why_no_split
@@ -10,11 +12,13 @@ from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.slices import why_no_slices
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
-from ppsim.schedule.catalog import Entry, build, every_schedule, find
+from ppsim.projection.optimise import optimise, placements_for
+from ppsim.schedule.catalog import Entry, build, every_schedule, find, require_shape
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS, Channel
 from ppsim.schedule.lowering import Receives
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.placement import STYLES
+from ppsim.schedule.table import NONE, Action, Op, Schedule, forward
 from ppsim.simulation.report import report_of
 from ppsim.simulation.run import simulate
 from ppsim.simulation.timeline import Timeline
@@ -32,6 +36,10 @@ RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
 }
 
 
+AUTO = "auto"
+"""The name of the schedule that is searched for."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is asked: one schedule, its shape, and where its costs come from.
@@ -39,7 +47,8 @@ class Plan:
     `schedule` None is 1f1b for one stage a rank and interleaved-1f1b for more; `microbatches` None is 4·pp.
     `profile` None is the packaged default, `shape` None the first it holds, `num_layers` None its model's;
     `num_slices` None is the schedule's; `channel` None is the runtime's, `transfer_s` None the profile's. The two
-    overheads are the constants that `ppsim compare --fit` finds.
+    overheads are the constants that `ppsim compare --fit` finds. Schedule "auto" is searched for, for up to
+    `search_s` seconds from `seed` (`ppsim.projection.optimise`).
     """
 
     pp: int
@@ -59,6 +68,8 @@ class Plan:
     action_overhead_s: float = 0.0
     hop_overhead_s: float = 0.0
     memory_limit_bytes: float | None = None
+    search_s: float = 10.0
+    seed: int = 0
 
     @property
     def schedule_name(self) -> str:
@@ -136,15 +147,79 @@ def project(plan: Plan | None = None, **fields: Any) -> Projection:
     'interleaved-1f1b'
     """
     plan = replace(plan, **fields) if plan else Plan(**fields)
-    return _project(plan, find(plan.schedule_name))
+    return _project_auto(plan) if plan.schedule == AUTO else _project(plan, find(plan.schedule_name))
 
 
 def _project(plan: Plan, entry: Entry) -> Projection:
     profile = plan.profile or load_profile(DEFAULT)
-    schedule = _table(plan, entry)
-    if entry.takes("costs"):  # placed at any costs first, then fitted to those of the layout
-        schedule = _table(plan, entry, _for_runtime(plan, schedule, _assembled(plan, schedule, profile).costs))
-    return project_table(plan, schedule, profile)
+    costs = None
+    if entry.takes("costs"):
+        vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
+        if entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) is None:  # else `build` says it
+            costs = _costs_on(plan, entry.placement, vpp, profile)
+    table, note = _table(plan, entry, costs), None
+    if costs and entry.published:
+        table, note = _not_slower_than_published(plan, entry, table, costs)
+    return project_table(plan, table, profile, note=note)
+
+
+def _not_slower_than_published(
+    plan: Plan, entry: Entry, fitted: Schedule, costs: StageCosts
+) -> tuple[Schedule, str]:
+    """The fitted table or a published pattern, whichever is faster on the runtime's channels, and a note of which.
+
+    What is fitted is so on an ideal network; a pattern must keep the memory limit that the table was fitted to.
+    """
+    limit = plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None
+    ours = _step_s(fitted, costs)
+    tables = [_table(plan, find(name)) for name in entry.published]
+    theirs, best = min(((_step_s(table, costs, limit), table) for table in tables), key=lambda pair: pair[0])
+    if theirs < ours:
+        return best.named(entry.name), f"schedule: that of {best.name}, which these channels suit better"
+    gain = f", {100 * (1 - ours / theirs):.2f} % below {best.name}" if ours < theirs < np.inf else ""
+    return fitted, f"schedule: fitted to the costs of every stage{gain}"
+
+
+def _step_s(table: Schedule, costs: StageCosts, limit: float | None = None) -> float:
+    """The step time, infinite where the channels deadlock or a rank exceeds the limit."""
+    try:
+        timeline = simulate(table, costs)
+    except ScheduleError:
+        return np.inf
+    fits = limit is None or timeline.memory.peak_bytes.max() <= limit
+    return timeline.step_time_s if fits else np.inf
+
+
+def _project_auto(plan: Plan) -> Projection:
+    """Search for a table on every placement that vpp leaves, each at its own costs and for its part of the time."""
+    profile = plan.profile or load_profile(DEFAULT)
+    vpp = 1 if plan.vpp is None else plan.vpp
+    if plan.group_size is not None or plan.num_slices is not None:
+        raise ConfigError("group size and slices are for schedules by name; auto has neither")
+    styles = placements_for(vpp)
+    found = [
+        optimise(
+            pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches, costs=_costs_on(plan, style, vpp, profile),
+            memory_limit_bytes=plan.memory_limit_bytes, placement=style,
+            time_limit_s=plan.search_s / len(styles), seed=plan.seed,
+        )
+        for style in styles
+    ]  # fmt: skip
+    best = min(found, key=lambda one: one.value_s)
+    proof = "optimal" if best.is_optimal else f"at most {100 * best.gap:.2f} % above the best possible"
+    note = f"schedule: searched for, from {best.started_from} on; placement {best.placement}; {proof}"
+    return project_table(replace(plan, vpp=vpp), best.schedule, profile, note=note)
+
+
+def _costs_on(plan: Plan, style: str, vpp: int, profile: Profile) -> StageCosts:
+    """The costs of the layout on a placement, before there is a table."""
+    require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
+    stage_to_rank = STYLES[style](plan.pp, plan.pp * vpp)
+    rows: list[list[Action]] = [[] for _ in range(plan.pp)]
+    for stage, rank in enumerate(stage_to_rank):
+        rows[rank].append(forward(stage, 0))
+    outline = Schedule.from_rows(rows, stage_to_rank=stage_to_rank, num_microbatches=plan.num_microbatches)
+    return _for_runtime(plan, outline, _assembled(plan, outline, profile).costs)
 
 
 def _table(plan: Plan, entry: Entry, costs: StageCosts | None = None) -> Schedule:
@@ -171,8 +246,11 @@ def _assembled(plan: Plan, schedule: Schedule, profile: Profile) -> Assembled:
     )
 
 
-def project_table(plan: Plan, schedule: Schedule, profile: Profile) -> Projection:
-    """Return the projection of a table of the user's own, at the costs and on the runtime of `plan`."""
+def project_table(plan: Plan, schedule: Schedule, profile: Profile, *, note: str | None = None) -> Projection:
+    """Return the projection of a table of the user's own, at the costs and on the runtime of `plan`.
+
+    `note` says where the table is from, and comes first among the assumptions.
+    """
     shape = plan.shape or profile.shapes[0]
     assembled = _assembled(plan, schedule, profile)
     costs = _for_runtime(plan, schedule, assembled.costs)
@@ -198,7 +276,7 @@ def project_table(plan: Plan, schedule: Schedule, profile: Profile) -> Projectio
         peak_flops_per_s=peak,
         split=assembled.split,
         other_channels=_by_channel(schedule, costs),
-        assumptions=_assumptions(plan, schedule, assembled, costs),
+        assumptions=[*([note] if note else []), *_assumptions(plan, schedule, assembled, costs)],
     )
 
 
@@ -210,23 +288,30 @@ class Comparison:
     reasons: dict[str, str]
 
 
-def project_all(plan: Plan, names: Sequence[str] | None = None) -> Comparison:
+def project_all(
+    plan: Plan, names: Sequence[str] | None = None, *, announce: Callable[[str], None] = lambda name: None
+) -> Comparison:
     """Return the projections of every schedule, or of those named, for one plan, best first.
+
+    `announce` is called with the name of each before it is projected.
 
     A plan without vpp gives each schedule the fewest stages a rank that it takes. What a schedule forbids, more
     stages than there are layers, a deadlock and lack of memory are reasons here, not errors; a wrong profile or
     split still raises.
     """
-    return _project_each(plan, every_schedule().values() if names is None else map(find, names))
+    return _project_each(plan, every_schedule().values() if names is None else map(find, names), announce)
 
 
-def _project_each(plan: Plan, entries: Iterable[Entry]) -> Comparison:
+def _project_each(
+    plan: Plan, entries: Iterable[Entry], announce: Callable[[str], None] = lambda name: None
+) -> Comparison:
     profile = plan.profile or load_profile(DEFAULT)
     num_layers = profile.model.num_layers if plan.num_layers is None else plan.num_layers
     shape = plan.shape or profile.shapes[0]
     projections, reasons = [], {}
     for entry in entries:
         name = entry.name
+        announce(name)
         vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
         num_slices = (plan.num_slices or entry.num_slices) if entry.takes("num_slices") else 1
         reason = (
@@ -321,7 +406,9 @@ _MOST_NAMED = 3
 
 
 def _what_would_fit(plan: Plan) -> str:
-    others = [entry for name, entry in every_schedule().items() if name != plan.schedule_name]
+    entries = every_schedule()
+    improved_on = {name for entry in entries.values() for name in entry.published}
+    others = [entry for name, entry in entries.items() if name not in (plan.schedule_name, *improved_on)]
     projections = _project_each(plan, others).projections
     fitting = [projection.plan.schedule_name for projection in projections if not projection.not_in_runtime]
     if len(fitting) > _MOST_NAMED:

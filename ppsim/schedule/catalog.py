@@ -73,10 +73,7 @@ def build(
     ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']
     """
     entry = find(name) if isinstance(name, str) else name
-    if pp < 1:
-        raise ConfigError(f"pp must be at least 1: got {pp}")
-    if microbatches < 1:
-        raise ConfigError(f"microbatches must be at least 1: got {microbatches}")
+    require_shape(pp=pp, microbatches=microbatches)
     if vpp is None:
         vpp = entry.stages_per_rank[0]
     if reason := entry.why_not(pp=pp, vpp=vpp, microbatches=microbatches):
@@ -97,6 +94,14 @@ def build(
         options["num_slices"] = entry.num_slices
     taken = {option: value for option, value in options.items() if entry.takes(option)}
     return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)
+
+
+def require_shape(*, pp: int, microbatches: int) -> None:
+    """Raise `ConfigError` for no rank or no microbatch, which no schedule has."""
+    if pp < 1:
+        raise ConfigError(f"pp must be at least 1: got {pp}")
+    if microbatches < 1:
+        raise ConfigError(f"microbatches must be at least 1: got {microbatches}")
 
 
 _REFUSALS = {

@@ -143,18 +143,21 @@ ENTRIES: tuple[Entry, ...] = (
         title="ZB-1p: zero bubble fitted to the costs of every stage, with the memory of 1F1B",
         build=zb_1p,
         peak_activations=Formula("min(p, m)"),
+        published=("zb-h1",),
     ),
     _fitted_zero_bubble(
         name="zb-2p",
         title="ZB-2p: zero bubble fitted to the costs of every stage, with twice the memory of 1F1B",
         build=zb_2p,
         peak_activations=Formula("min(2 * p, m)", at_most=True),
+        published=("zb-h1", "zb-h2"),
     ),
     _fitted_zero_bubble(
         name="zb-auto",
         title="Zero bubble fitted to the costs of every stage and to whatever memory is left",
         build=zb_auto,
         peak_activations=Formula("m", at_most=True),
+        published=("zb-h1", "zb-h2"),
     ),
     Entry(
         name="interleaved-zb",
@@ -204,6 +207,7 @@ ENTRIES: tuple[Entry, ...] = (
         build=zbv,
         peak_activations=Formula("min(p, m)", at_most=True),
         source="Qi et al. 2024 (arXiv 2401.10241), §6; a cost a stage, more candidates: ppsim",
+        published=("zbv-fixed",),
     ),
     Entry(
         name="zbv-fixed",
@@ -223,6 +227,7 @@ ENTRIES: tuple[Entry, ...] = (
         build=v_half,
         peak_activations=Formula("min((p + 2) // 2, m)", at_most=True),
         source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
+        published=("v-half-fixed",),
     ),
     Entry(
         name="v-half-fixed",
@@ -244,6 +249,7 @@ ENTRIES: tuple[Entry, ...] = (
         build=v_min,
         peak_activations=Formula("min((p + 4) // 3, m)", at_most=True),
         source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
+        published=("v-min-fixed",),
     ),
     Entry(
         name="v-min-fixed",
@@ -265,6 +271,7 @@ ENTRIES: tuple[Entry, ...] = (
         build=v_flex,
         peak_activations=Formula("m", at_most=True),
         source="Qi et al. 2024 (arXiv 2405.15362), App. A; a cost a stage, more candidates: ppsim",
+        published=("v-min-fixed", "v-half-fixed", "zbv-fixed"),
     ),
     Entry(
         name="1f1b-v",

@@ -173,7 +173,7 @@ def test_simulate_as_json_has_the_documented_keys_and_nothing_beside(folder):
     report = json.loads(result.stdout)
     assert result.stderr == ""
     assert list(report) == REPORT_KEYS
-    assert (report["schedule"], report["pp"], report["vpp"], report["microbatches"]) == ("zbv-fixed", 4, 2, 8)
+    assert (report["schedule"], report["pp"], report["vpp"], report["microbatches"]) == ("zbv", 4, 2, 8)
     for number, rank in enumerate(report["ranks"]):
         assert list(rank) == RANK_KEYS
         assert rank["rank"] == number

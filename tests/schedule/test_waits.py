@@ -63,7 +63,7 @@ def test_waits_are_added_to_a_table_with_communication_and_taken_away_again(tabl
 def test_a_table_with_waits_is_read_back_checked_and_takes_as_long_as_without(table_and_costs):
     table, costs = table_and_costs
     waiting = lower(table, waits=True)
-    again = parse_table(format_table(waiting))
+    again = parse_table(format_table(waiting), num_replicas=table.num_replicas, num_slices=table.num_slices)
     assert again == waiting
     assert ppsim.simulate(again, costs).step_time_s == ppsim.simulate(table, costs).step_time_s
     channel = costs.replace(channel="edge")

@@ -232,3 +232,15 @@ def test_seq1f1b_has_a_kth_of_the_bubble_and_k_plus_p_minus_1_kths_of_a_microbat
 
 def test_seq1f1b_of_one_slice_is_1f1b():
     assert build("seq1f1b", pp=4, microbatches=6, num_slices=1) == build("1f1b", pp=4, microbatches=6)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-auto"])
+def test_with_no_more_microbatches_than_ranks_a_step_is_the_way_there_and_back(name):
+    # ZB paper, App. H: (m + p − 1)(F + B) with full backwards, (m + p − 1)(F + I) + W with split ones.
+    F, I, W = 3.0, 4.0, 2.0
+    costs = StageCosts(forward_s=F, backward_input_s=I, backward_weight_s=W)
+    for p in (2, 4, 8):
+        for m in range(1, p + 1):
+            step = simulate(build(name, pp=p, microbatches=m), costs).step_time_s
+            turns = m + p - 1
+            assert step == (turns * (F + I) + W if CATALOG[name].splits_backward else turns * (F + I + W)), (p, m)

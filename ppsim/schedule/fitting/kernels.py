@@ -11,6 +11,25 @@ Every kernel begins with the nine arguments that `Target.run` hands over; `hop_s
 from typing import Any
 
 
+def _ready(code: Any, m: Any, num_stages: Any, hop_s: Any, end: Any, done: Any) -> Any:
+    """When what the next pass of this code needs is there: −1 if not known, 0 where only its own rank matters."""
+    number = done[code]
+    if code < num_stages:
+        if code == 0:
+            return 0.0
+        if done[code - 1] <= number:
+            return -1.0
+        return end[(code - 1) * m + number] + hop_s[code - 1]
+    stage = code % num_stages
+    if done[code - num_stages] <= number:  # its F, or its I
+        return -1.0
+    if code >= 2 * num_stages or stage == num_stages - 1:
+        return 0.0
+    if done[code + 1] <= number:
+        return -1.0
+    return end[(code + 1) * m + number] + hop_s[stage]
+
+
 def timed(
     num_microbatches: Any, rank_of: Any, firsts: Any, stages: Any, forward_s: Any, input_s: Any, weight_s: Any,
     hop_s: Any, tolerance_s: Any, order: Any,
@@ -31,28 +50,16 @@ def timed(
             while at[rank] < 3 * m * firsts[rank + 1]:
                 code = order[at[rank]]
                 number = done[code]
-                begin = now[rank]
+                ready = _ready(code, m, num_stages, hop_s, end, done)
+                if ready < 0:
+                    break
                 if code < num_stages:
-                    stage = code
-                    cost = forward_s[stage]
-                    if stage > 0:
-                        if done[stage - 1] <= number:
-                            break
-                        begin = max(begin, end[(stage - 1) * m + number] + hop_s[stage - 1])
+                    cost = forward_s[code]
                 elif code < 2 * num_stages:
-                    stage = code - num_stages
-                    cost = input_s[stage]
-                    if done[stage] <= number:
-                        break
-                    if stage < num_stages - 1:
-                        if done[code + 1] <= number:
-                            break
-                        begin = max(begin, end[(code + 1) * m + number] + hop_s[stage])
+                    cost = input_s[code - num_stages]
                 else:
                     cost = weight_s[code - 2 * num_stages]
-                    if done[code - num_stages] <= number:
-                        break
-                now[rank] = begin + cost
+                now[rank] = max(now[rank], ready) + cost
                 if code < 2 * num_stages:
                     end[code * m + number] = now[rank]
                 done[code] += 1
@@ -144,12 +151,9 @@ def list_schedule(
             num_f, num_i, num_w = done[stage], done[num_stages + stage], done[2 * num_stages + stage]
             held += (num_f - num_i) * activation[stage] + (num_i - num_w) * kept[stage]
             if num_i < num_f:
-                ready = never
-                if stage == num_stages - 1:
-                    ready = time
-                elif done[num_stages + stage + 1] > num_i:
-                    ready = max(time, end[(num_stages + stage + 1) * m + num_i] + hop_s[stage])
-                if ready < never:
+                arrives = _ready(num_stages + stage, m, num_stages, hop_s, end, done)
+                if arrives >= 0:
+                    ready = max(time, arrives)
                     wanted = urgency[(num_stages + stage) * m + num_i]
                     if ready <= time + tolerance_s:
                         if wanted < urgent:
@@ -159,12 +163,9 @@ def list_schedule(
                         if wanted < most_urgent_to_come:
                             most_urgent_to_come, comes = wanted, ready
             if num_f < m and num_f - num_i < in_flight[stage]:
-                ready = never
-                if stage == 0:
-                    ready = time
-                elif done[stage - 1] > num_f:
-                    ready = max(time, end[(stage - 1) * m + num_f] + hop_s[stage - 1])
-                if ready < never:
+                arrives = _ready(stage, m, num_stages, hop_s, end, done)
+                if arrives >= 0:
+                    ready = max(time, arrives)
                     wanted = urgency[stage * m + num_f]
                     if held > room[stage] or total + activation[stage] > cap[rank]:
                         if ready <= time:
@@ -234,23 +235,11 @@ def fill(
             while at[rank] < 2 * m * firsts[rank + 1]:
                 code = passes[at[rank]]
                 number = done[code]
-                ready = 0.0
-                if code < num_stages:
-                    stage = code
-                    cost = forward_s[stage]
-                    if stage > 0:
-                        if done[stage - 1] <= number:
-                            break
-                        ready = end[(stage - 1) * m + number] + hop_s[stage - 1]
-                else:
-                    stage = code - num_stages
-                    cost = input_s[stage]
-                    if done[stage] <= number:
-                        break
-                    if stage < num_stages - 1:
-                        if done[code + 1] <= number:
-                            break
-                        ready = end[(code + 1) * m + number] + hop_s[stage]
+                ready = _ready(code, m, num_stages, hop_s, end, done)
+                if ready < 0:
+                    break
+                stage = code % num_stages
+                cost = forward_s[stage] if code < num_stages else input_s[stage]
                 while num_w[rank] < num_i[rank]:
                     late = oldest[m * firsts[rank] + num_w[rank]]
                     gap = ready - now[rank]

@@ -8,7 +8,8 @@ from ppsim.schedule.fitting import kernels
 from ppsim.schedule.fitting.target import Candidate, Target, better
 from ppsim.schedule.problem import Floats
 
-_PACES = (1.0, 1.25, 1.5, 2.0, 3.0)  # microbatches in flight, in parts of those that cover a round trip
+_PACES = (1.0, 1.25, 1.5, 2.0, 3.0, np.inf)  # microbatches in flight, in parts of those that cover a round trip
+_FEW_PACES, _MANY_ACTIONS = (1.0, 2.0), 200_000
 
 
 def listed(target: Target) -> Iterator[Candidate]:
@@ -24,7 +25,7 @@ def listed(target: Target) -> Iterator[Candidate]:
     cycle_s = max(float(target.work_s.max()) / m, 1e-300)
     kinds, stages = np.repeat([-2.0, -3.0, -1.0], num_stages), np.tile(np.arange(num_stages), 3)
     urgency = np.repeat(kinds - stages / (2 * num_stages), m)
-    for pace in (*_PACES, np.inf):
+    for pace in _PACES if target.num_actions <= _MANY_ACTIONS else _FEW_PACES:
         in_flight = np.ceil(pace * np.maximum(round_trip_s / cycle_s, 1.0) - 1e-9)
         for patient in (False, True):
             yield list_scheduled(target, urgency, in_flight, patient=patient)

@@ -49,11 +49,15 @@ def best_candidate(target: Target) -> Candidate:
     best: Candidate | None = None
     for family in _families(target):
         if candidates := list(family):
-            found = _searched_briefly(_rescheduled(best_of(candidates)), num_rounds=1)
+            found = best_of(candidates)
+            if target.num_actions <= _MOST_ACTIONS:
+                found = _searched_briefly(_rescheduled(found), num_rounds=1)
             best = better(best, found) if best else found
             if best.is_optimal:
                 return best
     assert best  # list schedules always fit
+    if target.num_actions > _MOST_ACTIONS:
+        best = _rescheduled(best)
     if _is_one_chunk(target.problem):
         best = _rescheduled(_with_more_slack(best))
     if target.num_actions <= _MOST_ACTIONS:

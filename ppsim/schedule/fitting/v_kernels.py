@@ -117,9 +117,13 @@ def v_heuristic(
             and now[rank] + forward_s[rank] <= comes + tolerance_s
             and held[rank] + (1 + 2 * rank) * activation[rank] + activation[up] <= cap[rank]
         ):
+            fits = True
             for above in range(rank + 1):
-                if held[above] + activation[above] > cap[above]:
-                    return False
+                if held[above] + activation[above] + activation[num_stages - 1 - above] > cap[above]:
+                    fits = False
+            if not fits:
+                break
+            for above in range(rank + 1):
                 put(above, above)
         if held[rank] + activation[up] > cap[rank]:
             return False
@@ -128,15 +132,16 @@ def v_heuristic(
     goes_up = False
     for rank in range(1, p):
         up = num_stages - 1 - rank
-        while done[rank] + done[up] < done[rank - 1] + done[up + 1] or (
-            done[up] <= done[up + 1] and done[up + 1] < m
+        num_idle = 0  # turns in which no rank could take one
+        while num_idle < 2 and (
+            done[rank] + done[up] < done[rank - 1] + done[up + 1] or (done[up] <= done[up + 1] and done[up + 1] < m)
         ):
+            num_idle += 1
             for below in range(p - 1, rank - 1, -1):
                 code = num_stages - 1 - below if goes_up else below
-                if done[code] < m:
-                    if ready(code) < 0 or held[below] + activation[code] > cap[below]:
-                        return False
+                if done[code] < m and ready(code) >= 0 and held[below] + activation[code] <= cap[below]:
                     put(below, code)
+                    num_idle = 0
             goes_up = not goes_up
 
     # Then an input gradient and a forward on every rank, round after round.
