@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ppsim.projection.optimise import Optimised
     from ppsim.schedule.table import Schedule
 
-_SEARCH_OPTIONS = ("placement", "criterion", "time_limit", "seed", "prove")
 _TIME_LIMIT_S = 10.0
 
 
@@ -63,8 +62,12 @@ def build(
     slices: int | None,
     costs: str | None,
     memory_limit: str | None,
+    placement: str | None,
+    criterion: str | None,
+    time_limit: float | None,
+    seed: int | None,
+    prove: bool | None,
     output: str | None,
-    **search: Any,
 ) -> None:
     """Build a schedule table: torch's compute-only CSV, one row a rank.
 
@@ -88,7 +91,11 @@ def build(
     if output is not None:
         check_folder(output)
     limit = parse_size(memory_limit)
-    given = [f"--{option.replace('_', '-')}" for option in _SEARCH_OPTIONS if search[option] is not None]
+    search = {
+        "placement": placement, "criterion": criterion, "time_limit": time_limit, "seed": seed, "prove": prove,
+    }  # fmt: skip
+    given: dict[str, Any] = {option: value for option, value in search.items() if value is not None}
+    found = None
     if name == "auto":
         if costs is None:
             raise ConfigError("auto needs --costs: the table that it searches for is the best for them")
@@ -96,20 +103,21 @@ def build(
             raise ConfigError("--group-size and --slices are for schedules by name; auto has neither")
         found = _searched(
             pp=pp, vpp=1 if vpp is None else vpp, microbatches=microbatches, costs=read_costs(costs),
-            memory_limit_bytes=limit, **{key: value for key, value in search.items() if value is not None},
+            memory_limit_bytes=limit, **given,
         )  # fmt: skip
         table = found.schedule
     else:
+        entry = find(name)
         if given:
-            raise ConfigError(f"{given[0]} is for auto; {name} is built, not searched for")
-        if memory_limit and not (costs and find(name).takes("memory_limit_bytes")):
+            option = next(iter(given)).replace("_", "-")
+            raise ConfigError(f"--{option} is for auto; {name} is built, not searched for")
+        if memory_limit and not (costs and entry.takes("memory_limit_bytes")):
             raise ConfigError(
                 "--memory-limit is for a schedule that fits into it (zb-auto, v-flex) and for auto, and needs "
                 "--costs with bytes"
             )
-        found = None
         table = build_table(
-            name,
+            entry,
             pp=pp,
             vpp=vpp,
             microbatches=microbatches,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ppsim import read_schedule
+from ppsim import project, read_schedule
 from ppsim.cli.plans import parse_size
 from ppsim.schedule.catalog import CATALOG
 from tests.cli.running import ppsim, words_of
