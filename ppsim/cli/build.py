@@ -42,6 +42,10 @@ _TIME_LIMIT_S = 10.0
     "--time-limit", type=float, metavar="SECONDS",
     help=f"For auto: how long to search. Default: {_TIME_LIMIT_S:g} s; less where the bound is met.",
 )  # fmt: skip
+@click.option(
+    "--max-rounds", type=int, metavar="N",
+    help="For auto: how many rounds to search a placement, in the time there is; then the same table everywhere.",
+)  # fmt: skip
 @click.option("--seed", type=int, help="For auto: the dice of the search. Default: 0.")
 @click.option(
     "--prove", is_flag=True, default=None,
@@ -65,6 +69,7 @@ def build(
     placement: str | None,
     criterion: str | None,
     time_limit: float | None,
+    max_rounds: int | None,
     seed: int | None,
     prove: bool | None,
     output: str | None,
@@ -92,7 +97,8 @@ def build(
         check_folder(output)
     limit = parse_size(memory_limit)
     search = {
-        "placement": placement, "criterion": criterion, "time_limit": time_limit, "seed": seed, "prove": prove,
+        "placement": placement, "criterion": criterion, "time_limit": time_limit, "max_rounds": max_rounds,
+        "seed": seed, "prove": prove,
     }  # fmt: skip
     given: dict[str, Any] = {option: value for option, value in search.items() if value is not None}
     found = None
@@ -144,7 +150,7 @@ def _searched(*, time_limit: float = _TIME_LIMIT_S, **options: Any) -> "Optimise
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from ppsim.projection.optimise import optimise
-    from ppsim.units import seconds
+    from ppsim.units import percent, seconds
 
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True),
@@ -154,22 +160,21 @@ def _searched(*, time_limit: float = _TIME_LIMIT_S, **options: Any) -> "Optimise
         task = bar.add_task("searching", total=time_limit)
 
         def show(value_s: float, bound_s: float) -> None:
-            gap = f"{100 * (value_s / bound_s - 1):.2f} % above the bound" if bound_s > 0 else ""
+            gap = f"{percent(value_s / bound_s - 1)} above the bound" if bound_s > 0 else ""
             bar.update(task, description=f"best {seconds(value_s)}, {gap}", completed=bar.tasks[0].elapsed)
 
         return optimise(time_limit_s=time_limit, progress=show, **options)
 
 
 def _verdict(found: "Optimised") -> str:
-    from ppsim.units import seconds
+    from ppsim.units import percent, seconds
 
-    measure = "step" if found.criterion == "step" else "span"
     gain = 1 - found.value_s / found.start_s if found.start_s > 0 else 0.0
-    better = f"{100 * gain:.2f} % below" if gain > 1e-9 else "no better than"
-    proof = "optimal" if found.is_optimal else f"at most {100 * found.gap:.2f} % above the best possible"
+    better = f"{percent(gain)} below" if gain > 1e-9 else "no better than"
+    proof = "optimal" if found.is_optimal else f"at most {percent(found.gap)} above the best possible"
     return (
-        f"{measure} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; {proof} "
-        f"(bound {seconds(found.bound_s)})"
+        f"{found.criterion} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; "
+        f"{proof} (bound {seconds(found.bound_s)})"
     )
 
 

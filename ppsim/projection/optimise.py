@@ -8,6 +8,7 @@ ideal network (`ppsim.schedule.fitting`), where one timing takes microseconds.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -39,8 +40,8 @@ Progress: TypeAlias = Callable[[float, float], None]
 class Optimised:
     """The best table found, its criterion in seconds, where the search began, and what no table undercuts.
 
-    The bound is for all the placements that were to choose from; `started_from` names the best of the catalogue on
-    the table's own placement, or "list scheduling" where the catalogue has none that fits.
+    The bound is for all the placements that were to choose from. `started_from` names the best of the catalogue on
+    them, or says "list scheduling" where it has none that fits.
     """
 
     schedule: Schedule
@@ -76,6 +77,7 @@ def optimise(
     placement: str | None = None,
     criterion: Criterion = "step",
     time_limit_s: float = 10.0,
+    max_rounds: int | None = None,
     seed: int = 0,
     prove: bool = False,
     progress: Progress | None = None,
@@ -83,13 +85,14 @@ def optimise(
     """Return the best table found within `time_limit_s` for one placement, or the better of both ("loop", "v").
 
     `memory_limit_bytes` is a rank's, static bytes included. The catalogue is tried whatever the time; the search
-    goes on from its best, up to the limit or until the lower bound is met. One seed gives one sequence of tables;
-    how far it gets is up to the time. `prove` hands what is left of the gap to an exact solver (extra `optimise`),
-    for up to `MOST_TO_PROVE` actions and as long again.
+    goes on from its best, up to the limit, for `max_rounds` a placement, or until the lower bound is met. One seed
+    gives one sequence of tables; how far it gets is up to the time, unless the rounds end it first. `prove` hands
+    what is left of the gap to an exact solver (extra `optimise`), for up to `MOST_TO_PROVE` actions and as long
+    again.
 
     Raises `DoesNotFit` where no table keeps the limit; `ConfigError` for pp, vpp or microbatches below 1, a time
-    limit or a seed below 0, an unknown placement or criterion, costs of another number of stages, a memory limit
-    on costs without bytes, and for `prove` on more actions; `MissingExtra` for `prove` without OR-tools.
+    limit, rounds or a seed below 0, an unknown placement or criterion, costs of another number of stages, a memory
+    limit on costs without bytes, and for `prove` on more actions; `MissingExtra` for `prove` without OR-tools.
 
     >>> costs = StageCosts(forward_s=[1, 2], backward_input_s=1, backward_weight_s=1)
     >>> found = optimise(pp=2, microbatches=4, costs=costs)
@@ -101,8 +104,9 @@ def optimise(
             raise ConfigError(f"{name} must be at least 1: got {value}")
     if not time_limit_s >= 0:
         raise ConfigError(f"the time limit must be 0 s or more: got {time_limit_s:g}")
-    if seed < 0:
-        raise ConfigError(f"the seed must be 0 or more: got {seed}")
+    for name, value in (("max_rounds", max_rounds or 0), ("seed", seed)):
+        if value < 0:
+            raise ConfigError(f"{name} must be 0 or more: got {value}")
     if placement is not None and placement not in STYLES:
         raise ConfigError(f"placement is '{placement}'; choose one of {', '.join(STYLES)}")
     if memory_limit_bytes is not None and not np.any(costs.activation_bytes):
@@ -129,12 +133,14 @@ def optimise(
             continue
         search.begin()
         left_s = max(end - time.monotonic(), 0.0) / (len(styles) - number)
-        search.run(left_s, seed, progress)
+        if left_s > 0 and not search.is_over:
+            search.run(left_s, max_rounds, seed, progress)
         if prove and not search.is_over:
             search.prove(time_limit_s / len(styles), seed, progress)
     if not searches:
         raise reasons[0]
     best, style = min(searches, key=lambda search: search[0].value_s)
+    start = min((search for search, _ in searches), key=lambda search: search.start_s)
     if best.best is None:
         raise DoesNotFit("no table was found that keeps the memory limit and runs on these channels")
     return Optimised(
@@ -142,8 +148,8 @@ def optimise(
         criterion=criterion,
         value_s=best.value_s,
         bound_s=min(search.bound_s for search, _ in searches),
-        started_from=best.started_from,
-        start_s=best.start_s,
+        started_from=start.started_from,
+        start_s=start.start_s,
         placement=style,
     )
 
@@ -226,19 +232,20 @@ class _Search:
             self._take(joined(table, self.is_joining_worth_it))
             self._take(joined(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
 
-    def run(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
+    def run(self, time_limit_s: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
         """Search until the time is over or the bound is met."""
         end = time.monotonic() + time_limit_s
         known = None
-        tables = tables_without_end(self.target, start=self.best, seed=seed)
-        while time.monotonic() < end and not self.is_over:
-            found = next(tables)
+        for found in islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds):
             if found is not known:
                 known = found
                 self._take_split_or_joined(found.schedule("auto"))
-                self.start_s = min(self.start_s, self.value_s) if self.start_s == np.inf else self.start_s
+                if self.start_s == np.inf:
+                    self.start_s = self.value_s
             if progress:
                 progress(self.value_s, self.bound_s)
+            if self.is_over or time.monotonic() > end:
+                return
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
         """Take the exact solver's table and its bound, which is of tables without fused pairs.
