@@ -22,13 +22,15 @@ def test_the_file_is_what_standard_output_has_and_the_verdict_is_beside_it(folde
     assert written.stdout == ""
     assert written.stderr.splitlines() == [
         "wrote auto.csv (4 ranks, 96 actions)",
-        "step 30.8 s, 2.38 % below zb-1p; placement loop; optimal (bound 30.8 s)",
-    ] or written.stderr.splitlines()[1].startswith("step ")
-    assert simulate(read_schedule("auto.csv"), StageCosts(**COSTS)).step_time_s > 0
+        "step 27.4 s, no better than zb-h2; placement loop; optimal (bound 27.4 s)",
+    ]
+    assert simulate(read_schedule("auto.csv"), StageCosts(**COSTS)).step_time_s == 27.375
 
 
 def test_it_keeps_to_the_memory_limit(folder):
-    told = ppsim(*SHAPE, "--memory-limit", "3GiB", "--criterion", "span", "-o", "auto.csv").stderr
+    told = ppsim(
+        *SHAPE, "--memory-limit", "3GiB", "--criterion", "span", "--max-rounds", 2, "-o", "auto.csv"
+    ).stderr
     assert "\nspan " in told
     assert simulate(read_schedule("auto.csv"), StageCosts(**COSTS)).memory.peak_bytes.max() <= 3 * 2**30
 
@@ -40,8 +42,10 @@ def test_what_is_not_proved_is_said_with_its_gap_and_rounds_give_the_same_table(
     search = (*SHAPE, "--vpp", 2, "--placement", "loop", "--max-rounds", 10, "--time-limit", 600, "--seed", 3)
     first, again = (ppsim(*search) for _ in range(2))
     assert first.output == again.output
-    assert " % below interleaved-zb; placement loop; at most " in first.stderr
-    assert " % above the best possible (bound 40.5 s)" in first.stderr or "bound" in first.stderr
+    assert first.stderr == (
+        "step 65.9 s, 4.91 % below interleaved-zb; placement loop; at most 2.33 % above the best possible "
+        "(bound 64.4 s)\n"
+    )
 
 
 def test_a_proof_closes_the_gap(folder):
