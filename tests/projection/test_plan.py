@@ -207,7 +207,7 @@ def test_replicas_hold_twice_the_weights_and_are_said_to_need_another_runtime():
 def test_what_would_fit_names_nothing_that_the_runtime_cannot_run():
     with pytest.raises(DoesNotFit) as error:
         project(pp=8, microbatches=32, schedule="1f1b", memory_limit_bytes=30 * 2**30)
-    assert "v-min" in str(error.value)
+    assert "v-half" in str(error.value)
     assert "seq1f1b" not in str(error.value)  # which would, by its 20.7 GiB
 
 
