@@ -47,6 +47,25 @@ def test_every_table_that_is_shipped_passes_the_check(path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_commands_of_build_auto_print_what_its_page_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "auto.md").read_text()
+    blocks = re.findall(r"(?:`(\S+\.json)`:\n\n)?```(json|sh|text|python)\n(.*?)```", page, flags=re.DOTALL)
+    printed = ""
+    for file, kind, text in blocks:
+        if kind == "json":
+            (tmp_path / file).write_text(text)
+        elif kind == "text":
+            assert printed == text
+        else:
+            command = ["bash", "-c", text] if kind == "sh" else [sys.executable, "-c", text]
+            command[-1] = re.sub(r"^ppsim", f"'{sys.executable}' -m ppsim", command[-1], flags=re.MULTILINE)
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path, text=True, check=False
+            )
+            printed = done.stdout
+            assert done.returncode == 0, printed
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_the_notebook_runs(path: Path, tmp_path: Path) -> None:
     import nbclient

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from ppsim.projection.optimise import Optimised
     from ppsim.schedule.table import Schedule
 
-_SEARCH_OPTIONS = ("placement", "criterion", "time_limit", "seed", "prove")
 _TIME_LIMIT_S = 10.0
 
 
@@ -43,6 +42,10 @@ _TIME_LIMIT_S = 10.0
     "--time-limit", type=float, metavar="SECONDS",
     help=f"For auto: how long to search. Default: {_TIME_LIMIT_S:g} s; less where the bound is met.",
 )  # fmt: skip
+@click.option(
+    "--max-rounds", type=int, metavar="N",
+    help="For auto: how many rounds to search a placement, in the time there is; then the same table everywhere.",
+)  # fmt: skip
 @click.option("--seed", type=int, help="For auto: the dice of the search. Default: 0.")
 @click.option(
     "--prove", is_flag=True, default=None,
@@ -63,8 +66,13 @@ def build(
     slices: int | None,
     costs: str | None,
     memory_limit: str | None,
+    placement: str | None,
+    criterion: str | None,
+    time_limit: float | None,
+    max_rounds: int | None,
+    seed: int | None,
+    prove: bool | None,
     output: str | None,
-    **search: Any,
 ) -> None:
     """Build a schedule table: torch's compute-only CSV, one row a rank.
 
@@ -88,7 +96,12 @@ def build(
     if output is not None:
         check_folder(output)
     limit = parse_size(memory_limit)
-    given = [f"--{option.replace('_', '-')}" for option in _SEARCH_OPTIONS if search[option] is not None]
+    search = {
+        "placement": placement, "criterion": criterion, "time_limit": time_limit, "max_rounds": max_rounds,
+        "seed": seed, "prove": prove,
+    }  # fmt: skip
+    given: dict[str, Any] = {option: value for option, value in search.items() if value is not None}
+    found = None
     if name == "auto":
         if costs is None:
             raise ConfigError("auto needs --costs: the table that it searches for is the best for them")
@@ -96,20 +109,21 @@ def build(
             raise ConfigError("--group-size and --slices are for schedules by name; auto has neither")
         found = _searched(
             pp=pp, vpp=1 if vpp is None else vpp, microbatches=microbatches, costs=read_costs(costs),
-            memory_limit_bytes=limit, **{key: value for key, value in search.items() if value is not None},
+            memory_limit_bytes=limit, **given,
         )  # fmt: skip
         table = found.schedule
     else:
+        entry = find(name)
         if given:
-            raise ConfigError(f"{given[0]} is for auto; {name} is built, not searched for")
-        if memory_limit and not (costs and find(name).takes("memory_limit_bytes")):
+            option = next(iter(given)).replace("_", "-")
+            raise ConfigError(f"--{option} is for auto; {name} is built, not searched for")
+        if memory_limit and not (costs and entry.takes("memory_limit_bytes")):
             raise ConfigError(
                 "--memory-limit is for a schedule that fits into it (zb-auto, v-flex) and for auto, and needs "
                 "--costs with bytes"
             )
-        found = None
         table = build_table(
-            name,
+            entry,
             pp=pp,
             vpp=vpp,
             microbatches=microbatches,
@@ -136,7 +150,7 @@ def _searched(*, time_limit: float = _TIME_LIMIT_S, **options: Any) -> "Optimise
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from ppsim.projection.optimise import optimise
-    from ppsim.units import seconds
+    from ppsim.units import percent, seconds
 
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True),
@@ -146,22 +160,21 @@ def _searched(*, time_limit: float = _TIME_LIMIT_S, **options: Any) -> "Optimise
         task = bar.add_task("searching", total=time_limit)
 
         def show(value_s: float, bound_s: float) -> None:
-            gap = f"{100 * (value_s / bound_s - 1):.2f} % above the bound" if bound_s > 0 else ""
+            gap = f"{percent(value_s / bound_s - 1)} above the bound" if bound_s > 0 else ""
             bar.update(task, description=f"best {seconds(value_s)}, {gap}", completed=bar.tasks[0].elapsed)
 
         return optimise(time_limit_s=time_limit, progress=show, **options)
 
 
 def _verdict(found: "Optimised") -> str:
-    from ppsim.units import seconds
+    from ppsim.units import percent, seconds
 
-    measure = "step" if found.criterion == "step" else "span"
     gain = 1 - found.value_s / found.start_s if found.start_s > 0 else 0.0
-    better = f"{100 * gain:.2f} % below" if gain > 1e-9 else "no better than"
-    proof = "optimal" if found.is_optimal else f"at most {100 * found.gap:.2f} % above the best possible"
+    better = f"{percent(gain)} below" if gain > 1e-9 else "no better than"
+    proof = "optimal" if found.is_optimal else f"at most {percent(found.gap)} above the best possible"
     return (
-        f"{measure} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; {proof} "
-        f"(bound {seconds(found.bound_s)})"
+        f"{found.criterion} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; "
+        f"{proof} (bound {seconds(found.bound_s)})"
     )
 
 

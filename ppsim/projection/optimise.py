@@ -8,22 +8,23 @@ ideal network (`ppsim.schedule.fitting`), where one timing takes microseconds.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias, TypedDict
+from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
-from ppsim.schedule.bounds import lower_bounds
 from ppsim.schedule.catalog import build, every_schedule
 from ppsim.schedule.cost_aware import memory_cap
-from ppsim.schedule.exact import optimal
+from ppsim.schedule.exact import optimal, require_ortools
 from ppsim.schedule.fitting.search import tables_without_end
 from ppsim.schedule.fitting.target import Target
 from ppsim.schedule.placement import STYLES
-from ppsim.schedule.problem import Criterion, Problem
-from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.bounds import problem_of
+from ppsim.schedule.problem import CAP_ROUNDING, Criterion
+from ppsim.schedule.replay import joined, one_at_a_time
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.bounds import bounds_of, problem_of
 from ppsim.simulation.run import simulate
 
 MOST_TO_PROVE = 800
@@ -37,7 +38,11 @@ Progress: TypeAlias = Callable[[float, float], None]
 
 @dataclass(frozen=True, eq=False)
 class Optimised:
-    """The best table found, its criterion in seconds, where the search began, and what no table undercuts."""
+    """The best table found, its criterion in seconds, where the search began, and what no table undercuts.
+
+    The bound is for all the placements that were to choose from. `started_from` names the best of the catalogue on
+    them, or says "list scheduling" where it has none that fits.
+    """
 
     schedule: Schedule
     criterion: Criterion
@@ -55,11 +60,15 @@ class Optimised:
     @property
     def is_optimal(self) -> bool:
         """Whether the bound is met."""
-        return self.value_s <= self.bound_s * (1 + _TOLERANCE)
+        return _meets(self.value_s, self.bound_s)
+
+
+def _meets(value_s: float, bound_s: float) -> bool:
+    return value_s <= bound_s * (1 + _TOLERANCE)
 
 
 def placements_for(vpp: int) -> list[str]:
-    """Return the names of the placements to choose from: one stage a rank has one."""
+    """Return the names of the placements to choose from: of one stage a rank there is one."""
     return ["loop"] if vpp == 1 else list(STYLES)
 
 
@@ -73,91 +82,131 @@ def optimise(
     placement: str | None = None,
     criterion: Criterion = "step",
     time_limit_s: float = 10.0,
+    max_rounds: int | None = None,
     seed: int = 0,
     prove: bool = False,
     progress: Progress | None = None,
 ) -> Optimised:
-    """Return the best table found within `time_limit_s` for one placement, or for each and then the best of them.
+    """Return the best table found within `time_limit_s` for one placement, or the better of both ("loop", "v").
 
-    `memory_limit_bytes` is a rank's, static bytes included. The search stops early where the lower bound is met.
-    One seed gives one sequence of tables; how far it gets is up to the time. `prove` hands what is left of the
-    gap to an exact solver (extra `optimise`), for up to `MOST_TO_PROVE` actions and as long again.
+    `memory_limit_bytes` is a rank's, static bytes included. The catalogue is tried whatever the time; the search
+    goes on from its best, up to the limit, for `max_rounds` a placement, or until the lower bound is met. One seed
+    gives one sequence of tables; how far it gets is up to the time, unless the rounds end it first. `prove` hands
+    what is left of the gap to an exact solver (extra `optimise`), for up to `MOST_TO_PROVE` actions and as long
+    again.
 
-    Raises `DoesNotFit` where no table keeps the limit, `ConfigError` for a time limit below 0, an unknown
-    placement, and for `prove` on more actions.
+    Raises `DoesNotFit` where no table keeps the limit; `ConfigError` for pp, vpp or microbatches below 1, a time
+    limit, rounds or a seed below 0, an unknown placement or criterion, costs of another number of stages, a memory
+    limit on costs without bytes, and for `prove` on more actions; `MissingExtra` for `prove` without OR-tools.
 
     >>> costs = StageCosts(forward_s=[1, 2], backward_input_s=1, backward_weight_s=1)
     >>> found = optimise(pp=2, microbatches=4, costs=costs)
     >>> found.value_s, found.is_optimal
     (17.0, True)
     """
+    for name, value in (("pp", pp), ("vpp", vpp), ("microbatches", microbatches)):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1: got {value}")
     if not time_limit_s >= 0:
         raise ConfigError(f"the time limit must be 0 s or more: got {time_limit_s:g}")
+    for name, value in (("max_rounds", max_rounds or 0), ("seed", seed)):
+        if value < 0:
+            raise ConfigError(f"{name} must be 0 or more: got {value}")
     if placement is not None and placement not in STYLES:
         raise ConfigError(f"placement is '{placement}'; choose one of {', '.join(STYLES)}")
+    if memory_limit_bytes is not None and not np.any(costs.activation_bytes):
+        raise ConfigError("a memory limit needs costs with activation_bytes: these have none")
     num_actions = 3 * pp * vpp * microbatches
     if prove and num_actions > MOST_TO_PROVE:
         raise ConfigError(
             f"a proof is for up to {MOST_TO_PROVE} actions: {pp * vpp} stages and {microbatches} microbatches have "
-            f"{num_actions} (nearest: {MOST_TO_PROVE // (3 * pp * vpp)} microbatches)"
+            f"{num_actions}"
         )
+    if prove:
+        require_ortools()
     styles = [placement] if placement else placements_for(vpp)
-    results, reasons = [], []
-    for style in styles:
+    end = time.monotonic() + time_limit_s
+    searches, reasons = [], []
+    for number, style in enumerate(styles):
         try:
-            search = _Search(style, pp, vpp, microbatches, costs, memory_limit_bytes, criterion, seed)
+            search = _Search(STYLES[style](pp, pp * vpp), microbatches, costs, memory_limit_bytes, criterion)
         except DoesNotFit as error:
             reasons.append(error)
             continue
-        results.append(search.run(time_limit_s / len(styles), prove, progress))
-    if not results:
+        searches.append((search, style))
+        if any(other.value_s <= search.bound_s for other, _ in searches):
+            continue
+        search.begin()
+        left_s = max(end - time.monotonic(), 0.0) / (len(styles) - number)
+        if left_s > 0 and not search.is_over:
+            search.run(left_s, max_rounds, seed, progress)
+        if prove and not search.is_over:
+            search.prove(time_limit_s / len(styles), seed, progress)
+    if not searches:
         raise reasons[0]
-    return min(results, key=lambda result: result.value_s)
-
-
-class _Shape(TypedDict):
-    pp: int
-    vpp: int
-    microbatches: int
+    best, style = min(searches, key=lambda search: search[0].value_s)
+    start = min((search for search, _ in searches), key=lambda search: search.start_s)
+    if best.best is None:
+        raise DoesNotFit("no table was found that keeps the memory limit and runs on these channels")
+    return Optimised(
+        schedule=best.best.named("auto"),
+        criterion=criterion,
+        value_s=best.value_s,
+        bound_s=min(search.bound_s for search, _ in searches),
+        started_from=start.started_from,
+        start_s=start.start_s,
+        placement=style,
+    )
 
 
 class _Search:
-    """One placement: the best table so far, by the simulator, and the searches that look for better ones."""
+    """One placement: what no table undercuts, the best table so far, and the searches for better ones."""
 
     def __init__(
         self,
-        style: str,
-        pp: int,
-        vpp: int,
-        microbatches: int,
+        stage_to_rank: list[int],
+        num_microbatches: int,
         costs: StageCosts,
         memory_limit_bytes: float | None,
         criterion: Criterion,
-        seed: int,
     ) -> None:
-        self.style, self.costs, self.criterion, self.seed = style, costs, criterion, seed
-        self.memory_limit_bytes = memory_limit_bytes
-        self.stage_to_rank = STYLES[style](pp, pp * vpp)
-        self.shape: _Shape = {"pp": pp, "vpp": vpp, "microbatches": microbatches}
+        self.stage_to_rank, self.num_microbatches = stage_to_rank, num_microbatches
+        self.costs, self.memory_limit_bytes = costs, memory_limit_bytes
+        num_stages, num_ranks = len(stage_to_rank), max(stage_to_rank) + 1
+        arrays = costs.resolved(num_stages=num_stages, num_ranks=num_ranks)
         if memory_limit_bytes is not None:
-            arrays = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
-            memory_cap(memory_limit_bytes, self.stage_to_rank, arrays)  # raises where it holds no microbatch
+            memory_cap(memory_limit_bytes, stage_to_rank, arrays)  # raises where it holds no microbatch
+        problem = problem_of(stage_to_rank, num_microbatches, costs, memory_limit_bytes=memory_limit_bytes)
+        self.target = Target(problem, criterion)
+        any_table = one_at_a_time(problem)
+        self.bound_s = bounds_of(any_table, costs, memory_limit_bytes=memory_limit_bytes).of(criterion)
+        self.is_joining_worth_it = problem.backward_s < problem.input_s + problem.weight_s  # an entry a stage
         self.best: Schedule | None = None
-        self.value_s = np.inf
-        self.started_from = ""
+        self.value_s = self.start_s = np.inf
+        self.started_from = "list scheduling"
+
+    @property
+    def is_over(self) -> bool:
+        return _meets(self.value_s, self.bound_s)
+
+    def begin(self) -> None:
+        """Take the best of the catalogue."""
         for name, table in self._catalogue():
-            if self._offer(table):
-                self.started_from = name
-        self.start_s = self.value_s
+            if self._take(table):
+                self.started_from, self.start_s = name, self.value_s
 
     def _catalogue(self) -> Iterator[tuple[str, Schedule]]:
+        num_ranks = self.target.problem.num_ranks
+        shape = {
+            "pp": num_ranks, "vpp": len(self.stage_to_rank) // num_ranks, "microbatches": self.num_microbatches,
+        }  # fmt: skip
         for entry in every_schedule().values():
-            if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**self.shape):
+            if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
                 continue
             try:
                 table = build(
                     entry,
-                    **self.shape,
+                    **shape,
                     costs=self.costs if entry.takes("costs") else None,
                     memory_limit_bytes=self.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
                 )
@@ -166,64 +215,52 @@ class _Search:
             if table.stage_to_rank.tolist() == self.stage_to_rank:
                 yield entry.name, table
 
-    def _offer(self, table: Schedule) -> bool:
-        """Take a table that keeps the limit and is better than the best so far."""
+    def _take(self, table: Schedule) -> bool:
+        """Take a table that runs, keeps the limit and is better than the best so far."""
         try:
             timeline = simulate(table, self.costs)
         except ScheduleError:  # the channels deadlock
             return False
         limit = self.memory_limit_bytes
-        if limit is not None and timeline.memory.peak_bytes.max() > limit:
+        if limit is not None and timeline.memory.peak_bytes.max() > limit * CAP_ROUNDING:
             return False
-        value_s = timeline.step_time_s if self.criterion == "step" else timeline.span_s
+        value_s = timeline.step_time_s if self.target.criterion == "step" else timeline.span_s
         if value_s >= self.value_s * (1 - _TOLERANCE):
             return False
         self.best, self.value_s = table, value_s
         return True
 
-    def run(self, time_limit_s: float, prove: bool, progress: Progress | None) -> Optimised:
+    def _take_split_or_joined(self, table: Schedule) -> None:
+        """Take a split table, or with full backwards: everywhere, or where no stage waits for the gradient."""
+        self._take(table)
+        if self.is_joining_worth_it.any():
+            self._take(joined(table, self.is_joining_worth_it))
+            self._take(joined(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
+
+    def run(self, time_limit_s: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
         """Search until the time is over or the bound is met."""
         end = time.monotonic() + time_limit_s
-        problem = problem_of(
-            self.stage_to_rank, self.shape["microbatches"], self.costs, memory_limit_bytes=self.memory_limit_bytes
-        )
-        target = Target(problem, self.criterion)
-        bound_s = lower_bounds(problem).of(self.criterion)
-        for candidate in tables_without_end(target, seed=self.seed) if time_limit_s > 0 else ():
-            if candidate:
-                table = candidate.schedule("auto")
-                if self._offer(table) and not self.started_from:
-                    self.started_from, self.start_s = "list scheduling", self.value_s
+        known = None
+        for found in islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds):
+            if found is not known:
+                known = found
+                self._take_split_or_joined(found.schedule("auto"))
+                if self.start_s == np.inf:
+                    self.start_s = self.value_s
             if progress:
-                progress(self.value_s, bound_s)
-            if self.value_s <= bound_s * (1 + _TOLERANCE) or time.monotonic() > end:
-                break
-        if prove and self.value_s > bound_s * (1 + _TOLERANCE):
-            bound_s = max(bound_s, self._proved(problem, time_limit_s, progress))
-        if self.best is None:
-            raise DoesNotFit("no table was found that keeps the memory limit and runs on these channels")
-        return Optimised(
-            schedule=self.best.named("auto"),
-            criterion=self.criterion,
-            value_s=self.value_s,
-            bound_s=bound_s,
-            started_from=self.started_from,
-            start_s=self.start_s,
-            placement=self.style,
-        )
+                progress(self.value_s, self.bound_s)
+            if self.is_over or time.monotonic() > end:
+                return
 
-    def _proved(self, problem: Problem, time_limit_s: float, progress: Progress | None) -> float:
-        """Return the exact solver's bound, and offer its table.
+    def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
+        """Take the exact solver's table and its bound, which is of tables without fused pairs.
 
-        It splits every backward: where a full one is cheaper than I and W, its bound says nothing and is 0.
+        It splits every backward, at the times of the cheaper way through one: no table takes less.
         """
         found = optimal(
-            problem, criterion=self.criterion, hint=self._hint(), time_limit_s=time_limit_s, seed=self.seed,
-            progress=progress,
+            self.target.problem.with_cheapest_backwards(), criterion=self.target.criterion, hint=self.best,
+            time_limit_s=time_limit_s, seed=seed % 2**31, progress=progress,
         )  # fmt: skip
-        self._offer(found.schedule)
-        is_split_best = np.all(problem.backward_s >= problem.input_s + problem.weight_s)
-        return found.bound_s if is_split_best else 0.0
-
-    def _hint(self) -> Schedule | None:
-        return self.best if self.best is not None and not np.any(self.best.op == Op.B) else None
+        self._take_split_or_joined(found.schedule)
+        if self.costs.fused_s is None:
+            self.bound_s = max(self.bound_s, found.bound_s)

@@ -18,6 +18,7 @@ from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS, Channel
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.placement import STYLES
+from ppsim.schedule.problem import CAP_ROUNDING
 from ppsim.schedule.table import NONE, Action, Op, Schedule, forward
 from ppsim.simulation.report import report_of
 from ppsim.simulation.run import simulate
@@ -391,7 +392,7 @@ def _excess(timeline: Timeline, limit: float | None) -> str | None:
     """The sentence that says which rank exceeds the limit, or None where all stay below."""
     peak = timeline.memory.peak_bytes
     rank = int(peak.argmax())
-    if limit is None or peak[rank] <= limit:
+    if limit is None or peak[rank] <= limit * CAP_ROUNDING:
         return None
     at = int(timeline.memory.peak_at[rank])
     ops = timeline.schedule.op[int(timeline.schedule.rank_offsets[rank]) : at + 1]

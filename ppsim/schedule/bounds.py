@@ -70,10 +70,11 @@ class _Reduced:
         hops = np.concatenate((problem.hop_s, [0.0]))
         down = np.cumsum((problem.forward_s + hops)[::-1])[::-1]
         up = np.concatenate((np.cumsum((to_input[1:] + problem.hop_s)[::-1])[::-1], [0.0]))
-        value = np.minimum(problem.input_s, backward)
+        values = problem.with_cheapest_backwards()
         return cls(
-            input_s=value, weight_s=backward - value, backward_s=backward, down_s=down, up_s=up, to_input_s=to_input
-        )
+            input_s=values.input_s, weight_s=values.weight_s, backward_s=backward, down_s=down, up_s=up,
+            to_input_s=to_input,
+        )  # fmt: skip
 
 
 class _Rank:

@@ -14,7 +14,7 @@ from ppsim.errors import DoesNotFit
 from ppsim.schedule.controllable_memory import v_half_fixed, v_min_fixed
 from ppsim.schedule.fitting.search import fitted
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.schedule.problem import Floats, Problem
+from ppsim.schedule.problem import CAP_ROUNDING, Floats, Problem
 from ppsim.schedule.table import Op, Schedule
 from ppsim.schedule.v_shape import zbv_fixed
 from ppsim.units import size
@@ -97,9 +97,9 @@ def _to_limit(
 
 def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: Any) -> Floats:
     """Return what a limit in bytes leaves for activations, an entry a rank; raises `DoesNotFit` if too little."""
-    cap: Floats = (memory_limit_bytes - costs.static_bytes) * (1 - 1e-9)  # no byte above it by rounding
+    cap: Floats = memory_limit_bytes - costs.static_bytes
     least = np.bincount(stage_to_rank, weights=costs.activation_bytes, minlength=len(cap))
-    short = np.flatnonzero(cap < least)
+    short = np.flatnonzero(cap * CAP_ROUNDING < least)
     if len(short):
         rank = int(short[0])
         needed = float(costs.static_bytes[rank] + least[rank])

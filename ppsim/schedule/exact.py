@@ -79,7 +79,7 @@ def optimal(
     >>> best.value_s, best.is_optimal
     (21.0, True)
     """
-    _require_ortools()
+    require_ortools()
     if criterion not in get_args(Criterion):
         raise ConfigError(f"criterion is {criterion!r}; choose one of {', '.join(get_args(Criterion))}")
     problem = replace(problem, backward_s=np.full(problem.num_stages, np.inf))
@@ -115,7 +115,8 @@ def optimal(
     )
 
 
-def _require_ortools() -> None:
+def require_ortools() -> None:
+    """Raise `MissingExtra` where OR-tools is not installed."""
     from importlib.util import find_spec
 
     if find_spec("ortools") is None:

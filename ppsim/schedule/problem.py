@@ -4,7 +4,7 @@ The bounds (`ppsim.schedule.bounds`) and the exact search (`ppsim.schedule.exact
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -155,3 +155,13 @@ class Problem:
     def reach_s(self) -> Floats:
         """The earliest start of each stage's first forward: the way down from stage 0."""
         return np.concatenate(([0.0], np.cumsum(self.forward_s[:-1] + self.hop_s)))
+
+    def with_cheapest_backwards(self) -> "Problem":
+        """Return the problem whose every backward is split, at the values that docs/bounds.md gives I and W.
+
+        The two sum to the cheaper way through a backward, and no table of this problem, split or not, is faster
+        than the same order there.
+        """
+        cheapest = np.minimum(self.backward_s, self.input_s + self.weight_s)
+        value = np.minimum(self.input_s, cheapest)
+        return replace(self, input_s=value, weight_s=cheapest - value, backward_s=np.full(self.num_stages, np.inf))

@@ -3,7 +3,10 @@
 The simulator does the same for any table and network; what is here needs nothing above the schedules.
 """
 
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ppsim.errors import ConfigError
 from ppsim.schedule.check import validate
@@ -109,6 +112,21 @@ def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
                     actions.append(Action(op, action.stage, number))
         rows.append(actions)
     return Schedule.from_rows(rows, stage_to_rank=shape[0], num_microbatches=shape[1], name=schedule.name)
+
+
+def joined(schedule: Schedule, stages: NDArray[np.bool_]) -> Schedule:
+    """Return a split table with a full backward for every I that its own W follows at once, on the stages chosen.
+
+    `stages` has one entry a stage. The table has no fused cells. A gradient then leaves when the W is done.
+    """
+    begins = np.append(
+        (schedule.op[:-1] == Op.I) & (schedule.op[1:] == Op.W)
+        & (schedule.stage[:-1] == schedule.stage[1:]) & (schedule.microbatch[:-1] == schedule.microbatch[1:])
+        & stages[schedule.stage[:-1]],
+        False,
+    )  # fmt: skip
+    op = np.where(begins, np.int8(Op.B), schedule.op)
+    return replace(schedule, op=op).select(~np.roll(begins, 1))
 
 
 def one_at_a_time(problem: Problem) -> Schedule:

@@ -16,6 +16,7 @@ from ppsim.schedule.fitting.target import Candidate, Target, best_of, better
 from ppsim.schedule.placement import loop
 from ppsim.schedule.placement import v_shape as v_placement
 from ppsim.schedule.problem import Criterion, Problem
+from ppsim.schedule.replay import in_microbatch_order
 from ppsim.schedule.table import Schedule
 
 _PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the idle time that the worst rank has in the best table
@@ -25,6 +26,8 @@ _SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # of local search, a
 _MOST_ACTIONS = 30_000  # of a table that is searched around
 _SHORT, _SHORT_ROUNDS = 2, 8  # microbatches a rank of a short table, and rounds of search around it
 _LONG = 3  # microbatches a rank above which a short table is searched and repeated
+_ROUNDS_ANEW = 10  # of search from one generated table
+_PRIME = 7919  # between the seeds of searches
 
 
 def fitted(problem: Problem, *, criterion: Criterion = "step", engine: Engine = "auto") -> Schedule:
@@ -60,7 +63,7 @@ def best_candidate(target: Target) -> Candidate:
         best = _rescheduled(best)
     if _is_one_chunk(target.problem):
         best = _rescheduled(_with_more_slack(best))
-    if target.num_actions <= _MOST_ACTIONS:
+    if target.num_actions <= _MOST_ACTIONS and _is_long(target):
         for longer in islice(_searched_short(target, seed=0), _SEARCH_ROUNDS):
             best = better(best, longer) if longer else best
     return _searched_briefly(best, num_rounds=_SEARCH_ROUNDS)
@@ -103,26 +106,42 @@ def _searched_briefly(best: Candidate, *, num_rounds: int) -> Candidate:
     return next(islice(searched(best, moves_a_round=_moves(best.target) // 2), num_rounds, None))
 
 
-def tables_without_end(target: Target, *, seed: int = 0) -> Iterator[Candidate | None]:
-    """Yield better and better tables, and None after a round of search without one; one seed, one sequence.
+def tables_without_end(target: Target, *, start: Schedule | None = None, seed: int = 0) -> Iterator[Candidate]:
+    """Yield the best table known, after every round of search; one seed, one sequence.
 
-    Rounds on the table take turns with rounds on short ones, whose steady state is then repeated.
+    First the better of `best_candidate` and of `start`, a table that is split for it. Then rounds on the best table
+    take turns with rounds on others: on short ones, whose steady state is repeated, or where the table is short
+    itself, on all that the generators yield. `target` needs an entry a stage; `start` may exceed the cap.
     """
     best = best_candidate(target)
-    yield best
-    long = searched(best, moves_a_round=_moves(target), seed=seed)
-    short = _searched_short(target, seed=seed)
-    next(long)
+    if start is not None:
+        given = target.timed(target.order_of(in_microbatch_order(start, target.problem)))
+        best = better(best, given) if given and given.fits else best
+    others = _searched_short(target, seed=seed) if _is_long(target) else _searched_anew(target, seed=seed)
     while True:
-        found = next(long)
-        yield found if found.score_s < best.score_s else None
-        best = better(best, found)
-        from_short = next(short, None)
-        if from_short and from_short.score_s < best.score_s:
-            best = from_short
+        on_best = searched(best, moves_a_round=_moves(target), seed=seed)
+        from_others = False
+        while not from_others:
+            best = next(on_best)
             yield best
-            long = searched(best, moves_a_round=_moves(target), seed=seed)
-            next(long)
+            found = next(others)
+            from_others = found is not None and found.score_s < best.score_s - target.tolerance_s
+        assert found
+        best = found
+
+
+def _is_long(target: Target) -> bool:
+    return target.problem.num_microbatches > _LONG * target.problem.num_ranks
+
+
+def _searched_anew(target: Target, *, seed: int) -> Iterator[Candidate]:
+    """Yield the best of each round of a search that begins, every some rounds, at another generated table."""
+    starts = [candidate for family in _families(target) for candidate in family]
+    dice = np.random.default_rng(seed)
+    for number in count():
+        start = starts[dice.integers(len(starts))]
+        rounds = searched(start, moves_a_round=_moves(target), seed=seed + _PRIME * number)
+        yield from islice(rounds, 1, _ROUNDS_ANEW + 1)
 
 
 def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
@@ -131,14 +150,12 @@ def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
     A search of some rounds, then one that begins anew with another length and other dice: how well a table repeats
     is not what is searched for.
     """
-    p, m = target.problem.num_ranks, target.problem.num_microbatches
-    if m <= _LONG * p:
-        return
+    p = target.problem.num_ranks
     for number in count():
         length = _SHORT * p + number % (p + 1)
         short = replace(target, problem=replace(target.problem, num_microbatches=length))
         last: Candidate | None = None
-        rounds = searched(best_candidate(short), moves_a_round=_moves(short), seed=seed + 7919 * number)
+        rounds = searched(best_candidate(short), moves_a_round=_moves(short), seed=seed + _PRIME * number)
         for found in islice(rounds, _SHORT_ROUNDS):
             yield repeated(found, target) if last is None or found.score_s < last.score_s else None
             last = found

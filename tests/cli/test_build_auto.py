@@ -1,0 +1,86 @@
+"""`ppsim build auto`: the table on standard output or in a file, the verdict beside it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ppsim import StageCosts, read_schedule, simulate
+from tests.cli.conftest import COSTS
+from tests.cli.running import ppsim
+
+SHAPE = ("build", "auto", "--pp", 4, "--microbatches", 8, "--costs", "C.json")
+
+
+def test_the_file_is_what_standard_output_has_and_the_verdict_is_beside_it(folder):
+    printed = ppsim(*SHAPE)
+    written = ppsim(*SHAPE, "-o", "auto.csv")
+    assert (folder / "auto.csv").read_text() == printed.stdout
+    assert written.stdout == ""
+    assert written.stderr.splitlines() == [
+        "wrote auto.csv (4 ranks, 96 actions)",
+        "step 27.4 s, no better than zb-h2; placement loop; optimal (bound 27.4 s)",
+    ]
+    assert simulate(read_schedule("auto.csv"), StageCosts(**COSTS)).step_time_s == 27.375
+
+
+def test_it_keeps_to_the_memory_limit(folder):
+    told = ppsim(
+        *SHAPE, "--memory-limit", "3GiB", "--criterion", "span", "--max-rounds", 2, "-o", "auto.csv"
+    ).stderr
+    assert "\nspan " in told
+    assert simulate(read_schedule("auto.csv"), StageCosts(**COSTS)).memory.peak_bytes.max() <= 3 * 2**30
+
+
+def test_what_is_not_proved_is_said_with_its_gap_and_rounds_give_the_same_table(folder):
+    stages = [1.5, 1, 1, 1, 1, 1, 1, 1.5]
+    costs = {"forward_s": stages, "backward_input_s": stages, "backward_weight_s": stages, "transfer_s": 0.3}
+    (folder / "C.json").write_text(json.dumps(costs))
+    search = (*SHAPE, "--vpp", 2, "--placement", "loop", "--max-rounds", 10, "--time-limit", 600, "--seed", 3)
+    first, again = (ppsim(*search) for _ in range(2))
+    assert first.output == again.output
+    assert first.stderr == (
+        "step 65.9 s, 4.91 % below interleaved-zb; placement loop; at most 2.33 % above the best possible "
+        "(bound 64.4 s)\n"
+    )
+
+
+def test_a_proof_closes_the_gap(folder):
+    costs = {"forward_s": [1, 2, 1, 1], "backward_input_s": [2, 1, 1, 3], "backward_weight_s": 1, "transfer_s": 0.5}
+    (folder / "C.json").write_text(json.dumps(costs))
+    told = ppsim("build", "auto", "--pp", 2, "--vpp", 2, "--placement", "v", "--microbatches", 4, "--costs", "C.json",
+                 "--max-rounds", 5, "--prove").stderr  # fmt: skip
+    assert "; optimal (bound " in told
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_ctrl_c_ends_the_search_without_a_traceback_or_a_file(folder):
+    costs = {"forward_s": [1, 2] * 4, "backward_input_s": 1, "backward_weight_s": [1, 3] * 4, "transfer_s": 0.3}
+    (folder / "C.json").write_text(json.dumps(costs))
+    waiting = (
+        "import signal, ppsim.projection.optimise as o; from ppsim.cli import main\n"
+        "o._Search.begin = lambda self, begin=o._Search.begin: (begin(self), print('searching', flush=True))\n"
+        "main()"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        waiting,
+        *map(str, SHAPE),
+        "--vpp",
+        "2",
+        "--time-limit",
+        "200",
+        "-o",
+        "auto.csv",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as search:
+        assert search.stdout.readline() == "searching\n"
+        search.send_signal(signal.SIGINT)
+        told = search.communicate(timeout=120)[1]
+    assert search.returncode == 1
+    assert told.strip() == "Aborted!"
+    assert not (folder / "auto.csv").exists()

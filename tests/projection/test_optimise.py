@@ -1,0 +1,232 @@
+"""`build auto`: within the memory, never behind the catalogue, at the optimum of small cases, honest about the rest."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppsim import StageCosts, build, check, simulate
+from ppsim.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
+from ppsim.projection.optimise import optimise
+from ppsim.schedule.catalog import every_schedule
+from ppsim.schedule.exact import optimal
+from ppsim.schedule.fitting.search import tables_without_end
+from ppsim.schedule.fitting.target import Target
+from ppsim.schedule.placement import STYLES
+from ppsim.simulation.bounds import bounds_of, problem_of
+
+UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
+SCORES = {"span": "span_s", "step": "step_time_s"}
+tenths = st.integers(0, 40).map(lambda x: x / 10)
+
+
+@st.composite
+def searches(draw):
+    """Arguments of `optimise` but for the time: any placement, uneven stages, overheads, channels, memory limits."""
+    pp, vpp, m = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    placement = draw(st.sampled_from(list(STYLES)))
+
+    def per_stage(values):
+        return draw(st.lists(values, min_size=pp * vpp, max_size=pp * vpp))
+
+    activation = per_stage(st.integers(1, 9))
+    static = draw(st.lists(st.integers(0, 5), min_size=pp, max_size=pp))
+    costs = StageCosts(
+        forward_s=per_stage(tenths), backward_input_s=per_stage(tenths), backward_weight_s=per_stage(tenths),
+        backward_s=per_stage(tenths) if draw(st.booleans()) else None,
+        fused_s=per_stage(tenths) if draw(st.booleans()) else None,
+        transfer_s=draw(st.sampled_from([0.0, 0.3, 2.0])), activation_bytes=activation, static_bytes=static,
+        activation_bytes_kept_for_weight=[size // 2 for size in activation] if draw(st.booleans()) else None,
+        action_overhead_s=draw(st.sampled_from([0.0, 0.25])), channel=draw(st.sampled_from(["ideal", "edge", "pair"])),
+    )  # fmt: skip
+    if draw(st.booleans()):
+        costs = costs.with_torch_first_stage(num_stages=pp * vpp, num_ranks=pp)
+    held = np.bincount(STYLES[placement](pp, pp * vpp), weights=activation) + static
+    limit = draw(st.none() | st.sampled_from([1.0, 1.5, 2.0, 4.0]).map(lambda times: float(held.max() * times)))
+    return {
+        "pp": pp, "vpp": vpp, "microbatches": m, "costs": costs, "placement": placement, "memory_limit_bytes": limit,
+        "criterion": draw(st.sampled_from(list(SCORES))),
+    }  # fmt: skip
+
+
+def catalogue_s(*, pp, vpp, microbatches, costs, placement, memory_limit_bytes, criterion):
+    """The best of every schedule of the catalogue that can be built so, runs, and keeps the limit."""
+    times = []
+    for entry in every_schedule().values():
+        if entry.num_replicas > 1 or entry.takes("num_slices"):
+            continue
+        if entry.why_not(pp=pp, vpp=vpp, microbatches=microbatches):
+            continue
+        given = {"costs": costs, "memory_limit_bytes": memory_limit_bytes}
+        try:
+            table = build(
+                entry, pp=pp, vpp=vpp, microbatches=microbatches,
+                **{option: value for option, value in given.items() if entry.takes(option)},
+            )  # fmt: skip
+            timeline = simulate(table, costs)
+        except (DoesNotFit, ScheduleError):
+            continue
+        fits = memory_limit_bytes is None or timeline.memory.peak_bytes.max() <= memory_limit_bytes
+        if fits and table.stage_to_rank.tolist() == STYLES[placement](pp, pp * vpp):
+            times.append(getattr(timeline, SCORES[criterion]))
+    return min(times, default=np.inf)
+
+
+@given(searches())
+@settings(deadline=None, max_examples=25)
+def test_it_keeps_the_limit_and_lies_between_the_bound_and_the_catalogue(arguments):
+    try:
+        found = optimise(**arguments, max_rounds=3)
+    except DoesNotFit as error:
+        assert "runs on these channels" in str(error)
+        assert arguments["costs"].channel != "ideal"
+        return
+    costs, limit = arguments["costs"], arguments["memory_limit_bytes"]
+    assert check(found.schedule).errors == []
+    timeline = simulate(found.schedule, costs)
+    assert found.value_s == getattr(timeline, SCORES[arguments["criterion"]])
+    if limit is not None:
+        assert timeline.memory.peak_bytes.max() <= limit
+    assert found.value_s <= catalogue_s(**arguments) * (1 + 1e-9)
+    assert found.bound_s <= found.value_s * (1 + 1e-9)
+    bounds = bounds_of(found.schedule, costs, memory_limit_bytes=limit)
+    assert found.bound_s == pytest.approx(getattr(bounds, "step_s" if found.criterion == "step" else "span_s"))
+
+
+EXACT = [
+    (placement, p, m, cap, criterion)
+    for placement, p, m in (("loop", 2, 5), ("loop", 3, 6), ("loop", 4, 6), ("v", 2, 4), ("v", 3, 3), ("v", 3, 4))
+    for cap, criterion in ((1.5, "step"), (3.0, "span"))
+]
+
+
+@pytest.mark.parametrize(("placement", "p", "m", "cap", "criterion"), EXACT)
+def test_it_is_at_the_optimum_of_small_uneven_cases(placement, p, m, cap, criterion):
+    chunks = 1 if placement == "loop" else 2
+    dice = np.random.default_rng([p, m, chunks])
+    forward, to_input, weight = dice.integers(1, 10, size=(3, chunks * p)).astype(float)
+    costs = StageCosts(
+        forward_s=forward, backward_input_s=to_input, backward_weight_s=weight, transfer_s=2, activation_bytes=1
+    )
+    problem = problem_of(STYLES[placement](p, chunks * p), m, costs, memory_limit_bytes=cap * chunks)
+    best = optimal(problem, criterion=criterion, time_limit_s=20)
+    assert best.is_optimal
+    rounds = islice(tables_without_end(Target(problem, criterion)), 100)
+    assert any(candidate.score_s <= best.value_s * (1 + 1e-9) for candidate in rounds)
+
+
+def test_one_seed_gives_one_table():
+    costs = UNIT.replace(forward_s=[3, 1, 2, 2, 4, 1, 2, 3], transfer_s=0.5)
+    first, again = (
+        optimise(pp=4, vpp=2, microbatches=5, costs=costs, max_rounds=4, time_limit_s=np.inf, seed=seed)
+        for seed in (1, 1)
+    )
+    assert first.schedule == again.schedule
+
+
+GAINS = {
+    "slow ends in a loop of two chunks": ({"pp": 4, "vpp": 2, "microbatches": 8, "placement": "loop"}, 0.06, {
+        "forward_s": [15, 10, 10, 10, 10, 10, 10, 15], "backward_input_s": [16.5, 11, 11, 11, 11, 11, 11, 16.5],
+        "backward_weight_s": [12, 8, 8, 8, 8, 8, 8, 12], "transfer_s": 3, "activation_bytes": 1,
+    }),
+    "a V in little memory": ({"pp": 4, "vpp": 2, "microbatches": 5, "placement": "v", "memory_limit_bytes": 24.0}, 0.01, {
+        "forward_s": [9, 2, 9, 3, 1, 1, 8, 4], "backward_input_s": [2, 8, 9, 8, 2, 5, 1, 8],
+        "backward_weight_s": [9, 4, 3, 4, 5, 8, 9, 6], "transfer_s": [1, 1, 0, 0, 3, 1, 0, 0], "activation_bytes": 4,
+        "activation_bytes_kept_for_weight": 3,
+    }),
+    "slow ends in one chunk and little memory": ({"pp": 4, "microbatches": 24, "memory_limit_bytes": 6.0}, 0.005, {
+        "forward_s": [15, 10, 10, 15], "backward_input_s": [18, 10, 12, 16], "backward_weight_s": [12, 8, 8, 12],
+        "transfer_s": 3, "activation_bytes": 2, "activation_bytes_kept_for_weight": 1,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GAINS)
+def test_uneven_stages_gain_over_every_schedule_of_the_catalogue(case):
+    arguments, gain, seconds = GAINS[case]
+    costs = StageCosts(**seconds)
+    found = optimise(**arguments, costs=costs, max_rounds=20, time_limit_s=np.inf)
+    asked = {"vpp": 1, "placement": "loop", "memory_limit_bytes": None, "criterion": "step"} | arguments
+    catalogue = catalogue_s(**asked, costs=costs)
+    assert found.start_s == pytest.approx(catalogue)
+    assert found.value_s < (1 - gain) * catalogue
+
+
+def test_a_proof_holds_for_full_backwards_that_are_cheaper_than_their_halves():
+    costs = StageCosts(forward_s=[2, 3, 2], backward_input_s=2, backward_weight_s=2, backward_s=3)
+    found = optimise(pp=3, microbatches=4, costs=costs, max_rounds=5, prove=True)
+    full = simulate(build("1f1b", pp=3, microbatches=4), costs).step_time_s
+    assert found.bound_s <= found.value_s <= full
+
+
+def test_a_full_backward_is_taken_where_nobody_waits_for_the_gradient():
+    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, backward_s=1.5)
+    found = optimise(pp=1, microbatches=3, costs=costs)
+    assert found.value_s == found.bound_s == 7.5
+
+
+def test_the_bound_knows_what_fused_pairs_save():
+    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, backward_s=1.5, fused_s=1.5)
+    found = optimise(pp=2, vpp=2, microbatches=4, costs=costs, max_rounds=2, prove=True)
+    assert found.bound_s <= found.value_s < 4 * 2 * (1 + 1.5)  # a rank's work without pairs
+
+
+def test_a_limit_of_whole_activations_holds_all_of_them():
+    found = optimise(pp=3, microbatches=5, costs=UNIT, memory_limit_bytes=3.0)
+    assert simulate(found.schedule, UNIT).memory.peak_bytes.max() == 3
+    assert optimise(pp=3, microbatches=5, costs=UNIT, memory_limit_bytes=1.0).value_s > found.value_s
+    table = build("zb-auto", pp=3, microbatches=5, costs=UNIT, memory_limit_bytes=3.0)
+    assert simulate(table, UNIT).memory.peak_bytes.max() == 3
+
+
+def test_three_chunks_one_rank_and_one_microbatch():
+    assert optimise(pp=2, vpp=3, microbatches=1, costs=UNIT).is_optimal
+    assert optimise(pp=1, vpp=3, microbatches=4, costs=UNIT).value_s == 36
+    nothing = StageCosts(forward_s=0, backward_input_s=0, backward_weight_s=0)
+    found = optimise(pp=2, vpp=2, microbatches=3, costs=nothing)
+    assert (found.value_s, found.gap, found.is_optimal) == (0, 0, True)
+
+
+def test_without_time_it_is_the_best_of_the_catalogue():
+    costs = UNIT.replace(forward_s=[1, 2, 1, 1, 1, 1, 1, 2])
+    found = optimise(pp=4, vpp=2, microbatches=6, costs=costs, time_limit_s=0, placement="loop")
+    assert found.value_s == found.start_s
+    named = build(found.started_from, pp=4, vpp=2, microbatches=6)
+    assert simulate(named, costs).step_time_s == found.value_s
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"pp": 0}, "pp must be at least 1: got 0"),
+        ({"vpp": 0}, "vpp must be at least 1: got 0"),
+        ({"microbatches": 0}, "microbatches must be at least 1: got 0"),
+        ({"time_limit_s": -1.0}, "the time limit must be 0 s or more: got -1"),
+        ({"time_limit_s": float("nan")}, "the time limit must be 0 s or more: got nan"),
+        ({"seed": -1}, "seed must be 0 or more: got -1"),
+        ({"max_rounds": -1}, "max_rounds must be 0 or more: got -1"),
+        ({"placement": "w"}, "placement is 'w'; choose one of loop, v"),
+        ({"criterion": "time"}, "criterion is 'time'; choose one of step, span"),
+        ({"microbatches": 200, "prove": True}, "a proof is for up to 800 actions: 2 stages and 200 microbatches have 1200"),
+        ({"costs": UNIT.replace(forward_s=[1, 2, 3])}, "forward_s has 3 entries"),
+        ({"costs": UNIT.replace(activation_bytes=0), "memory_limit_bytes": 9}, "needs costs with activation_bytes"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused(changed, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        optimise(**({"pp": 2, "microbatches": 4, "costs": UNIT} | changed))
+
+
+def test_a_limit_below_one_microbatch_does_not_fit_on_either_placement():
+    with pytest.raises(DoesNotFit, match="rank 0 needs 2 B for one microbatch > 1 B"):
+        optimise(pp=2, vpp=2, microbatches=4, costs=UNIT, memory_limit_bytes=1.0)
+
+
+def test_a_missing_solver_is_told_before_the_search(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    told = []
+    with pytest.raises(MissingExtra, match="OR-tools"):
+        optimise(pp=2, microbatches=4, costs=UNIT, prove=True, progress=lambda *pair: told.append(pair))
+    assert told == []

@@ -1,0 +1,45 @@
+"""A window of a short table, repeated: complete, within the cap, and as good as the steady state of the short one."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppsim import check
+from ppsim.schedule.fitting.repetition import repeated
+from ppsim.schedule.fitting.search import best_candidate
+from ppsim.schedule.fitting.target import Target
+from tests.fitting import in_a_v, one_chunk
+
+seconds = st.integers(1, 9).map(float)
+
+
+@given(st.data(), st.sampled_from([one_chunk, in_a_v]), st.integers(2, 3), st.integers(1, 9))
+@settings(deadline=None, max_examples=25)
+def test_it_runs_is_complete_and_keeps_the_cap(data, place, p, num_more):
+    num_stages = p if place is one_chunk else 2 * p
+
+    def per_stage():
+        return data.draw(st.lists(seconds, min_size=num_stages, max_size=num_stages))
+
+    arguments = {
+        "num_ranks": p, "forward_s": per_stage(), "backward_input_s": per_stage(), "backward_weight_s": per_stage(),
+        "transfer_s": 0.5, "activation": 1, "activation_kept_for_weight": data.draw(st.sampled_from([1.0, 0.5])),
+        "cap": data.draw(st.integers(num_stages // p, 2 * num_stages)),
+    }  # fmt: skip
+    short = best_candidate(Target(place(num_microbatches=2 * p, **arguments)))
+    target = Target(place(num_microbatches=2 * p + num_more, **arguments))
+    longer = repeated(short, target)
+    if longer is not None:
+        assert check(longer.schedule("longer")).errors == []
+        assert (np.bincount(longer.order) == 2 * p + num_more).all()
+        assert longer.fits
+        assert longer.score_s >= target.bound_s - 1e-6
+
+
+@pytest.mark.parametrize("num_more", [1, 4, 100])
+def test_zb_h1_repeated_is_zb_h1(num_more):
+    unit = {"num_ranks": 4, "forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1, "cap": 4}
+    short = best_candidate(Target(one_chunk(num_microbatches=8, **unit)))
+    target = Target(one_chunk(num_microbatches=8 + num_more, **unit))
+    assert repeated(short, target).is_optimal
