@@ -1,4 +1,4 @@
-"""How long every generator takes and how much memory, and zb_auto against the published heuristic's own part of it.
+"""How long every generator takes and how much memory, and the search against the published heuristic's part of it.
 
     python benchmarks/generators.py
 
@@ -43,7 +43,8 @@ def measure(name: str) -> dict[str, float]:
 
     import ppsim
 
-    options = {"costs": ppsim.StageCosts(**uneven(PP))} if CATALOG[name].takes("costs") else {}
+    entry = CATALOG[name]
+    options = {"costs": ppsim.StageCosts(**uneven(entry.stages_per_rank[0], PP))} if entry.takes("costs") else {}
     seconds = timed(lambda: ppsim.build(name, pp=PP, microbatches=MICROBATCHES, **options))
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
     table = ppsim.build(name, pp=PP, microbatches=MICROBATCHES, **options)
@@ -69,31 +70,32 @@ def catalogue() -> None:
     )
 
 
-def uneven(style: str, p: int, m: int, part: float) -> Any:
-    """Stages that differ by up to a third, with a transfer of 2 %, and `part` of 1F1B's memory."""
+def uneven(vpp: int, p: int) -> dict[str, Any]:
+    """Stages that differ by up to a third, with a transfer of 2 %."""
     import numpy as np
 
-    from ppsim.schedule.placement import STYLES
-    from ppsim.schedule.problem import Problem
-
-    per_rank = 2 if style == "v" else 1
-    spread = np.random.default_rng(0).uniform(0.85, 1.15, (3, per_rank * p)) / per_rank
-    return Problem.of(
-        stage_to_rank=STYLES[style](p, per_rank * p), num_microbatches=m, cap=part * p, activation=1 / per_rank,
-        forward_s=0.297 * spread[0], backward_input_s=0.294 * spread[1], backward_weight_s=0.199 * spread[2],
-        transfer_s=0.005,
-    )  # fmt: skip
+    spread = np.random.default_rng(0).uniform(0.85, 1.15, (3, vpp * p)) / vpp
+    return {
+        "forward_s": 0.297 * spread[0], "backward_input_s": 0.294 * spread[1],
+        "backward_weight_s": 0.199 * spread[2], "transfer_s": 0.005,
+    }  # fmt: skip
 
 
 def fitted() -> None:
     from ppsim.schedule.fitting.search import fitted, zb_heuristic, zbv_heuristic
+    from ppsim.schedule.placement import STYLES
+    from ppsim.schedule.problem import Problem
 
     print("Stages that differ by up to a third:\n")
     print("| table | published heuristic | fitted, by span | fitted, by step |")
     print("|---|--:|--:|--:|")
     for p, m in SIZES:
         for style, part in (("loop", 1.0), ("loop", 2.0), ("v", 0.5), ("v", 1.0)):
-            problem = uneven(style, p, m, part)
+            vpp = 2 if style == "v" else 1
+            problem = Problem.of(
+                stage_to_rank=STYLES[style](p, vpp * p), num_microbatches=m, cap=part * p, activation=1 / vpp,
+                **uneven(vpp, p),
+            )  # fmt: skip
             published = zbv_heuristic if style == "v" else zb_heuristic
             seconds = [
                 timed(lambda problem=problem, published=published: published(problem, engine="compiled")),

@@ -17,10 +17,10 @@ from ppsim.schedule.table import NONE, Op, Schedule
 Ints: TypeAlias = NDArray[np.int64]
 Grid: TypeAlias = NDArray[np.int64]
 
-_FREE = -1
+FREE = -1
 # Kinds, as numbers in the kernels: 0 F down, 1 F up, 2 I of the way up, 3 I of the way down (the order in which a
 # microbatch runs them), 4 W of the way up, 5 W of the way down.
-_NUM_KINDS = 6
+NUM_KINDS = 6
 _REPEAT = 6
 
 
@@ -32,7 +32,7 @@ def repeated(starts: Ints, num_microbatches: int, *, backward_cells: int = 1) ->
     """
     num_ranks = starts.shape[1]
     width = int(starts.max()) + _REPEAT * (num_microbatches - 1) + backward_cells
-    grid = np.full((num_ranks, width), _FREE, dtype=np.int64)
+    grid = np.full((num_ranks, width), FREE, dtype=np.int64)
     rank, later = np.arange(num_ranks)[:, None], _REPEAT * np.arange(num_microbatches)
     for kind in range(4):
         at = starts[kind][:, None] + later
@@ -44,12 +44,12 @@ def repeated(starts: Ints, num_microbatches: int, *, backward_cells: int = 1) ->
 
 def without_weights(grid: Grid) -> Grid:
     """Return the grid with the cells of W free."""
-    return np.where(grid >= 4, _FREE, grid)
+    return np.where(grid >= 4, FREE, grid)
 
 
 def with_weights(grid: Grid) -> Grid:
     """Return the grid with each W in the first free cell after its I, those of the way up first."""
-    room = np.full((len(grid), int((grid >= 2).sum(axis=1).max())), _FREE, dtype=np.int64)
+    room = np.full((len(grid), int((grid >= 2).sum(axis=1).max())), FREE, dtype=np.int64)
     filled = np.concatenate([grid, room], axis=1)
     _run(_place_weights, filled, inputs=filled.shape)
     return _trimmed(filled)
@@ -57,9 +57,9 @@ def with_weights(grid: Grid) -> Grid:
 
 def squeezed(grid: Grid, num_microbatches: int) -> Grid:
     """Return the grid with every pass as early as the order on its rank and its inputs allow."""
-    early = np.full_like(grid, _FREE)
-    finish = np.zeros(_NUM_KINDS * len(grid) * num_microbatches, dtype=np.int64)
-    counts = [np.zeros(_NUM_KINDS * len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)]
+    early = np.full_like(grid, FREE)
+    finish = np.zeros(NUM_KINDS * len(grid) * num_microbatches, dtype=np.int64)
+    counts = [np.zeros(NUM_KINDS * len(grid), dtype=np.int64), np.zeros(len(grid), dtype=np.int64)]
     _run(_squeeze, early, inputs=(grid.ravel(), *grid.shape, num_microbatches), others=[finish, *counts])
     return _trimmed(early)
 
@@ -74,7 +74,7 @@ def moved_ahead(grid: Grid, num_microbatches: int, *, backward_cells: int = 1) -
     memory = np.cumsum(((grid == 0) | (grid == 1)).astype(np.int64) - (grid >= 4), axis=1)
     finish = np.zeros(4 * num_ranks * num_microbatches, dtype=np.int64)
     inputs_at = np.zeros(2 * num_ranks * num_microbatches, dtype=np.int64)
-    count = np.zeros(_NUM_KINDS * num_ranks, dtype=np.int64)
+    count = np.zeros(NUM_KINDS * num_ranks, dtype=np.int64)
     _run(
         _move_ahead, moved, inputs=(*grid.shape, num_microbatches, backward_cells, int(memory.max())),
         others=[memory.ravel(), finish, inputs_at, count],
@@ -100,7 +100,7 @@ def table_of(name: str, grid: Grid, *, backward: Op) -> Schedule:
     """Return the grid as a table; with full backwards (`Op.B`) the cells of W are part of them."""
     num_ranks = len(grid)
     microbatch = np.zeros_like(grid)
-    for one in range(_NUM_KINDS):
+    for one in range(NUM_KINDS):
         here = grid == one
         microbatch[here] = (np.cumsum(here, axis=1) - 1)[here]
     rank, cell = np.nonzero((grid >= 0) & ((grid < 4) | (backward is Op.I)))
@@ -119,7 +119,7 @@ def table_of(name: str, grid: Grid, *, backward: Op) -> Schedule:
 
 
 def _trimmed(grid: Grid) -> Grid:
-    width = int(np.flatnonzero((grid != _FREE).any(axis=0))[-1]) + 1
+    width = int(np.flatnonzero((grid != FREE).any(axis=0))[-1]) + 1
     return np.ascontiguousarray(grid[:, :width])
 
 

@@ -76,7 +76,7 @@ class Chunk:
 
     def __init__(self, stage: int, first: int = 0) -> None:
         self.stage = stage
-        self.next_forward = self.next_backward = self.next_weight = first
+        self.next_forward = self.next_backward = first
 
     def forward(self) -> Action:
         """Return the next forward."""
@@ -92,8 +92,3 @@ class Chunk:
         """Return the next backward, for the inputs only."""
         self.next_backward += 1
         return backward_input(self.stage, self.next_backward - 1)
-
-    def backward_weight(self) -> Action:
-        """Return the next weight gradient."""
-        self.next_weight += 1
-        return backward_weight(self.stage, self.next_weight - 1)

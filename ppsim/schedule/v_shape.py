@@ -3,9 +3,12 @@
 Qi et al. 2024 (arXiv 2401.10241), §6 and Figure 9. The paper writes B for what torch and ppsim call I.
 """
 
-from ppsim.schedule.placement import v_shape
-from ppsim.schedule.rows import Chunk
-from ppsim.schedule.table import Action, Schedule
+import numpy as np
+
+from ppsim.schedule.cell_grid import FREE, NUM_KINDS, table_of
+from ppsim.schedule.table import Op, Schedule
+
+_F_DOWN, _F_UP, _I_UP, _I_DOWN, _W_UP, _W_DOWN = range(NUM_KINDS)  # of the stage on the way down the V, and up
 
 
 def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -13,39 +16,23 @@ def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
     Any number of microbatches is legal: the pattern is laid out for at least 2p−1 and what exceeds m left out.
     """
-    rows = []
-    for rank in range(num_ranks):
-        row = _row(rank, num_ranks, max(num_microbatches, 2 * num_ranks - 1))
-        rows.append([action for action in row if action.microbatch < num_microbatches])
-    return Schedule.from_rows(
-        rows, stage_to_rank=v_shape(num_ranks, 2 * num_ranks),
-        num_microbatches=num_microbatches, name="zbv-fixed",
-    )  # fmt: skip
+    laid_out = max(num_microbatches, 2 * num_ranks - 1)
+    grid = np.array([_row(rank, num_ranks, laid_out) for rank in range(num_ranks)])
+    for kind in range(NUM_KINDS):
+        here = grid == kind
+        grid[here & (np.cumsum(here, axis=1) > num_microbatches)] = FREE
+    return table_of("zbv-fixed", grid, backward=Op.I)
 
 
-def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[Action]:
-    down, up = Chunk(rank), Chunk(2 * num_ranks - 1 - rank)
-    row: list[Action] = []
-
+def _row(rank: int, num_ranks: int, num_microbatches: int) -> list[int]:
+    num_below = num_ranks - rank  # itself counted
     # Warm-up: 2p−1 forwards on every rank, of which r (0-based) are of the way up.
-    row += [down.forward() for _ in range(2 * (num_ranks - rank) - 1)]
-    for _ in range(rank):
-        row += [up.forward(), down.forward()]
-
+    row = [_F_DOWN] * (2 * num_below - 1) + [_F_UP, _F_DOWN] * rank
     # The p−r microbatches on their way up now turn into backwards; then the two chunks alternate.
-    for _ in range(num_ranks - rank):
-        row += [up.forward(), up.backward_input(), up.backward_weight()]
-    while up.next_forward < num_microbatches:
-        if down.next_forward < num_microbatches:
-            row.append(down.forward())
-        row += [down.backward_input(), down.backward_weight()]
-        row += [up.forward(), up.backward_input(), up.backward_weight()]
-
+    row += [_F_UP, _I_UP, _W_UP] * num_below
+    num_with_forward = num_microbatches - num_ranks - num_below + 1
+    row += [_F_DOWN, _I_DOWN, _W_DOWN, _F_UP, _I_UP, _W_UP] * num_with_forward
+    row += [_I_DOWN, _W_DOWN, _F_UP, _I_UP, _W_UP] * (num_below - 1)
     # Cool-down: input gradients first, weight gradients where the rank would wait, the rest at the end.
-    for _ in range(rank):
-        row += [down.backward_input(), up.backward_input()]
-    for _ in range(num_ranks - rank):
-        row += [down.backward_input(), down.backward_weight()]
-    row += [up.backward_weight() for _ in range(num_microbatches - up.next_weight)]
-    row += [down.backward_weight() for _ in range(num_microbatches - down.next_weight)]
-    return row
+    row += [_I_DOWN, _I_UP] * rank + [_I_DOWN, _W_DOWN] * num_below
+    return row + [_W_UP] * rank + [_W_DOWN] * rank
