@@ -48,7 +48,7 @@ def profile_gpt(
     subjects = {
         "embedding": (Module(Embedding(shape).to(where, kind), tokens, is_first=True), 1),
         "layer": (
-            Module(nn.Sequential(*(Block(shape) for _ in range(NUM_BLOCKS))).to(where, kind), hidden),
+            Module(nn.Sequential(*(Block(shape.layer) for _ in range(NUM_BLOCKS))).to(where, kind), hidden),
             NUM_BLOCKS,
         ),
         "head": (Module(Head(shape).to(where, kind), hidden, loss=lambda logits: loss_of(logits, targets)), 1),
