@@ -11,8 +11,9 @@ are what autograd saves in eager torch with a fused attention kernel, which keep
 of the scores (Dao et al. 2022, arXiv 2205.14135): parameters and buffers are not counted, each storage once.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ppsim.errors import ConfigError
 
@@ -230,6 +231,18 @@ def head_activation_bytes(
     h, e = model.layer.hidden_size, element_bytes
     norm = _norm_bytes(model.layer.kind, h, e, fused_norm) + h * e
     return micro_batch * sequence_length * (norm + max(e, 4) * model.vocab_size + 8)
+
+
+def in_words(shape: Mapping[str, Any]) -> str:
+    """Return the key of a measurement as people write it; what is not there is 1, or no recomputation.
+
+    >>> in_words({"micro_batch": 1, "sequence_length": 4096, "dtype": "bfloat16", "tp": 8, "recompute": "full"})
+    'micro-batch 1, sequence length 4096, bfloat16, tp 8, recompute full'
+    """
+    cuts = [f"{name} {shape[name]}" for name in ("tp", "cp", "ep") if shape.get(name, 1) > 1]
+    recompute = shape.get("recompute", "none")
+    parts = [f"micro-batch {shape['micro_batch']}", f"sequence length {shape['sequence_length']}", shape["dtype"]]
+    return ", ".join([*parts, *cuts, *([f"recompute {recompute}"] if recompute != "none" else [])])
 
 
 def _widths(layer: LayerShape) -> tuple[int, int]:
