@@ -41,7 +41,7 @@ def why_not_split(subject: Module) -> str | None:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             subject.module.zero_grad(set_to_none=True)
-            return f"torch's split backward fails in it ({_first_line(error)})"
+            return f"torch's split backward fails in it ({_first_sentence(error)})"
     halves = _taken_gradients(subject, tuple(leaf.grad for leaf in leaves))
     for name, one in whole.items():
         other = halves.get(name)
@@ -67,8 +67,9 @@ def _are_close(one: Tensor, other: Tensor) -> bool:
     return bool(difference <= tolerance * scale + 1e-12)
 
 
-def _first_line(error: BaseException) -> str:
+def _first_sentence(error: BaseException) -> str:
     """What torch said first: its runtime wraps the cause in a long report."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return line.split(". ")[0].rstrip(".")
