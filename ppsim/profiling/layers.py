@@ -106,7 +106,7 @@ class Experts(nn.Module):
 def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
     """Return [rows, out]: `counts[e]` consecutive rows of [rows, in] times `weights[e]` of [experts, in, out].
 
-    16-bit on CUDA by torch's grouped kernel, which never waits for the host; elsewhere a product an expert.
+    In bfloat16 on CUDA by torch's grouped kernel, which never waits for the host; elsewhere a product an expert.
     """
     if rows.is_cuda and rows.dtype == torch.bfloat16:
         product: Tensor = functional.grouped_mm(rows, weights, offs=counts.cumsum(0).to(torch.int32))
