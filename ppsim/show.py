@@ -171,19 +171,30 @@ def print_run(report: dict[str, Any], run: dict[str, Any]) -> None:
 
 
 def print_measurements(profile: dict[str, Any]) -> None:
-    """Print a measured profile, one line a component."""
+    """Print a measured profile, a table a shape; of a backward that cannot be split, I and W are dashes."""
+    from ppsim.costs.shapes import in_words
+
     out = Page()
-    rows = []
+    by_shape: dict[str, list[dict[str, Any]]] = {}
     for part in profile["measurements"]:
-        times = [
-            part[f"{name}_s"]["median"] for name in ("forward", "backward", "backward_input", "backward_weight")
-        ]
-        ratio = (times[2] + times[3]) / times[1] if times[1] else 0.0
-        kept = part["activation_bytes_kept_for_weight"]
-        rows.append(
-            [part["component"], *map(seconds, times), f"{ratio:.2f}", size(part["activation_bytes"]), size(kept)]
-        )
-    out.add(table(["component", "F", "B", "I", "W", "(I+W)/B", "activation", "kept for W"], rows))
+        by_shape.setdefault(in_words(part["shape"]), []).append(part)
+    for index, (shape, parts) in enumerate(by_shape.items()):
+        if len(by_shape) > 1:
+            out.add(f"\n{shape}" if index else shape)
+        names = ["component", "F", "B", "I", "W", "(I+W)/B", "activation", "kept for W"]
+        out.add(table(names, [_measured_row(part) for part in parts]))
+    for shape in profile["does_not_fit"]:
+        out.add(f"\n{in_words(shape)}: does not fit")
+
+
+def _measured_row(part: dict[str, Any]) -> list[str]:
+    names = ("forward", "backward", "backward_input", "backward_weight")
+    forward, whole, *halves = (part[f"{name}_s"] for name in names)
+    is_split = None not in (whole, *halves) and whole["median"]
+    ratio = f"{sum(half['median'] for half in halves) / whole['median']:.2f}" if is_split else "–"
+    times = ["–" if time is None else seconds(time["median"]) for time in (forward, whole, *halves)]
+    kept = size(part["activation_bytes_kept_for_weight"])
+    return [part["component"], *times, ratio, size(part["activation_bytes"]), kept]
 
 
 def print_compare(comparison: "Comparison", fitted: "Overheads | None") -> None:

@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 @click.option("--profile", metavar="NAME|FILE", help="Measured costs. Default: zb-a100-6.2b, which is packaged.")
 @click.option("--micro-batch", type=int, help="Sequences a microbatch; the profile must have been measured so.")
 @click.option("--seq-len", type=int, help="Tokens a sequence; the profile must have been measured so.")
+@click.option("--tp", type=int, help="Tensor-parallel ranks; the profile must have been measured so.")
+@click.option("--ep", type=int, help="Expert-parallel ranks; the profile must have been measured so.")
+@click.option(
+    "--recompute", type=click.Choice(["none", "selective", "full"]),
+    help="What of a layer is computed again in its backward; the profile must have been measured so.",
+)  # fmt: skip
 @click.option("--layers", type=int, help="Layers of the model. Default: the profile's.")
 @click.option(
     "--split", default="auto", metavar="auto|even|N,N,…", show_default=True,
@@ -135,7 +141,13 @@ def _plan(options: dict[str, Any]) -> "Plan":
         group_size=options["group_size"],
         num_slices=options["slices"],
         profile=profile,
-        shape=profile.shape_at(micro_batch=options["micro_batch"], sequence_length=options["seq_len"]),
+        shape=profile.shape_at(
+            micro_batch=options["micro_batch"],
+            sequence_length=options["seq_len"],
+            tp=options["tp"],
+            ep=options["ep"],
+            recompute=options["recompute"],
+        ),
         num_layers=options["layers"],
         split=parse_split(options["split"]),
         runtime=options["runtime"],

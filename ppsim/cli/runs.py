@@ -1,10 +1,10 @@
-"""Commands that measure or run: `profile`, `train`, `compare`."""
+"""Commands that run for real, or look at what did: `train`, `compare`."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ppsim.cli.common import json_option, output_option, overheads_option, print_json, say
+from ppsim.cli.common import json_option, output_option, overheads_option, print_json, require_device, say
 
 if TYPE_CHECKING:
     from ppsim.costs.stages import StageCosts
@@ -57,65 +57,6 @@ def _shape(options: dict[str, Any]) -> "GPTShape":
         "sequence_length": options["seq_len"],
     }
     return replace(MODELS[name], **{key: value for key, value in given.items() if value is not None})
-
-
-def _require_device(device: str) -> None:
-    from ppsim.errors import ConfigError
-
-    if device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise ConfigError("--device cuda: torch sees no CUDA device here (use --device cpu)")
-
-
-@click.command(short_help="Measure F, B, I and W of a layer on this device.")
-@_model_options
-@click.option("--repeats", type=int, default=30, show_default=True, help="Measurements of each pass.")
-@click.option("--warm-up", type=int, default=5, show_default=True, help="Unmeasured ones before.")
-@click.option("-o", "--output", required=True, metavar="X.json", help="Where to write the profile.")
-def profile(output: str, repeats: int, warm_up: int, **options: Any) -> None:
-    """Measure what a layer costs on this device: F, B, I and W apart, activation bytes, parameters.
-
-    \b
-      ppsim profile --model mini --device cpu -o cpu.json
-      ppsim profile --model gpt2 --device cuda --dtype bfloat16 --micro-batch 8 -o gpu.json
-      ppsim project --pp 4 --profile cpu.json
-    """
-    from pathlib import Path
-
-    from ppsim.errors import ConfigError
-    from ppsim.files import to_json, write_whole
-    from ppsim.outputs import check_paths
-    from ppsim.runtime.launch import require_extra
-
-    require_extra("ppsim profile")
-    check_paths([output])
-    if not output.endswith(".json"):
-        raise ConfigError(f"a profile is a .json file: got {output}")
-    if repeats < 1 or warm_up < 0:
-        raise ConfigError(f"--repeats must be at least 1 and --warm-up not negative: got {repeats} and {warm_up}")
-    shape = _shape(options)
-    _require_device(options["device"])
-    from ppsim.profiling.gpt import profile_gpt
-
-    measured = profile_gpt(
-        Path(output).stem,
-        shape,
-        model_name=options["model"],
-        micro_batch=options["micro_batch"],
-        dtype=options["dtype"],
-        device=options["device"],
-        num_repeats=repeats,
-        num_warm_up=warm_up,
-        num_threads=options["threads"],
-        progress=say,
-    )
-    write_whole(output, to_json(measured))
-    from ppsim.show import print_measurements
-
-    print_measurements(measured)
-    say(f"wrote {output}")
 
 
 @click.command(short_help="Execute a table for real with torch, and measure it.")
@@ -214,7 +155,7 @@ def _train_config(table: "Schedule", options: dict[str, Any]) -> "TrainConfig":
             f"stage {empty[0]} would hold no layer: {shape.num_layers} layers for {num_stages} stages "
             f"(--layers {num_stages} gives each one)"
         )
-    _require_device(options["device"])
+    require_device(options["device"])
     return TrainConfig(
         schedule=options["schedule"],
         num_ranks=table.num_ranks,

@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 
 from ppsim.costs.layout import balanced_split, even_split, given_split, why_no_split
-from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
+from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
 from ppsim.costs.slices import equal_time_slices
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError
+from ppsim.errors import ConfigError, ScheduleError
 from ppsim.schedule.table import Schedule
 from ppsim.units import seconds, size
 
@@ -43,13 +43,23 @@ def assemble(
     """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
 
     Every replica of the model is cut alike: layers and costs have one entry a stage of the model. Slices of a
-    microbatch are cut to take the same time (`ppsim.costs.slices`). `shape` defaults to the first that the profile
-    holds, `num_layers` to its model's; `split` gives the layers of each stage, or how to find them. Communication
-    is left at its defaults, for the caller to choose. Raises `ConfigError` for a split that does not fit, for
-    components that the profile lacks and for a sequence too short for its slices.
+    microbatch are cut to take the same time (`ppsim.costs.slices`). `shape` defaults to `profile.shape_at()`,
+    `num_layers` to its model's; `split` gives the layers of each stage, or how to find them. Communication
+    is left at its defaults, for the caller to choose. A profile of layers only has free ends. Raises `ConfigError`
+    for a split that does not fit, for components that the profile lacks and for a sequence too short for its
+    slices, `ScheduleError` for a schedule that splits a backward that cannot be split.
     """
-    shape = shape or profile.shapes[0]
-    layer, embedding, head = (profile.find(component, shape) for component in ("layer", "embedding", "head"))
+    shape = shape or profile.shape_at()
+    layer = profile.find("layer", shape)
+    is_only_layers = all(part.component == "layer" for part in profile.measurements)  # a module of one's own
+    embedding, head = (_nothing(layer) if is_only_layers else profile.find(component, shape) for component in _ENDS)
+    if schedule.splits_backward and (
+        whole := [part.component for part in (embedding, layer, head) if _is_whole(part)]
+    ):
+        raise ScheduleError(
+            f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(whole)} of "
+            f"profile {profile.name}: only B was measured"
+        )
     num_layers = profile.model.num_layers if num_layers is None else num_layers
     num_stages = schedule.num_model_stages
     counts = _split(split, num_layers, num_stages, layer, embedding, head)
@@ -85,6 +95,14 @@ def assemble(
     ]
     if hop_assumption:
         assumptions.append(hop_assumption)
+    if is_only_layers:
+        assumptions.append("embedding and head: none in the profile, taken to cost nothing")
+    if shape.tp > 1 or shape.ep > 1:
+        assumptions.append(
+            f"tp {shape.tp}, ep {shape.ep}: one rank's part, measured on one device; no collective is in the times"
+        )
+    if shape.recompute != "none":
+        assumptions.append(f"recomputation: {shape.recompute}, of the layers")
     if schedule.num_replicas > 1:
         assumptions.append(f"replicas: {schedule.num_replicas}, each with all layers, embedding and head")
     if schedule.num_slices > 1:
@@ -114,14 +132,40 @@ def _split(
     return given_split(split, num_layers, num_stages)
 
 
+_ENDS: tuple[Component, Component] = ("embedding", "head")
+
+
+def _nothing(layer: Measurement) -> Measurement:
+    """A component that costs nothing, at the shape of a layer."""
+    free = Quantity(median=0.0, low=0.0, high=0.0)
+    return Measurement(
+        component="head",
+        shape=layer.shape,
+        forward_s=free,
+        backward_s=free if layer.backward_s else None,
+        backward_input_s=free,
+        backward_weight_s=free,
+        activation_bytes=0,
+        activation_bytes_kept_for_weight=0,
+        output_bytes=layer.output_bytes,
+        parameters=0,
+    )
+
+
+def _is_whole(part: Measurement) -> bool:
+    """Whether the backward of a component cannot be split."""
+    return part.backward_input_s is None
+
+
 def _work(part: Measurement) -> float:
-    backward = part.backward_s or part.backward_input_s
-    weight = 0.0 if part.backward_s else part.backward_weight_s.median
-    return part.forward_s.median + backward.median + weight
+    if part.backward_s:
+        return part.forward_s.median + part.backward_s.median
+    return sum(_number(part, name) for name in ("forward_s", "backward_input_s", "backward_weight_s"))
 
 
 def _number(part: Measurement, name: str) -> float:
-    value = getattr(part, name)
+    """A value, 0 where there is none; of a backward that cannot be split all is in I."""
+    value = part.backward_s if name == "backward_input_s" and _is_whole(part) else getattr(part, name)
     if isinstance(value, Quantity):
         return value.median
     return 0.0 if value is None else float(value)

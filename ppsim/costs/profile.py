@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from ppsim.costs.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
+from ppsim.costs.shapes import in_words
 from ppsim.errors import ConfigError
 from ppsim.files import read_json
 
@@ -18,6 +19,7 @@ FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
 DEFAULT = "zb-a100-6.2b"
 
 Component = Literal["embedding", "layer", "head"]
+Recompute = Literal["none", "selective", "full"]
 
 
 class Quantity(Strict):
@@ -54,17 +56,20 @@ class Provenance(Strict):
 
 
 class Model(Strict):
-    """The model whose components were measured."""
+    """The model whose components were measured; of a module of one's own heads and vocabulary are not known."""
 
     name: str
     num_layers: Positive
     hidden_size: Positive
-    num_heads: Positive
+    num_heads: Positive | None = None
     vocab_size: Positive | None = None
 
 
 class Shape(Strict):
-    """The key of a measurement: how one microbatch is cut and computed."""
+    """The key of a measurement: how one microbatch is cut and computed.
+
+    With tp and ep above 1, what was measured is the part of one rank: its heads, columns and experts.
+    """
 
     micro_batch: Positive
     sequence_length: Positive
@@ -72,22 +77,23 @@ class Shape(Strict):
     tp: Positive = 1
     cp: Positive = 1
     ep: Positive = 1
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Recompute = "none"
 
 
 class Measurement(Strict):
     """The costs of one microbatch through one component.
 
-    `activation_bytes` is what F keeps for the backward, `activation_bytes_kept_for_weight` what of it W needs;
-    `transient_bytes` the most that any pass holds beside it. `forward_flops` counts the model's arithmetic.
+    I and W are null where the backward cannot be split. `activation_bytes` is what F keeps for the backward,
+    `activation_bytes_kept_for_weight` what of it W needs; `transient_bytes` the most that any pass holds beside it.
+    `forward_flops` counts the model's arithmetic.
     """
 
     component: Component
     shape: Shape
     forward_s: Quantity
     backward_s: Quantity | None = None
-    backward_input_s: Quantity
-    backward_weight_s: Quantity
+    backward_input_s: Quantity | None
+    backward_weight_s: Quantity | None
     activation_bytes: Count
     activation_bytes_kept_for_weight: Count
     output_bytes: Count
@@ -104,6 +110,14 @@ class Measurement(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _has_a_backward(self) -> "Measurement":
+        if (self.backward_input_s is None) != (self.backward_weight_s is None):
+            raise ValueError("backward_input_s and backward_weight_s are both given, or both null")
+        if self.backward_s is None and self.backward_input_s is None:
+            raise ValueError("backward_s is null, and so are its halves")
+        return self
+
 
 class Transfer(Strict):
     """One message between two neighbouring stages."""
@@ -113,7 +127,10 @@ class Transfer(Strict):
 
 
 class Profile(Strict):
-    """A measured or published profile; `load_profile` reads one."""
+    """A measured or published profile; `load_profile` reads one.
+
+    `does_not_fit` are the shapes for which the device had not enough memory.
+    """
 
     format: Literal["ppsim-profile/1"]
     name: str
@@ -121,6 +138,7 @@ class Profile(Strict):
     model: Model
     measurements: list[Measurement] = Field(min_length=1)
     transfers: list[Transfer] = []
+    does_not_fit: list[Shape] = []
 
     @field_validator("measurements")
     @classmethod
@@ -144,23 +162,47 @@ class Profile(Strict):
                 return measurement
         raise ConfigError(f"profile {self.name} has no {component} at {describe(shape)}")
 
-    def shape_at(self, *, micro_batch: int | None = None, sequence_length: int | None = None) -> Shape:
-        """Return the first measured shape with this micro-batch and sequence length, None standing for any."""
-        for shape in self.shapes:
-            if micro_batch in (None, shape.micro_batch) and sequence_length in (None, shape.sequence_length):
-                return shape
-        wanted = ", ".join(
-            f"{name} {value}"
-            for name, value in (("micro-batch", micro_batch), ("sequence length", sequence_length))
-            if value is not None
-        )
+    def shape_at(
+        self,
+        *,
+        micro_batch: int | None = None,
+        sequence_length: int | None = None,
+        tp: int | None = None,
+        ep: int | None = None,
+        recompute: Recompute | None = None,
+    ) -> Shape:
+        """Return the first measured shape that has what is given.
+
+        None stands for any, where tp 1, ep 1 and no recomputation come first. Raises `ConfigError` where there is
+        none: it says what was measured, and whether it was found not to fit.
+        """
+        given = {
+            "micro_batch": micro_batch,
+            "sequence_length": sequence_length,
+            "tp": tp,
+            "ep": ep,
+            "recompute": recompute,
+        }
+        wanted = {name: value for name, value in given.items() if value is not None}
+
+        def suits(shape: Shape) -> bool:
+            return all(getattr(shape, name) == value for name, value in wanted.items())
+
+        if suitable := [shape for shape in self.shapes if suits(shape)]:
+            return min(suitable, key=lambda shape: (shape.tp, shape.ep, shape.recompute != "none"))
+        text = ", ".join(f"{_IN_WORDS.get(name, name)} {value}" for name, value in wanted.items())
+        if any(suits(shape) for shape in self.does_not_fit):
+            raise ConfigError(f"{text} did not fit the memory of {self.provenance.device.name} ({self.name})")
         there = "; ".join(describe(shape) for shape in self.shapes)
-        raise ConfigError(f"profile {self.name} was not measured at {wanted} (there is: {there})")
+        raise ConfigError(f"profile {self.name} was not measured at {text} (there is: {there})")
 
     def __str__(self) -> str:
         device = self.provenance.device.name
         how = "measured on" if self.provenance.kind == "measured" else "published, measured on"
         return f"{self.name} ({how} {device}; {self.provenance.source})"
+
+
+_IN_WORDS = {"micro_batch": "micro-batch", "sequence_length": "sequence length"}
 
 
 def describe(shape: Shape) -> str:
@@ -169,10 +211,7 @@ def describe(shape: Shape) -> str:
     >>> describe(Shape(micro_batch=3, sequence_length=1024, dtype="fp16"))
     'micro-batch 3, sequence length 1024, fp16'
     """
-    cuts = [f"{name} {getattr(shape, name)}" for name in ("tp", "cp", "ep") if getattr(shape, name) > 1]
-    recompute = [f"recompute {shape.recompute}"] if shape.recompute != "none" else []
-    main = [f"micro-batch {shape.micro_batch}", f"sequence length {shape.sequence_length}", shape.dtype]
-    return ", ".join(main + cuts + recompute)
+    return in_words(shape.model_dump())
 
 
 def packaged_profiles() -> dict[str, Path]:

@@ -46,7 +46,7 @@ class Plan:
     """What is asked: one schedule, its shape, and where its costs come from.
 
     `schedule` None is 1f1b for one stage a rank and interleaved-1f1b for more; `microbatches` None is 4·pp.
-    `profile` None is the packaged default, `shape` None the first it holds, `num_layers` None its model's;
+    `profile` None is the packaged default, `shape` None its `shape_at()`, `num_layers` None its model's;
     `num_slices` None is the schedule's; `channel` None is the runtime's, `transfer_s` None the profile's. The two
     overheads are the constants that `ppsim compare --fit` finds. Schedule "auto" is searched for, for up to
     `search_s` seconds from `seed` (`ppsim.projection.optimise`).
@@ -127,7 +127,7 @@ class Projection:
                 "shape": shape.model_dump(),
             },
             "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_per_gpu": self.tokens_per_s / self.plan.pp,
+            "tokens_per_s_per_gpu": self.tokens_per_s / (self.plan.pp * shape.tp * shape.cp),
             "model_flops_utilization": self.model_flops_utilization,
             "peak_flops_per_s": self.peak_flops_per_s,
             "layers_per_stage": self.split,
@@ -240,7 +240,7 @@ def _assembled(plan: Plan, schedule: Schedule, profile: Profile) -> Assembled:
     return assemble(
         profile,
         schedule,
-        shape=plan.shape or profile.shapes[0],
+        shape=plan.shape or profile.shape_at(),
         num_layers=plan.num_layers,
         split=plan.split,
         transfer_s=plan.transfer_s,
@@ -252,7 +252,7 @@ def project_table(plan: Plan, schedule: Schedule, profile: Profile, *, note: str
 
     `note` says where the table is from, and comes first among the assumptions.
     """
-    shape = plan.shape or profile.shapes[0]
+    shape = plan.shape or profile.shape_at()
     assembled = _assembled(plan, schedule, profile)
     costs = _for_runtime(plan, schedule, assembled.costs)
     timeline = simulate(schedule, costs)
@@ -308,7 +308,7 @@ def _project_each(
 ) -> Comparison:
     profile = plan.profile or load_profile(DEFAULT)
     num_layers = profile.model.num_layers if plan.num_layers is None else plan.num_layers
-    shape = plan.shape or profile.shapes[0]
+    shape = plan.shape or profile.shape_at()
     projections, reasons = [], {}
     for entry in entries:
         name = entry.name

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ppsim.costs.shapes import LayerShape
 from ppsim.errors import ConfigError
 from ppsim.schedule.lowering import Receives
 
@@ -29,6 +30,18 @@ class GPTShape:
             )
         if self.vocab_size < 256:
             raise ConfigError(f"vocab_size must be at least 256, one token a byte: got {self.vocab_size}")
+
+    @property
+    def layer(self) -> LayerShape:
+        """One of its layers."""
+        return LayerShape(
+            "gpt",
+            hidden_size=self.hidden_size,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_heads,
+            head_size=self.hidden_size // self.num_heads,
+            ffn_size=4 * self.hidden_size,
+        )
 
 
 MODELS = {

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ppsim.costs.shapes import LayerShape
 from ppsim.runtime.config import GPTShape
 
 
@@ -24,24 +25,24 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer: [batch, sequence, hidden] → the same."""
+    """One transformer layer, or a tensor-parallel shard of one: [batch, sequence, hidden] → the same."""
 
-    def __init__(self, shape: GPTShape) -> None:
+    def __init__(self, shape: LayerShape) -> None:
         super().__init__()
-        hidden = shape.hidden_size
-        self.num_heads = shape.num_heads
+        hidden, inner, ffn = shape.hidden_size, shape.num_heads * shape.head_size, shape.ffn_size
+        self.num_heads, self.head_size = shape.num_heads, shape.head_size
         self.norm_1, self.norm_2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-        self.out = nn.Linear(hidden, hidden)
-        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        self.qkv = nn.Linear(hidden, 3 * inner)
+        self.out = nn.Linear(inner, hidden)
+        self.up, self.down = nn.Linear(hidden, ffn), nn.Linear(ffn, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return attention and feed-forward, each added to its input."""
-        batch, sequence, hidden = x.shape
-        heads = self.qkv(self.norm_1(x)).view(batch, sequence, 3, self.num_heads, hidden // self.num_heads)
+        batch, sequence, _ = x.shape
+        heads = self.qkv(self.norm_1(x)).view(batch, sequence, 3, self.num_heads, self.head_size)
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, sequence, hidden))
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, sequence, -1))
         mlp: Tensor = self.down(functional.gelu(self.up(self.norm_2(x))))
         return x + mlp
 
@@ -80,7 +81,7 @@ def build_stage(
     parts: list[nn.Module] = []
     if stage == 0:
         parts.append(Embedding(shape))
-    parts += [Block(shape) for _ in range(num_layers)]
+    parts += [Block(shape.layer) for _ in range(num_layers)]
     if stage == num_stages - 1:
         parts.append(Head(shape))
     return nn.Sequential(*parts).to(dtype)

@@ -9,7 +9,7 @@ from ppsim import build
 from ppsim.costs.assemble import BYTES_PER_PARAMETER, assemble
 from ppsim.costs.layout import why_no_split
 from ppsim.costs.slices import equal_time_slices
-from ppsim.errors import ConfigError
+from ppsim.errors import ConfigError, ScheduleError
 from tests.costs.profiles import EXAMPLE, example, profile, profiles
 
 PLACEMENTS = {"loop": "1f1b", "interleaved loop": "interleaved-1f1b", "V": "zbv-fixed"}
@@ -161,6 +161,35 @@ def test_a_profile_without_a_head_is_refused():
     data = example(measurements=EXAMPLE["measurements"][:2])
     with pytest.raises(ConfigError, match="profile example has no head at micro-batch 2, sequence length 16, bf16"):
         assemble(profile(data), build("1f1b", pp=2, microbatches=1))
+
+
+def test_layers_alone_have_free_ends():
+    made = assemble(profile(example(measurements=[LAYER])), build("zb-h1", pp=2, microbatches=2), split="even")
+    assert made.costs.forward_s.tolist() == [6 * LAYER["forward_s"]["median"]] * 2
+    assert made.costs.backward_s.tolist() == [6 * LAYER["backward_s"]["median"]] * 2
+    assert "embedding and head: none in the profile, taken to cost nothing" in made.assumptions
+
+
+def test_a_whole_backward_is_all_that_an_unsplit_schedule_needs():
+    embedding, layer, head = EXAMPLE["measurements"]
+    whole = profile(
+        example(measurements=[embedding, layer | {"backward_input_s": None, "backward_weight_s": None}, head])
+    )
+    made = assemble(whole, build("1f1b", pp=2, microbatches=2))
+    assert (
+        made.costs.backward_s.tolist()
+        == assemble(profile(), build("1f1b", pp=2, microbatches=2)).costs.backward_s.tolist()
+    )
+    with pytest.raises(
+        ScheduleError, match="zb-h1 splits the backward, which cannot be done to the layer of profile example"
+    ):
+        assemble(whole, build("zb-h1", pp=2, microbatches=2))
+
+
+def test_a_part_of_a_rank_is_said_to_be_one():
+    data = example(measurements=[part | {"shape": part["shape"] | {"tp": 8}} for part in EXAMPLE["measurements"]])
+    made = assemble(profile(data), build("1f1b", pp=2, microbatches=2))
+    assert "tp 8, ep 1: one rank's part, measured on one device; no collective is in the times" in made.assumptions
 
 
 def test_no_layers_is_not_taken_for_the_default():

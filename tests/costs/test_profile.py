@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ppsim.costs.profile import load_profile, packaged_profiles
+from ppsim.costs.profile import describe, load_profile, packaged_profiles
 from ppsim.errors import ConfigError
 from tests.costs.profiles import EXAMPLE, SHAPE, example, profile
 
@@ -94,6 +94,45 @@ def test_shapes_are_found_by_micro_batch_and_length():
         ConfigError, match=r"not measured at micro-batch 3 \(there is: micro-batch 2, .*; micro-batch 4"
     ):
         two.shape_at(micro_batch=3)
+
+
+def cut(**key):
+    """The example's measurements at another key."""
+    return [part | {"shape": SHAPE | key} for part in EXAMPLE["measurements"]]
+
+
+def test_what_is_not_cut_and_not_recomputed_comes_first():
+    data = example(measurements=cut(tp=2, ep=4, recompute="full") + cut(tp=2) + cut())
+    one = profile(data)
+    assert one.shape_at() == one.shapes[2]
+    assert one.shape_at(tp=2) == one.shapes[1]
+    assert one.shape_at(recompute="full") == one.shape_at(ep=4) == one.shapes[0]
+    assert describe(one.shapes[0]) == "micro-batch 2, sequence length 16, bf16, tp 2, ep 4, recompute full"
+    with pytest.raises(ConfigError, match="profile example was not measured at tp 2, recompute selective"):
+        one.shape_at(tp=2, recompute="selective")
+
+
+def test_a_shape_that_did_not_fit_is_not_called_unmeasured():
+    one = profile(example(does_not_fit=[SHAPE | {"micro_batch": 64}]))
+    with pytest.raises(ConfigError, match="micro-batch 64 did not fit the memory of a device"):
+        one.shape_at(micro_batch=64)
+
+
+HALVES = {
+    "one half": ({"backward_input_s": None}, "backward_input_s and backward_weight_s are both given, or both null"),
+    "nothing": (
+        {"backward_s": None, "backward_input_s": None, "backward_weight_s": None},
+        "backward_s is null, and so are its halves",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HALVES)
+def test_a_backward_is_whole_or_in_two_halves(case):
+    change, sentence = HALVES[case]
+    layer = EXAMPLE["measurements"][1] | change
+    with pytest.raises(ConfigError, match=sentence):
+        profile(example(measurements=[layer]))
 
 
 def test_a_profile_says_whether_it_was_measured_or_published():

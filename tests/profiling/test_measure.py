@@ -15,8 +15,9 @@ from torch import nn
 
 from ppsim.costs.profile import load_profile
 from ppsim.files import to_json
-from ppsim.profiling.gpt import profile_gpt
+from ppsim.profiling.harness import Key, Settings, measure_shape, model_header
 from ppsim.profiling.measure import Module, measure, quantity
+from ppsim.profiling.models import of_gpt
 from ppsim.runtime.config import GPTShape
 
 CPU = torch.device("cpu")
@@ -24,11 +25,10 @@ SHAPE = GPTShape(num_layers=2, hidden_size=32, num_heads=2, sequence_length=16)
 
 
 def profiled(**fields: Any) -> dict[str, Any]:
-    return profile_gpt(
-        "test", SHAPE,
-        **{"model_name": "tiny", "micro_batch": 2, "dtype": "float32", "device": "cpu", "num_repeats": 3,
-           "num_warm_up": 1, "num_threads": 1, **fields},
-    )  # fmt: skip
+    settings = Settings(num_repeats=3, num_warm_up=1)
+    key = Key(**{"micro_batch": 2, "sequence_length": 16, "dtype": "float32", **fields})
+    content = model_header("test", "tiny", of_gpt(SHAPE), settings)
+    return content | {"measurements": measure_shape(of_gpt(SHAPE), key, settings)}
 
 
 class Recorded(nn.Module):

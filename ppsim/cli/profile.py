@@ -1,0 +1,213 @@
+"""The command that measures: `profile`."""
+
+import dataclasses
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ppsim.cli.common import require_device, say
+
+if TYPE_CHECKING:
+    from ppsim.costs.shapes import ModelShape
+    from ppsim.profiling.harness import Key, Settings
+
+_OF_MODELS = ("model", "layers", "hidden", "heads", "micro_batch", "seq_len", "tp", "ep", "recompute", "dtype")
+"""Options that say what of a model is measured: with --module, the module says it."""
+
+
+@click.command(short_help="Measure F, B, I and W of a layer on this device.")
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="nano, mini, gpt2, llama-mini, llama3-8b, llama3-70b, llama3-405b, "
+    "moe-mini, mixtral-8x7b or deepseek-v3-like. Default: nano.",
+)
+@click.option(
+    "--module",
+    metavar="PKG.MOD:FACTORY",
+    help="A module of one's own: FACTORY() returns it and example inputs; taken as one layer.",
+)
+@click.option("--micro-batch", metavar="N,N,…", help="Sequences a microbatch, one or several. Default: 2.")
+@click.option("--seq-len", metavar="N,N,…", help="Tokens a sequence, one or several. Default: the model's.")
+@click.option("--tp", metavar="N,N,…", help="Tensor-parallel ranks, of which one's part is measured. Default: 1.")
+@click.option("--ep", metavar="N,N,…", help="Expert-parallel ranks, of which one's part is measured. Default: 1.")
+@click.option(
+    "--recompute",
+    type=click.Choice(["none", "full"]),
+    help="What of a layer is computed again for its backward. Default: none.",
+)
+@click.option("--layers", type=int, help="Layers, instead of the model's.")
+@click.option("--hidden", type=int, help="Hidden size, instead of the model's; of a GPT.")
+@click.option("--heads", type=int, help="Attention heads, instead of the model's; of a GPT.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "bfloat16", "float16"]),
+    help="Of weights and activations. Default: float32.",
+)
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to compute."
+)
+@click.option("--threads", type=int, default=1, show_default=True, help="CPU threads of a process.")
+@click.option("--repeats", type=int, default=30, show_default=True, help="Measurements of each pass.")
+@click.option("--warm-up", type=int, default=5, show_default=True, help="Unmeasured ones before.")
+@click.option("--start-over", is_flag=True, help="Forget the shapes that the file holds already.")
+@click.option("-o", "--output", required=True, metavar="X.json", help="Where to write the profile.")
+def profile(output: str, repeats: int, warm_up: int, start_over: bool, **options: Any) -> None:
+    """Measure what a layer costs on this device: F, B, I and W apart, activation bytes, parameters.
+
+    \b
+      ppsim profile --model mini --micro-batch 1,2 --seq-len 128,256 -o cpu.json
+      ppsim profile --model llama3-8b --tp 4 --device cuda --dtype bfloat16 --micro-batch 1 -o gpu.json
+      ppsim project --pp 4 --profile cpu.json
+
+    Several shapes go into one file, which is written whole after each. Repeated, the command goes on where it was
+    stopped: shapes that the file holds are not measured again.
+    """
+    from ppsim.errors import ConfigError
+    from ppsim.outputs import check_paths
+    from ppsim.runtime.launch import require_extra
+
+    require_extra("ppsim profile")
+    check_paths([output])
+    if not output.endswith(".json"):
+        raise ConfigError(f"a profile is a .json file: got {output}")
+    if repeats < 1 or warm_up < 0:
+        raise ConfigError(f"--repeats must be at least 1 and --warm-up not negative: got {repeats} and {warm_up}")
+    if options["threads"] < 1:
+        raise ConfigError(f"--threads must be at least 1: got {options['threads']}")
+    model = _model(options) if options["module"] is None else None
+    keys = _keys(options, model) if model else []
+    require_device(options["device"])
+    from ppsim.profiling.harness import Settings, costly_splits
+    from ppsim.show import print_measurements
+
+    settings = Settings(options["device"], repeats, warm_up, options["threads"])
+    if model:
+        from ppsim.profiling.sweep import sweep
+
+        name = options["model"] or _DEFAULT_MODEL
+        content = sweep(output, model, keys, settings, model_name=name, start_over=start_over, say=say)
+    else:
+        content = _profiled_module(output, options, settings)
+    print_measurements(content)
+    for sentence in costly_splits(content):
+        say(sentence)
+    say(f"wrote {output}")
+
+
+_DEFAULT_MODEL = "nano"
+
+
+def _model(options: dict[str, Any]) -> "ModelShape":
+    """The model by name, with what the options change of it."""
+    from ppsim.errors import ConfigError
+    from ppsim.profiling.models import find_model, of_gpt
+    from ppsim.runtime.config import MODELS
+
+    name = options["model"] or _DEFAULT_MODEL
+    model = find_model(name)
+    of_gpts = {"hidden_size": options["hidden"], "num_heads": options["heads"]}
+    if changed := {field: value for field, value in of_gpts.items() if value is not None}:
+        if name not in MODELS:
+            raise ConfigError(
+                f"--hidden and --heads are for {', '.join(MODELS)}: {name} has other sizes beside them"
+            )
+        model = of_gpt(dataclasses.replace(MODELS[name], **changed))
+    return model if options["layers"] is None else dataclasses.replace(model, num_layers=options["layers"])
+
+
+def _keys(options: dict[str, Any], model: "ModelShape") -> "list[Key]":
+    """Every combination of what was given, in that order."""
+    from ppsim.profiling.harness import Key
+
+    given = {name: _numbers(name, options[name]) for name in ("micro_batch", "seq_len", "tp", "ep")}
+    return [
+        Key(
+            micro_batch=micro_batch,
+            sequence_length=sequence_length,
+            dtype=options["dtype"] or "float32",
+            tp=tp,
+            ep=ep,
+            recompute=options["recompute"] or "none",
+        )
+        for tp, ep, sequence_length, micro_batch in product(
+            given["tp"] or [1],
+            given["ep"] or [1],
+            given["seq_len"] or [model.sequence_length],
+            given["micro_batch"] or [2],
+        )
+    ]
+
+
+def _numbers(option: str, text: str | None) -> list[int]:
+    """The numbers of 1,2,4; none where nothing was given."""
+    from ppsim.errors import ConfigError
+
+    if text is None:
+        return []
+    name = "--" + option.replace("_", "-")
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{name} is '{text}': give a number, or several as 1,2,4") from None
+    if min(numbers) < 1:
+        raise ConfigError(f"{name} must be at least 1: got {min(numbers)}")
+    return numbers
+
+
+def _profiled_module(output: str, options: dict[str, Any], settings: "Settings") -> dict[str, Any]:
+    """Measure a module of one's own and write its profile."""
+    from pathlib import Path
+
+    from ppsim.errors import ConfigError
+    from ppsim.files import to_json, write_whole
+    from ppsim.profiling.harness import is_out_of_memory, profile_module
+
+    layers = options["layers"]
+    if wrong := [name for name in _OF_MODELS if options[name] is not None and name != "layers"]:
+        raise ConfigError(f"--module says what is measured: leave out --{wrong[0].replace('_', '-')}")
+    module, inputs = _made_by(options["module"], options["device"])
+    try:
+        content = profile_module(
+            module,
+            inputs,
+            name=options["module"].rpartition(":")[2],
+            num_layers=1 if layers is None else layers,
+            num_repeats=settings.num_repeats,
+            num_warm_up=settings.num_warm_up,
+            num_threads=settings.num_threads,
+            say=say,
+        )
+    except RuntimeError as error:
+        reason = "does not fit the memory of this device" if is_out_of_memory(error) else f"fails: {error}"
+        raise ConfigError(f"{options['module']} {reason.splitlines()[0]}") from error
+    content["name"] = Path(output).stem
+    write_whole(output, to_json(content))
+    return content
+
+
+def _made_by(where: str, device: str) -> tuple[Any, Any]:
+    """What the factory PKG.MOD:FACTORY returns: a module and example inputs, on the device."""
+    import importlib
+    import sys
+
+    import torch
+
+    from ppsim.errors import ConfigError
+
+    home, colon, factory = where.partition(":")
+    if not (home and colon and factory):
+        raise ConfigError(f"--module is '{where}': write it as package.module:factory")
+    sys.path.insert(0, "")  # as `python -m` does: a module in the folder where the command is given
+    try:
+        make = getattr(importlib.import_module(home), factory)
+        module, inputs = make()
+    except Exception as error:
+        raise ConfigError(f"--module {where} fails: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove("")
+    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    if not isinstance(module, torch.nn.Module) or not isinstance(inputs, tuple | list):
+        raise ConfigError(f"--module {where}: the factory returns a torch module and its example inputs, a tuple")
+    return module.to(device), tuple(one.to(device) if isinstance(one, torch.Tensor) else one for one in inputs)

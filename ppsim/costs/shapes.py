@@ -1,0 +1,262 @@
+"""Sizes of transformer layers, and by formula what they take: parameters, FLOPs, bytes kept for the backward.
+
+Letters of the formulas, all for one rank's shard: T = b·s tokens of a microbatch (b sequences of s tokens),
+h hidden size, n query heads, g key/value heads, d head size, f feed-forward columns (of one expert), E experts,
+k experts a token, V vocabulary, e bytes of an element.
+
+Conventions. FLOPs are those of matrix products, 2 a multiply-add, as torch's flop counter has them: norms,
+activations, softmax and rotations are not counted. Attention counts all s × s scores, as the Megatron-LM papers do
+(Narayanan et al. 2021, arXiv 2104.04473, §5.1), unless `causal` asks for the half that a causal kernel needs. Bytes
+are what autograd saves in eager torch with a fused attention kernel, which keeps the logarithms of its sums instead
+of the scores (Dao et al. 2022, arXiv 2205.14135): parameters and buffers are not counted, each storage once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from ppsim.errors import ConfigError
+
+Kind = Literal["gpt", "llama", "moe"]
+Recompute = Literal["none", "full"]
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """One transformer layer, or a rank's shard of one.
+
+    `kind` is "gpt" (LayerNorm, biases, GELU), "llama" (RMSNorm, rotary positions, grouped queries, SwiGLU) or "moe"
+    (llama's attention; a top-k router over SwiGLU experts and, with `shared_ffn_size` above 0, an expert for all
+    tokens). `ffn_size` is the width between up and down projection, of one expert in "moe". `num_experts` is what
+    the router chooses from, `num_local_experts` how many of them this rank holds (None: all).
+    """
+
+    kind: Kind
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    ffn_size: int
+    num_experts: int = 0
+    experts_per_token: int = 0
+    shared_ffn_size: int = 0
+    num_local_experts: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"the heads must be a multiple of the key/value heads: got {self.num_heads} and {self.num_kv_heads}"
+            )
+        if self.kind == "gpt" and self.num_kv_heads != self.num_heads:
+            raise ConfigError(f"a gpt layer has as many key/value heads as heads: got {self.num_kv_heads}")
+        if self.kind != "gpt" and self.head_size % 2:
+            raise ConfigError(f"rotary positions need an even head size: got {self.head_size}")
+        if self.kind == "moe" and not 1 <= self.experts_per_token <= self.num_experts:
+            raise ConfigError(
+                f"experts a token must be 1 to the number of experts: got {self.experts_per_token} of "
+                f"{self.num_experts}"
+            )
+        if self.kind != "moe" and (self.num_experts or self.experts_per_token or self.shared_ffn_size):
+            raise ConfigError(f"a {self.kind} layer has no experts: got {self.num_experts}")
+
+    @property
+    def local_experts(self) -> int:
+        """How many experts this rank holds."""
+        return self.num_experts if self.num_local_experts is None else self.num_local_experts
+
+    def shard(self, *, tp: int = 1, ep: int = 1) -> "LayerShape":
+        """Return what one of `tp` tensor-parallel and `ep` expert-parallel ranks holds.
+
+        Heads, key/value heads and feed-forward columns are divided by `tp`, experts by `ep`; norms and the router
+        are whole on every rank. Raises `ConfigError` where something does not divide.
+        """
+        for name, value in (("tp", tp), ("ep", ep)):
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1: got {value}")
+        divided = {
+            "heads": self.num_heads,
+            "key/value heads": self.num_kv_heads,
+            "feed-forward columns": self.ffn_size,
+            "feed-forward columns of the shared expert": self.shared_ffn_size,
+        }
+        for what, count in divided.items():
+            if count % tp:
+                raise ConfigError(f"tp must divide the {what}: got {tp} with {count}")
+        if ep > 1 and self.kind != "moe":
+            raise ConfigError(f"a {self.kind} layer has no experts to divide: got ep {ep}")
+        if self.local_experts % ep:
+            raise ConfigError(f"ep must divide the experts: got {ep} with {self.local_experts}")
+        return replace(
+            self,
+            num_heads=self.num_heads // tp,
+            num_kv_heads=self.num_kv_heads // tp,
+            ffn_size=self.ffn_size // tp,
+            shared_ffn_size=self.shared_ffn_size // tp,
+            num_local_experts=self.local_experts // ep if self.kind == "moe" else None,
+        )
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A model: so many layers of one shape between an embedding and a head of `vocab_size`.
+
+    `sequence_length` is the one it is used with where none is given.
+    """
+
+    layer: LayerShape
+    num_layers: int
+    vocab_size: int
+    sequence_length: int
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "vocab_size", "sequence_length"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
+
+    def shard(self, *, tp: int = 1, ep: int = 1) -> "ModelShape":
+        """Return a rank's part: the layer's shard, and 1/`tp` of the vocabulary, rounded up."""
+        return replace(self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=-(-self.vocab_size // tp))
+
+
+def layer_parameters(layer: LayerShape) -> int:
+    """Return the parameters of a layer.
+
+    gpt: two LayerNorms 4h; 3nd·(h + 1) + nd·h + h; f·(h + 1) + f·h + h.
+    llama: two RMSNorms 2h; h·(n + 2g)·d + nd·h; SwiGLU 3hf.
+    moe: llama's norms and attention; router h·E; 3hf an expert held, and 3h times the shared expert's columns.
+    """
+    h, nd, gd, f = layer.hidden_size, *_widths(layer), layer.ffn_size
+    if layer.kind == "gpt":
+        return 4 * h + 3 * nd * (h + 1) + (nd + 1) * h + f * (h + 1) + (f + 1) * h
+    attention = 2 * h + h * (nd + 2 * gd) + nd * h
+    if layer.kind == "llama":
+        return attention + 3 * h * f
+    return attention + h * layer.num_experts + 3 * h * (f * layer.local_experts + layer.shared_ffn_size)
+
+
+def layer_forward_flops(
+    layer: LayerShape, *, micro_batch: int, sequence_length: int, causal: bool = False
+) -> float:
+    """Return the FLOPs of a layer's forward; a backward without recomputation has twice as many.
+
+    Projections 2T·h·(n + 2g)·d + 2T·nd·h; scores and their use 2 · 2T·s·nd (half with `causal`); feed-forward
+    2T·2hf (gpt), 2T·3hf (llama), or 2T·(hE + 3hf·k + 3h·shared) (moe).
+
+    Under expert parallelism a rank takes in as many (token, expert) pairs as it sends where experts are loaded
+    evenly: T·k of them whatever `num_local_experts`.
+
+    >>> layer = LayerShape("gpt", hidden_size=64, num_heads=4, num_kv_heads=4, head_size=16, ffn_size=256)
+    >>> layer_forward_flops(layer, micro_batch=1, sequence_length=32) == 32 * 64 * (24 * 64 + 4 * 32)
+    True
+    """
+    h, nd, gd = layer.hidden_size, *_widths(layer)
+    tokens = micro_batch * sequence_length
+    projections = 2 * tokens * h * (2 * nd + 2 * gd)
+    attention = 4 * tokens * sequence_length * nd / (2 if causal else 1)
+    if layer.kind == "gpt":
+        columns = 2 * layer.ffn_size
+    elif layer.kind == "llama":
+        columns = 3 * layer.ffn_size
+    else:
+        columns = layer.num_experts + 3 * (layer.ffn_size * layer.experts_per_token + layer.shared_ffn_size)
+    return float(projections + attention + 2 * tokens * h * columns)
+
+
+def layer_activation_bytes(
+    layer: LayerShape,
+    *,
+    micro_batch: int,
+    sequence_length: int,
+    element_bytes: int,
+    recompute: Recompute = "none",
+    fused_norm: bool = True,
+) -> int:
+    """Return the bytes that a layer's forward keeps for its backward.
+
+    Full recomputation keeps the layer's input: T·h·e. Without, a token keeps
+
+    - both norms: `_norm_bytes` each, and their outputs, 2h·e, for the projections behind them;
+    - attention: queries, keys and values (n + 2g)·d·e, its output nd·e, and 4n for the log-sum-exp;
+    - gpt's feed-forward: before and behind GELU, 2f·e;
+    - a SwiGLU: gate, up, SiLU of the gate, and the product, 4f·e;
+    - moe: for each of the k experts a SwiGLU, its input and its output 2h·e, its routing weight in float32 and in
+      the layer's type, 4 + e, and three int64 indices (which expert, which token, which place), 24; and a SwiGLU
+      for the shared expert.
+
+    The counts of tokens an expert, 4 bytes each, are left out. `fused_norm`: see `_norm_bytes`.
+    """
+    h, nd, gd, e = layer.hidden_size, *_widths(layer), element_bytes
+    tokens = micro_batch * sequence_length
+    if recompute == "full":
+        return tokens * h * e
+    per_token = 2 * (_norm_bytes(layer.kind, h, e, fused_norm) + h * e)
+    per_token += (2 * nd + 2 * gd) * e + 4 * layer.num_heads
+    if layer.kind == "gpt":
+        per_token += 2 * layer.ffn_size * e
+    elif layer.kind == "llama":
+        per_token += 4 * layer.ffn_size * e
+    else:
+        per_expert = (4 * layer.ffn_size + 2 * h) * e + (4 + e) + 24
+        per_token += layer.experts_per_token * per_expert + 4 * layer.shared_ffn_size * e
+    return tokens * per_token
+
+
+def embedding_parameters(model: ModelShape) -> int:
+    """Return the parameters of an embedding: V·h, and s·h learned positions in a gpt."""
+    positions = model.sequence_length if model.layer.kind == "gpt" else 0
+    return (model.vocab_size + positions) * model.layer.hidden_size
+
+
+def head_parameters(model: ModelShape) -> int:
+    """Return the parameters of final norm and projection: V·h, and 2h (LayerNorm) or h (RMSNorm)."""
+    return (model.vocab_size + (2 if model.layer.kind == "gpt" else 1)) * model.layer.hidden_size
+
+
+def head_forward_flops(model: ModelShape, *, micro_batch: int, sequence_length: int) -> float:
+    """Return the FLOPs of the projection to the vocabulary: 2T·h·V. An embedding has none."""
+    return 2.0 * micro_batch * sequence_length * model.layer.hidden_size * model.vocab_size
+
+
+def head_activation_bytes(
+    model: ModelShape, *, micro_batch: int, sequence_length: int, element_bytes: int, fused_norm: bool = True
+) -> int:
+    """Return the bytes that final norm, projection and cross entropy keep.
+
+    A token: the norm and its output h·e; the logarithms of the softmax in float32 (float64 for float64), 4V; the
+    int64 target, 8.
+    """
+    h, e = model.layer.hidden_size, element_bytes
+    norm = _norm_bytes(model.layer.kind, h, e, fused_norm) + h * e
+    return micro_batch * sequence_length * (norm + max(e, 4) * model.vocab_size + 8)
+
+
+def in_words(shape: Mapping[str, Any]) -> str:
+    """Return the key of a measurement as people write it; what is not there is 1, or no recomputation.
+
+    >>> in_words({"micro_batch": 1, "sequence_length": 4096, "dtype": "bfloat16", "tp": 8, "recompute": "full"})
+    'micro-batch 1, sequence length 4096, bfloat16, tp 8, recompute full'
+    """
+    cuts = [f"{name} {shape[name]}" for name in ("tp", "cp", "ep") if shape.get(name, 1) > 1]
+    recompute = shape.get("recompute", "none")
+    parts = [f"micro-batch {shape['micro_batch']}", f"sequence length {shape['sequence_length']}", shape["dtype"]]
+    return ", ".join([*parts, *cuts, *([f"recompute {recompute}"] if recompute != "none" else [])])
+
+
+def _widths(layer: LayerShape) -> tuple[int, int]:
+    """nd and gd: the columns of all queries, and of all keys."""
+    return layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
+
+
+def _norm_bytes(kind: Kind, h: int, e: int, fused: bool) -> int:
+    """What a norm keeps of a token beside its output.
+
+    LayerNorm: its input, mean and reciprocal deviation, h·e + 2e. RMSNorm, fused (torch on CUDA): its input and a
+    float32 reciprocal, h·e + 4. RMSNorm composed of single operations (torch on CPU): its input and the normalised
+    input, both at least in float32, and the reciprocal, 2h·max(e, 4) + max(e, 4).
+    """
+    if kind == "gpt":
+        return (h + 2) * e
+    return h * e + 4 if fused else (2 * h + 1) * max(e, 4)

@@ -1,0 +1,123 @@
+"""Many shapes, one file: written whole after each, so that a sweep that was killed goes on where it stopped."""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ppsim.costs.shapes import ModelShape
+from ppsim.errors import ConfigError
+from ppsim.files import read_json, to_json, write_whole
+from ppsim.profiling.harness import (
+    NUM_BLOCKS,
+    Key,
+    Say,
+    Settings,
+    forward_flops,
+    is_out_of_memory,
+    measure_shape,
+    model_header,
+)
+from ppsim.units import seconds
+
+Measure = Callable[[ModelShape, Key, Settings], list[dict[str, Any]]]
+
+
+def sweep(
+    path: str | Path,
+    model: ModelShape,
+    keys: Sequence[Key],
+    settings: Settings,
+    *,
+    model_name: str,
+    start_over: bool = False,
+    say: Say = lambda message: None,
+    measure_one: Measure | None = None,
+) -> dict[str, Any]:
+    """Measure a model at every key, into the profile file at `path`, and return the file's content.
+
+    Keys that the file holds already are not measured again (`start_over` forgets it); others in it stay. A shape
+    that runs out of memory is recorded in `does_not_fit`, and the sweep goes on. `measure_one` is `measure_shape`
+    unless given.
+
+    Raises `ConfigError` before anything is measured where the model cannot be cut as a key says, or where the file
+    was measured otherwise.
+    """
+    for key in keys:
+        model.shard(tp=key.tp, ep=key.ep)
+    content = model_header(Path(path).stem, model_name, model, settings)
+    if not start_over and Path(path).exists():
+        content = _continued(path, content)
+    finished = _finished(content)
+    waiting = [key for key in dict.fromkeys(keys) if key not in finished]
+    if len(waiting) < len(keys):
+        say(f"{len(keys) - len(waiting)} of {len(keys)} shapes are in {path} already (--start-over forgets them)")
+    measure_one = measure_one or (lambda *arguments: measure_shape(*arguments, say=say))
+    begin, done_work = time.monotonic(), 0.0
+    for index, key in enumerate(waiting):
+        left_work = sum(_work(model, one) for one in waiting[index:])
+        left = f", about {seconds((time.monotonic() - begin) * left_work / done_work)} left" if done_work else ""
+        say(f"shape {index + 1} of {len(waiting)}: {key}{left}")
+        try:
+            content["measurements"] += measure_one(model, key, settings)
+            done_work += _work(model, key)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            content["does_not_fit"].append(asdict(key))
+            say(f"{key} does not fit the memory of this device: recorded so")
+        _release(settings)
+        write_whole(path, to_json(content))
+    return content
+
+
+def _continued(path: str | Path, fresh: dict[str, Any]) -> dict[str, Any]:
+    """The content of the file, if what it holds was measured as the rest is going to be."""
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("measurements"), list):
+        raise ConfigError(f"{path} is no profile: give another file, or --start-over to replace it")
+    for name, keys in _SAME.items():
+        for key in keys:
+            there, here = (_at(one, name, key) for one in (content, fresh))
+            if there != here:
+                raise ConfigError(
+                    f"{path} holds measurements with {key.replace('_', ' ')} {there}, not {here}: give another "
+                    "file, or --start-over to replace it"
+                )
+    return content | {"does_not_fit": content.get("does_not_fit", [])}
+
+
+_SAME = {
+    "": ("format",),
+    "model": ("name", "num_layers", "hidden_size", "num_heads", "vocab_size"),
+    "provenance": ("source", "device", "software", "num_repeats", "num_warm_up"),
+}
+"""What every measurement of a file shares, and so must those that are added."""
+
+
+def _at(content: dict[str, Any], name: str, key: str) -> Any:
+    part = content.get(name) if name else content
+    return part.get(key) if isinstance(part, dict) else None
+
+
+def _finished(content: dict[str, Any]) -> set[Key]:
+    """The shapes of a file, whether they were measured or do not fit."""
+    shapes = [*(part["shape"] for part in content["measurements"]), *content["does_not_fit"]]
+    names = Key.__dataclass_fields__
+    return {Key(**{name: value for name, value in shape.items() if name in names}) for shape in shapes}
+
+
+def _work(model: ModelShape, key: Key) -> float:
+    """What a shape takes, by its FLOPs: good enough to tell how long the rest will."""
+    layer, head = forward_flops(model, key)
+    return NUM_BLOCKS * layer + head
+
+
+def _release(settings: Settings) -> None:
+    gc.collect()
+    if settings.device == "cuda":
+        torch.cuda.empty_cache()

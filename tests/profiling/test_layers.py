@@ -1,0 +1,208 @@
+"""Layer kinds: formulas against torch's own counters, gradients against a plain computation, shards."""
+
+import copy
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from ppsim.costs import shapes
+from ppsim.costs.shapes import LayerShape, ModelShape
+from ppsim.errors import ConfigError
+from ppsim.profiling.layers import Experts, build_embedding, build_head, build_layer
+from ppsim.profiling.measure import Module, measure
+from ppsim.profiling.models import MODELS, find_model
+from ppsim.profiling.split import why_not_split
+from ppsim.runtime.gpt import loss_of
+
+CPU = torch.device("cpu")
+BATCH, SEQUENCE = 2, 48
+LAYERS = {
+    "gpt": LayerShape("gpt", hidden_size=64, num_heads=4, num_kv_heads=4, head_size=16, ffn_size=256),
+    "llama": LayerShape("llama", hidden_size=64, num_heads=4, num_kv_heads=2, head_size=16, ffn_size=176),
+    "wide heads": LayerShape("llama", hidden_size=64, num_heads=4, num_kv_heads=4, head_size=32, ffn_size=96),
+    "moe": LayerShape("moe", hidden_size=64, num_heads=4, num_kv_heads=2, head_size=16, ffn_size=48,
+                      num_experts=8, experts_per_token=2),
+    "moe, shared": LayerShape("moe", hidden_size=64, num_heads=4, num_kv_heads=4, head_size=16, ffn_size=32,
+                              num_experts=16, experts_per_token=4, shared_ffn_size=64),
+}  # fmt: skip
+SHARDS = {
+    **{name: (name, 1, 1) for name in LAYERS},
+    "gpt, tp 2": ("gpt", 2, 1),
+    "llama, tp 2": ("llama", 2, 1),
+    "moe, ep 4": ("moe", 1, 4),
+    "moe, shared, tp 2, ep 8": ("moe, shared", 2, 8),
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def shard_of(case: str) -> LayerShape:
+    name, tp, ep = SHARDS[case]
+    return LAYERS[name].shard(tp=tp, ep=ep)
+
+
+def built(shape: LayerShape, dtype: torch.dtype = torch.float32, **fields: str) -> Module:
+    torch.manual_seed(0)
+    layer = build_layer(shape, SEQUENCE, **fields).to(dtype)  # type: ignore[arg-type]
+    return Module(layer, [torch.randn(BATCH, SEQUENCE, shape.hidden_size, dtype=dtype)])
+
+
+def saved_bytes(subject: Module) -> int:
+    return measure(subject, device=CPU, num_repeats=1, num_warm_up=0).activation_bytes
+
+
+def counted_flops(module: nn.Module, x: torch.Tensor) -> int:
+    """By torch's counter, which knows the products of unfused attention only."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        module(x)
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("case", SHARDS)
+def test_flops_and_parameters_are_those_that_torch_counts(case: str) -> None:
+    shape, subject = shard_of(case), built(shard_of(case))
+    formula = shapes.layer_forward_flops(shape, micro_batch=BATCH, sequence_length=SEQUENCE)
+    assert counted_flops(subject.module, *subject.next_input()) == pytest.approx(formula, rel=0.01)
+    parameters = sum(parameter.numel() for parameter in subject.module.parameters())
+    assert parameters == shapes.layer_parameters(shape)
+
+
+def test_causal_attention_needs_half_of_the_scores() -> None:
+    shape, sizes = LAYERS["llama"], {"micro_batch": BATCH, "sequence_length": SEQUENCE}
+    whole = shapes.layer_forward_flops(shape, **sizes)
+    half = shapes.layer_forward_flops(shape, **sizes, causal=True)
+    assert whole - half == 2 * BATCH * SEQUENCE**2 * shape.num_heads * shape.head_size
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("case", SHARDS)
+def test_saved_bytes_are_those_of_the_formula(case: str, recompute: str, dtype: torch.dtype) -> None:
+    formula = shapes.layer_activation_bytes(
+        shard_of(case), micro_batch=BATCH, sequence_length=SEQUENCE, element_bytes=dtype.itemsize,
+        recompute=recompute, fused_norm=False,  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert saved_bytes(built(shard_of(case), dtype, recompute=recompute)) == pytest.approx(formula, rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+def test_embedding_and_head_are_those_of_the_formulas(kind: str, dtype: torch.dtype) -> None:
+    model = ModelShape(LAYERS[kind], num_layers=1, vocab_size=300, sequence_length=SEQUENCE)
+    sizes = {"micro_batch": BATCH, "sequence_length": SEQUENCE}
+    tokens = torch.randint(0, 300, (BATCH, SEQUENCE))
+    hidden = torch.randn(BATCH, SEQUENCE, 64, dtype=dtype)
+    embedding, head = build_embedding(model).to(dtype), build_head(model).to(dtype)
+    assert sum(one.numel() for one in embedding.parameters()) == shapes.embedding_parameters(model)
+    assert embedding(tokens).shape == hidden.shape
+    assert sum(one.numel() for one in head.parameters()) == shapes.head_parameters(model)
+    assert counted_flops(head, hidden) == pytest.approx(shapes.head_forward_flops(model, **sizes), rel=0.01)
+    formula = shapes.head_activation_bytes(model, **sizes, element_bytes=dtype.itemsize, fused_norm=False)
+    saved = saved_bytes(Module(head, [hidden], loss=lambda logits: loss_of(logits, tokens)))
+    assert saved == pytest.approx(formula, rel=0.02)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("case", SHARDS)
+def test_the_backward_of_every_kind_can_be_split(case: str, recompute: str) -> None:
+    assert why_not_split(built(shard_of(case), recompute=recompute)) is None
+
+
+def test_experts_give_what_a_plain_loop_over_tokens_gives() -> None:
+    """Output, and gradients of input, router and experts, in double precision."""
+    shape = LAYERS["moe"]
+    torch.manual_seed(1)
+    experts = Experts(shape).double()
+    x = torch.randn(3, 5, shape.hidden_size, dtype=torch.float64, requires_grad=True)
+
+    def plainly(module: Experts, x: torch.Tensor) -> torch.Tensor:
+        rows = []
+        for token in x.flatten(0, 1):
+            logits, chosen = module.router(token).topk(shape.experts_per_token)
+            row = torch.zeros_like(token)
+            for weight, expert in zip(logits.float().softmax(-1).double(), chosen.tolist(), strict=True):
+                inner = functional.silu(token @ module.gate[expert]) * (token @ module.up[expert])
+                row = row + weight * (inner @ module.down[expert])
+            rows.append(row)
+        return torch.stack(rows).view_as(x)
+
+    again, x_again = copy.deepcopy(experts), x.detach().clone().requires_grad_(True)
+    output, expected = experts(x), plainly(again, x_again)
+    torch.testing.assert_close(output, expected)
+    sensitivity = torch.randn_like(output)
+    output.backward(sensitivity)
+    expected.backward(sensitivity)
+    torch.testing.assert_close(x.grad, x_again.grad)
+    for one, other in zip(experts.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_an_expert_without_tokens_gets_a_gradient_of_zero() -> None:
+    shape = LAYERS["moe"]
+    experts = Experts(shape)
+    nn.init.zeros_(experts.router.weight)
+    experts.router.weight.data[:2] = 1.0
+    experts(torch.ones(1, 4, shape.hidden_size)).sum().backward()
+    assert experts.gate.grad is not None
+    assert experts.gate.grad[:2].abs().sum() > 0
+    assert experts.gate.grad[2:].abs().sum() == 0
+
+
+def test_rotary_positions_make_scores_depend_on_the_distance_only() -> None:
+    layer = build_layer(LAYERS["llama"], SEQUENCE)
+    heads = torch.randn(16).expand(1, 1, SEQUENCE, 16)
+    rotated = layer.attention._rotated(heads)[0, 0]
+    scores = rotated @ rotated.T
+    for distance in (1, 5):
+        torch.testing.assert_close(scores.diagonal(distance), scores[0, distance].expand(SEQUENCE - distance))
+
+
+def test_shards_of_all_ranks_make_the_layer() -> None:
+    """Norms and router are on every rank; everything else is divided."""
+    shape = find_model("deepseek-v3-like").layer
+    shard = shape.shard(tp=8, ep=64)
+    assert (shard.num_heads, shard.num_kv_heads, shard.ffn_size, shard.local_experts) == (16, 16, 256, 4)
+    replicated = 2 * shape.hidden_size + shape.hidden_size * shape.num_experts
+    attention = 4 * shape.hidden_size * shape.num_heads * shape.head_size
+    shared = 3 * shape.hidden_size * shape.shared_ffn_size
+    experts = shapes.layer_parameters(shape) - replicated - attention - shared
+    assert shapes.layer_parameters(shard) == replicated + (attention + shared) // 8 + experts // (8 * 64)
+
+
+# Billions of parameters, as published.
+PUBLISHED = {"llama3-8b": 8.03, "llama3-70b": 70.6, "llama3-405b": 405.9, "mixtral-8x7b": 46.7}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_named_models_have_the_parameters_that_were_published(name: str) -> None:
+    model = MODELS[name]
+    total = model.num_layers * shapes.layer_parameters(model.layer)
+    total += shapes.embedding_parameters(model) + shapes.head_parameters(model)
+    assert total / 1e9 == pytest.approx(PUBLISHED[name], rel=0.003)
+
+
+WRONG = {
+    "tp of kv heads": (lambda: LAYERS["llama"].shard(tp=4), "tp must divide the key/value heads: got 4 with 2"),
+    "ep of dense": (lambda: LAYERS["llama"].shard(ep=2), "a llama layer has no experts to divide: got ep 2"),
+    "ep of experts": (lambda: LAYERS["moe"].shard(ep=3), "ep must divide the experts: got 3 with 8"),
+    "no tp": (lambda: LAYERS["gpt"].shard(tp=0), "tp must be at least 1: got 0"),
+    "a name": (lambda: find_model("llama-8b"), "unknown model 'llama-8b': did you mean llama3-8b"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_is_said_in_a_sentence(case: str) -> None:
+    make, sentence = WRONG[case]
+    with pytest.raises(ConfigError) as error:
+        make()
+    assert sentence in str(error.value)

@@ -1,0 +1,181 @@
+"""A sweep: one file, whole at every moment, that goes on where it was stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("torch")
+
+import torch
+
+from ppsim.cli import main
+from ppsim.costs import shapes
+from ppsim.costs.profile import load_profile
+from ppsim.errors import ConfigError
+from ppsim.profiling.harness import Key, Settings, costly_splits
+from ppsim.profiling.models import MODELS
+from ppsim.profiling.sweep import sweep
+
+QUICK = ["--repeats", "2", "--warm-up", "0"]
+
+
+def profiled(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["profile", *arguments, *QUICK])
+
+
+def shapes_of(path: Path) -> list[tuple[int, int]]:
+    parts = json.loads(path.read_text())["measurements"]
+    return list(dict.fromkeys((part["shape"]["micro_batch"], part["shape"]["sequence_length"]) for part in parts))
+
+
+def test_every_combination_is_measured_once_into_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    arguments = ["--model", "llama-mini", "--micro-batch", "1,2", "--seq-len", "8,16", "-o", str(path)]
+    first = profiled(*arguments)
+    assert first.exit_code == 0, first.output
+    assert "shape 1 of 4: micro-batch 1, sequence length 8, float32\n" in first.stderr
+    assert "left\n" in first.stderr
+    assert shapes_of(path) == [(1, 8), (2, 8), (1, 16), (2, 16)]
+    content = path.read_bytes()
+    again = profiled(*arguments)
+    assert f"4 of 4 shapes are in {path} already" in again.stderr
+    assert "measuring" not in again.stderr
+    assert path.read_bytes() == content
+    more = profiled(*arguments[:3], "2,3", *arguments[4:])
+    assert "shape 1 of 2: micro-batch 3, sequence length 8, float32\n" in more.stderr
+    assert shapes_of(path) == [(1, 8), (2, 8), (1, 16), (2, 16), (3, 8), (3, 16)]
+    assert "shape 1 of 4" in profiled(*arguments, "--start-over").stderr
+
+
+def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    """A real SIGKILL, as soon as the file is there; it is valid then, and its shapes stay as they are."""
+    path = tmp_path / "p.json"
+    command = [sys.executable, "-m", "ppsim", "profile", "--model", "llama-mini", "--micro-batch", "1,2,3,4",
+               "--seq-len", "32,64", "--repeats", "20", "-o", str(path)]  # fmt: skip
+    killed = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not path.exists():
+        assert killed.poll() is None
+        time.sleep(0.005)
+    os.kill(killed.pid, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    before = json.loads(path.read_text())["measurements"]
+    load_profile(str(path))
+    finished = len(shapes_of(path))
+    assert 1 <= finished < 8
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"{finished} of 8 shapes are in {path} already" in done.stderr
+    assert f"shape {8 - finished} of {8 - finished}" in done.stderr
+    assert json.loads(path.read_text())["measurements"][: len(before)] == before
+    assert len(shapes_of(path)) == 8
+    assert [one.name for one in tmp_path.iterdir() if not one.name.startswith(".")] == ["p.json"]
+
+
+def test_a_shape_that_does_not_fit_is_recorded_and_the_rest_measured(tmp_path: Path) -> None:
+    """10¹² sequences exceed the address space: the allocator says so at once."""
+    path = tmp_path / "p.json"
+    arguments = ["--model", "nano", "--seq-len", "8", "--micro-batch", "1000000000000,2", "-o", str(path)]
+    made = profiled(*arguments)
+    assert made.exit_code == 0, made.output
+    assert "micro-batch 1000000000000, sequence length 8, float32 does not fit" in made.stderr
+    assert shapes_of(path) == [(2, 8)]
+    assert "2 of 2 shapes are in" in profiled(*arguments).stderr
+    with pytest.raises(ConfigError, match="micro-batch 1000000000000 did not fit the memory of"):
+        load_profile(str(path)).shape_at(micro_batch=10**12)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("a defect")])
+def test_only_lack_of_memory_is_taken_for_it(tmp_path: Path, error: RuntimeError) -> None:
+    def fails(*arguments: Any) -> list[dict[str, Any]]:
+        raise error
+
+    run = {"model_name": "nano", "measure_one": fails}
+    keys = [Key(micro_batch=1, sequence_length=8, dtype="float32")]
+    if isinstance(error, torch.OutOfMemoryError):
+        assert len(sweep(tmp_path / "p.json", MODELS["nano"], keys, Settings(), **run)["does_not_fit"]) == 1
+    else:
+        with pytest.raises(RuntimeError, match="a defect"):
+            sweep(tmp_path / "p.json", MODELS["nano"], keys, Settings(), **run)
+
+
+def test_parts_of_a_rank_are_projected_where_they_are_asked_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "p.json")
+    arguments = ["--model", "moe-mini", "--seq-len", "16", "--micro-batch", "1", "-o", path]
+    assert profiled(*arguments, "--tp", "2", "--ep", "4", "--recompute", "full").exit_code == 0
+    assert profiled(*arguments).exit_code == 0
+    profile = load_profile(path)
+    layer = MODELS["moe-mini"].layer
+    shard = profile.find("layer", profile.shape_at(tp=2))
+    assert shard.parameters == shapes.layer_parameters(layer.shard(tp=2, ep=4))
+    assert shard.forward_flops == shapes.layer_forward_flops(
+        layer.shard(tp=2, ep=4), micro_batch=1, sequence_length=16
+    )
+    assert shard.activation_bytes == 16 * layer.hidden_size * 4
+    assert profile.shape_at().tp == 1  # though the other was measured first
+
+    def projected(*options: str) -> dict[str, Any]:
+        result = CliRunner().invoke(main, ["project", "--pp", "2", "--profile", path, "--json", *options])
+        assert result.exit_code == 0, result.output
+        return dict(json.loads(result.stdout))
+
+    whole, part = projected(), projected("--tp", "2", "--ep", "4", "--recompute", "full")
+    assert (whole["profile"]["shape"]["tp"], part["profile"]["shape"]["tp"]) == (1, 2)
+    assert part["tokens_per_s_per_gpu"] == pytest.approx(part["tokens_per_s"] / (2 * 2))
+    assert any("one rank's part" in line for line in part["assumptions"])
+    wrong = CliRunner().invoke(main, ["project", "--pp", "2", "--profile", path, "--tp", "8"])
+    assert wrong.exit_code == 2
+    assert "profile p was not measured at tp 8 (there is: micro-batch 1, sequence length 16, float32, tp 2, ep 4, " \
+        "recompute full; micro-batch 1, sequence length 16, float32)" in wrong.stderr  # fmt: skip
+
+
+def halves(component: str, ratio: float) -> dict[str, Any]:
+    return {"component": component, "backward_s": {"median": 2.0}, "backward_input_s": {"median": 1.0},
+            "backward_weight_s": {"median": 2.0 * ratio - 1.0}}  # fmt: skip
+
+
+def test_a_costly_split_is_said_once_a_component() -> None:
+    parts = [halves("layer", 1.5), halves("layer", 1.25), halves("layer", 2.0), halves("head", 1.1)]
+    assert costly_splits({"measurements": parts}) == [
+        "layer: (I + W) / B is 1.50 to 2.00 at 2 of 3 shapes: zero-bubble schedules can hardly pay, splitting makes "
+        "its backward 100 % longer"
+    ]
+
+
+WRONG = {
+    "a word": (["--micro-batch", "1,two"], "--micro-batch is '1,two': give a number, or several as 1,2,4"),
+    "none": (["--seq-len", "0,8"], "--seq-len must be at least 1: got 0"),
+    "a model": (["--model", "llama"], "unknown model 'llama': did you mean llama"),
+    "tp": (["--model", "llama-mini", "--tp", "4"], "tp must divide the key/value heads: got 4 with 2"),
+    "hidden": (["--model", "llama-mini", "--hidden", "64"], "--hidden and --heads are for nano, mini, gpt2: "),
+    "both": (["--module", "a:b", "--tp", "2"], "--module says what is measured: leave out --tp"),
+    "no colon": (["--module", "a.b"], "--module is 'a.b': write it as package.module:factory"),
+    "no module": (["--module", "a_b:c"], "--module a_b:c fails: ModuleNotFoundError: No module named 'a_b'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_before_anything_is_measured(tmp_path: Path, case: str) -> None:
+    arguments, sentence = WRONG[case]
+    result = profiled(*arguments, "-o", str(tmp_path / "p.json"))
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert "measuring" not in result.stderr
+
+
+def test_a_file_that_was_measured_otherwise_is_not_added_to(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    assert profiled("--model", "nano", "--seq-len", "8", "-o", str(path)).exit_code == 0
+    other = profiled("--model", "llama-mini", "--seq-len", "8", "-o", str(path))
+    assert other.exit_code == 2
+    assert f"{path} holds measurements with name GPT nano, not llama-mini: give another file, or --start-over" in (
+        other.stderr
+    )
+    path.write_text("[]")
+    assert f"{path} is no profile" in profiled("--model", "nano", "-o", str(path)).stderr
