@@ -171,10 +171,9 @@ def _verdict(found: "Optimised") -> str:
 
     gain = 1 - found.value_s / found.start_s if found.start_s > 0 else 0.0
     better = f"{percent(gain)} below" if gain > 1e-9 else "no better than"
-    proof = "optimal" if found.is_optimal else f"at most {percent(found.gap)} above the best possible"
     return (
         f"{found.criterion} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; "
-        f"{proof} (bound {seconds(found.bound_s)})"
+        f"{found.proof} (bound {seconds(found.bound_s)})"
     )
 
 

@@ -15,17 +15,18 @@ import numpy as np
 
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
-from ppsim.schedule.catalog import build, every_schedule
+from ppsim.schedule.catalog import build, every_schedule, require_shape
 from ppsim.schedule.cost_aware import memory_cap
 from ppsim.schedule.exact import optimal, require_ortools
 from ppsim.schedule.fitting.search import tables_without_end
 from ppsim.schedule.fitting.target import Target
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.problem import CAP_ROUNDING, Criterion
-from ppsim.schedule.replay import joined, one_at_a_time
+from ppsim.schedule.replay import joined
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds import bounds_of, problem_of
 from ppsim.simulation.run import simulate
+from ppsim.units import percent
 
 MOST_TO_PROVE = 800
 """Actions up to which the exact search has a chance to end."""
@@ -62,14 +63,14 @@ class Optimised:
         """Whether the bound is met."""
         return _meets(self.value_s, self.bound_s)
 
+    @property
+    def proof(self) -> str:
+        """What is proved of the table, in words."""
+        return "optimal" if self.is_optimal else f"at most {percent(self.gap)} above the best possible"
+
 
 def _meets(value_s: float, bound_s: float) -> bool:
     return value_s <= bound_s * (1 + _TOLERANCE)
-
-
-def placements_for(vpp: int) -> list[str]:
-    """Return the names of the placements to choose from: of one stage a rank there is one."""
-    return ["loop"] if vpp == 1 else list(STYLES)
 
 
 def optimise(
@@ -77,7 +78,7 @@ def optimise(
     pp: int,
     vpp: int = 1,
     microbatches: int,
-    costs: StageCosts,
+    costs: StageCosts | Callable[[str], StageCosts],
     memory_limit_bytes: float | None = None,
     placement: str | None = None,
     criterion: Criterion = "step",
@@ -89,11 +90,11 @@ def optimise(
 ) -> Optimised:
     """Return the best table found within `time_limit_s` for one placement, or the better of both ("loop", "v").
 
-    `memory_limit_bytes` is a rank's, static bytes included. The catalogue is tried whatever the time; the search
-    goes on from its best, up to the limit, for `max_rounds` a placement, or until the lower bound is met. One seed
-    gives one sequence of tables; how far it gets is up to the time, unless the rounds end it first. `prove` hands
-    what is left of the gap to an exact solver (extra `optimise`), for up to `MOST_TO_PROVE` actions and as long
-    again.
+    `costs` may be a function of the placement's name, where they depend on it. `memory_limit_bytes` is a rank's,
+    static bytes included. The catalogue is tried whatever the time; the search goes on from its best, up to the
+    limit, for `max_rounds` a placement, or until the lower bound is met. One seed gives one sequence of tables; how
+    far it gets is up to the time, unless the rounds end it first. `prove` hands what is left of the gap to an exact
+    solver (extra `optimise`), for up to `MOST_TO_PROVE` actions and as long again.
 
     Raises `DoesNotFit` where no table keeps the limit; `ConfigError` for pp, vpp or microbatches below 1, a time
     limit, rounds or a seed below 0, an unknown placement or criterion, costs of another number of stages, a memory
@@ -104,9 +105,9 @@ def optimise(
     >>> found.value_s, found.is_optimal
     (17.0, True)
     """
-    for name, value in (("pp", pp), ("vpp", vpp), ("microbatches", microbatches)):
-        if value < 1:
-            raise ConfigError(f"{name} must be at least 1: got {value}")
+    require_shape(pp=pp, microbatches=microbatches)
+    if vpp < 1:
+        raise ConfigError(f"vpp must be at least 1: got {vpp}")
     if not time_limit_s >= 0:
         raise ConfigError(f"the time limit must be 0 s or more: got {time_limit_s:g}")
     for name, value in (("max_rounds", max_rounds or 0), ("seed", seed)):
@@ -114,8 +115,6 @@ def optimise(
             raise ConfigError(f"{name} must be 0 or more: got {value}")
     if placement is not None and placement not in STYLES:
         raise ConfigError(f"placement is '{placement}'; choose one of {', '.join(STYLES)}")
-    if memory_limit_bytes is not None and not np.any(costs.activation_bytes):
-        raise ConfigError("a memory limit needs costs with activation_bytes: these have none")
     num_actions = 3 * pp * vpp * microbatches
     if prove and num_actions > MOST_TO_PROVE:
         raise ConfigError(
@@ -124,12 +123,15 @@ def optimise(
         )
     if prove:
         require_ortools()
-    styles = [placement] if placement else placements_for(vpp)
+    styles = [placement] if placement else ["loop"] if vpp == 1 else list(STYLES)
     end = time.monotonic() + time_limit_s
     searches, reasons = [], []
     for number, style in enumerate(styles):
         try:
-            search = _Search(STYLES[style](pp, pp * vpp), microbatches, costs, memory_limit_bytes, criterion)
+            search = _Search(
+                STYLES[style](pp, pp * vpp), microbatches, costs(style) if callable(costs) else costs,
+                memory_limit_bytes, criterion,
+            )  # fmt: skip
         except DoesNotFit as error:
             reasons.append(error)
             continue
@@ -175,11 +177,13 @@ class _Search:
         num_stages, num_ranks = len(stage_to_rank), max(stage_to_rank) + 1
         arrays = costs.resolved(num_stages=num_stages, num_ranks=num_ranks)
         if memory_limit_bytes is not None:
+            if not np.any(arrays.activation_bytes):
+                raise ConfigError("a memory limit needs costs with activation_bytes: these have none")
             memory_cap(memory_limit_bytes, stage_to_rank, arrays)  # raises where it holds no microbatch
         problem = problem_of(stage_to_rank, num_microbatches, costs, memory_limit_bytes=memory_limit_bytes)
         self.target = Target(problem, criterion)
-        any_table = one_at_a_time(problem)
-        self.bound_s = bounds_of(any_table, costs, memory_limit_bytes=memory_limit_bytes).of(criterion)
+        outline = Schedule.outline(stage_to_rank, num_microbatches=num_microbatches)
+        self.bound_s = bounds_of(outline, costs, memory_limit_bytes=memory_limit_bytes).of(criterion)
         self.is_joining_worth_it = problem.backward_s < problem.input_s + problem.weight_s  # an entry a stage
         self.best: Schedule | None = None
         self.value_s = self.start_s = np.inf

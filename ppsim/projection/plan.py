@@ -12,14 +12,14 @@ from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.slices import why_no_slices
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
-from ppsim.projection.optimise import optimise, placements_for
+from ppsim.projection.optimise import optimise
 from ppsim.schedule.catalog import Entry, build, every_schedule, find, require_shape
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS, Channel
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.problem import CAP_ROUNDING
-from ppsim.schedule.table import NONE, Action, Op, Schedule, forward
+from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.report import report_of
 from ppsim.simulation.run import simulate
 from ppsim.simulation.timeline import Timeline
@@ -192,34 +192,24 @@ def _step_s(table: Schedule, costs: StageCosts, limit: float | None = None) -> f
 
 
 def _project_auto(plan: Plan) -> Projection:
-    """Search for a table on every placement that vpp leaves, each at its own costs and for its part of the time."""
+    """Search for a table on every placement that vpp leaves, each at its own costs."""
     profile = plan.profile or load_profile(DEFAULT)
     vpp = 1 if plan.vpp is None else plan.vpp
     if plan.group_size is not None or plan.num_slices is not None:
         raise ConfigError("group size and slices are for schedules by name; auto has neither")
-    styles = placements_for(vpp)
-    found = [
-        optimise(
-            pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches, costs=_costs_on(plan, style, vpp, profile),
-            memory_limit_bytes=plan.memory_limit_bytes, placement=style,
-            time_limit_s=plan.search_s / len(styles), seed=plan.seed,
-        )
-        for style in styles
-    ]  # fmt: skip
-    best = min(found, key=lambda one: one.value_s)
-    proof = "optimal" if best.is_optimal else f"at most {100 * best.gap:.2f} % above the best possible"
-    note = f"schedule: searched for, from {best.started_from} on; placement {best.placement}; {proof}"
-    return project_table(replace(plan, vpp=vpp), best.schedule, profile, note=note)
+    found = optimise(
+        pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches,
+        costs=lambda style: _costs_on(plan, style, vpp, profile),
+        memory_limit_bytes=plan.memory_limit_bytes, time_limit_s=plan.search_s, seed=plan.seed,
+    )  # fmt: skip
+    note = f"schedule: searched for, from {found.started_from} on; placement {found.placement}; {found.proof}"
+    return project_table(replace(plan, vpp=vpp), found.schedule, profile, note=note)
 
 
 def _costs_on(plan: Plan, style: str, vpp: int, profile: Profile) -> StageCosts:
     """The costs of the layout on a placement, before there is a table."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
-    stage_to_rank = STYLES[style](plan.pp, plan.pp * vpp)
-    rows: list[list[Action]] = [[] for _ in range(plan.pp)]
-    for stage, rank in enumerate(stage_to_rank):
-        rows[rank].append(forward(stage, 0))
-    outline = Schedule.from_rows(rows, stage_to_rank=stage_to_rank, num_microbatches=plan.num_microbatches)
+    outline = Schedule.outline(STYLES[style](plan.pp, plan.pp * vpp), num_microbatches=plan.num_microbatches)
     return _for_runtime(plan, outline, _assembled(plan, outline, profile).costs)
 
 

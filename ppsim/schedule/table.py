@@ -179,6 +179,16 @@ class Schedule:
             num_replicas=num_replicas, num_slices=num_slices,
         )  # fmt: skip
 
+    @classmethod
+    def outline(cls, stage_to_rank: Sequence[int], *, num_microbatches: int) -> "Schedule":
+        """Return a table of this placement without an action, for what depends on no order.
+
+        >>> Schedule.outline([0, 1, 1, 0], num_microbatches=8).vpp
+        2
+        """
+        rows: list[list[Cell]] = [[] for _ in range(max(stage_to_rank) + 1)]
+        return cls.from_rows(rows, stage_to_rank=stage_to_rank, num_microbatches=num_microbatches)
+
     @property
     def num_ranks(self) -> int:
         """The number of pipeline ranks, p."""
