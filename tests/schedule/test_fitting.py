@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, check, simulate
 from ppsim.errors import ConfigError
 from ppsim.schedule.fitting.search import fitted, zb_heuristic, zbv_heuristic
+from ppsim.schedule.placement import loop
+from ppsim.schedule.problem import Problem
+from ppsim.schedule.replay import fits
 from tests.fitting import in_a_v, one_chunk
 
 SCORES = {"span": "span_s", "step": "step_time_s"}
@@ -190,3 +193,38 @@ def test_an_unknown_criterion_is_refused():
     problem = one_chunk(num_ranks=2, num_microbatches=4, forward_s=1, backward_input_s=1, backward_weight_s=1)
     with pytest.raises(ConfigError, match="criterion is 'time'; choose one of step, span"):
         fitted(problem, criterion="time")
+
+
+@pytest.mark.parametrize("criterion", list(SCORES))
+def test_with_three_stages_a_rank_and_little_memory_no_decision_ends_in_a_deadlock(criterion):
+    # Forwards of the first stage must leave room for those of the last beside what the second holds.
+    weights = [0.0] * 11 + [0.1]
+    problem = Problem.of(
+        stage_to_rank=loop(4, 12),
+        num_microbatches=6,
+        forward_s=0,
+        backward_input_s=0,
+        backward_weight_s=weights,
+        cap=6,
+    )
+    assert check(fitted(problem, criterion=criterion)).errors == []
+
+
+@st.composite
+def looped(draw):
+    """Problems of up to four stages a rank in a loop, from the least memory on."""
+    p, vpp = draw(st.integers(1, 3)), draw(st.integers(2, 4))
+    times = {
+        name: draw(st.lists(seconds, min_size=p * vpp, max_size=p * vpp))
+        for name in ("forward_s", "backward_input_s", "backward_weight_s")
+    }
+    cap = draw(st.integers(vpp, 3 * vpp))
+    return Problem.of(stage_to_rank=loop(p, p * vpp), num_microbatches=draw(st.integers(1, 6)), cap=cap, **times)
+
+
+@given(looped(), st.sampled_from(list(SCORES)))
+@settings(deadline=None, max_examples=40)
+def test_with_several_stages_a_rank_it_runs_within_its_cap(problem, criterion):
+    table = fitted(problem, criterion=criterion)
+    assert check(table).errors == []
+    assert fits(table, problem)

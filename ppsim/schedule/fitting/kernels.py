@@ -113,19 +113,21 @@ def latest_starts(
 
 def list_schedule(
     num_microbatches: Any, rank_of: Any, firsts: Any, stages: Any, forward_s: Any, input_s: Any, weight_s: Any,
-    hop_s: Any, tolerance_s: Any, activation: Any, kept: Any, cap: Any, room: Any, urgency: Any,
+    hop_s: Any, tolerance_s: Any, activation: Any, kept: Any, cap: Any, urgency: Any,
     in_flight: Any, patient: Any,
     order: Any, now: Any, end: Any, done: Any, decide: Any,
 ) -> None:  # fmt: skip
     """Ranks decide in the order of time; `decide` is when each does next. `urgency` has an entry a node.
 
     A free rank takes the most urgent (smallest) of what is there and fits. A patient one rather waits where
-    something more urgent is known to come before that would end, and would be late. Before a forward of stage s
-    there must be `room[s]` for what the rank holds of its stages up to s, so that the later ones can never be
-    kept from running; `in_flight` is the most forwards of a stage whose I is to come.
+    something more urgent is known to come before that would end, and would be late. Behind a forward there stays
+    room, beside what the rank's stages up to any one hold, for an activation of each later one: the oldest
+    microbatch can then always go on, so that no order of decisions ends in a deadlock. `in_flight` is the most
+    forwards of a stage whose I is to come.
     """
     m, num_stages, p = num_microbatches, len(rank_of), len(firsts) - 1
     never = 1e300
+    held, room = [0.0 for k in range(num_stages)], [0.0 for k in range(num_stages)]  # as `stages` is ordered
     at = [3 * m * firsts[rank] for rank in range(p)]
     while True:
         rank = 0
@@ -139,17 +141,21 @@ def list_schedule(
         chosen, begin, cost, urgent = -1, time, 0.0, never
         first_to_come = never  # of what is known to come
         blocked = never  # the urgency of a forward that lacks memory
-        total = 0.0
+        left = cap[rank]  # beside what the stages up to one hold and an activation of each later one
         for k in range(firsts[rank], firsts[rank + 1]):
             stage = stages[k]
             num_f, num_i, num_w = done[stage], done[num_stages + stage], done[2 * num_stages + stage]
-            total += (num_f - num_i) * activation[stage] + (num_i - num_w) * kept[stage]
-        held = 0.0
+            held[k] = (num_f - num_i) * activation[stage] + (num_i - num_w) * kept[stage]
+            left -= held[k]
+        least_left = never
+        for k in range(firsts[rank + 1] - 1, firsts[rank] - 1, -1):
+            least_left = min(least_left, left)
+            room[k] = least_left
+            left += held[k] - activation[stages[k]]
         most_urgent_to_come, comes = never, never
         for k in range(firsts[rank], firsts[rank + 1]):
             stage = stages[k]
-            num_f, num_i, num_w = done[stage], done[num_stages + stage], done[2 * num_stages + stage]
-            held += (num_f - num_i) * activation[stage] + (num_i - num_w) * kept[stage]
+            num_f, num_i = done[stage], done[num_stages + stage]
             if num_i < num_f:
                 arrives = _ready(num_stages + stage, m, num_stages, hop_s, end, done)
                 if arrives >= 0:
@@ -167,7 +173,7 @@ def list_schedule(
                 if arrives >= 0:
                     ready = max(time, arrives)
                     wanted = urgency[stage * m + num_f]
-                    if held > room[stage] or total + activation[stage] > cap[rank]:
+                    if activation[stage] > room[k]:
                         if ready <= time:
                             blocked = min(blocked, wanted)
                     elif ready <= time + tolerance_s:

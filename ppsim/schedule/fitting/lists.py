@@ -36,7 +36,7 @@ def list_scheduled(target: Target, urgency: Floats, in_flight: Floats, *, patien
     order, end_s, done = target.empty_order(), np.zeros(target.problem.num_ranks), target.empty_counts()
     target.run(
         kernels.list_schedule,
-        inputs=(*target.memory, target.room, urgency, in_flight, patient),
+        inputs=(*target.memory, urgency, in_flight, patient),
         outputs=(order, end_s, target.empty_ends(), done, np.zeros(target.problem.num_ranks)),
     )
     assert (done == target.problem.num_microbatches).all()

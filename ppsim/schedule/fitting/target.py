@@ -76,22 +76,6 @@ class Target:
         return self.per_rank(self.problem.activation)
 
     @cached_property
-    def room(self) -> Floats:
-        """The most that a rank may hold of its stages up to each before a forward of that one.
-
-        Behind it there stays room for one activation of each later stage of the rank: the oldest microbatch can
-        then always go on, so that no order of decisions ends in a deadlock.
-        """
-        problem = self.problem
-        room = np.zeros(problem.num_stages)
-        later = np.zeros(problem.num_ranks)
-        for stage in reversed(range(problem.num_stages)):
-            rank = problem.stage_to_rank[stage]
-            later[rank] += problem.activation[stage]
-            room[stage] = problem.cap[rank] - later[rank]
-        return room
-
-    @cached_property
     def memory_changes(self) -> Floats:
         """What a pass of each code adds to its rank's memory."""
         problem = self.problem
