@@ -31,7 +31,9 @@ def test_no_catalogue_table_undercuts_the_bounds_at_the_memory_it_takes(data, ch
     table = data.draw(tables(max_ranks=4, max_microbatches=8))
     costs = data.draw(costs_of(table, channel=channel, static_bytes=7.0))
     if like_torch:
-        costs = costs.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)
+        costs = costs.with_torch_first_stage(
+            num_stages=table.num_stages, num_ranks=table.num_ranks, num_replicas=table.num_replicas
+        )
     timeline = simulate(table, costs)
     for limit in (None, float(timeline.memory.peak_bytes.max())):
         bounds = bounds_of(table, costs, memory_limit_bytes=limit)
