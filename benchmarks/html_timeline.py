@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot.html import timeline_html
+from ppsim.plot.view import View
 
 SHAPES = [
     {"name": "zbv-fixed", "pp": 8, "vpp": 2, "microbatches": 104},
@@ -45,11 +46,11 @@ def main() -> None:
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])
         warm_up = simulate(build("1f1b", pp=2, microbatches=2), COSTS)
-        measure(browser, Path(folder) / "warm_up.html", timeline_html([warm_up], titles=[""]))
+        measure(browser, Path(folder) / "warm_up.html", timeline_html([View(warm_up)]))
         for shape in SHAPES:
             timeline = simulate(build(**shape), COSTS)
             begin = time.perf_counter()
-            page = timeline_html([timeline], titles=[""])
+            page = timeline_html([View(timeline)])
             write_s = time.perf_counter() - begin
             path = Path(folder) / "timeline.html"
             runs = [measure(browser, path, page) for _ in range(arguments.repeats)]
@@ -70,7 +71,7 @@ def measure(browser, path: Path, content: str) -> tuple[float, float]:
     page.wait_for_selector("#timeline .main-svg")
     page.evaluate(TWO_FRAMES)
     loaded = time.perf_counter()
-    page.wait_for_function("document.getElementById('timeline').data[0].customdata[0].length > 0")
+    page.wait_for_selector("body.ready")
     begin_zoom = time.perf_counter()
     page.evaluate(ZOOM)
     page.evaluate(TWO_FRAMES)

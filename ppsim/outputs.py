@@ -5,11 +5,15 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppsim.errors import ConfigError
 from ppsim.files import to_json, write_whole
-from ppsim.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ppsim.plot.view import View
+    from ppsim.simulation.compare import Comparison
+    from ppsim.simulation.timeline import Timeline
 
 SUFFIXES = {
     ".html": "interactive timeline",
@@ -48,20 +52,24 @@ def check_paths(paths: Sequence[str]) -> None:
 def write_outputs(
     paths: Sequence[str],
     *,
-    timelines: Sequence[Timeline],
-    titles: Sequence[str],
+    views: Sequence["View"],
     report: Callable[[], dict[str, Any]],
     memory_limit_bytes: float | None = None,
+    comparison: "Comparison | None" = None,
     announce: Callable[[str], None] = lambda message: None,
 ) -> None:
-    """Write each path by its suffix: pictures and trace of all timelines, the table of the first, the report."""
+    """Write each path by its suffix: pictures and trace of all views, the table of the first, the report.
+
+    `comparison` is that of the two views, measured and projected, where they are.
+    """
+    timelines, titles = [view.timeline for view in views], [view.title for view in views]
     for path in paths:
         suffix = suffix_of(path)
         content: str | bytes
         if suffix == ".html":
             from ppsim.plot.html import timeline_html
 
-            content = timeline_html(timelines, titles=titles, memory_limit_bytes=memory_limit_bytes)
+            content = timeline_html(views, memory_limit_bytes=memory_limit_bytes, comparison=comparison)
         elif suffix in (".svg", ".pdf", ".png"):
             content = _figure(timelines, titles, memory_limit_bytes, suffix)
         elif suffix == ".json":
@@ -79,7 +87,7 @@ def write_outputs(
 
 
 def _figure(
-    timelines: Sequence[Timeline], titles: Sequence[str], memory_limit_bytes: float | None, suffix: str
+    timelines: "Sequence[Timeline]", titles: Sequence[str], memory_limit_bytes: float | None, suffix: str
 ) -> bytes:
     import tempfile
 

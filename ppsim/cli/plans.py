@@ -97,6 +97,7 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     from ppsim import show, show_answer
     from ppsim.export.timeline_json import timeline_to_json
     from ppsim.outputs import check_paths, write_outputs
+    from ppsim.plot.view import view_of
     from ppsim.projection import project as planning
     from ppsim.projection.answer import answer_of
     from ppsim.projection.plan import AUTO
@@ -121,15 +122,14 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
         answered = {} if comparison else answer.to_json()
         write_outputs(
             outputs,
-            timelines=[projection.timeline for projection in shown[:2]],
-            titles=[projection.plan.schedule_name for projection in shown[:2]],
+            views=[view_of(projection, projection.plan.schedule_name) for projection in shown[:2]],
             report=lambda: timeline_to_json(
                 shown[0].timeline,
                 shown[0].costs,
                 memory_limit_bytes=plan.memory_limit_bytes,
                 **shown[0].beside_report() | answered,
             ),
-            memory_limit_bytes=plan.memory_limit_bytes,
+            memory_limit_bytes=plan.memory_bound_bytes,
             announce=say,
         )
     if as_json:

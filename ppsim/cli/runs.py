@@ -223,6 +223,7 @@ def _report_run(
     from ppsim import show
     from ppsim.export.timeline_json import timeline_to_json
     from ppsim.outputs import write_outputs
+    from ppsim.plot.view import View
     from ppsim.runtime.result import measured_of, require_agreement
     from ppsim.simulation.report import report_of
 
@@ -232,8 +233,7 @@ def _report_run(
     try:
         write_outputs(
             outputs,
-            timelines=[measured.timeline],
-            titles=[f"{table.name}, measured"],
+            views=[View(measured.timeline, f"{table.name}, measured")],
             report=lambda: timeline_to_json(measured.timeline, measured.costs, run=run, steps=measured.to_json()),
             announce=say,
         )
@@ -302,6 +302,7 @@ def compare(
     from ppsim.export.timeline_json import read_timeline, run_from_json, timeline_from_json, timeline_to_json
     from ppsim.files import read_json, to_json, write_whole
     from ppsim.outputs import check_paths, write_outputs
+    from ppsim.plot.view import View
     from ppsim.simulation import compare as comparing
     from ppsim.simulation import peaks as memory
     from ppsim.simulation.calibrate import calibrate, calibration_to_json
@@ -327,8 +328,8 @@ def compare(
         say(f"wrote {fit}")
     write_outputs(
         outputs,
-        timelines=[real, expected],
-        titles=["measured", "projected"],
+        views=[View(real, "measured"), View(expected, "projected")],
+        comparison=comparison,
         report=lambda: summary | {"projected": timeline_to_json(expected, costs)},
         announce=say,
     )

@@ -127,6 +127,7 @@ def simulate(
     from ppsim.errors import ConfigError
     from ppsim.export.timeline_json import timeline_to_json
     from ppsim.outputs import check_paths, write_outputs
+    from ppsim.plot.view import View
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 
@@ -146,8 +147,7 @@ def simulate(
     report = report_of(timeline, stage_costs)
     write_outputs(
         outputs,
-        timelines=[timeline],
-        titles=[title],
+        views=[View(timeline, title)],
         report=lambda: timeline_to_json(timeline, stage_costs),
         announce=say,
     )

@@ -12,6 +12,8 @@ from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
 
 KINDS = (Op.F, Op.B, Op.I, Op.W)
+RAMP_LENGTH = 32
+ERROR_LENGTH = 21
 
 
 @dataclass(frozen=True)
@@ -22,22 +24,54 @@ class Fills:
 
     @property
     def colours(self) -> list[str]:
-        """The fills: kinds with their chunks, then transfers and the blank between them, then idle."""
+        """The fills: kinds with their chunks, transfers, the blank between them, idle; then those of the page.
+
+        They are causes of idling, what is beside the pipeline, microbatches, errors: see the properties that say
+        where each begins.
+        """
         compute = [
             palette.fill_of(op, chunk=chunk, num_chunks=self.num_chunks)
             for op in KINDS
             for chunk in range(self.num_chunks)
         ]
-        return [*compute, palette.COLOURS[Op.SEND_F], palette.BLANK, palette.COLOURS[Op.IDLE]]
+        return [
+            *compute, palette.COLOURS[Op.SEND_F], palette.BLANK, palette.COLOURS[Op.IDLE],
+            *palette.CAUSES.values(), *palette.BESIDE.values(),
+            *palette.microbatch_ramp(RAMP_LENGTH), *palette.error_ramp(ERROR_LENGTH),
+        ]  # fmt: skip
+
+    @property
+    def transfer(self) -> int:
+        """The index of a transfer's fill; behind it that of the blank between two, then that of an idle cell."""
+        return len(KINDS) * self.num_chunks
+
+    @property
+    def causes(self) -> int:
+        """The index of the first cause of idling."""
+        return self.transfer + 3
+
+    @property
+    def beside(self) -> int:
+        """The index of the first of what is beside the pipeline."""
+        return self.causes + len(palette.CAUSES)
+
+    @property
+    def microbatches(self) -> int:
+        """The index of the first of the `RAMP_LENGTH` microbatch colours."""
+        return self.beside + len(palette.BESIDE)
+
+    @property
+    def errors(self) -> int:
+        """The index of the first of the `ERROR_LENGTH` error colours."""
+        return self.microbatches + RAMP_LENGTH
 
     def index_of(self, lane: Lane) -> NDArray[np.int16]:
         """Return the index of the fill of every cell."""
         assert KINDS == (0, 1, 2, 3)  # the order of the fills
-        transfer = 4 * self.num_chunks
         if lane.is_transfers:
-            return np.where(lane.is_idle, transfer + 1, transfer).astype(np.int16)
+            return np.where(lane.is_idle, self.transfer + 1, self.transfer).astype(np.int16)
         index = lane.kind.astype(np.int16) * self.num_chunks + lane.chunk
-        return np.where(lane.is_idle, transfer + 2, index).astype(np.int16)
+        return np.where(lane.is_idle, self.transfer + 2, index).astype(np.int16)
 
     def legend(self, timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
         """Return name and colour of every fill that the timelines use; chunks share one entry."""

@@ -11,9 +11,10 @@ The rank stands beside them: it is the lane's.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ppsim.plot.lanes import Lane, chunk_of_stage
+from ppsim.plot.palette import CAUSE_TITLES
 from ppsim.plot.scale import Scale
 from ppsim.schedule.table import NONE
 from ppsim.simulation.explain import CAUSES, Gaps, compute_causes, gaps
@@ -22,13 +23,6 @@ from ppsim.units import seconds, size
 
 Lines = tuple[str, str, str, str]
 
-CAUSE_TITLES = {  # of explain.CAUSES
-    "warm_up": "warm-up",
-    "cool_down": "cool-down",
-    "waiting_compute": "waiting for compute",
-    "exposed_communication": "exposed communication",
-    "overhead": "overhead",
-}
 _MENTIONED = 1e-3  # of a gap: a cause with less than that is not worth a reader's time
 
 
@@ -41,7 +35,8 @@ class Hover:
 
     def lines_of(self, lane: Lane) -> list[Lines]:
         """Return the lines of every cell of a lane."""
-        edges, nodes = lane.edges.tolist(), lane.node.tolist()
+        edges, nodes, causes, ahead = lane.edges.tolist(), lane.node.tolist(), lane.cause.tolist(), lane.next_node
+        is_transfers = lane.is_transfers
         lines = []
         for cell, node in enumerate(nodes):
             begin, end = edges[cell], edges[cell + 1]
@@ -49,12 +44,12 @@ class Hover:
                 lines.append(self._of_transfer(node, begin, end))
             elif node != NONE:
                 lines.append(self._of_action(node, begin, end))
-            elif lane.is_transfers:
+            elif is_transfers:
                 lines.append(("nothing under way", self._times(begin, end), "", ""))
-            elif cell + 1 < len(nodes):
-                lines.append(self._before(nodes[cell + 1], begin, end))
+            elif ahead[cell] != NONE:
+                lines.append(self._before(ahead[cell], begin, end, causes[cell]))
             else:
-                lines.append(self._behind(lane.rank, begin, end))
+                lines.append(self._behind(lane.rank, begin, end, causes[cell]))
         return lines
 
     def blocker_of(self, node: int) -> str:
@@ -111,25 +106,28 @@ class Hover:
             f"waited for {self.blocker_of(node)}",
         )
 
-    def _before(self, node: int, begin: float, end: float) -> Lines:
+    def _before(self, node: int, begin: float, end: float, cause: int) -> Lines:
+        whole = self.timeline.start[node] - self._gaps.begin_s[node]
         parts = [
             (self._gaps.compute_s[node], CAUSE_TITLES[self.causes[node]], ""),
             (self._gaps.communication_s[node], CAUSE_TITLES["exposed_communication"], self._queued(node)),
             (self._gaps.overhead_s[node], CAUSE_TITLES["overhead"], ""),
         ]
-        parts = [part for part in parts if part[0] > _MENTIONED * (end - begin)]
+        parts = [part for part in parts if part[0] > _MENTIONED * whole]
         split = ", ".join(f"{_duration(duration)} {cause}{more}" for duration, cause, more in parts)
+        if cause != NONE and len(parts) > 1:
+            split = f"of {_duration(whole)} idle: {split}"
         if [cause for _, cause, _ in parts] == [CAUSE_TITLES["overhead"]]:
             waits = f"host time before {self._names[node]}"
         else:
             waits = f"{self._names[node]} waits for {self.blocker_of(node)}"
         if node in self._first_of_rank:
             waits = f"pipeline not reached yet: {waits}"
-        return ("idle", self._times(begin, end), waits, split)
+        return (_idle(cause), self._times(begin, end), waits, split)
 
-    def _behind(self, rank: int, begin: float, end: float) -> Lines:
-        cause = f"{_duration(end - begin)} {CAUSE_TITLES['cool_down']}"
-        return ("idle", self._times(begin, end), f"done: rank {rank} waits for the step to end", cause)
+    def _behind(self, rank: int, begin: float, end: float, cause: int) -> Lines:
+        split = f"{_duration(end - begin)} {CAUSE_TITLES['cool_down']}"
+        return (_idle(cause), self._times(begin, end), f"done: rank {rank} waits for the step to end", split)
 
     def _queued(self, node: int) -> str:
         """How long the transfer that an action waits for could have started, but had not."""
@@ -185,6 +183,11 @@ class Hover:
         return set(self.timeline.schedule.rank_offsets[:-1].tolist())
 
 
+def _idle(cause: int) -> str:
+    return "idle" if cause == NONE else f"idle: {CAUSE_TITLES[list(CAUSES)[cause]]}"
+
+
+@lru_cache(maxsize=4096)  # a table's durations are few
 def _duration(value: float) -> str:
     """A difference of times in print: 0.9999999999 ms is 1 ms."""
     return seconds(round(value, 12))

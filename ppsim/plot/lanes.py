@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ppsim.schedule.table import NONE, Ints, Op, Schedule
 from ppsim.simulation.engine import Floats
-from ppsim.simulation.explain import critical_path
+from ppsim.simulation.explain import CAUSES, compute_causes, critical_path, gaps
 from ppsim.simulation.timeline import Timeline
 
 HALF_HEIGHT = 0.42  # of a lane's cells; ranks are rows, 1 apart
@@ -30,7 +30,8 @@ class Lane:
     """A row of cells: cell i reaches from `edges[i]` to `edges[i + 1]`.
 
     `node` (one entry a cell) is the timeline's node, `NONE` for an idle cell; `kind` its `Op` (`IDLE`, F, B, I,
-    W, `SEND_F`, `SEND_B`); `chunk` the index of its stage on its rank, −1 for an idle cell. Edges ascend.
+    W, `SEND_F`, `SEND_B`); `chunk` the index of its stage on its rank, −1 for an idle cell. `cause` is why a cell
+    is idle, a place in `list(CAUSES)`; −1 where it is not, or where nobody asked. Edges ascend.
     """
 
     rank: int
@@ -38,6 +39,7 @@ class Lane:
     node: Ints
     kind: NDArray[np.int8]
     chunk: Ints
+    cause: NDArray[np.int8]
 
     @property
     def is_transfers(self) -> bool:
@@ -55,15 +57,26 @@ class Lane:
         idle: NDArray[np.bool_] = self.node == NONE
         return idle
 
+    @property
+    def next_node(self) -> list[int]:
+        """The node of the next cell that is not idle, each cell's own included; `NONE` behind the last."""
+        following, nodes = NONE, []
+        for node in reversed(self.node.tolist()):
+            following = following if node == NONE else node
+            nodes.append(following)
+        return nodes[::-1]
 
-def compute_lanes(timeline: Timeline) -> list[Lane]:
+
+def compute_lanes(timeline: Timeline, *, by_cause: bool = False) -> list[Lane]:
     """Return one lane a rank, from the first start to the last end of the step.
 
-    A measured action that starts a little before the one ahead of it has ended is cut off at that end.
+    With `by_cause` an idle cell is cut where one cause of idling ends and the next begins. A measured action that
+    starts a little before the one ahead of it has ended is cut off at that end.
     """
     chunks, offsets = chunk_of_stage(timeline.schedule), timeline.schedule.rank_offsets
+    waits = _waits(timeline) if by_cause else None
     return [
-        _lane(timeline, rank, np.arange(offsets[rank], offsets[rank + 1], dtype=np.int32), chunks)
+        _lane(timeline, rank, np.arange(offsets[rank], offsets[rank + 1], dtype=np.int32), chunks, waits)
         for rank in range(timeline.schedule.num_ranks)
     ]
 
@@ -197,18 +210,45 @@ def memory_lines(timeline: Timeline) -> list[MemoryLine]:
     return lines
 
 
-def _lane(timeline: Timeline, rank: int, nodes: Ints, chunk_of: Ints) -> Lane:
+@dataclass(frozen=True, eq=False)
+class _Waits:
+    """The wait before every action: until `made_s` for compute, of the cause given, until `ready_s` for transfers.
+
+    What is left until it starts is overhead.
+    """
+
+    made_s: Floats
+    ready_s: Floats
+    cause: NDArray[np.int8]
+
+
+_COMMUNICATION, _OVERHEAD, _COOL_DOWN = (
+    list(CAUSES).index(cause) for cause in ("exposed_communication", "overhead", "cool_down")
+)
+
+
+def _waits(timeline: Timeline) -> _Waits:
+    before = gaps(timeline)
+    made = before.begin_s + before.compute_s
+    return _Waits(made, made + before.communication_s, compute_causes(timeline.schedule))
+
+
+def _lane(timeline: Timeline, rank: int, nodes: Ints, chunk_of: Ints, waits: _Waits | None = None) -> Lane:
     """Lay `nodes`, in order of time, between idle cells; idle cells of no length fall away."""
     schedule, num_actions = timeline.schedule, timeline.num_actions
-    bounds = np.zeros(2 * len(nodes) + 2)
-    bounds[1:-1:2] = timeline.start[nodes] - timeline.begin_s
-    bounds[2:-1:2] = timeline.end[nodes] - timeline.begin_s
-    bounds[-1] = timeline.step_time_s
-    bounds = np.maximum.accumulate(bounds)
+    start, end = timeline.start[nodes], timeline.end[nodes]
+    columns = [start, end] if waits is None else [waits.made_s[nodes], waits.ready_s[nodes], start, end]
+    per_node = len(columns)
+    bounds = np.stack(columns, axis=1).ravel() - timeline.begin_s
+    bounds = np.maximum.accumulate(np.concatenate(([0.0], bounds, [timeline.step_time_s])))
     cell = np.full(len(bounds) - 1, NONE, dtype=np.int32)
-    cell[1::2] = nodes
+    cell[per_node - 1 :: per_node] = nodes
+    cause = np.full(len(cell), NONE, dtype=np.int8)
+    if waits is not None:
+        cause[:-1:4], cause[1::4], cause[2::4] = waits.cause[nodes], _COMMUNICATION, _OVERHEAD
+        cause[-1] = _COOL_DOWN
     keep = (cell != NONE) | (np.diff(bounds) > _ROUNDING * timeline.step_time_s)
-    cell, edges = cell[keep], np.append(bounds[:-1][keep], bounds[-1])
+    cell, cause, edges = cell[keep], cause[keep], np.append(bounds[:-1][keep], bounds[-1])
     edges[0] = 0.0  # where a gap of rounding size stood before the first action
 
     is_transfer = cell >= num_actions
@@ -223,4 +263,5 @@ def _lane(timeline: Timeline, rank: int, nodes: Ints, chunk_of: Ints) -> Lane:
         node=cell,
         kind=np.where(idle, np.int8(Op.IDLE), kind).astype(np.int8),
         chunk=np.where(idle, NONE, chunk).astype(np.int32),
+        cause=cause,
     )

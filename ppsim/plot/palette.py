@@ -24,6 +24,35 @@ TITLES = {
     Op.IDLE: "idle",
 }
 
+CAUSES = {  # of idling: pale, so that work stands out, and one darker than the other, so that they read in grey
+    "warm_up": "#FBF3D9",
+    "cool_down": "#CFE6F5",
+    "waiting_compute": "#E6BCCB",
+    "exposed_communication": "#C2B45A",
+    "overhead": "#8C8C8C",
+}
+CAUSE_TITLES = {
+    "warm_up": "warm-up",
+    "cool_down": "cool-down",
+    "waiting_compute": "waiting for compute",
+    "exposed_communication": "exposed communication",
+    "overhead": "overhead",
+}
+BESIDE = {  # what a rank does beside the pipeline
+    "gather": "#DDAADD",
+    "reduce": "#AA4499",
+    "share": "#882255",
+    "norm": "#A6A65C",
+    "optimizer": "#332288",
+}
+BESIDE_TITLES = {
+    "gather": "parameters gathered",
+    "reduce": "gradients reduced",
+    "share": "gradients shared by ranks",
+    "norm": "gradient norm",
+    "optimizer": "optimizer",
+}
+
 # Red for those who see it; its white casing sets it off from every fill for all others, and in grey.
 CRITICAL_PATH = "#C00040"
 CASING = "#FFFFFF"
@@ -34,6 +63,9 @@ TEXT = "#222222"
 QUIET_TEXT = "#666666"
 LIGHTEST = 0.45  # how far the last chunk is mixed toward white
 
+# Cividis, which was made to look the same to the colour-blind; lightness grows along it.
+_MICROBATCH_RAMP = ("#00204C", "#31446B", "#666970", "#958F78", "#CBBA69", "#FFE945")
+_ERROR_RAMP = ("#004488", "#F2F2F2", "#EE7733")  # projected too fast, right, too slow
 _RANK_RAMP = ("#332288", "#AA4499", "#EE99AA")  # lightness grows along it, so that it also reads in grey
 
 
@@ -75,9 +107,24 @@ def luminance(colour: str) -> float:
 
 def rank_colour(rank: int, num_ranks: int) -> str:
     """Return the colour of a rank's line: dark for rank 0, lighter for every later one."""
-    place = rank / (num_ranks - 1) * (len(_RANK_RAMP) - 1) if num_ranks > 1 else 0.0
-    index = min(int(place), len(_RANK_RAMP) - 2)
-    return mixed(_RANK_RAMP[index], _RANK_RAMP[index + 1], place - index)
+    return _along(_RANK_RAMP, rank / (num_ranks - 1) if num_ranks > 1 else 0.0)
+
+
+def microbatch_ramp(length: int) -> list[str]:
+    """Return colours from the first microbatch, dark, to the last, light."""
+    return [_along(_MICROBATCH_RAMP, step / (length - 1)) for step in range(length)]
+
+
+def error_ramp(length: int) -> list[str]:
+    """Return colours from projected too fast, over right in the middle, to projected too slow."""
+    return [_along(_ERROR_RAMP, step / (length - 1)) for step in range(length)]
+
+
+def _along(ramp: tuple[str, ...], place: float) -> str:
+    """The colour at `place`, 0 to 1, of colours that are evenly spread."""
+    position = place * (len(ramp) - 1)
+    index = min(int(position), len(ramp) - 2)
+    return mixed(ramp[index], ramp[index + 1], position - index)
 
 
 def _channels(colour: str) -> tuple[int, int, int]:

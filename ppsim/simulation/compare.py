@@ -50,11 +50,16 @@ class Comparison:
 
 
 def compare(measured: Timeline, projected: Timeline) -> Comparison:
-    """Return where two timelines of one table differ; raises `ConfigError` where the tables do."""
+    """Return where two timelines of one table differ; raises `ConfigError` where the tables do.
+
+    So it does of a measured step that took no time: errors are relative to it.
+    """
     if measured.schedule != projected.schedule:
         raise ConfigError(
             f"the two timelines run different tables: {_describe(measured)} and {_describe(projected)}"
         )
+    if measured.step_time_s == 0:
+        raise ConfigError("the measured step took 0 s: there is nothing to compare a projection with")
     replayed = replay_s(measured)
     return Comparison(
         measured=measured,

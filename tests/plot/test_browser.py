@@ -1,4 +1,4 @@
-"""The interactive page in a real browser: it loads alone, hovers right and zooms, also at 100,000 actions.
+"""The interactive page in a real browser: it loads alone, hovers right, zooms and toggles, also at 100,000 actions.
 
 Skipped without Chromium and playwright, unless PPSIM_REQUIRE_BROWSER=1. Times are printed (`pytest -s`), and
 never asserted on; benchmarks/html_timeline.py reports them.
@@ -17,6 +17,8 @@ from ppsim.plot.hover import Hover
 from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import compute_lanes
 from ppsim.plot.scale import time_scale
+from ppsim.plot.view import View
+from ppsim.simulation.compare import compare
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HAS_BROWSER = CHROMIUM is not None and importlib.util.find_spec("playwright") is not None
@@ -70,7 +72,25 @@ class Page:
         self.page.evaluate(TWO_FRAMES)
 
     def wait_for_texts(self):
-        self.page.wait_for_function("document.getElementById('timeline').data[0].customdata[0].length > 0")
+        self.page.wait_for_selector("body.ready")
+
+    def press(self, key):
+        self.page.keyboard.press(key)
+        self.page.evaluate(TWO_FRAMES)
+
+    def click(self, name, value=None):
+        self.page.click(f"#controls [name={name}]" + (f"[value={value}]" if value else ""))
+        self.page.evaluate(TWO_FRAMES)
+
+    def fills(self, trace):
+        return self.page.evaluate(f"[...document.getElementById('timeline').data[{trace}].z[0]]")
+
+    def count(self, selector):
+        return self.page.locator(selector).count()
+
+    def is_clean(self):
+        """Nothing was complained about, and nothing asked for beyond the file itself."""
+        return self.complaints == [] and {url.split(":")[0] for url in self.requests} <= {"file", "data", "blob"}
 
     def pixel_of(self, x, row):
         return self.page.evaluate(PIXEL_OF, [x, row])
@@ -114,26 +134,45 @@ def timed(what):
     print(f"  {what}: {time.perf_counter() - begin:.2f} s")
 
 
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Return a function that opens a page of views."""
+    pages = []
+
+    def open_page(*views, **options):
+        path = tmp_path / "timeline.html"
+        with timed("write"):
+            path.write_text(timeline_html(views, **options), encoding="utf-8")
+        page = Page(browser.new_page(viewport={"width": 1400, "height": 900}))
+        page.page.set_default_timeout(60_000)
+        pages.append(page)
+        with timed("load"):
+            page.load(path)
+        page.wait_for_texts()
+        return page
+
+    yield open_page
+    for page in pages:
+        page.page.close()
+
+
+def middles_of(lane, scale):
+    return (lane.edges[:-1] + lane.edges[1:]) / 2 / scale.size
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_page_loads_alone_hovers_right_and_zooms(browser, tmp_path, shape):
+def test_the_page_loads_alone_hovers_right_and_zooms(opened, shape):
     timeline = simulate(build(**SHAPES[shape]), COSTS)
     print(f"\n{shape}")
-    with timed("write"):
-        path = tmp_path / "timeline.html"
-        path.write_text(timeline_html([timeline], titles=["<b>t</b>"]), encoding="utf-8")
     scale = time_scale(timeline.step_time_s)
-    lane = compute_lanes(timeline)[RANK]
+    lane = compute_lanes(timeline, by_cause=True)[RANK]
     lines = Hover(timeline, scale).lines_of(lane)
-    middles = (lane.edges[:-1] + lane.edges[1:]) / 2 / scale.size
+    middles = middles_of(lane, scale)
     busy = [cell for cell in range(len(lane.node)) if not lane.is_idle[cell]]
     action = busy[len(busy) // 2]
 
-    page = Page(browser.new_page(viewport={"width": 1400, "height": 900}))
-    page.page.set_default_timeout(60_000)
-    with timed("load"):
-        page.load(path)
-    page.wait_for_texts()
-    assert lines[0][0] == "idle"
+    page = opened(View(timeline, "<b>t</b>"))
+    assert lines[0][0] == "idle: warm-up"
     assert page.hover_at(middles[0], RANK - 0.1) == [f"rank {RANK}", *lines[0]]
 
     page.zoom_to(middles[action], RANK, half_px=12)
@@ -141,20 +180,18 @@ def test_the_page_loads_alone_hovers_right_and_zooms(browser, tmp_path, shape):
     assert low < middles[action] < high
     assert high - low < 0.1 * timeline.step_time_s / scale.size
     assert page.hover_at(middles[action], RANK - 0.1) == [f"rank {RANK}", *lines[action]]
+    for key in ("p", "i", "m", "0"):
+        with timed(f"key {key}"):
+            page.press(key)
+    assert page.range() == [0, pytest.approx(timeline.step_time_s / scale.size)]
+    assert page.is_clean()
 
-    assert page.complaints == []
-    assert {url.split(":")[0] for url in page.requests} <= {"file", "data", "blob"}
-    page.page.close()
 
-
-def test_several_timelines_zoom_together(browser, tmp_path):
+def test_several_timelines_zoom_together(opened):
     timelines = [
         simulate(build(name, pp=4, vpp=vpp, microbatches=8), COSTS) for name, vpp in (("1f1b", 1), ("zbv-fixed", 2))
     ]
-    path = tmp_path / "timeline.html"
-    path.write_text(timeline_html(timelines, titles=["a", "b"], memory_limit_bytes=80e9), encoding="utf-8")
-    page = Page(browser.new_page(viewport={"width": 1400, "height": 900}))
-    page.load(path)
+    page = opened(View(timelines[0], "a"), View(timelines[1], "b"), memory_limit_bytes=80e9)
     axes = page.page.evaluate(
         "Object.keys(document.getElementById('timeline').layout).filter(k => k.startsWith('xaxis'))"
     )
@@ -162,5 +199,130 @@ def test_several_timelines_zoom_together(browser, tmp_path):
     page.zoom_to(500.0, 1, half_px=40)
     low, high = page.range()
     assert 0 < low < 500 < high
-    assert page.complaints == []
-    page.page.close()
+    assert page.is_clean()
+
+
+def test_cells_are_coloured_by_microbatch_and_idle_ones_by_cause(opened):
+    timeline = simulate(build("zb-h1", pp=4, microbatches=8), COSTS)
+    lane = compute_lanes(timeline, by_cause=True)[2]
+    page = opened(View(timeline, "t"))
+    by_kind = page.fills(2)
+    page.click("causes")
+    with_causes = page.fills(2)
+    page.click("colour", "microbatch")
+    by_microbatch = page.fills(2)
+    microbatch = timeline.schedule.microbatch[lane.node].tolist()
+    for cell, is_idle in enumerate(lane.is_idle.tolist()):
+        if is_idle:
+            assert by_kind[cell] == by_kind[0]
+            assert with_causes[cell] - lane.cause[cell] == with_causes[0] - lane.cause[0]
+            assert by_microbatch[cell] == with_causes[cell] != by_kind[cell]
+        else:
+            assert by_kind[cell] == with_causes[cell]
+    busy = [(microbatch[cell], by_microbatch[cell]) for cell in range(len(by_kind)) if not lane.is_idle[cell]]
+    assert len(set(busy)) == len({fill for _, fill in busy}) == 8  # a fill for each microbatch, of F, I and W alike
+    assert sorted(set(busy)) == sorted(set(busy), key=lambda pair: pair[1])
+    page.press("k")
+    page.press("i")
+    assert page.fills(2) == by_kind
+    assert page.is_clean()
+
+
+def test_panels_and_the_critical_path_come_and_go(opened):
+    page = opened(View(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "t"))
+
+    def shown(selector="critical path"):
+        return page.page.evaluate(
+            "name => document.getElementById('timeline').data.filter(t => t.meta === name && t.visible !== false).length",
+            selector,
+        )
+
+    def height():
+        return page.page.evaluate("document.getElementById('timeline').layout.height")
+
+    assert shown() == 2
+    page.press("p")
+    assert shown() == 0
+    whole = height()
+    page.click("panel", "memory")
+    page.click("panel", "transfers")
+    assert page.page.evaluate("document.getElementById('timeline').layout.annotations.length") == 1
+    assert height() < whole
+    page.click("panel", "memory")
+    assert page.page.evaluate("document.getElementById('timeline').layout.annotations.length") == 2
+    assert page.is_clean()
+
+
+def test_pointing_at_an_action_draws_who_it_waits_for_and_a_click_keeps_it(opened):
+    timeline = simulate(build("1f1b", pp=4, microbatches=8), COSTS)
+    scale = time_scale(timeline.step_time_s)
+    lane = compute_lanes(timeline, by_cause=True)[1]
+    cell = lane.node.tolist().index(
+        next(node for node, action in enumerate(timeline.schedule) if str(action) == "1B2")
+    )
+    place = (middles_of(lane, scale)[cell], 1 - 0.1)
+    page = opened(View(timeline, "t"))
+    assert page.count("#links path") == 0
+    page.hover_at(*place)
+    # To 1F2 and 2B2, whose results it needs, and on to 0B2: each a line and its casing.
+    assert page.count("#links path") == 2 * 3
+    assert page.count('#links path[stroke-dasharray="5 3"]') == 1
+    page.page.mouse.click(*page.pixel_of(*place))
+    page.page.mouse.move(2, 2)
+    page.page.evaluate(TWO_FRAMES)
+    assert page.count("#links path") == 6
+    page.press("w")
+    assert page.count("#links path") == 6
+    page.press("Escape")
+    assert page.count("#links path") == 0
+    page.click("links")
+    page.hover_at(*place)
+    assert page.count("#links path") == 0
+    assert page.is_clean()
+
+
+def test_the_keyboard_zooms_and_moves_and_stays_inside_the_step(opened):
+    page = opened(View(simulate(build("1f1b", pp=4, microbatches=8), COSTS), "t"))
+    page.page.mouse.move(2, 2)
+    begin, end = page.range()
+    page.press("w")
+    assert page.range() == pytest.approx([0.25 * end, 0.75 * end])
+    page.press("d")
+    assert page.range() == pytest.approx([0.4 * end, 0.9 * end])
+    page.press("ArrowRight")
+    assert page.range() == pytest.approx([0.5 * end, end])
+    for _ in range(3):
+        page.press("s")
+    assert page.range() == pytest.approx([begin, end])
+    page.press("+")
+    page.press("0")
+    assert page.range() == pytest.approx([begin, end])
+    assert page.is_clean()
+
+
+def test_a_comparison_is_coloured_and_labelled_by_error(opened):
+    table = build("zb-h1", pp=2, microbatches=4)
+    measured, projected = simulate(table, COSTS), simulate(table, COSTS.replace(forward_s=0.027))
+    views = View(measured, "measured"), View(projected, "projected")
+    page = opened(*views, comparison=compare(measured, projected))
+    page.press("e")
+    labels = page.page.evaluate(
+        "document.getElementById('timeline').data.filter(t => t.type === 'bar').flatMap(t => t.text)"
+    )
+    assert set(labels) == {"−10", "+0"}
+    fills = page.fills(0)
+    lane = compute_lanes(measured, by_cause=True)[0]
+    forward = [fills[cell] for cell, kind in enumerate(lane.kind.tolist()) if kind == 0]
+    others = [fills[cell] for cell, kind in enumerate(lane.kind.tolist()) if kind > 0]
+    assert len(set(forward)) == len(set(others)) == 1
+    assert forward[0] < others[0]
+    page.page.mouse.move(2, 2)
+    assert page.count("aside section") == 3
+    assert page.is_clean()
+
+
+def test_on_paper_the_picture_takes_one_page_and_the_tables_follow(opened):
+    page = opened(View(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "t"))
+    printed = page.page.pdf(prefer_css_page_size=True, print_background=True)
+    assert 2 <= printed.count(b"/Type /Page\n") <= 3
+    assert page.is_clean()

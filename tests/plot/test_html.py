@@ -4,16 +4,24 @@ import base64
 import json
 import re
 import zlib
-from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
 
-from ppsim import StageCosts, build, simulate
-from ppsim.plot.figure import timeline_figure
-from ppsim.plot.html import plotly_figure, timeline_html
+from ppsim import StageCosts, build, project, simulate
+from ppsim.plot.errors import Errors
+from ppsim.plot.fills import ERROR_LENGTH, RAMP_LENGTH, Fills, fills_of
+from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import MOST_HAIRLINES, MOST_LABELS, compute_lanes
+from ppsim.plot.picture import picture_of
 from ppsim.plot.scale import heading
+from ppsim.plot.view import View, view_of
+from ppsim.schedule.table import NONE
+from ppsim.simulation.compare import compare
+from ppsim.simulation.explain import CAUSES, idle_by_cause_s
+from tests.projection.jobs import job
+from tests.strategies import tables_and_costs
 
 COSTS = StageCosts(
     forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, activation_bytes=2.0**30, transfer_s=1e-4
@@ -24,42 +32,69 @@ def timeline_of(name="1f1b", pp=4, microbatches=8, vpp=1, costs=COSTS):
     return simulate(build(name, pp=pp, vpp=vpp, microbatches=microbatches), costs)
 
 
+def picture(*timelines, titles=None, **options):
+    titles = titles or [""] * len(timelines)
+    return picture_of([View(*pair) for pair in zip(timelines, titles, strict=True)], **options)
+
+
+def page_of(*timelines, titles=None, **options):
+    titles = titles or [""] * len(timelines)
+    return timeline_html([View(*pair) for pair in zip(timelines, titles, strict=True)], **options)
+
+
 def numbers(packed):
-    values = np.frombuffer(base64.b64decode(packed["bdata"]), dtype=packed["dtype"])
-    return values.reshape([int(length) for length in packed["shape"].split(",")]) if "shape" in packed else values
+    return np.frombuffer(base64.b64decode(packed["bdata"]), dtype=packed["dtype"])
 
 
-def cells_of(figure, axis):
-    return [trace for trace in figure["data"] if trace["type"] == "heatmap" and trace["yaxis"] == axis]
+def panels_of(data, kind):
+    return [panel for panel in data["panels"] if panel["kind"] == kind]
 
 
-def captions_of(figure):
-    return [re.sub("<[^>]*>", "", note["text"]) for note in figure["layout"]["annotations"]]
+def captions_of(data):
+    return [re.sub("<[^>]*>", "", panel["caption"]) for panel in data["panels"]]
 
 
-def test_a_heatmap_a_rank_has_the_lanes_own_edges_and_a_text_a_cell():
+def unpacked(page, name):
+    """The data that the page's script reads from one of its elements."""
+    packed = re.search(rf'<script type="text/plain" id="{name}">([^<]+)</script>', page).group(1)
+    return json.loads(zlib.decompress(base64.b64decode(packed)))
+
+
+def test_a_row_of_cells_a_rank_has_the_lanes_own_edges_and_a_text_a_cell():
     timeline = timeline_of()
-    figure = plotly_figure([timeline], titles=[""])
-    traces = cells_of(figure, "y")
-    assert len(traces) == 4
-    for trace, lane in zip(traces, compute_lanes(timeline), strict=True):
-        assert numbers(trace["x"]) == pytest.approx(lane.edges * 1e3)
-        assert numbers(trace["z"]).shape == (1, len(lane.node))
-        assert len(trace["customdata"][0]) == len(lane.node)
-    assert captions_of(figure) == [
+    data = picture(timeline)
+    (panel,) = panels_of(data, "compute")
+    assert len(panel["cells"]) == 4
+    for row, lane in zip(panel["cells"], compute_lanes(timeline, by_cause=True), strict=True):
+        assert numbers(row["x"]) == pytest.approx(lane.edges * 1e3)
+        assert numbers(row["node"]).tolist() == lane.node.tolist()
+        assert len(row["texts"]) == len(numbers(row["fill"])) == len(lane.node)
+        busy = lane.node != NONE
+        assert numbers(row["microbatch"])[busy].tolist() == timeline.schedule.microbatch[lane.node[busy]].tolist()
+        assert set(numbers(row["microbatch"])[~busy].tolist()) <= {NONE}
+    assert captions_of(data) == [
         f"1f1b   {heading(timeline, '')[1]}",
         "transfers, by sending rank",
         "memory by rank",
     ]
 
 
+@given(tables_and_costs())
+def test_idle_cells_in_the_colour_of_a_cause_add_up_to_its_idle_time(table_and_costs):
+    timeline = simulate(*table_and_costs)
+    idle = idle_by_cause_s(timeline)
+    for lane in compute_lanes(timeline, by_cause=True):
+        assert ((lane.cause == NONE) == ~lane.is_idle).all()
+        drawn = np.bincount(lane.cause[lane.is_idle], lane.durations_s[lane.is_idle], minlength=len(CAUSES))
+        expected = [idle[cause][lane.rank] for cause in CAUSES]
+        assert drawn == pytest.approx(expected, abs=1e-7 * timeline.step_time_s)
+
+
 def test_several_timelines_share_one_time_axis_that_holds_the_longest():
     slow, fast = timeline_of("1f1b"), timeline_of("zbv-fixed", vpp=2, costs=COSTS.replace(forward_s=5e-4))
-    figure = plotly_figure([slow, fast], titles=["slow", "fast"])
-    longest = max(slow.step_time_s, fast.step_time_s) * 1e3
-    assert figure["layout"]["xaxis"]["range"] == [0, longest]
-    assert not any(key.startswith("xaxis") and key != "xaxis" for key in figure["layout"])
-    assert [caption.split(" ")[0] for caption in captions_of(figure)] == [
+    data = picture(slow, fast, titles=["slow", "fast"])
+    assert data["range"] == [0, max(slow.step_time_s, fast.step_time_s) * 1e3]
+    assert [caption.split(" ")[0] for caption in captions_of(data)] == [
         "slow",
         "fast",
         "slow:",
@@ -67,92 +102,140 @@ def test_several_timelines_share_one_time_axis_that_holds_the_longest():
         "slow:",
         "fast:",
     ]
-    assert len(cells_of(figure, "y")) == len(cells_of(figure, "y2")) == 4
-
-
-def test_panels_do_not_overlap():
-    figure = plotly_figure([timeline_of(), timeline_of("zbv-fixed", vpp=2)], titles=["a", "b"])
-    domains = [axis["domain"] for key, axis in figure["layout"].items() if key.startswith("yaxis")]
-    assert len(domains) == 6
-    for (bottom, top), (_, next_top) in pairwise(domains):
-        assert top > bottom > next_top
-    assert domains[-1][0] == pytest.approx(0)
+    assert [[row["plan"] for row in panel["cells"]] for panel in panels_of(data, "compute")] == [[0] * 4, [1] * 4]
 
 
 def test_without_transfer_times_and_memory_there_are_no_panels_for_them():
     bare = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
-    assert len(captions_of(plotly_figure([timeline_of(costs=bare)], titles=[""]))) == 1
+    assert len(captions_of(picture(timeline_of(costs=bare)))) == 1
 
 
 def test_a_timeline_without_memory_has_no_panel_for_it_beside_one_that_has():
     """A measured run knows no bytes; it is compared with a projection that does."""
     without = timeline_of(costs=COSTS.replace(activation_bytes=0.0, transfer_s=0.0))
-    captions = captions_of(plotly_figure([without, timeline_of()], titles=["measured", "projected"]))
+    captions = captions_of(picture(without, timeline_of(), titles=["measured", "projected"]))
     assert [caption for caption in captions if "memory" in caption] == ["projected: memory by rank"]
-    drawn = timeline_figure([without, timeline_of()], titles=["measured", "projected"])
-    assert len(drawn.axes) == 2 + 1 + 1
 
 
 def test_the_memory_panel_reaches_the_limit_and_names_it():
-    figure = plotly_figure([timeline_of()], titles=[""], memory_limit_bytes=80 * 2**30)
-    assert figure["layout"]["yaxis3"]["range"][1] > 80
-    assert figure["layout"]["shapes"][0]["label"]["text"] == "limit 80.0 GiB"
+    (panel,) = panels_of(picture(timeline_of(), memory_limit_bytes=80 * 2**30), "memory")
+    assert panel["axis"]["range"][1] > 80
+    assert panel["shapes"][0]["label"]["text"] == "limit 80.0 GiB"
 
 
 def test_large_pictures_leave_out_labels_and_hairlines():
     small, large = timeline_of(), timeline_of(pp=16, microbatches=200)
     assert small.num_actions <= MOST_LABELS < large.num_actions
     assert large.graph.num_transfers > MOST_HAIRLINES
-    kinds = [
-        [
-            trace["type"] + trace.get("mode", "") + trace["yaxis"]
-            for trace in plotly_figure([t], titles=[""])["data"]
-            if "yaxis" in trace
-        ]
-        for t in (small, large)
-    ]
-    assert "bary" in kinds[0]
-    assert "scatterlinesy2" in kinds[0]
-    assert "bary" not in kinds[1]
-    assert "scatterlinesy2" not in kinds[1]
+    assert [panels_of(picture(t), "compute")[0]["labelPx"] > 0 for t in (small, large)] == [True, False]
+    assert [len(panels_of(picture(t), "transfers")[0]["lines"]) for t in (small, large)] == [1, 0]
+
+
+def test_the_page_is_told_who_waits_for_whom():
+    timeline = timeline_of("zb-h1")
+    (plan,) = picture(timeline)["plans"]
+    needs = [numbers(column) for column in plan["needs"]]
+    name = {str(action): node for node, action in enumerate(timeline.schedule)}
+    assert {column[name["1F3"]] for column in needs} == {NONE, name["0F3"]}
+    assert {column[name["1I3"]] for column in needs} == {name["1F3"], name["2I3"]}
+    assert {column[name["1W3"]] for column in needs} == {NONE, name["1I3"]}
+    assert numbers(plan["blocker"]).tolist() == timeline.blocker.tolist()
+
+
+def test_what_is_around_a_jobs_pipeline_has_a_row_a_rank_and_widens_the_axis():
+    projection = project(pp=2, job=job(tp=2, dp=4, pp=2))
+    view = view_of(projection, "job")
+    assert {piece.kind for piece in view.pieces} >= {"reduce", "optimizer"}
+    data = picture_of([view])
+    (panel,) = panels_of(data, "beside")
+    assert [row["rank"] for row in panel["cells"]] == [0, 1]
+    last = max(piece.end_s for piece in view.pieces) - projection.timeline.begin_s
+    assert last > projection.timeline.step_time_s
+    assert data["range"][1] == pytest.approx(max(view.end_s, last) / (1e-3 if data["unit"] == "ms" else 1.0))
+    said = [text[0] for row in panel["cells"] for text in row["texts"]]
+    assert "optimizer" in said
+
+
+def test_measured_and_projected_share_the_rows_and_say_how_far_off_each_action_is():
+    measured = timeline_of("zb-h1")
+    projected = timeline_of("zb-h1", costs=COSTS.replace(forward_s=0.9e-3, backward_weight_s=1.2e-3))
+    errors = Errors(measured, projected)
+    data = picture(measured, projected, titles=["measured", "projected"], errors=errors)
+    (panel,) = panels_of(data, "compute")
+    assert [row["plan"] for row in panel["cells"]] == [0] * 4 + [1] * 4
+    above, below = panel["cells"][2], panel["cells"][6]
+    assert above["middle"] + above["half"] < below["middle"] - below["half"]
+    by_kind = dict(zip("FIW", (-0.1, 0.0, 0.2), strict=True))
+    for row in (above, below):
+        for text, error in zip(row["texts"], numbers(row["error"]).tolist(), strict=True):
+            if text[0].startswith("idle"):
+                assert np.isnan(error)
+            else:
+                assert error == pytest.approx(by_kind[re.sub(r"\d", "", text[0])], abs=1e-6)
+    said = {text[0]: text[4] for text in below["texts"]}
+    assert said["2F0"] == "projected 900 µs, measured 1.00 ms: -10.00 %; ends 300 µs early in the projection"
+    assert errors.limit == 0.2
+
+
+def test_the_errors_of_actions_that_took_no_time_are_none():
+    nothing = timeline_of(costs=StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0))
+    assert set(Errors(nothing, timeline_of()).of_action.tolist()) == {0.0}
+
+
+def test_a_comparison_has_its_own_colouring_and_table():
+    measured, projected = timeline_of(), timeline_of(costs=COSTS.replace(forward_s=0.9e-3))
+    page = page_of(measured, projected, titles=["measured", "projected"], comparison=compare(measured, projected))
+    assert "value='error'" in page
+    assert "F of stage 3</td><td>1.00 ms</td><td>900 µs</td><td>-10.00 %" in page
+    assert "value='error'" not in page_of(measured)
+
+
+def test_every_colouring_finds_its_fills():
+    fills = Fills(3)
+    colours = fills.colours
+    assert len(colours) == fills.errors + ERROR_LENGTH
+    assert fills.errors - fills.microbatches == RAMP_LENGTH
+    assert len(set(colours[: fills.microbatches])) == fills.microbatches  # each tells something else
+    assert fills_of([timeline_of()]).num_chunks == 1
+
+
+def test_the_side_says_where_the_time_goes_and_has_a_row_a_rank():
+    projection = project(pp=4, vpp=2)
+    page = timeline_html([view_of(projection, "plan")])
+    assert "Where an iteration goes" in page
+    assert "compute beyond the ideal" in page
+    assert page.count("<tr><td><span class='swatch ' style='background:") == len(CAUSES) + 4
+    assert "Where an iteration goes" not in page_of(timeline_of())
 
 
 def test_the_same_timeline_gives_the_same_page():
-    assert timeline_html([timeline_of()], titles=["a"]) == timeline_html([timeline_of()], titles=["a"])
+    assert page_of(timeline_of(), titles=["a"]) == page_of(timeline_of(), titles=["a"])
 
 
 def test_titles_are_text_and_never_markup():
-    page = timeline_html([timeline_of()], titles=["<script>alert(1)</script> & co"])
+    page = page_of(timeline_of(), titles=["<script>alert(1)</script> & co"])
     assert "alert(1)</script>" not in page
     assert "<title>&lt;script&gt;alert(1)&lt;/script&gt; &amp; co</title>" in page
 
 
 def test_a_page_without_titles_is_called_by_its_schedule():
-    assert "<title>1f1b</title>" in timeline_html([timeline_of()], titles=[""])
+    assert "<title>1f1b</title>" in page_of(timeline_of())
 
 
 def test_the_page_refers_to_no_other_file():
-    page = timeline_html([timeline_of()], titles=["a"])
-    assert not re.search(r"<(script|link|img|iframe)[^>]*\b(src|href)=", page[:2000] + page[-200_000:])
+    page = page_of(timeline_of())
+    assert not re.search(r"<(script|link|img|iframe)[^>]*\b(src|href)=", page[:20_000] + page[-60_000:])
     assert "<script src" not in page
 
 
-def test_the_packed_texts_are_those_of_the_figure():
+def test_the_packed_data_are_those_of_the_picture():
     timeline = timeline_of()
-    page = timeline_html([timeline], titles=["a"])
-    packed = re.search(r'atob\("([^"]+)"\)', page[-200_000:]).group(1)
-    texts = json.loads(zlib.decompress(base64.b64decode(packed)))
-    figure = plotly_figure([timeline], titles=["a"])
-    assert texts[0] == [list(lines) for lines in figure["data"][0]["customdata"][0]]
-    assert len(texts) == len(figure["data"])
+    page, data = page_of(timeline), picture(timeline)
+    texts = [row.pop("texts") for panel in data["panels"] for row in panel["cells"]]
+    assert unpacked(page, "texts") == json.loads(json.dumps(texts))
+    assert unpacked(page, "picture") == json.loads(json.dumps(data))
 
 
-def test_every_timeline_needs_its_title():
-    with pytest.raises(ValueError, match="zip"):
-        timeline_html([timeline_of()], titles=[])
-
-
-def test_a_step_that_takes_no_time_still_has_a_page_and_a_figure():
+def test_a_step_that_takes_no_time_still_has_a_page():
     nothing = timeline_of(costs=StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0))
-    assert timeline_html([nothing], titles=[""])
-    assert timeline_figure([nothing], titles=[""]).axes
+    assert page_of(nothing)

@@ -1,0 +1,156 @@
+"""What stands beside the timeline, as HTML: where an iteration goes, why ranks idle, a row a rank."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from ppsim.plot import palette
+from ppsim.plot.lanes import has_memory
+from ppsim.plot.scale import heading
+from ppsim.plot.view import View
+from ppsim.simulation.compare import Comparison
+from ppsim.simulation.explain import CAUSES, idle_by_cause_s
+from ppsim.simulation.timeline import Timeline
+from ppsim.units import percent, seconds, signed_percent, size
+
+_SHORT_CAUSES = {
+    "warm_up": "warm",
+    "cool_down": "cool",
+    "waiting_compute": "wait",
+    "exposed_communication": "comm",
+    "overhead": "host",
+}
+assert list(_SHORT_CAUSES) == list(CAUSES)
+
+
+def side_html(views: Sequence[View], comparison: Comparison | None = None) -> str:
+    """Return a section a plan, and before them one on a comparison where there is one."""
+    sections = [_errors(comparison)] if comparison else []
+    return "".join(f"<section>{section}</section>" for section in [*sections, *map(_plan, views)])
+
+
+def _plan(view: View) -> str:
+    timeline = view.timeline
+    facts = [
+        ("step", seconds(timeline.step_time_s)),
+        ("bubble", f"{percent(timeline.bubble_ratio)} of the step, {percent(timeline.span_bubble_ratio)} by span"),
+        *view.facts,
+    ]
+    return "".join(
+        [
+            f"<h2>{escape(heading(timeline, view.title)[0])}</h2>",
+            _table([], [[escape(name), escape(text)] for name, text in facts], wide=1),
+            _budget(view.budget_s) if view.budget_s else "",
+            _idle(timeline),
+            _ranks(timeline),
+        ]
+    )
+
+
+def _budget(budget_s: Mapping[str, float]) -> str:
+    whole, most = sum(budget_s.values()), max(map(abs, budget_s.values()))
+    rows = [
+        [
+            escape(name),
+            seconds(value) if value >= 0 else f"−{seconds(-value)}",
+            percent(value / whole) if whole else "",
+            _bar(abs(value) / most if most else 0.0, " class=gain" if value < 0 else ""),
+        ]
+        for name, value in budget_s.items()
+    ]
+    return "<h3>Where an iteration goes</h3>" + _table([], rows, bar=3)
+
+
+def _idle(timeline: Timeline) -> str:
+    """The mean rank's idle time by cause, as parts of the step."""
+    idle, step = idle_by_cause_s(timeline), timeline.step_time_s
+    shares = {cause: float(idle[cause].mean()) / step if step else 0.0 for cause in CAUSES}
+    whole = sum(shares.values())
+    stack = "".join(
+        _bar(share / whole, f" title='{palette.CAUSE_TITLES[cause]} {percent(share)}'", palette.CAUSES[cause])
+        for cause, share in shares.items()
+        if share > 0
+    )
+    rows = [
+        [f"{swatch(palette.CAUSES[cause])} {palette.CAUSE_TITLES[cause]}", seconds(share * step), percent(share)]
+        for cause, share in shares.items()
+    ]
+    title = f"Idle by cause, of the mean rank: {percent(timeline.bubble_ratio)} of the step"
+    return f"<h3>{title}</h3><div class=stack>{stack}</div>" + _table([], rows)
+
+
+def _ranks(timeline: Timeline) -> str:
+    idle, memory, step = idle_by_cause_s(timeline), timeline.memory, timeline.step_time_s
+    num_ranks, with_memory = timeline.schedule.num_ranks, has_memory(timeline)
+
+    def part(value: float) -> str:
+        return f"{100 * value / step:.1f}" if step else "0"
+
+    rows = [
+        [
+            f"{swatch(palette.rank_colour(rank, num_ranks))} {rank}",
+            part(float(timeline.busy_s[rank])),
+            *(part(float(idle[cause][rank])) for cause in CAUSES),
+            *(
+                [size(float(memory.peak_bytes[rank])), timeline.name_of(int(memory.peak_at[rank]))]
+                if with_memory
+                else []
+            ),
+        ]
+        for rank in range(num_ranks)
+    ]
+    header = ["rank", "busy", *_SHORT_CAUSES.values(), *(["peak", "at"] if with_memory else [])]
+    note = "<p class=note>busy and idle causes in % of the step; the colour is that of the rank's memory</p>"
+    return "<h3>Ranks</h3>" + _table(header, rows, kind="ranks") + note
+
+
+def _errors(comparison: Comparison) -> str:
+    rows = [
+        [f"{op.op} of stage {op.stage}", seconds(op.measured_s), seconds(op.projected_s), signed_percent(op.error)]
+        for op in comparison.ops
+    ]
+    steps = [
+        ["step", comparison.measured.step_time_s, comparison.projected.step_time_s, comparison.step_error],
+        ["replay", comparison.measured.step_time_s, comparison.replay_s, comparison.replay_error],
+    ]
+    whole = [[str(name), seconds(a), seconds(b), signed_percent(error)] for name, a, b, error in steps]  # type: ignore[arg-type]
+    note = (
+        "<p class=note>error: projected / measured − 1, negative is too fast; of passes the medians. replay: the "
+        "measured actions, each taking what it took, through the simulator</p>"
+    )
+    return (
+        "<h2>Projected against measured</h2>"
+        + _table(["", "measured", "projected", "error"], [*whole, *rows])
+        + note
+    )
+
+
+def swatch(colour: str, kind: str = "") -> str:
+    """Return a small square of a colour, or a line of it (`kind` "line")."""
+    return f"<span class='swatch {kind}' style='background:{colour}'></span>"
+
+
+def _bar(share: float, attributes: str = "", colour: str | None = None) -> str:
+    fill = f";background:{colour}" if colour else ""
+    return f"<i{attributes} style='width:{100 * share:.2f}%{fill}'></i>"
+
+
+def _table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    kind: str = "",
+    wide: int | None = None,
+    bar: int | None = None,
+) -> str:
+    """A table of cells that are HTML already; column `wide` may wrap, column `bar` holds bars."""
+    classes = {wide: " class=wide", bar: " class=bar"}
+    head = "".join(f"<th>{name}</th>" for name in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td{classes.get(place, '')}>{cell}</td>" for place, cell in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    return (
+        f"<table class='{kind}'>"
+        + (f"<thead><tr>{head}</tr></thead>" if head else "")
+        + f"<tbody>{body}</tbody></table>"
+    )

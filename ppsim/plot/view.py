@@ -1,0 +1,56 @@
+"""What a picture shows of one plan: its timeline, what is around it, and the facts beside it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ppsim.simulation.step import Piece
+from ppsim.simulation.timeline import Timeline
+from ppsim.units import count, percent, seconds, size
+
+if TYPE_CHECKING:
+    from ppsim.projection.project import Projection
+
+Fact = tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A timeline with its title; `pieces` are what its ranks do beside the pipeline, in the timeline's own time.
+
+    `budget_s` has the seconds of an iteration by what they go to (`ppsim.projection.budget.loss_budget`), empty
+    where nobody knows; `facts` are names and texts that stand above it.
+    """
+
+    timeline: Timeline
+    title: str = ""
+    pieces: Sequence[Piece] = ()
+    budget_s: Mapping[str, float] = field(default_factory=dict)
+    facts: Sequence[Fact] = ()
+
+    @property
+    def begin_s(self) -> float:
+        """When the first thing starts, from the pipeline's first start: below 0 with parameters to gather."""
+        return min([0.0, *(piece.start_s - self.timeline.begin_s for piece in self.pieces)])
+
+    @property
+    def end_s(self) -> float:
+        """When all is done, from the pipeline's first start."""
+        ends = (piece.end_s - self.timeline.begin_s for piece in self.pieces)
+        return max([self.timeline.step_time_s, *ends])
+
+
+def view_of(projection: "Projection", title: str) -> View:
+    """Return what a picture shows of a projection: its step, where an iteration's time goes, what it delivers."""
+    from ppsim.projection.budget import loss_budget
+
+    limit = projection.plan.memory_bound_bytes
+    peak = float(projection.timeline.memory.peak_bytes.max())
+    utilization = projection.model_flops_utilization
+    facts = [
+        ("iteration", seconds(projection.iteration_s)),
+        ("throughput", f"{count(projection.tokens_per_s)} tokens/s on {projection.num_gpus} GPUs"),
+        *([("MFU", percent(utilization))] if utilization is not None else []),
+        ("memory", f"{size(peak)} on the fullest rank" + (f" of {size(limit)}" if limit is not None else "")),
+    ]
+    return View(projection.timeline, title, projection.step.pieces, loss_budget(projection), facts)
