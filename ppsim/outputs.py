@@ -79,7 +79,7 @@ def write_outputs(
 
             content = format_table(timelines[0].schedule)
         else:
-            from ppsim.export.trace import chrome_trace
+            from ppsim.exporting.trace import chrome_trace
 
             content = gzip.compress(json.dumps(chrome_trace(timelines, titles)).encode(), mtime=0)
         write_whole(path, content)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import ppsim
-from ppsim.export.targets import runtime_facts
+from ppsim.exporting.targets import runtime_facts
 from ppsim.schedule.catalog import CATALOG, Entry
 
 HEAD = """# Schedules

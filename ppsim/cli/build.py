@@ -87,7 +87,7 @@ def build(
     from ppsim.cli.plans import parse_size
     from ppsim.costs.files import read_costs
     from ppsim.errors import ConfigError
-    from ppsim.export.neutral import table_to_json
+    from ppsim.exporting.neutral import table_to_json
     from ppsim.files import check_folder, to_json, write_whole
     from ppsim.schedule.catalog import build as build_table
     from ppsim.schedule.catalog import find

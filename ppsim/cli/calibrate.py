@@ -73,7 +73,7 @@ def _costs_in(path: str) -> "StageCosts":
     """The costs of a costs file or of a timeline, without overheads, which are to be found."""
     from ppsim.costs.files import costs_from
     from ppsim.costs.stages import OVERHEADS
-    from ppsim.export.timeline_json import FORMAT, timeline_from_json
+    from ppsim.exporting.timeline_json import FORMAT, timeline_from_json
     from ppsim.files import read_json
 
     data = read_json(path)
@@ -89,7 +89,7 @@ def _runs(
     from pathlib import Path
 
     from ppsim.errors import ConfigError
-    from ppsim.export.timeline_json import run_from_json
+    from ppsim.exporting.timeline_json import run_from_json
     from ppsim.runtime.kineto import is_trace, read_json_or_gz, trace_from_json
 
     runs, loose = [], []

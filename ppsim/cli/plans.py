@@ -95,7 +95,7 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     they are those of a profile: one pipeline of the ranks that were measured.
     """
     from ppsim import show, show_answer
-    from ppsim.export.timeline_json import timeline_to_json
+    from ppsim.exporting.timeline_json import timeline_to_json
     from ppsim.outputs import check_paths, write_outputs
     from ppsim.plot.view import view_of
     from ppsim.projection import project as planning
@@ -220,7 +220,7 @@ def parse_split(text: str) -> Any:
     Raises `ConfigError` for anything else.
     """
     from ppsim.errors import ConfigError
-    from ppsim.export.megatron import parse_layout
+    from ppsim.exporting.megatron import parse_layout
 
     if text in ("auto", "even"):
         return text

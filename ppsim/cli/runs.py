@@ -104,7 +104,7 @@ def train(as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
 
     from ppsim.costs.plain import read_costs
     from ppsim.errors import ConfigError
-    from ppsim.export.torch_csv import why_not_loaded
+    from ppsim.exporting.torch_csv import why_not_loaded
     from ppsim.outputs import check_paths
     from ppsim.runtime.launch import is_worker, launch, require_extra
     from ppsim.schedule.check import validate
@@ -221,7 +221,7 @@ def _report_run(
     as_json: bool,
 ) -> None:
     from ppsim import show
-    from ppsim.export.timeline_json import timeline_to_json
+    from ppsim.exporting.timeline_json import timeline_to_json
     from ppsim.outputs import write_outputs
     from ppsim.plot.view import View
     from ppsim.runtime.result import measured_of, require_agreement
@@ -299,7 +299,7 @@ def compare(
     from ppsim import show
     from ppsim.costs.files import Overheads, read_overheads
     from ppsim.errors import ConfigError
-    from ppsim.export.timeline_json import read_timeline, run_from_json, timeline_from_json, timeline_to_json
+    from ppsim.exporting.timeline_json import read_timeline, run_from_json, timeline_from_json, timeline_to_json
     from ppsim.files import read_json, to_json, write_whole
     from ppsim.outputs import check_paths, write_outputs
     from ppsim.plot.view import View

@@ -34,7 +34,7 @@ def schedules(name: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ppsim import show
-    from ppsim.export.targets import refusals, runtime_facts
+    from ppsim.exporting.targets import refusals, runtime_facts
     from ppsim.schedule.catalog import every_schedule, find
 
     entries = [find(name)] if name else list(every_schedule().values())
@@ -125,7 +125,7 @@ def simulate(
     from ppsim import show
     from ppsim.costs.files import read_costs, read_overheads
     from ppsim.errors import ConfigError
-    from ppsim.export.timeline_json import timeline_to_json
+    from ppsim.exporting.timeline_json import timeline_to_json
     from ppsim.outputs import check_paths, write_outputs
     from ppsim.plot.view import View
     from ppsim.simulation.report import report_of
@@ -203,7 +203,7 @@ def export(
         raise ConfigError(f"--split is for --to megatron: got --to {target}")
     schedule = read_table(table, **read)
     if target in ("torch", "torch-comms"):
-        from ppsim.export.torch_csv import torch_csv
+        from ppsim.exporting.torch_csv import torch_csv
 
         content = torch_csv(
             schedule,
@@ -221,9 +221,9 @@ def _exported(schedule: "Schedule", target: str, split: str | None) -> Any:
     """What a target other than torch takes, as JSON; only of a table that has been checked to run."""
     from ppsim.cli.plans import parse_split
     from ppsim.errors import ConfigError
-    from ppsim.export.megatron import megatron_arguments
-    from ppsim.export.neutral import table_to_json
-    from ppsim.export.targets import RUNTIMES
+    from ppsim.exporting.megatron import megatron_arguments
+    from ppsim.exporting.neutral import table_to_json
+    from ppsim.exporting.targets import RUNTIMES
     from ppsim.schedule.check import validate
     from ppsim.schedule.graph import build_graph
 

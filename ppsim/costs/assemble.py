@@ -19,7 +19,7 @@ from ppsim.schedule.table import Schedule
 from ppsim.units import rate, seconds, size
 
 Split = Literal["auto", "even"] | Sequence[int] | Sequence[str]
-"""How to find the layers of each stage, how many, or all that each holds (`ppsim.export.megatron.parse_layout`)."""
+"""How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`)."""
 
 BYTES_PER_PARAMETER = 16
 """16-bit weight and gradient, float32 master weight and two Adam moments: 2 + 2 + 4 + 4 + 4."""

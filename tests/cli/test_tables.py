@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ppsim import build, read_schedule
-from ppsim.export.timeline_json import read_timeline
+from ppsim.exporting.timeline_json import read_timeline
 from ppsim.schedule.catalog import CATALOG
 from tests.cli.running import ppsim, words_of
 

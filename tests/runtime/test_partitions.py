@@ -22,7 +22,7 @@ from torch import Tensor
 import ppsim
 from ppsim.cli import main
 from ppsim.errors import ConfigError, RunFailed
-from ppsim.export.timeline_json import read_timeline
+from ppsim.exporting.timeline_json import read_timeline
 from ppsim.runtime.partitions import green
 from ppsim.runtime.partitions.device import Threads
 from ppsim.runtime.partitions.executor import Executor
@@ -179,7 +179,7 @@ def test_an_old_torch_will_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_partitions_cannot_do_ends_before_anything_is_started(
     arguments: list[str], sentence: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ppsim.export.torch_csv import torch_csv
+    from ppsim.exporting.torch_csv import torch_csv
 
     (folder / "comms.csv").write_text(torch_csv(table_of("1f1b", p=2, m=4), with_communication=True))
     monkeypatch.setattr("ppsim.runtime.partitions.run.run_partitions", lambda config: pytest.fail("started"))

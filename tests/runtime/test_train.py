@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 
 import ppsim
 from ppsim.cli import main
-from ppsim.export.timeline_json import read_timeline
+from ppsim.exporting.timeline_json import read_timeline
 from ppsim.files import to_json
 from ppsim.schedule.grammar import format_table
 from tests.runtime.cases import table_of

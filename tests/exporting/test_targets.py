@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ppsim.errors import ScheduleError
-from ppsim.export import targets
-from ppsim.export.targets import RUNTIMES, refusals, runtime_facts
+from ppsim.exporting import targets
+from ppsim.exporting.targets import RUNTIMES, refusals, runtime_facts
 from ppsim.schedule.catalog import CATALOG
 from tests.cli.running import ppsim as run
 from tests.cli.running import words_of

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ppsim.errors import PpsimError
-from ppsim.export.megatron import megatron_arguments
-from ppsim.export.primus import primus_table
-from ppsim.export.torch_csv import torch_csv
-from ppsim.export.transformer_engine import graph_order
+from ppsim.exporting.megatron import megatron_arguments
+from ppsim.exporting.primus import primus_table
+from ppsim.exporting.torch_csv import torch_csv
+from ppsim.exporting.transformer_engine import graph_order
 from ppsim.schedule.catalog import build
 from ppsim.schedule.entry import Entry
 from ppsim.schedule.table import Schedule

@@ -48,7 +48,7 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
     # Here and not above: where a run is measured and written, pydantic may be missing.
     from ppsim.costs.boundary import validated
     from ppsim.costs.files import costs_from
-    from ppsim.export.timeline_boundary import Counts, Times
+    from ppsim.exporting.timeline_boundary import Counts, Times
 
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ConfigError(f"{source} is no timeline: ppsim train and ppsim simulate write one with -o NAME.json")
@@ -107,7 +107,7 @@ def run_from_json(data: Any, source: str) -> Run:
     if "steps" not in data:
         return run
     from ppsim.costs.boundary import validated
-    from ppsim.export.timeline_boundary import Steps
+    from ppsim.exporting.timeline_boundary import Steps
 
     steps = validated(Steps, data["steps"], f"{source}: steps")
     lengths = {len(step) for step in (*steps.start_s, *steps.end_s)}

@@ -7,7 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
-from ppsim.export.torch_csv import COMMS_VERSIONS, torch_csv, why_not_loaded
+from ppsim.exporting.torch_csv import COMMS_VERSIONS, torch_csv, why_not_loaded
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.lowering import lower
 from tests.cli.running import ppsim as run
