@@ -1,5 +1,21 @@
 """ppsim: pipeline-parallel schedules, simulated from measured costs and handed to the runtime that runs them.
 
+The command line as functions, in its words, with its defaults and its errors (`ppsim.errors`):
+
+what there is   schedules, models, clusters, load_profile
+tables          build, check, simulate, export, read_schedule
+projections     job, project, project_all, tune
+for real        profile, train, compare, calibrate, read_timeline, validate
+results         save (a file, by its suffix), report (the text that the command prints)
+
+and as what they take and return:
+
+tables          Op, Action, Schedule
+costs           StageCosts, Profile, Job, Plan
+results         Timeline, Projection, Tuned, Trained, Comparison, Calibration, Validated
+
+Inside are seconds and bytes, and every name says its unit. Results have `to_frame()`, a pandas view.
+
 >>> import ppsim
 >>> table = ppsim.build("zb-h1", pp=4, microbatches=8)
 >>> costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
@@ -12,21 +28,37 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ppsim.api.catalogues import clusters, models, schedules
+    from ppsim.api.jobs import job
+    from ppsim.api.measured import calibrate, compare, read_timeline
+    from ppsim.api.outputs import export, report, save
+    from ppsim.api.plans import project, project_all
+    from ppsim.api.profiles import profile
+    from ppsim.api.runs import Trained, train
+    from ppsim.api.tuning import tune
     from ppsim.costs.profile import Profile, load_profile
     from ppsim.costs.stages import StageCosts
+    from ppsim.costs.training import Job
     from ppsim.projection.plan import Plan
-    from ppsim.projection.project import Projection, project
+    from ppsim.projection.project import Projection
+    from ppsim.projection.tuning.search import Tuned
     from ppsim.schedule.catalog import build
     from ppsim.schedule.check import check
     from ppsim.schedule.grammar import read_schedule
     from ppsim.schedule.table import Action, Op, Schedule
+    from ppsim.simulation.calibrate import Calibration
+    from ppsim.simulation.compare import Comparison
     from ppsim.simulation.run import simulate
     from ppsim.simulation.timeline import Timeline
+    from ppsim.validation.validated import Validated, validate
 
 __version__ = "0.1.0"
 
 _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Action": "ppsim.schedule.table",
+    "Calibration": "ppsim.simulation.calibrate",
+    "Comparison": "ppsim.simulation.compare",
+    "Job": "ppsim.costs.training",
     "Op": "ppsim.schedule.table",
     "Plan": "ppsim.projection.plan",
     "Profile": "ppsim.costs.profile",
@@ -34,17 +66,37 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Schedule": "ppsim.schedule.table",
     "StageCosts": "ppsim.costs.stages",
     "Timeline": "ppsim.simulation.timeline",
+    "Trained": "ppsim.api.runs",
+    "Tuned": "ppsim.projection.tuning.search",
+    "Validated": "ppsim.validation.validated",
     "build": "ppsim.schedule.catalog",
+    "calibrate": "ppsim.api.measured",
     "check": "ppsim.schedule.check",
+    "clusters": "ppsim.api.catalogues",
+    "compare": "ppsim.api.measured",
+    "export": "ppsim.api.outputs",
+    "job": "ppsim.api.jobs",
     "load_profile": "ppsim.costs.profile",
-    "project": "ppsim.projection.project",
+    "models": "ppsim.api.catalogues",
+    "profile": "ppsim.api.profiles",
+    "project": "ppsim.api.plans",
+    "project_all": "ppsim.api.plans",
     "read_schedule": "ppsim.schedule.grammar",
+    "read_timeline": "ppsim.api.measured",
+    "report": "ppsim.api.outputs",
+    "save": "ppsim.api.outputs",
+    "schedules": "ppsim.api.catalogues",
     "simulate": "ppsim.simulation.run",
+    "train": "ppsim.api.runs",
+    "tune": "ppsim.api.tuning",
+    "validate": "ppsim.validation.validated",
 }
 
 __all__ = [
-    "Action", "Op", "Plan", "Profile", "Projection", "Schedule", "StageCosts", "Timeline",
-    "build", "check", "load_profile", "project", "read_schedule", "simulate",
+    "Action", "Calibration", "Comparison", "Job", "Op", "Plan", "Profile", "Projection", "Schedule", "StageCosts",
+    "Timeline", "Trained", "Tuned", "Validated", "build", "calibrate", "check", "clusters", "compare", "export",
+    "job", "load_profile", "models", "profile", "project", "project_all", "read_schedule", "read_timeline",
+    "report", "save", "schedules", "simulate", "train", "tune", "validate",
 ]  # fmt: skip
 
 

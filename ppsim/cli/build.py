@@ -84,7 +84,7 @@ def build(
     NAME is one of `ppsim schedules`. auto begins with the best of them for these costs and this memory, searches
     on, and says how far its table is from a proven bound.
     """
-    from ppsim.cli.plans import parse_size
+    from ppsim.api.texts import parse_size
     from ppsim.costs.files import read_costs
     from ppsim.errors import ConfigError
     from ppsim.exporting.neutral import table_to_json

@@ -94,14 +94,3 @@ receives_option = click.option(
     help="Where receives are posted: early as torch does, just before use, or by the sender's order. "
          "Default: what the costs file says, else torch.",
 )  # fmt: skip
-
-
-def require_device(device: str) -> None:
-    """Raise `ConfigError` where the device asked for is not there."""
-    from ppsim.errors import ConfigError
-
-    if device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise ConfigError("--device cuda: torch sees no CUDA device here (use --device cpu)")

@@ -1,11 +1,8 @@
-"""Options that describe a training job on a cluster, and the `Job` they make."""
+"""Options that describe a training job on a cluster; `ppsim.api.jobs` makes one of them."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-
-if TYPE_CHECKING:
-    from ppsim.costs.training import Job
 
 _OPTIONS = (
     click.option(
@@ -58,11 +55,6 @@ _OFFLOAD = click.option(
 
 _DP = click.option("--dp", type=int, help="Data-parallel replicas. Default: what --gpus leaves, else 1.")
 
-_ONLY_FOR_JOBS = (
-    "cluster", "gpus", "dp", "order", "global_batch", "dtype", "sequence_parallel", "zero", "optimizer",
-    "layer_wise", "update", "offload", "overlap_dp",
-)  # fmt: skip
-
 
 def job_options(command: Any) -> Any:
     """Add the options of a job."""
@@ -74,80 +66,3 @@ def study_options(command: Any) -> Any:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
-
-
-def job_from(options: dict[str, Any]) -> "Job | None":
-    """Return the job that the options describe, or None where there is no --model.
-
-    Raises `ConfigError` for options of a job without a model, and for whatever model, cluster and layout forbid.
-    """
-    from ppsim.errors import ConfigError
-
-    if options["model"] is None:
-        if given := [name for name in _ONLY_FOR_JOBS if options.get(name) is not None]:
-            raise ConfigError(f"--{given[0].replace('_', '-')} is for a --model on a --cluster")
-        return None
-    if options["transfer_ms"] is not None:
-        raise ConfigError(
-            "--transfer-ms is for one pipeline of a profile: with --model, hops are the cluster's links"
-        )
-    from ppsim.costs.analytic import Execution
-    from ppsim.costs.cluster_files import load_cluster
-    from ppsim.costs.memory import Optimizer, Precision
-    from ppsim.costs.model_config import read_model
-    from ppsim.costs.profile import load_profile
-    from ppsim.costs.training import Job
-
-    model = read_model(options["model"])
-    if options["layers"] is not None:
-        model = model.with_layers(options["layers"])
-    cluster = load_cluster(options["cluster"] or "dgx-h100")
-    layout = _layout(options, cluster.num_devices)
-    dtype, micro_batch = options["dtype"] or "bfloat16", options["micro_batch"] or 1
-    if micro_batch < 1:
-        raise ConfigError(f"--micro-batch must be at least 1: got {micro_batch}")
-    microbatches = 4 * layout.pp if options["microbatches"] is None else options["microbatches"]
-    if options["global_batch"] is not None and options["microbatches"] is not None:
-        raise ConfigError("--global-batch and --microbatches say the same twice: give one of them")
-    precision: Precision = "fp16" if dtype == "float16" else "fp32" if dtype == "float32" else "bf16"
-    sequence_parallel = layout.tp > 1 if options["sequence_parallel"] is None else options["sequence_parallel"]
-    return Job(
-        model=model,
-        model_name=options["model"],
-        cluster=cluster,
-        layout=layout,
-        global_batch=microbatches * micro_batch * layout.dp
-        if options["global_batch"] is None
-        else options["global_batch"],
-        micro_batch=micro_batch,
-        sequence_length=options["seq_len"],
-        execution=Execution(
-            dtype=dtype, recompute=options["recompute"] or "none", sequence_parallel=sequence_parallel,
-            fused_cross_entropy=True,
-        ),
-        optimizer=Optimizer(
-            precision=precision,
-            name=options["optimizer"] or "adam",
-            zero_stage=1 if options["zero"] is None else options["zero"],
-            layer_wise=bool(options["layer_wise"]),
-        ),
-        profile=None if options["profile"] is None else load_profile(options["profile"]),
-        overlap=options["overlap_dp"] is not False,
-        offload=options.get("offload") or 0.0,  # `tune` has none
-        update=options["update"] or "synchronised",
-    )  # fmt: skip
-
-
-def _layout(options: dict[str, Any], num_devices: int | None) -> Any:
-    from ppsim.costs.ranks import DEFAULT_ORDER, Layout, layout_on
-    from ppsim.errors import ConfigError
-
-    sizes = {name: options[name] or 1 for name in ("tp", "cp", "ep", "pp")}
-    order = options["order"] or DEFAULT_ORDER
-    if options["gpus"] is not None:
-        layout = layout_on(options["gpus"], **sizes, dp=options["dp"], order=order)
-    else:
-        layout = Layout(**sizes, dp=options["dp"] or 1, order=order)
-    if num_devices is not None and layout.num_devices > num_devices:
-        raise ConfigError(f"the layout takes {layout.num_devices} devices, but the cluster has {num_devices}")
-    return layout

@@ -28,7 +28,7 @@ def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
     A Hugging Face config.json stands for a name too. FLOPs are those of matrix products, forward and twice that
     backward, without recomputation.
     """
-    from ppsim.costs.model_config import read_model
+    from ppsim.api.catalogues import model_counts
     from ppsim.costs.model_names import NAMES, find_model
     from ppsim.errors import ConfigError
 
@@ -37,37 +37,15 @@ def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
             raise ConfigError("--seq-len is for one model: name it")
         found = {known: find_model(known) for known in NAMES}
         if as_json:
-            print_json({"models": [_counts(known, model, None) for known, model in found.items()]})
+            print_json({"models": [model_counts(known) for known in NAMES]})
         else:
             _print_list(found)
         return
-    counts = _counts(name, read_model(name), seq_len)
+    counts = model_counts(name, seq_len)
     if as_json:
         print_json(counts)
     else:
         _print_one(counts)
-
-
-def _counts(name: str, model: "Model", seq_len: int | None) -> dict[str, Any]:
-    length = model.sequence_length if seq_len is None else seq_len
-    return {
-        "name": name,
-        "source": model.source,
-        "layers": len(model.layers),
-        "moe_layers": sum(layer.is_moe for layer in model.layers),
-        "mtp_layers": len(model.mtp),
-        "hidden_size": model.hidden_size,
-        "vocab_size": model.vocab_size,
-        "tied_embeddings": model.tied_embeddings,
-        "parameters": model.parameters,
-        "active_parameters": model.active_parameters,
-        "embedding_parameters": model.embedding_parameters,
-        "mtp_parameters": model.mtp_parameters,
-        "sequence_length": length,
-        "training_flops_per_token": model.training_flops(length),
-        "training_flops_per_token_causal": model.training_flops(length, causal=True),
-        "training_flops_per_token_6n": model.rule_of_thumb_flops(),
-    }
 
 
 def _print_list(found: "dict[str, Model]") -> None:

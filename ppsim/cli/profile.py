@@ -1,21 +1,20 @@
 """The command that measures: `profile`."""
 
-import dataclasses
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ppsim.cli.common import require_device, say
+from ppsim.cli.common import say
 
 if TYPE_CHECKING:
-    from ppsim.costs.shapes import ModelShape
-    from ppsim.profiling.harness import Key, Settings
+    from ppsim.profiling.harness import Settings
 
 _OF_MODELS = ("model", "layers", "hidden", "heads", "micro_batch", "seq_len", "tp", "cp", "ep", "recompute",
                "dtype", "optimizer", "compile")  # fmt: skip
 """Options that say what of a model is measured: with --module, the module says it."""
+
+_LISTS = ("micro_batch", "seq_len", "tp", "cp", "ep")
 
 
 @click.command(short_help="Measure F, B, I and W of a layer on this device.")
@@ -113,33 +112,23 @@ def profile(output: str, **options: Any) -> None:
     stopped: shapes that the file holds are not measured again.
     """
     from ppsim.errors import ConfigError
-    from ppsim.runtime.launch import require_extra
-    from ppsim.runtime.partitions.check import queue_streams_apart
+    from ppsim.runtime.launch import require_device, require_extra
 
     require_extra("ppsim profile")
     _check(output, options)
-    if options["partitions"] > 1:
-        queue_streams_apart()
-    model = _model(options) if options["module"] is None and options["suite"] is None else None
-    keys = _keys(options, model) if model else []
+    from ppsim.api.profiles import DEFAULT_MODEL, keys_from, model_from, settings_from
     from ppsim.cli.profile_jobs import dry_run, measure
-    from ppsim.profiling.harness import Settings, costly_splits
+    from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import SUITES, Job
 
+    given = options | {name: _numbers(name, options[name]) for name in _LISTS}
+    given["threads"] = _threads(options["threads"])
     suite = SUITES[options["suite"]] if options["suite"] else None
-    given = {"device": options["device"], "num_repeats": options["repeats"], "num_warm_up": options["warm_up"]}
-    settings = dataclasses.replace(
-        suite.settings if suite else Settings(least_s=_LEAST_S if options["repeats"] is None else 0.0),
-        **{name: value for name, value in given.items() if value is not None},
-        num_threads=_threads(options["threads"]),
-        num_partitions=options["partitions"],
-        compiled=bool(options["compile"]),
-        cuda_graphs=options["cuda_graphs"],
-    )
-    if settings.cuda_graphs and settings.device != "cuda":
-        raise ConfigError(f"--cuda-graphs is for --device cuda: a {settings.device.upper()} has none")
-    name = options["model"] or _DEFAULT_MODEL
-    jobs = suite.jobs(output) if suite else [Job(name, model, tuple(keys), Path(output))] if model else []
+    settings = settings_from(given, suite.settings if suite else None)
+    jobs = suite.jobs(output) if suite else []
+    if suite is None and options["module"] is None:
+        model = model_from(given)
+        jobs = [Job(options["model"] or DEFAULT_MODEL, model, tuple(keys_from(given, model)), Path(output))]
     if options["dry_run"]:
         if not jobs:
             raise ConfigError("--dry-run knows the FLOPs of models only: leave out --module")
@@ -177,25 +166,10 @@ def _check(output: str, options: dict[str, Any]) -> None:
         check_folder(output)
         if Path(output).exists() and not Path(output).is_dir():
             raise ConfigError(f"a suite is written to a folder: {output} is a file")
-    repeats, warm_up, limit = options["repeats"], options["warm_up"], options["time_limit"]
-    if (repeats is not None and repeats < 1) or (warm_up is not None and warm_up < 0):
-        raise ConfigError(
-            f"--repeats must be at least 1 and --warm-up not negative: got "
-            f"{30 if repeats is None else repeats} and {5 if warm_up is None else warm_up}"
-        )
-    _threads(options["threads"])
-    if options["partitions"] < 1:
-        raise ConfigError(f"--partitions must be at least 1: got {options['partitions']}")
     if options["partitions"] > 1 and options["module"] is not None:
         raise ConfigError("--module is measured on the whole device: leave out --partitions")
-    if limit is not None and limit <= 0:
-        raise ConfigError(f"--time-limit must be more than 0 seconds: got {limit:g}")
-    if options["module"] is not None and (options["facts"] or limit is not None):
+    if options["module"] is not None and (options["facts"] or options["time_limit"] is not None):
         raise ConfigError("--facts and --time-limit are for models: leave them out with --module")
-
-
-_DEFAULT_MODEL = "nano"
-_LEAST_S = 1.0
 
 
 def _threads(text: str) -> int:
@@ -216,63 +190,17 @@ def _optimizers(text: str | None) -> list[str]:
     return [] if text == "none" else [name.strip() for name in (text or "adamw").split(",")]
 
 
-def _model(options: dict[str, Any]) -> "ModelShape":
-    """The model by name, with what the options change of it."""
-    from ppsim.errors import ConfigError
-    from ppsim.profiling.models import find_model, of_gpt
-    from ppsim.runtime.config import MODELS
-
-    name = options["model"] or _DEFAULT_MODEL
-    model = find_model(name)
-    of_gpts = {"hidden_size": options["hidden"], "num_heads": options["heads"]}
-    if changed := {field: value for field, value in of_gpts.items() if value is not None}:
-        if name not in MODELS:
-            raise ConfigError(
-                f"--hidden and --heads are for {', '.join(MODELS)}: {name} has other sizes beside them"
-            )
-        model = of_gpt(dataclasses.replace(MODELS[name], **changed))
-    return model if options["layers"] is None else dataclasses.replace(model, num_layers=options["layers"])
-
-
-def _keys(options: dict[str, Any], model: "ModelShape") -> "list[Key]":
-    """Every combination of what was given, in that order."""
-    from ppsim.profiling.harness import Key
-
-    given = {name: _numbers(name, options[name]) for name in ("micro_batch", "seq_len", "tp", "cp", "ep")}
-    return [
-        Key(
-            micro_batch=micro_batch,
-            sequence_length=sequence_length,
-            dtype=options["dtype"] or "float32",
-            tp=tp,
-            cp=cp,
-            ep=ep,
-            recompute=options["recompute"] or "none",
-        )
-        for tp, cp, ep, sequence_length, micro_batch in product(
-            given["tp"] or [1],
-            given["cp"] or [1],
-            given["ep"] or [1],
-            given["seq_len"] or [model.sequence_length],
-            given["micro_batch"] or [2],
-        )
-    ]
-
-
-def _numbers(option: str, text: str | None) -> list[int]:
-    """The numbers of 1,2,4; none where nothing was given."""
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    """The numbers of 1,2,4; None where nothing was given."""
     from ppsim.errors import ConfigError
 
     if text is None:
-        return []
-    name = "--" + option.replace("_", "-")
+        return None
     try:
-        numbers = [int(part) for part in text.split(",")]
+        return [int(part) for part in text.split(",")]
     except ValueError:
+        name = "--" + option.replace("_", "-")
         raise ConfigError(f"{name} is '{text}': give a number, or several as 1,2,4") from None
-    if min(numbers) < 1:
-        raise ConfigError(f"{name} must be at least 1: got {min(numbers)}")
-    return numbers
 
 
 def _profiled_module(output: str, options: dict[str, Any], settings: "Settings") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ppsim.cli.common import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from ppsim.schedule.table import Schedule
+    pass
 
 
 @click.command(short_help="List the schedules, or print one in full.")
@@ -179,7 +179,7 @@ def simulate(
 )  # fmt: skip
 @click.option("-o", "--output", required=True, metavar="OUT", help="Where to write it.")
 def export(
-    table: str, target: str, receives: Any, torch_version: str | None, split: str | None, output: str,
+    table: str, target: Any, receives: Any, torch_version: str | None, split: str | None, output: str,
     **read: int | None,
 ) -> None:  # fmt: skip
     """Write a checked table for a runtime.
@@ -189,51 +189,11 @@ def export(
       ppsim export T.csv --to torch-comms --torch-version 2.15 -o comms.csv
       ppsim export T.csv --to json -o table.json
     """
-    from ppsim.errors import ConfigError
-    from ppsim.files import to_json, write_whole
+    from ppsim.api.outputs import export as exported
+    from ppsim.files import write_whole
 
-    if receives and target != "torch-comms":
-        raise ConfigError(f"--receives is for --to torch-comms: got --to {target}")
-    if torch_version and target != "torch-comms":
-        raise ConfigError(
-            f"--torch-version is for --to torch-comms: got --to {target}"
-            + (", which every version from 2.9 on takes" if target == "torch" else "")
-        )
-    if split and target != "megatron":
-        raise ConfigError(f"--split is for --to megatron: got --to {target}")
-    schedule = read_table(table, **read)
-    if target in ("torch", "torch-comms"):
-        from ppsim.exporting.torch_csv import torch_csv
-
-        content = torch_csv(
-            schedule,
-            with_communication=target == "torch-comms",
-            receives=receives,
-            torch_version=torch_version,
-        )
-    else:
-        content = to_json(_exported(schedule, target, split))
+    content = exported(
+        read_table(table, **read), to=target, receives=receives, torch_version=torch_version, split=split
+    )
     write_whole(output, content)
     say(f"wrote {output}")
-
-
-def _exported(schedule: "Schedule", target: str, split: str | None) -> Any:
-    """What a target other than torch takes, as JSON; only of a table that has been checked to run."""
-    from ppsim.cli.plans import parse_split
-    from ppsim.errors import ConfigError
-    from ppsim.exporting.megatron import megatron_arguments
-    from ppsim.exporting.neutral import table_to_json
-    from ppsim.exporting.targets import RUNTIMES
-    from ppsim.schedule.check import validate
-    from ppsim.schedule.graph import build_graph
-
-    validate(schedule)
-    build_graph(schedule)
-    if target == "json":
-        return table_to_json(schedule)
-    if target != "megatron":
-        return RUNTIMES[target](schedule)
-    layers = parse_split(split) if split else None
-    if isinstance(layers, str):
-        raise ConfigError(f"--split is '{split}': the layout string needs layers per stage, as 7,8,8,7")
-    return megatron_arguments(schedule, layers_per_stage=layers)

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ppsim.cli.common import json_option, print_json, say
-from ppsim.cli.jobs import job_from, study_options
-from ppsim.cli.plans import parse_size
+from ppsim.cli.jobs import study_options
 
 if TYPE_CHECKING:
     from ppsim.projection.tuning.search import Progress
-    from ppsim.projection.tuning.space import Question
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _RANGES = ("tp", "cp", "ep", "dp", "pp", "vpp", "micro_batch")
-_CHOICES = {"recompute": ("none", "selective", "full"), "split": ("auto", "even")}
+_CHOICES = ("schedule", "recompute", "split")
 
 
 def _list_option(name: str, what: str) -> Callable[[_Command], _Command]:
@@ -87,62 +85,19 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     trying all.
     """
     from ppsim import show_tune
+    from ppsim.api.tuning import tune_from
     from ppsim.projection.tuning.outputs import check_paths, write_outputs
-    from ppsim.projection.tuning.search import tune as search
-    from ppsim.projection.tuning.space import space_for
 
     check_paths(outputs)
-    question = _question(options)
     given: dict[str, Any] = {name: _numbers(name, options[name]) for name in _RANGES}
-    given |= {name: _names(name, options[name], choices) for name, choices in _CHOICES.items()}
-    given["schedule"] = _names("schedule", options["schedule"])
+    given |= {name: _names(options[name]) for name in _CHOICES}
     with _bar() as progress:
-        found = search(
-            question,
-            space_for(question, **given),
-            top=options["top"],
-            jobs=options["jobs"],
-            seed=options["seed"],
-            search_s=10.0 if options["search_time"] is None else options["search_time"],
-            state=options["resume"],
-            progress=progress,
-        )
+        found = tune_from(options | given, progress)
     write_outputs(outputs, found, announce=say)
     if as_json:
         print_json(found.to_json())
     else:
         show_tune.print_tuned(found)
-
-
-def _question(options: dict[str, Any]) -> "Question":
-    from ppsim.errors import ConfigError
-    from ppsim.projection.tuning.space import Question
-
-    for name in ("model", "gpus", "global_batch"):
-        if options[name] is None:
-            raise ConfigError(f"--{name.replace('_', '-')} must be given: tune searches the layout for it")
-    if options["gpus"] < 1 or options["global_batch"] < 1:
-        raise ConfigError(
-            f"--gpus and --global-batch are at least 1: got {options['gpus']} and {options['global_batch']}"
-        )
-    undecided = dict.fromkeys((*_RANGES, *_CHOICES, "gpus", "microbatches", "profile", "transfer_ms"))
-    job = job_from(options | undecided | {"sequence_parallel": False})
-    assert job is not None
-    devices = job.cluster.num_devices
-    if devices is not None and options["gpus"] > devices:
-        raise ConfigError(f"--gpus is {options['gpus']}, but the cluster has {devices} devices")
-    limit, share = parse_size(options["memory_limit"]), options["memory_share"]
-    if limit is not None and share is not None:
-        raise ConfigError("--memory-limit and --memory-share say the same twice: give one of them")
-    if share is not None and not 0 < share <= 1:
-        raise ConfigError(f"--memory-share is a part above 0, up to 1: got {share:g}")
-    return Question(
-        job=job,
-        num_gpus=options["gpus"],
-        memory_limit_bytes=(share or 0.95) * job.cluster.device.memory_bytes if limit is None else limit,
-        sequence_parallel=options["sequence_parallel"],
-        runtime=options["runtime"],
-    )
 
 
 def _numbers(name: str, text: str | None) -> list[int] | None:
@@ -154,15 +109,8 @@ def _numbers(name: str, text: str | None) -> list[int] | None:
         raise ConfigError(f"--{name.replace('_', '-')} is '{text}': give numbers as 1,2,4") from None
 
 
-def _names(name: str, text: str | None, choices: tuple[str, ...] | None = None) -> list[str] | None:
-    from ppsim.errors import ConfigError
-
-    if text is None:
-        return None
-    found = [part.strip() for part in text.split(",")]
-    if choices and (unknown := [part for part in found if part not in choices]):
-        raise ConfigError(f"--{name} is '{text}': {unknown[0]} is none of {', '.join(choices)}")
-    return found
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",")]
 
 
 @contextmanager

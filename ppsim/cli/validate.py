@@ -30,8 +30,7 @@ def validate(name: str | None, as_json: bool, with_rows: bool, as_markdown: bool
     from ppsim import show_validation
     from ppsim.errors import ConfigError
     from ppsim.validation.cases import case_sets, require_set
-    from ppsim.validation.score import to_json
-    from ppsim.validation.score import validate as validated
+    from ppsim.validation.validated import validate as validated
 
     if sum((as_json, as_markdown, is_fit)) > 1:
         raise ConfigError("--json, --markdown and --fit are three kinds of output: give one of them")
@@ -44,14 +43,11 @@ def validate(name: str | None, as_json: bool, with_rows: bool, as_markdown: bool
         with busy("fitting"):
             show_validation.print_fits(list(classes))
         return
-    found = []
     with busy("projecting") as update:
-        for one in names:
-            update(f"projecting {one}")
-            found.append(validated(one))
+        found = validated(name, announce=lambda one: update(f"projecting {one}"))
     if as_json:
-        print_json({"sets": [to_json(one) for one in found]})
+        print_json(found.to_json())
     elif as_markdown:
-        click.echo(show_validation.markdown(found), nl=False)
+        click.echo(show_validation.markdown(found.sets), nl=False)
     else:
-        show_validation.print_validations(found, with_rows=with_rows or name is not None)
+        show_validation.print_validations(found.sets, with_rows=with_rows or name is not None)

@@ -19,8 +19,6 @@ MEASURED_SPREAD = 0.02
 JITTER = 0.03
 """For one action beside another of its kind, where no quartiles were measured."""
 
-_SECONDS_A_DAY = 86400.0
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -95,7 +93,7 @@ def answer_of(projection: Projection, *, tokens: float | None = None, with_advic
         sensitivities=found,
         bottleneck=bottleneck(found),
         advice=advise(projection) if with_advice else [],
-        days=None if tokens is None else tokens / projection.tokens_per_s / _SECONDS_A_DAY,
+        days=None if tokens is None else projection.days(tokens),
     )
 
 

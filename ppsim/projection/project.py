@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,13 @@ from ppsim.simulation.step import Step, simulate_step
 from ppsim.simulation.timeline import Timeline
 from ppsim.units import percent, seconds, size
 
+if TYPE_CHECKING:
+    import pandas
+
+    from ppsim.projection.answer import Answer
+
+SECONDS_A_DAY = 86400.0
+
 
 @dataclass(frozen=True)
 class Projection:
@@ -35,6 +42,16 @@ class Projection:
     `step` is the pipeline's `timeline` with what is around it; `assembled` the costs before the runtime's corners.
     `tokens_per_s` and `model_flops_utilization` are by iteration time, the step and what comes between two steps.
     `model_flops_utilization` is None where the profile names no peak for its dtype, nor has the rate of a product.
+    `str` is what `ppsim project` prints.
+
+    >>> import ppsim
+    >>> made = ppsim.project(pp=4, microbatches=8)
+    >>> print(made)  # doctest: +ELLIPSIS
+    1f1b   pp 4   vpp 1   8 microbatches
+    step time      1.74 s (bubble 27.67 %)
+    ...
+    >>> round(made.tokens_per_s), round(made.timeline.bubble_ratio, 4)
+    (14102, 0.2767)
     """
 
     plan: Plan
@@ -61,6 +78,57 @@ class Projection:
     def other_channels(self) -> dict[str, float | None]:
         """The step time under every channel policy, None where the table deadlocks there."""
         return _by_channel(self.timeline, self.costs)
+
+    @cached_property
+    def answer(self) -> "Answer":
+        """What `ppsim project` says beside it: interval, fit, loss budget, sensitivities, bottleneck and advice.
+
+        Projects the near alternatives of the plan when first asked.
+
+        >>> import ppsim
+        >>> answer = ppsim.project(pp=4, microbatches=8).answer
+        >>> list(answer.budget_s)
+        ['ideal', 'compute beyond the ideal', 'bubble', 'transfers']
+        >>> answer.advice[0].change, round(answer.advice[0].gain, 2)
+        ('schedule zbv-fixed, vpp 2', 0.28)
+        """
+        from ppsim.projection.answer import answer_of
+
+        return answer_of(self)
+
+    def days(self, tokens: float) -> float:
+        """Return how many days it takes to train on `tokens` tokens.
+
+        >>> import ppsim
+        >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
+        329
+        """
+        return tokens / self.tokens_per_s / SECONDS_A_DAY
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row a rank: time by cause, and the most memory.
+
+        Columns: rank, busy_s, idle_s, bubble_ratio, peak_activation_bytes, peak_bytes, peak_at, and idle time by
+        cause: warm_up_s, cool_down_s, waiting_compute_s, exposed_communication_s, overhead_s.
+
+        >>> import ppsim
+        >>> ppsim.project(pp=4, microbatches=8).to_frame()["peak_at"].tolist()
+        ['0F3', '1F2', '2F1', '3F0']
+        """
+        import pandas
+
+        ranks = [
+            {key: value for key, value in row.items() if key != "idle_by_cause_s"}
+            | {f"{cause}_s": value for cause, value in row["idle_by_cause_s"].items()}
+            for row in self.report["ranks"]
+        ]
+        return pandas.DataFrame(ranks)
+
+    def __str__(self) -> str:
+        from ppsim.printed import printed
+        from ppsim.show_answer import print_answer
+
+        return printed(print_answer, self, self.answer)
 
     @property
     def split(self) -> list[int]:
@@ -106,7 +174,6 @@ def project(plan: Plan | None = None, **fields: Any) -> Projection:
     Raises `ConfigError` for what the schedule or the profile forbids, `Deadlock` where the table cannot run on
     the runtime's channels, `DoesNotFit` with the rank, its peak and what would fit.
 
-    >>> from ppsim import project
     >>> project(pp=8, vpp=2).timeline.schedule.name
     'interleaved-1f1b'
     """
@@ -242,10 +309,49 @@ def _step(plan: Plan, schedule: Schedule, graph: EventGraph | None = None) -> tu
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every schedule that fits, fastest first, and for the others the sentence that says why they do not."""
+    """Every schedule that fits, fastest first, and for the others the sentence that says why they do not.
+
+    `str` is what `ppsim project --schedule all` prints.
+    """
 
     projections: list[Projection]
     reasons: dict[str, str]
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row a schedule that fits, fastest first.
+
+        Columns: schedule, vpp, step_time_s, iteration_time_s, bubble_ratio, span_bubble_ratio, tokens_per_s,
+        model_flops_utilization, peak_bytes (of the fullest rank), not_in_runtime (a sentence, or None).
+
+        >>> import ppsim
+        >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
+        >>> found["step_time_s"].is_monotonic_increasing
+        True
+        """
+        import pandas
+
+        rows = [
+            {
+                "schedule": one.plan.schedule_name,
+                "vpp": one.plan.vpp,
+                "step_time_s": one.timeline.step_time_s,
+                "iteration_time_s": one.iteration_s,
+                "bubble_ratio": one.timeline.bubble_ratio,
+                "span_bubble_ratio": one.timeline.span_bubble_ratio,
+                "tokens_per_s": one.tokens_per_s,
+                "model_flops_utilization": one.model_flops_utilization,
+                "peak_bytes": float(one.timeline.memory.peak_bytes.max()),
+                "not_in_runtime": one.not_in_runtime,
+            }
+            for one in self.projections
+        ]
+        return pandas.DataFrame(rows)
+
+    def __str__(self) -> str:
+        from ppsim.printed import printed
+        from ppsim.show import print_plans
+
+        return printed(print_plans, self)
 
 
 def project_all(

@@ -31,6 +31,15 @@ def require_extra(what: str) -> None:
         raise MissingExtra(f"{what} needs torch, which is not installed: pip install 'ppsim[torch]'")
 
 
+def require_device(device: str) -> None:
+    """Raise `ConfigError` where the device asked for is not there."""
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("--device cuda: torch sees no CUDA device here (use --device cpu)")
+
+
 def launch(config: TrainConfig) -> dict[str, Any]:
     """Run one process a rank on this machine and return the run's result.
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.errors import ScheduleError
+
+if TYPE_CHECKING:
+    import pandas
 
 Ints: TypeAlias = NDArray[np.int32]
 
@@ -302,6 +305,32 @@ class Schedule:
                 entry = stop
             table.append(row)
         return table
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row an entry, in table order.
+
+        Columns: name (`3F0`, "" for an idle cell), rank, position (of the entry on its rank), op, stage, microbatch
+        (of slices: the table's running number), fused (the id of its fused cell, −1: none).
+
+        >>> table = Schedule.from_rows([[Action(Op.F, 0, 0), Action(Op.B, 0, 0)]])
+        >>> table.to_frame()[["name", "rank", "position", "op"]]
+          name  rank  position op
+        0  0F0     0         0  F
+        1  0B0     0         1  B
+        """
+        import pandas
+
+        return pandas.DataFrame(
+            {
+                "name": [str(action) for action in self],
+                "rank": self.rank,
+                "position": np.arange(len(self)) - self.rank_offsets[self.rank],
+                "op": [Op(op).name for op in self.op],
+                "stage": self.stage,
+                "microbatch": self.microbatch,
+                "fused": self.fused,
+            }
+        )
 
     def compute_only(self) -> "Schedule":
         """Return the table without idle cells and communication: F, B, I and W only."""

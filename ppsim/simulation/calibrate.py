@@ -7,7 +7,7 @@ whose process was not scheduled nor a whole step that straggled moves it.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ppsim.simulation.measured import Run, costs_alone
 from ppsim.simulation.overlap import overlapped_fraction
 from ppsim.simulation.run import durations_s, simulate_graph
 from ppsim.units import seconds, size
+
+if TYPE_CHECKING:
+    import pandas
 
 _LEAST_SPREAD = 0.1
 """Two actions tell the slow-down where what they have beside transfers differs by this part of their time."""
@@ -88,6 +91,23 @@ class Calibration:
         """Return costs with the constants; hops by the line through the sizes, where there are both."""
         found = {name: fit.value for name, fit in self.fits.items() if fit is not None}
         return with_overheads(costs, found, self.line, message_bytes)
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row a constant that was fitted, by its field of `StageCosts`.
+
+        Columns: value, lower_quartile, upper_quartile (of the samples), num_samples.
+
+        >>> Calibration(Fit(1e-4, (9e-5, 2e-4), 8), None, None, None, [], None, None).to_frame()
+                            value  lower_quartile  upper_quartile  num_samples
+        action_overhead_s  0.0001         0.00009          0.0002            8
+        """
+        import pandas
+
+        rows = {
+            name: [fit.value, *fit.quartiles, fit.num_samples] for name, fit in self.fits.items() if fit is not None
+        }
+        columns = ["value", "lower_quartile", "upper_quartile", "num_samples"]
+        return pandas.DataFrame.from_dict(rows, orient="index", columns=columns)
 
     @property
     def line(self) -> tuple[float, float] | None:

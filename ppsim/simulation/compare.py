@@ -1,8 +1,8 @@
 """A measured step beside a projected one: where they part, in costs and in waits."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,8 +13,12 @@ from ppsim.simulation.calibrate import Calibration, calibration_to_json, with_ov
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.explain import gaps
 from ppsim.simulation.measured import Run, costs_alone
+from ppsim.simulation.peaks import PeakError, peaks_to_json
 from ppsim.simulation.run import durations_s, simulate_graph
 from ppsim.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Comparison:
     """Measured against projected. Errors are signed: projected / measured − 1, negative where projected too fast.
 
     `replay_s` is the step time of the measured action times put through the simulator: what is left of the
-    error then is not in the costs but in how ranks wait for each other.
+    error then is not in the costs but in how ranks wait for each other. `peaks` are there where both sides know
+    bytes, `projected_costs` where those of the projection are known.
     """
 
     measured: Timeline
@@ -47,6 +52,28 @@ class Comparison:
     replay_s: float
     replay_error: float
     ops: list[OpError]
+    peaks: list[PeakError] = field(default_factory=list)
+    projected_costs: StageCosts | None = None
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row a pass and stage, medians of both sides.
+
+        Columns: op (F, B, I, W), stage, measured_s, projected_s, error (projected / measured − 1).
+
+        >>> from ppsim import StageCosts, build, simulate
+        >>> table = build("1f1b", pp=2, microbatches=2)
+        >>> costs = StageCosts(forward_s=2, backward_input_s=1, backward_weight_s=1)
+        >>> twice = costs.replace(forward_s=4)
+        >>> compare(simulate(table, costs), simulate(table, twice)).to_frame()
+          op  stage  measured_s  projected_s  error
+        0  F      0         2.0          4.0    1.0
+        1  F      1         2.0          4.0    1.0
+        2  B      0         2.0          2.0    0.0
+        3  B      1         2.0          2.0    0.0
+        """
+        import pandas
+
+        return pandas.DataFrame([asdict(op) | {"error": op.error} for op in self.ops])
 
 
 def compare(measured: Timeline, projected: Timeline) -> Comparison:
@@ -117,6 +144,7 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "replay_s": comparison.replay_s,
         "replay_error": comparison.replay_error,
         "ops": [asdict(op) | {"error": op.error} for op in comparison.ops],
+        "peaks": peaks_to_json(comparison.peaks),
     }
     return summary | ({"fitted": calibration_to_json(fitted)} if fitted else {})
 

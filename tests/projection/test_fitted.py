@@ -62,7 +62,7 @@ def test_zb_auto_keeps_to_the_memory_limit_and_is_no_slower_with_more_of_it(limi
 
 def test_project_gives_zb_auto_the_memory_that_is_left():
     limit = 45 * 2.0**30
-    made = ppsim.project(pp=8, schedule="zb-auto", memory_limit_bytes=limit)
+    made = ppsim.project(pp=8, schedule="zb-auto", memory_limit=limit)
     assert made.timeline.memory.peak_bytes.max() <= limit
     assert made.timeline.step_time_s <= ppsim.project(pp=8, schedule="zb-1p").timeline.step_time_s
 
@@ -71,7 +71,7 @@ def test_project_auto_takes_the_placement_that_fits_where_the_other_has_no_table
     # In a loop none of the catalogue keeps to 20 GiB; in a V some do.
     limit = 20 * 2.0**30
     made = ppsim.project(
-        pp=8, vpp=2, microbatches=8, schedule="auto", memory_limit_bytes=limit, search_s=0.0, runtime="ideal"
+        pp=8, vpp=2, microbatches=8, schedule="auto", memory_limit=limit, search_time=0.0, runtime="ideal"
     )
     assert made.timeline.memory.peak_bytes.max() <= limit
     assert made.timeline.schedule.stage_to_rank.tolist() == [*range(8), *reversed(range(8))]

@@ -46,11 +46,10 @@ def write_outputs(paths: Sequence[str], tuned: Tuned, *, announce: Callable[[str
 
 def _csv(tuned: Tuned) -> str:
     """The best and the Pareto set, a line each, fastest first; `pareto` is 1 in the set."""
-    answer = tuned.to_json()
-    rows = {tuple(row.values()): row for row in (*answer["best"], *answer["pareto"])}.values()
+    rows = tuned.rows()
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*answer["best"][0], "pareto"], lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    for row in sorted(rows, key=lambda row: row["iteration_time_s"]):
-        writer.writerow(row | {"pareto": int(row in answer["pareto"])})
+    for row in rows:
+        writer.writerow(row | {"pareto": int(row["pareto"])})
     return text.getvalue()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ppsim.projection.tuning.outlook import Outlook, Outlooks
 from ppsim.projection.tuning.space import Candidate, Question, Space, candidates, space_for
 from ppsim.projection.tuning.state import read_state, state_to_json
 from ppsim.schedule.problem import CAP_ROUNDING
+
+if TYPE_CHECKING:
+    import pandas
 
 _BATCH = 48
 """Configurations that are evaluated before bounds are asked again."""
@@ -49,7 +52,7 @@ class Tuned:
     """The best configurations, fastest first, and the Pareto set of iteration time and memory, fastest first.
 
     `simulated` are all that were simulated, fastest first. `counts` says what became of all configurations.
-    `verdicts` has those that were evaluated, by key.
+    `verdicts` has those that were evaluated, by key. `str` is what `ppsim tune` prints.
     """
 
     question: Question
@@ -70,6 +73,35 @@ class Tuned:
         job = self.question.job
         peak = job.cluster.device.peak(job.execution.dtype) * self.question.num_gpus
         return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(found) / peak
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the best and the Pareto set, a row each, fastest first; `pareto` says what is in the set."""
+        answers = dict.fromkeys([*self.best, *self.pareto])
+        rows = [self._row(found) | {"pareto": found in self.pareto} for found in answers]
+        return sorted(rows, key=lambda row: row["iteration_time_s"])
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame of the best and the Pareto set, one row a configuration, fastest first.
+
+        Columns: tp, cp, ep, dp, pp, vpp, micro_batch, recompute, schedule, split, iteration_time_s, tokens_per_s,
+        model_flops_utilization, peak_bytes (of the fullest rank), pareto (whether it is in the set).
+
+        >>> import ppsim
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> found.to_frame()[["tp", "dp", "pp", "schedule"]].head(2)
+           tp  dp  pp        schedule
+        0   1   2   1            1f1b
+        1   1   1   2  interleaved-zb
+        """
+        import pandas
+
+        return pandas.DataFrame(self.rows())
+
+    def __str__(self) -> str:
+        from ppsim.printed import printed
+        from ppsim.show_tune import print_tuned
+
+        return printed(print_tuned, self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer, and the verdicts with which a search goes on; units are in the keys."""

@@ -1,0 +1,119 @@
+"""What there is to choose from, as pandas frames: schedules, models, clusters."""
+
+from typing import TYPE_CHECKING, Any
+
+from ppsim.costs.cluster_files import load_cluster, packaged_clusters
+from ppsim.costs.model_config import read_model
+from ppsim.costs.model_names import NAMES
+from ppsim.exporting.targets import refusals
+from ppsim.schedule.catalog import every_schedule
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def schedules() -> "pandas.DataFrame":
+    """Return a pandas DataFrame of the schedules, a row each by name: demands, closed forms, runtimes, source.
+
+    Columns: title, placement, least_vpp, most_vpp (NA: any), splits_backward, microbatches (the constraint), bubble
+    and span_bubble (formulas, or ""), peak_activations, messages, replicas, slices, runs_on (runtimes that
+    `ppsim.export` writes it for), source. Letters of the formulas: `ppsim schedules NAME`.
+
+    >>> import ppsim
+    >>> ppsim.schedules().loc["zbv", ["placement", "messages", "runs_on"]].tolist()
+    ['v', '2 * (p - 1)', ['torch', 'primus', 'transformer-engine']]
+    """
+    import pandas
+
+    rows = []
+    for entry in every_schedule().values():
+        least, most = entry.stages_per_rank
+        rows.append(
+            {
+                "name": entry.name,
+                "title": entry.title,
+                "placement": entry.placement,
+                "least_vpp": least,
+                "most_vpp": most,
+                "splits_backward": entry.splits_backward,
+                "microbatches": entry.constraint,
+                "bubble": str(entry.bubble or ""),
+                "span_bubble": str(entry.span_bubble or ""),
+                "peak_activations": str(entry.peak_activations),
+                "messages": str(entry.messages),
+                "replicas": entry.num_replicas,
+                "slices": entry.num_slices,
+                "runs_on": [name for name, reason in refusals(entry).items() if reason is None],
+                "source": entry.source,
+            }
+        )
+    return pandas.DataFrame(rows).astype({"most_vpp": "Int64"}).set_index("name")
+
+
+def models() -> "pandas.DataFrame":
+    """Return a pandas DataFrame of the models, one row each by name: what `ppsim models NAME --json` counts.
+
+    Columns: source, layers, hidden_size, parameters, active_parameters, …, training_flops_per_token (of matrix
+    products at the model's own sequence_length).
+
+    >>> import ppsim
+    >>> int(ppsim.models().loc["llama3-8b", "parameters"])
+    8030261248
+    """
+    import pandas
+
+    return pandas.DataFrame([model_counts(name) for name in NAMES]).set_index("name")
+
+
+def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
+    """Return one model's parameters, and the FLOPs that training takes a token at `seq_len` (None: its own)."""
+    model = read_model(name)
+    length = model.sequence_length if seq_len is None else seq_len
+    return {
+        "name": name,
+        "source": model.source,
+        "layers": len(model.layers),
+        "moe_layers": sum(layer.is_moe for layer in model.layers),
+        "mtp_layers": len(model.mtp),
+        "hidden_size": model.hidden_size,
+        "vocab_size": model.vocab_size,
+        "tied_embeddings": model.tied_embeddings,
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+        "embedding_parameters": model.embedding_parameters,
+        "mtp_parameters": model.mtp_parameters,
+        "sequence_length": length,
+        "training_flops_per_token": model.training_flops(length),
+        "training_flops_per_token_causal": model.training_flops(length, causal=True),
+        "training_flops_per_token_6n": model.rule_of_thumb_flops(),
+    }
+
+
+def clusters() -> "pandas.DataFrame":
+    """Return a pandas DataFrame of the packaged clusters, one row each by name, in bytes, seconds and FLOP/s.
+
+    Columns: title, device, bfloat16_flops_per_s (dense peak, NA: none), memory_bytes, memory_bytes_per_s,
+    domain_sizes (devices in a domain, from the inside; None: all), link_bytes_per_s (what a device sends,
+    likewise), source.
+
+    >>> import ppsim
+    >>> ppsim.clusters().loc["dgx-h100", "domain_sizes"]
+    (8, None)
+    """
+    import pandas
+
+    rows = [
+        {
+            "name": cluster.name,
+            "title": cluster.title,
+            "device": cluster.device.name,
+            "bfloat16_flops_per_s": cluster.device.peak_flops_per_s.get("bfloat16"),
+            "memory_bytes": cluster.device.memory_bytes,
+            "memory_bytes_per_s": cluster.device.memory_bytes_per_s,
+            "domain_sizes": cluster.domain_sizes,
+            "link_bytes_per_s": tuple(tier.link.bytes_per_s for tier in cluster.tiers),
+            "source": cluster.source,
+        }
+        for cluster in map(load_cluster, packaged_clusters())
+    ]
+    return pandas.DataFrame(rows).set_index("name")

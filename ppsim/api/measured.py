@@ -1,0 +1,169 @@
+"""Measured steps beside projected ones, and what they teach, from the words of the command line."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ppsim.api.plans import overheads_of
+from ppsim.api.runs import Trained
+from ppsim.costs.files import Overheads, costs_from
+from ppsim.costs.stages import OVERHEADS, StageCosts
+from ppsim.errors import ConfigError
+from ppsim.exporting import timeline_json
+from ppsim.exporting.timeline_json import FORMAT, run_from_json, timeline_from_json
+from ppsim.files import read_json
+from ppsim.projection.project import Projection
+from ppsim.runtime import kineto
+from ppsim.runtime.kineto import is_trace, read_json_or_gz, trace_from_json
+from ppsim.runtime.result import run_of
+from ppsim.schedule.check import validate
+from ppsim.schedule.grammar import read_schedule
+from ppsim.schedule.table import Schedule
+from ppsim.simulation import calibrate as fitting
+from ppsim.simulation import compare as comparing
+from ppsim.simulation.calibrate import Calibration
+from ppsim.simulation.compare import Comparison
+from ppsim.simulation.measured import Run
+from ppsim.simulation.peaks import peak_errors, peaks_in
+from ppsim.simulation.timeline import Timeline
+
+
+def read_timeline(path: str | Path) -> Timeline:
+    """Return the timeline in a file of `ppsim.save`, or of `-o NAME.json` of train, simulate and project.
+
+    Raises `ConfigError` for a file that holds none, naming what is wrong.
+
+    >>> import ppsim
+    >>> made = ppsim.project(pp=2, microbatches=4)
+    >>> ppsim.save(made, "projected.json")
+    >>> ppsim.read_timeline("projected.json").step_time_s == made.timeline.step_time_s
+    True
+    """
+    return timeline_json.read_timeline(path)[0]
+
+
+def compare(
+    measured: Trained | str | Path,
+    projected: Projection | Trained | Timeline | str | Path | None = None,
+    *,
+    overheads: str | Path | Calibration | None = None,
+) -> Comparison:
+    """Return a measured step beside a projected one: signed errors by step, pass, stage and peak memory.
+
+    Both may be the files of `ppsim.save`, or of `-o NAME.json`. Without a projection, the measured run's own costs
+    are simulated, with `overheads` where they are given. Errors are projected / measured − 1: negative is too
+    optimistic. Raises `ConfigError` for files that are no timelines, for what was not measured, and where the two
+    run different tables.
+
+    >>> import ppsim
+    >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
+    >>> costs = ppsim.StageCosts(forward_s=0.002, backward_input_s=0.002, backward_weight_s=0.002)
+    >>> run = ppsim.train(table, partitions=2, emulate_costs=costs)
+    >>> abs(ppsim.compare(run).step_error) < 0.5
+    True
+    """
+    data = measured.to_json() if isinstance(measured, Trained) else read_json(measured)
+    source = "the run" if isinstance(measured, Trained) else str(measured)
+    run, (real, _) = run_from_json(data, source), timeline_from_json(data, source)
+    costs: StageCosts | None = None
+    if projected is None:
+        fixed = Overheads({}) if overheads is None else overheads_of(overheads)
+        costs = comparing.expected_costs(run, fixed.constants, fixed.line)
+        expected = comparing.simulate_again(real, costs)
+    elif overheads is not None:
+        raise ConfigError("--overheads is for comparing without a projection; simulate the projection with them")
+    elif isinstance(projected, Timeline):
+        expected = projected
+    elif isinstance(projected, Projection | Trained):
+        expected, costs = projected.timeline, projected.costs
+    else:
+        expected, costs = timeline_json.read_timeline(projected)
+    peaks = peak_errors(peaks_in(data.get("run"), source), expected)
+    return replace(comparing.compare(real, expected), peaks=peaks, projected_costs=costs)
+
+
+def calibrate(
+    *measured: Trained | str | Path,
+    schedule: Schedule | str | Path | None = None,
+    costs: StageCosts | str | Path | None = None,
+    warm_up: int = 1,
+) -> Calibration:
+    """Return host time per action, hops, slow-down beside transfers and time between steps, fitted to runs.
+
+    `measured` are runs, files of runs, or torch.profiler's chrome traces (a folder of them is one run, all loose
+    trace files together are one), of which `warm_up` steps are dropped. `schedule` is the table that was traced
+    (None: inferred), `costs` what the actions should take (None: what was emulated, else the medians of the run's
+    passes). The result goes into `overheads` of `ppsim.project` and `ppsim.compare`, and by `ppsim.save` to a file.
+
+    Raises `ConfigError` for files that hold no run, and for runs of another table.
+
+    >>> import ppsim
+    >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
+    >>> costs = ppsim.StageCosts(forward_s=0.002, backward_input_s=0.002, backward_weight_s=0.002)
+    >>> found = ppsim.calibrate(ppsim.train(table, partitions=2, emulate_costs=costs))
+    >>> found.fits["action_overhead_s"].num_samples > 0
+    True
+    """
+    if warm_up < 0:
+        raise ConfigError(f"--warm-up must not be negative: got {warm_up}")
+    if not measured:
+        raise ConfigError("there must be at least one measured run")
+    table = schedule if schedule is None or isinstance(schedule, Schedule) else read_schedule(schedule)
+    given = None if costs is None else _costs_of(costs)
+    return fitting.calibrate(_runs(measured, table, given, warm_up))
+
+
+def _costs_of(given: StageCosts | str | Path) -> StageCosts:
+    """The costs, or those of a costs file or of a timeline, without overheads, which are to be found."""
+    if isinstance(given, StageCosts):
+        found = given
+    else:
+        data = read_json(given)
+        is_timeline = isinstance(data, dict) and data.get("format") == FORMAT
+        found = timeline_from_json(data, str(given))[1] if is_timeline else costs_from(data, str(given))
+    return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
+
+
+def _runs(
+    measured: Sequence[Trained | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
+) -> list[Run]:
+    runs, loose = [], []
+    for one in measured:
+        if isinstance(one, Trained):
+            runs.append(_checked_run(one.measured.run, "the run", table, given))
+        elif Path(one).is_dir():
+            files = sorted(str(file) for file in Path(one).iterdir() if file.name.endswith((".json", ".json.gz")))
+            if not files:
+                raise ConfigError(f"{one} holds no .json or .json.gz file")
+            traces = [trace_from_json(read_json_or_gz(file), file) for file in files]
+            runs.append(_traced_run(str(one), traces, table, given, warm_up))
+        elif is_trace(data := read_json_or_gz(str(one))):
+            loose.append(trace_from_json(data, str(one)))
+        else:
+            runs.append(_checked_run(run_from_json(data, str(one)), str(one), table, given))
+    if loose:
+        runs.append(_traced_run(loose[0].source, loose, table, given, warm_up))
+    return runs
+
+
+def _checked_run(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
+    """The run at the costs given on its own network, for which its graph is built."""
+    if table is not None and table.compute_only() != run.graph.schedule:
+        raise ConfigError(f"{source} was measured with another table than --schedule {table.name}.csv")
+    if given is None:
+        return run
+    network = {name: getattr(run.costs, name) for name in ("channel", "communication", "receives")}
+    return replace(run, costs=given.replace(**network), has_own_costs=True)
+
+
+def _traced_run(
+    source: str, traces: list[Any], table: Schedule | None, given: StageCosts | None, warm_up: int
+) -> Run:
+    traces = kineto.in_rank_order(traces)
+    traced = Schedule.from_rows(kineto.rows_of(traces), name=source)
+    validate(traced)
+    if table is not None and table.compute_only() != traced.compute_only():
+        raise ConfigError(f"{source} was traced with another table than --schedule {table.name}.csv")
+    result = kineto.result_of(traces, num_warm_up=warm_up)
+    return run_of(result, traced, given, source=source, message_bytes=kineto.message_bytes_of(traces))

@@ -1,0 +1,177 @@
+"""Projections of a plan, from the words of the command line."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from ppsim.api.jobs import JobOptions, job_from, profile_of
+from ppsim.api.texts import parse_size, parse_split
+from ppsim.api.words import takes
+from ppsim.costs.estimate import with_estimates
+from ppsim.costs.files import Overheads, read_overheads
+from ppsim.costs.profile import DEFAULT
+from ppsim.costs.training import Job
+from ppsim.errors import ConfigError
+from ppsim.projection import project as planning
+from ppsim.projection.plan import AUTO, Plan, Runtime
+from ppsim.projection.project import Comparison, Projection
+from ppsim.schedule.graph import Channel
+from ppsim.schedule.lowering import Receives
+from ppsim.simulation.calibrate import Calibration
+
+
+class PlanOptions(JobOptions, total=False):
+    """A plan, of a job or of a profile; `ppsim project --help` has each word's meaning and default."""
+
+    vpp: int | None
+    schedule: str | None
+    group_size: int | None
+    slices: int | None
+    job: Job | None
+    stragglers: Mapping[int, float] | None
+    split: str | Sequence[int] | None
+    runtime: Runtime | None
+    channel: Channel | None
+    receives: Receives | None
+    search_time: float | None
+    seed: int | None
+    transfer_ms: float | None
+    overheads: str | Path | Calibration | None
+    memory_limit: str | float | None
+
+
+_OF_JOBS = tuple(JobOptions.__annotations__)
+_SEARCH = {"search_time": "search_s", "seed": "seed"}
+
+
+@takes(PlanOptions)
+def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Projection:
+    """Return the projection of a step: time, throughput, bubble, memory per rank, and why.
+
+    The words are those of `ppsim project`, as are their defaults. With a `model` (or a `job` of `ppsim.job`), costs
+    are estimated from the specifications of a cluster or, with a `profile`, measured where it has the layer and the
+    shape, and the whole step is projected. Without, they are those of a profile: one pipeline of the ranks that
+    were measured. `stragglers` are ranks with the factor that their compute takes, `memory_limit` is "80GiB" or
+    bytes. Or give a whole `Plan`, and no word beside it.
+
+    `print` shows what the command prints; `.answer` has the interval, the loss budget and the advice.
+
+    Raises `ConfigError` for what the schedule or the costs forbid, `Deadlock` where the table cannot run on the
+    runtime's channels, `DoesNotFit` with the rank, its peak and what would fit.
+
+    >>> import ppsim
+    >>> made = ppsim.project(model="llama3-70b", gpus=256, tp=8, pp=4, vpp=5, global_batch=512)
+    >>> made.num_gpus, made.timeline.schedule.name
+    (256, 'interleaved-1f1b')
+    """
+    return planning.project(_plan(plan, options))
+
+
+@takes(PlanOptions)
+def project_all(
+    plan: Plan | None = None,
+    *,
+    announce: Callable[[str], None] = lambda name: None,
+    **options: Unpack[PlanOptions],
+) -> Comparison:
+    """Return the projections of every schedule for one plan, fastest first, and why the others are not possible.
+
+    That is `ppsim project --schedule all`; the words are those of `ppsim.project`, but for `schedule`. `announce`
+    is called with the name of each schedule before it is projected.
+
+    >>> import ppsim
+    >>> found = ppsim.project_all(pp=4, microbatches=8)
+    >>> found.to_frame()["schedule"][0]
+    'zbv'
+    """
+    if options.get("schedule") is not None:
+        raise ConfigError("schedule is for ppsim.project: project_all tries every one")
+    return planning.project_all(_plan(plan, options), announce=announce)
+
+
+def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:
+    if plan is None:
+        return plan_from(options)
+    if given := [name for name, value in options.items() if value is not None]:
+        raise ConfigError(
+            f"a plan says everything itself: leave out {given[0]}, or change it by dataclasses.replace"
+        )
+    return plan
+
+
+def plan_from(options: Mapping[str, Any]) -> Plan:
+    """Return the plan that the options describe; `options` has every word of `PlanOptions`, None where not given.
+
+    Raises `ConfigError` for options that contradict each other, and as `job_from`.
+    """
+    job = _job(options)
+    profile = None if job else profile_of(options["profile"] or DEFAULT)
+    pp = job.layout.pp if job else options["pp"]
+    if pp is None:
+        raise ConfigError("--pp must be given: the pipeline ranks")
+    if options["vpp"] is not None and options["vpp"] < 1:
+        raise ConfigError(f"--vpp must be at least 1: got {options['vpp']}")
+    if options["transfer_ms"] is not None and options["transfer_ms"] < 0:
+        raise ConfigError(f"--transfer-ms must not be negative: got {options['transfer_ms']:g}")
+    if options["layers"] is not None and options["layers"] < 1:
+        raise ConfigError(f"--layers must be at least 1: got {options['layers']}")
+    search = {field: options[name] for name, field in _SEARCH.items() if options[name] is not None}
+    if search and options["schedule"] != AUTO:
+        raise ConfigError("--search-time and --seed are for --schedule auto")
+    shape = None
+    if profile is not None:
+        profile, shape = with_estimates(
+            profile,
+            micro_batch=options["micro_batch"],
+            sequence_length=options["seq_len"],
+            tp=options["tp"],
+            cp=options["cp"],
+            ep=options["ep"],
+            recompute=options["recompute"],
+        )
+    overheads: dict[str, Any] = {}
+    if options["overheads"]:
+        fitted = overheads_of(options["overheads"])
+        overheads |= fitted.constants
+        if fitted.line and options["transfer_ms"] is None:
+            overheads["hop_overhead_s"], overheads["bandwidth_bytes_per_s"] = fitted.line
+    return Plan(
+        pp=pp,
+        vpp=options["vpp"],
+        schedule=options["schedule"],
+        microbatches=None if job else options["microbatches"],
+        group_size=options["group_size"],
+        num_slices=options["slices"],
+        job=job,
+        profile=profile,
+        shape=shape,
+        num_layers=None if job else options["layers"],
+        stragglers=tuple((options["stragglers"] or {}).items()),
+        split=parse_split(options["split"] or "auto"),
+        runtime=options["runtime"] or "torch",
+        channel=options["channel"],
+        receives=options["receives"] or "torch",
+        transfer_s=None if options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
+        memory_limit_bytes=parse_size(options["memory_limit"]),
+        **overheads,
+        **search,
+    )
+
+
+def _job(options: Mapping[str, Any]) -> Job | None:
+    given: Job | None = options.get("job")
+    if given and (wrong := [name for name in _OF_JOBS if options[name] is not None]):
+        raise ConfigError(f"the job says everything itself: leave out {wrong[0]}, or give it to ppsim.job")
+    job = given or job_from(options)
+    if job and options["transfer_ms"] is not None:
+        raise ConfigError(
+            "--transfer-ms is for one pipeline of a profile: with --model, hops are the cluster's links"
+        )
+    return job
+
+
+def overheads_of(given: str | Path | Calibration) -> Overheads:
+    """Return the overheads of a calibration, or of the file that one was written to."""
+    if not isinstance(given, Calibration):
+        return read_overheads(given)
+    return Overheads({name: fit.value for name, fit in given.fits.items() if fit is not None}, given.line)

@@ -1,0 +1,168 @@
+"""Measuring layers on this device, from the words of the command line."""
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from ppsim.api.words import takes
+from ppsim.costs.profile import Profile, Recompute, load_profile
+from ppsim.errors import ConfigError
+from ppsim.files import check_folder
+from ppsim.runtime.config import MODELS, Dtype
+from ppsim.runtime.launch import require_device, require_extra
+
+if TYPE_CHECKING:
+    from ppsim.costs.shapes import ModelShape
+    from ppsim.profiling.harness import Key, Settings
+
+DEFAULT_MODEL = "nano"
+_LEAST_S = 1.0
+
+
+class ProfileOptions(TypedDict, total=False):
+    """What is measured, and how; `ppsim profile --help` has each word's meaning and default."""
+
+    model: str | None
+    layers: int | None
+    hidden: int | None
+    heads: int | None
+    micro_batch: int | Sequence[int] | None
+    seq_len: int | Sequence[int] | None
+    tp: int | Sequence[int] | None
+    cp: int | Sequence[int] | None
+    ep: int | Sequence[int] | None
+    recompute: Recompute | None
+    dtype: Dtype | Literal["fp8"] | None
+    optimizer: Sequence[str] | None
+    device: Literal["cpu", "cuda"] | None
+    threads: int | None
+    partitions: int | None
+    repeats: int | None
+    warm_up: int | None
+    compile: bool | None
+    cuda_graphs: bool | None
+    facts: bool | None
+    start_over: bool | None
+    time_limit: float | None
+
+
+@takes(ProfileOptions)
+def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions]) -> Profile:
+    """Measure what a layer costs on this device: F, B, I and W apart, bytes, optimizer step. Return the profile.
+
+    The words are those of `ppsim profile`, as are their defaults: a GPT called nano in float32 on the CPU. Where
+    several shapes are measured, micro_batch, seq_len, tp, cp and ep are lists, as `optimizer` is. With `output` the
+    profile is also a file, written whole after each shape, and a repeated call goes on where one was stopped. A
+    module of one's own is measured by `ppsim.profiling.harness.profile_module`.
+
+    Raises `MissingExtra` without torch, `ConfigError` for what cannot be measured so.
+
+    >>> import ppsim
+    >>> cpu = ppsim.profile(model="nano", seq_len=16, micro_batch=1, repeats=1, warm_up=0, optimizer=[])
+    >>> ppsim.project(profile=cpu, pp=2).timeline.schedule.num_microbatches
+    8
+    """
+    require_extra("ppsim profile")
+    from ppsim.profiling.suite import Job, run_jobs
+
+    settings = settings_from(options)
+    require_device(settings.device)
+    name = options.get("model") or DEFAULT_MODEL
+    model = model_from(options)
+    optimizers = ["adamw"] if options.get("optimizer") is None else list(options["optimizer"] or ())
+    with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
+        path = Path(folder) / f"{name}.json" if output is None else Path(output)
+        if path.suffix != ".json":
+            raise ConfigError(f"a profile is a .json file: got {path}")
+        check_folder(path)
+        run_jobs(
+            [Job(name, model, tuple(keys_from(options, model)), path)], settings, optimizers=optimizers,
+            with_facts=bool(options.get("facts")), start_over=bool(options.get("start_over")),
+            time_limit_s=options.get("time_limit"),
+        )  # fmt: skip
+        return load_profile(path)
+
+
+def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None) -> "Settings":
+    """Return how it is measured: the suite's settings or the usual ones, with what the options change of them."""
+    from ppsim.profiling.harness import Settings
+    from ppsim.runtime.partitions.check import queue_streams_apart
+
+    repeats, warm_up, limit = options["repeats"], options["warm_up"], options["time_limit"]
+    if (repeats is not None and repeats < 1) or (warm_up is not None and warm_up < 0):
+        raise ConfigError(
+            f"--repeats must be at least 1 and --warm-up not negative: got "
+            f"{30 if repeats is None else repeats} and {5 if warm_up is None else warm_up}"
+        )
+    if limit is not None and limit <= 0:
+        raise ConfigError(f"--time-limit must be more than 0 seconds: got {limit:g}")
+    counts = {name: 1 if options[name] is None else options[name] for name in ("threads", "partitions")}
+    for name, value in counts.items():
+        if value < 1:
+            raise ConfigError(f"--{name} must be at least 1: got {value}")
+    if counts["partitions"] > 1:
+        queue_streams_apart()
+    given = {"device": options["device"], "num_repeats": repeats, "num_warm_up": warm_up}
+    settings = dataclasses.replace(
+        of_suite or Settings(least_s=_LEAST_S if repeats is None else 0.0),
+        **{name: value for name, value in given.items() if value is not None},
+        num_threads=counts["threads"],
+        num_partitions=counts["partitions"],
+        compiled=bool(options["compile"]),
+        cuda_graphs=bool(options["cuda_graphs"]),
+    )
+    if settings.cuda_graphs and settings.device != "cuda":
+        raise ConfigError(f"--cuda-graphs is for --device cuda: a {settings.device.upper()} has none")
+    return settings
+
+
+def model_from(options: Mapping[str, Any]) -> "ModelShape":
+    """Return the model by name, with what the options change of it."""
+    from ppsim.profiling.models import find_model, of_gpt
+
+    name = options["model"] or DEFAULT_MODEL
+    model = find_model(name)
+    of_gpts = {"hidden_size": options["hidden"], "num_heads": options["heads"]}
+    if changed := {field: value for field, value in of_gpts.items() if value is not None}:
+        if name not in MODELS:
+            raise ConfigError(
+                f"--hidden and --heads are for {', '.join(MODELS)}: {name} has other sizes beside them"
+            )
+        model = of_gpt(dataclasses.replace(MODELS[name], **changed))
+    return model if options["layers"] is None else dataclasses.replace(model, num_layers=options["layers"])
+
+
+def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
+    """Return every combination of the shapes that were given, in that order."""
+    from ppsim.profiling.harness import Key
+
+    given = {name: _listed(name, options[name]) for name in ("micro_batch", "seq_len", "tp", "cp", "ep")}
+    return [
+        Key(
+            micro_batch=micro_batch,
+            sequence_length=sequence_length,
+            dtype=options["dtype"] or "float32",
+            tp=tp,
+            cp=cp,
+            ep=ep,
+            recompute=options["recompute"] or "none",
+        )
+        for tp, cp, ep, sequence_length, micro_batch in product(
+            given["tp"] or [1],
+            given["cp"] or [1],
+            given["ep"] or [1],
+            given["seq_len"] or [model.sequence_length],
+            given["micro_batch"] or [2],
+        )
+    ]
+
+
+def _listed(name: str, given: int | Sequence[int] | None) -> list[int]:
+    """The numbers to measure; none where nothing was given."""
+    numbers = [] if given is None else [given] if isinstance(given, int) else list(given)
+    if numbers and min(numbers) < 1:
+        raise ConfigError(f"--{name.replace('_', '-')} must be at least 1: got {min(numbers)}")
+    return numbers

@@ -1,0 +1,310 @@
+"""Runs for real with torch, from the words of the command line."""
+
+import difflib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from ppsim.api.texts import parse_split
+from ppsim.api.words import takes
+from ppsim.costs.layout import counts_of, even_split, given_split
+from ppsim.costs.plain import costs_to_json, message_bytes_in, read_costs
+from ppsim.costs.stages import StageCosts
+from ppsim.errors import ConfigError
+from ppsim.exporting.timeline_json import timeline_to_json
+from ppsim.exporting.torch_csv import why_not_loaded
+from ppsim.files import to_json, write_whole
+from ppsim.runtime.config import MODELS, Dtype, GPTShape, TrainConfig
+from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
+from ppsim.runtime.result import Measured, measured_of, require_agreement
+from ppsim.schedule.check import validate
+from ppsim.schedule.grammar import format_table, read_schedule
+from ppsim.schedule.graph import build_graph
+from ppsim.schedule.lowering import Receives
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.report import report_of
+from ppsim.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class TrainOptions(TypedDict, total=False):
+    """A run; `ppsim train --help` has each word's meaning and default."""
+
+    nproc: int | None
+    partitions: int | None
+    model: Literal["nano", "mini", "gpt2"] | str | None
+    layers: int | None
+    hidden: int | None
+    heads: int | None
+    seq_len: int | None
+    micro_batch: int | None
+    dtype: Dtype | None
+    device: Literal["cpu", "cuda"] | None
+    threads: int | None
+    split: str | Sequence[int] | None
+    steps: int | None
+    warm_up: int | None
+    learning_rate: float | None
+    seed: int | None
+    receives: Receives | None
+    emulate_costs: str | Path | StageCosts | None
+    verify: bool | None
+    trace: str | Path | None
+    timeout: float | None
+
+
+DEFAULTS: dict[str, Any] = {
+    "model": "nano", "micro_batch": 2, "dtype": "float32", "device": "cpu", "threads": 1, "split": "even",
+    "steps": 3, "warm_up": 1, "learning_rate": 1e-3, "seed": 0, "receives": "torch", "verify": False,
+    "timeout": 120.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run: its recorded steps, the timeline of the median one, losses, and what else it says of itself.
+
+    `facts` are the `run` of `ppsim train --json`: step times, losses, memory, device, versions. `str` is what the
+    command prints.
+    """
+
+    config: TrainConfig
+    measured: Measured
+    facts: dict[str, Any]
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline of the median step."""
+        return self.measured.timeline
+
+    @property
+    def costs(self) -> StageCosts:
+        """What was emulated, or the medians of what each stage took."""
+        return self.measured.costs
+
+    @property
+    def step_times_s(self) -> list[float]:
+        """Seconds of each recorded step."""
+        return self.measured.step_times_s
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of every step, warm-up included."""
+        return list(self.facts["losses"])
+
+    def report(self) -> dict[str, Any]:
+        """Return what the simulator reports of the median step (`ppsim train --json`, but for `run`)."""
+        return report_of(self.timeline, self.costs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file of the run, with every recorded step: for `ppsim.calibrate` and `ppsim.compare`."""
+        return timeline_to_json(self.timeline, self.costs, run=self.facts, steps=self.measured.to_json())
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return `Timeline.to_frame` of the median step."""
+        return self.timeline.to_frame()
+
+    def __str__(self) -> str:
+        from ppsim.printed import printed
+        from ppsim.show import print_run
+
+        return printed(print_run, self.report(), self.facts)
+
+
+@takes(TrainOptions)
+def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trained:
+    """Execute a table for real with torch, and return losses and the measured timeline.
+
+    The words are those of `ppsim train`, as are their defaults: a GPT called nano, 3 steps after one of warm-up,
+    float32 on the CPU, one local process a rank. `table` and `emulate_costs` may be files too. With
+    `emulate_costs`, ranks wait that long instead of computing. `partitions` runs all ranks in this process.
+
+    Raises `MissingExtra` without torch, `ConfigError` for options that cannot be, `RunFailed` where a rank fails or
+    `verify` finds a difference.
+
+    >>> import ppsim
+    >>> table = ppsim.build("1f1b", pp=2, microbatches=2)
+    >>> run = ppsim.train(table, partitions=2, steps=1)
+    >>> run.timeline.origin, len(run.losses)
+    ('measured', 2)
+    """
+    require_extra("ppsim train")
+    if is_worker():
+        raise ConfigError("ppsim.train starts the ranks itself: under torchrun, use `python -m ppsim train`")
+    given = DEFAULTS | {name: value for name, value in options.items() if value is not None}
+    with _as_files(table, given.get("emulate_costs")) as (schedule, costs):
+        words = dict.fromkeys(TrainOptions.__annotations__) | given
+        trained = train_from(words | {"schedule": schedule, "emulate_costs": costs})
+    assert trained is not None, "only a worker of torchrun has no result"
+    require_verified(trained)
+    return trained
+
+
+@contextmanager
+def _as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, str | None]]:
+    """Paths of a table and of costs, which the processes of a run read: written to a folder where they are none."""
+    with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
+        if isinstance(table, Schedule):
+            path = Path(folder) / f"{table.name or 'table'}.csv"
+            write_whole(path, format_table(table))
+        else:
+            path = Path(table)
+        if isinstance(costs, StageCosts):
+            costs_path = Path(folder) / "costs.json"
+            write_whole(costs_path, to_json(costs_to_json(costs)))
+            costs = costs_path
+        yield str(path), None if costs is None else str(costs)
+
+
+def require_verified(trained: Trained) -> None:
+    """Raise `RunFailed` where the run was compared with one process and differs by more than rounding explains."""
+    require_agreement(trained.facts["differences"], trained.config.dtype)
+
+
+def train_from(options: Mapping[str, Any]) -> Trained | None:
+    """Return the run that the options describe, None in a worker of torchrun other than the first.
+
+    `options` has every word of `TrainOptions`, None where it was not given and has no default, and `schedule`, a
+    path. Raises as `train`, but for a difference that `verify` finds.
+    """
+    if options["trace"] is not None and not Path(options["trace"]).is_dir():
+        raise ConfigError(f"--trace {options['trace']}: there is no such folder")
+    table = read_schedule(options["schedule"])
+    validate(table)
+    build_graph(table)
+    if options["partitions"] is not None:
+        _check_partitions(table, options)
+    elif reason := why_not_loaded(table, version("torch")):
+        raise ConfigError(f"{options['schedule']}: {reason}")
+    config = _train_config(table, options)
+    costs = _emulated(config, table)
+    if options["partitions"] is not None:
+        from ppsim.runtime.partitions.run import run_partitions
+
+        result: dict[str, Any] | None = run_partitions(config)
+    elif is_worker():
+        from ppsim.runtime.worker import run_all
+
+        results = run_all([config])
+        result = results[0] if results else None
+    else:
+        result = launch(config)
+    if result is None:
+        return None
+    measured = measured_of(result, table, costs, message_bytes=_message_bytes(config))
+    return Trained(config, measured, _facts(config, result, measured))
+
+
+def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
+    """The costs that the run emulates, on torch's first stage."""
+    if config.emulate_costs is None:
+        return None
+    given = read_costs(config.emulate_costs)
+    if given.fused_s is not None:
+        raise ConfigError("fused_s cannot be emulated: torch runs the parts of a fused cell one after the other")
+    costs = given.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)
+    build_graph(table, channel=costs.channel, receives=config.receives)
+    return costs
+
+
+def _check_partitions(table: Schedule, options: Mapping[str, Any]) -> None:
+    from ppsim.runtime.partitions.check import check_emulated, check_partitions
+
+    if options["nproc"] is not None or is_worker():
+        raise ConfigError("--partitions runs all ranks in one process: leave out --nproc and torchrun")
+    if options["trace"] is not None:
+        raise ConfigError("--trace is for the ranks of torch's runtime, which --partitions does without")
+    check_partitions(table, options["schedule"], options["partitions"])
+    if options["emulate_costs"]:
+        check_emulated(read_costs(options["emulate_costs"]), table.num_ranks, options["device"])
+
+
+def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
+    nproc = table.num_ranks if options["nproc"] is None else options["nproc"]
+    if nproc != table.num_ranks:
+        raise ConfigError(f"{options['schedule']} has {table.num_ranks} ranks: got --nproc {nproc}")
+    if options["steps"] < 1 or options["warm_up"] < 0:
+        raise ConfigError(
+            f"--steps must be at least 1, --warm-up not negative: got {options['steps']} and {options['warm_up']}"
+        )
+    if options["timeout"] <= 0:
+        raise ConfigError(f"--timeout must be more than 0 seconds: got {options['timeout']:g}")
+    shape, num_stages = _shape(options), table.num_stages
+    split = parse_split(options["split"])
+    layers = even_split(shape.num_layers, num_stages) if isinstance(split, str) else (
+        given_split(counts_of(split), shape.num_layers, num_stages)
+    )  # fmt: skip
+    empty = [stage for stage in range(1, num_stages - 1) if layers[stage] == 0]
+    if empty and not options["emulate_costs"]:
+        raise ConfigError(
+            f"stage {empty[0]} would hold no layer: {shape.num_layers} layers for {num_stages} stages "
+            f"(--layers {num_stages} gives each one)"
+        )
+    require_device(options["device"])
+    return TrainConfig(
+        schedule=options["schedule"],
+        num_ranks=table.num_ranks,
+        model=shape,
+        layers_per_stage=layers,
+        micro_batch=options["micro_batch"],
+        num_steps=options["steps"],
+        num_warm_up=options["warm_up"],
+        dtype=options["dtype"],
+        device=options["device"],
+        learning_rate=options["learning_rate"],
+        seed=options["seed"],
+        num_threads=options["threads"],
+        receives=options["receives"],
+        emulate_costs=options["emulate_costs"],
+        verify=options["verify"],
+        timeout_s=options["timeout"],
+        trace=None if options["trace"] is None else str(options["trace"]),
+    )
+
+
+def _shape(options: Mapping[str, Any]) -> GPTShape:
+    name = options["model"]
+    if name not in MODELS:
+        close = difflib.get_close_matches(name, MODELS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(MODELS)}"
+        raise ConfigError(f"unknown model '{name}': {hint}")
+    for option in ("micro_batch", "threads"):
+        if options[option] < 1:
+            raise ConfigError(f"--{option.replace('_', '-')} must be at least 1: got {options[option]}")
+    given = {
+        "num_layers": options["layers"],
+        "hidden_size": options["hidden"],
+        "num_heads": options["heads"],
+        "sequence_length": options["seq_len"],
+    }
+    return replace(MODELS[name], **{key: value for key, value in given.items() if value is not None})
+
+
+def _message_bytes(config: TrainConfig) -> float | None:
+    """What a microbatch sends from a stage to the next; of an emulated one, what its costs file says."""
+    if config.emulate_costs is not None:
+        return message_bytes_in(config.emulate_costs)
+    element = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}[config.dtype]
+    return config.micro_batch * config.model.sequence_length * config.model.hidden_size * element
+
+
+def _facts(config: TrainConfig, result: dict[str, Any], measured: Measured) -> dict[str, Any]:
+    return {
+        "torch": result["torch"],
+        "device": config.device,
+        "emulated": config.emulate_costs is not None,
+        "num_warm_up": config.num_warm_up,
+        "step_times_s": measured.step_times_s,
+        "between_steps_s": list(measured.run.gaps_s),
+        "optimizer_s": result["optimizer_s"][config.num_warm_up :],
+        "chosen_step": measured.chosen_step,
+        "losses": result["losses"],
+        "differences": result["differences"],
+        "memory": result["memory"],
+    }

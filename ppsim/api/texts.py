@@ -1,0 +1,47 @@
+"""What people write for sizes and for layers per stage."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ppsim.errors import ConfigError
+
+
+def parse_split(given: str | Sequence[int]) -> Any:
+    """Return "auto", "even", layers per stage or, of a layout string, what each stage holds.
+
+    Raises `ConfigError` for anything else.
+    """
+    from ppsim.exporting.megatron import parse_layout
+
+    if not isinstance(given, str):
+        return list(given)
+    if given in ("auto", "even"):
+        return given
+    if "|" in given or given.startswith("E"):
+        return parse_layout(given)
+    try:
+        return [int(part) for part in given.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"--split is '{given}': give auto, even or layers per stage as 2,3,3,2, or a layout as Ett|tttL"
+        ) from None
+
+
+def parse_size(given: str | float | None) -> float | None:
+    """Return bytes for 80GiB, 80GB or a number of bytes; raises `ConfigError` for anything else.
+
+    >>> parse_size("80GiB") == parse_size(80 * 2**30)
+    True
+    """
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        if not 0 < given < float("inf"):
+            raise ConfigError(f"a memory limit must be more than 0 bytes: got {given:g}")
+        return float(given)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", given.strip(), re.IGNORECASE)
+    if match is None or float(match[1]) == 0:
+        raise ConfigError(f"cannot read the size '{given}': write it as 80GiB or 80GB")
+    base = 1024 if match[3] else 1000
+    return float(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))

@@ -1,0 +1,118 @@
+"""The search for the best configurations, from the words of the command line."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+from ppsim.api.jobs import JobOptions, StudyOptions, job_from
+from ppsim.api.texts import parse_size
+from ppsim.api.words import takes
+from ppsim.costs.analytic import Recompute
+from ppsim.errors import ConfigError
+from ppsim.projection.plan import Runtime
+from ppsim.projection.tuning import search
+from ppsim.projection.tuning.search import Progress, Tuned
+from ppsim.projection.tuning.space import Question, space_for
+
+
+class TuneOptions(StudyOptions, total=False):
+    """A search; `ppsim tune --help` has each word's meaning and default."""
+
+    tp: Sequence[int] | None
+    cp: Sequence[int] | None
+    ep: Sequence[int] | None
+    dp: Sequence[int] | None
+    pp: Sequence[int] | None
+    vpp: Sequence[int] | None
+    micro_batch: Sequence[int] | None
+    schedule: Sequence[str] | None
+    recompute: Sequence[Recompute] | None
+    split: Sequence[Literal["auto", "even"]] | None
+    runtime: Runtime | None
+    memory_limit: str | float | None
+    memory_share: float | None
+    top: int | None
+    jobs: int | None
+    seed: int | None
+    search_time: float | None
+    resume: str | Path | None
+
+
+_RANGES = ("tp", "cp", "ep", "dp", "pp", "vpp", "micro_batch", "schedule")
+_CHOICES = {"recompute": ("none", "selective", "full"), "split": ("auto", "even")}
+
+
+@takes(TuneOptions)
+def tune(*, progress: Progress = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> Tuned:
+    """Return the best layouts, schedules and batches for a model on so many GPUs.
+
+    The words are those of `ppsim tune`, as are their defaults; `model`, `gpus` and `global_batch` must be given.
+    Ranges to try (tp, cp, ep, dp, pp, vpp, micro_batch, schedule, recompute, split) are lists. `print` shows what
+    the command prints, `to_frame` the best and the Pareto set. `progress` is called with the configurations
+    decided, all of them, and the best iteration so far in seconds.
+
+    Raises `ConfigError` for a search of nothing, `DoesNotFit` saying by how much the best misses the memory and
+    what would fit, `MissingExtra` where `jobs` needs joblib and it is not there.
+
+    >>> import ppsim
+    >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+    >>> found.best[0].candidate.dp
+    2
+    """
+    return tune_from(options, progress)
+
+
+def tune_from(options: Mapping[str, Any], progress: Progress) -> Tuned:
+    """Return what the options ask for; they have every word of `TuneOptions`, None where it was not given."""
+    question = _question(options)
+    given = {name: _listed(name, options[name]) for name in (*_RANGES, *_CHOICES)}
+    for name, choices in _CHOICES.items():
+        if unknown := [one for one in given[name] or () if one not in choices]:
+            raise ConfigError(
+                f"--{name} is '{','.join(given[name] or ())}': {unknown[0]} is none of {', '.join(choices)}"
+            )
+    return search.tune(
+        question,
+        space_for(question, **given),
+        top=10 if options["top"] is None else options["top"],
+        jobs=1 if options["jobs"] is None else options["jobs"],
+        seed=0 if options["seed"] is None else options["seed"],
+        search_s=10.0 if options["search_time"] is None else options["search_time"],
+        state=options["resume"],
+        progress=progress,
+    )
+
+
+def _listed(name: str, given: Any) -> list[Any] | None:
+    """A range as a list."""
+    if isinstance(given, str | int):
+        raise ConfigError(f"{name} is a list of what to try: got {given!r} (nearest: [{given!r}])")
+    return None if given is None else list(given)
+
+
+def _question(options: Mapping[str, Any]) -> Question:
+    for name in ("model", "gpus", "global_batch"):
+        if options[name] is None:
+            raise ConfigError(f"--{name.replace('_', '-')} must be given: tune searches the layout for it")
+    if options["gpus"] < 1 or options["global_batch"] < 1:
+        raise ConfigError(
+            f"--gpus and --global-batch are at least 1: got {options['gpus']} and {options['global_batch']}"
+        )
+    decided = {name: options[name] for name in StudyOptions.__annotations__ if name != "gpus"}
+    job = job_from(dict.fromkeys(JobOptions.__annotations__) | decided | {"sequence_parallel": False})
+    assert job is not None
+    devices = job.cluster.num_devices
+    if devices is not None and options["gpus"] > devices:
+        raise ConfigError(f"--gpus is {options['gpus']}, but the cluster has {devices} devices")
+    limit, share = parse_size(options["memory_limit"]), options["memory_share"]
+    if limit is not None and share is not None:
+        raise ConfigError("--memory-limit and --memory-share say the same twice: give one of them")
+    if share is not None and not 0 < share <= 1:
+        raise ConfigError(f"--memory-share is a part above 0, up to 1: got {share:g}")
+    return Question(
+        job=job,
+        num_gpus=options["gpus"],
+        memory_limit_bytes=(share or 0.95) * job.cluster.device.memory_bytes if limit is None else limit,
+        sequence_parallel=options["sequence_parallel"],
+        runtime=options["runtime"] or "torch",
+    )

@@ -1,0 +1,55 @@
+"""Options of a verb as keywords, declared once, as a TypedDict: for mypy, `help()` and the check of a call."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import wraps
+from numbers import Integral
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from ppsim.errors import ConfigError
+
+_Verb = TypeVar("_Verb", bound=Callable[..., Any])
+
+
+def takes(words: type) -> Callable[[_Verb], _Verb]:
+    """Return a decorator for a function of `**options: Unpack[words]`.
+
+    The function gets every word, None for those that were not given. Its signature names them, so that `help()` and
+    completion do. A call raises `ConfigError` for an unknown word, with the close matches, for a choice that there
+    is not, and for a number that is not whole where it must be.
+    """
+    hints = get_type_hints(words)
+
+    def decorate(verb: _Verb) -> _Verb:
+        @wraps(verb)
+        def checked(*args: Any, **options: Any) -> Any:
+            require_words(hints, options, verb.__name__)
+            return verb(*args, **dict.fromkeys(hints) | options)
+
+        signature = inspect.signature(verb)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+            for name, hint in hints.items()
+        ]
+        checked.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def require_words(hints: Mapping[str, Any], options: Mapping[str, Any], verb: str) -> None:
+    """Raise `ConfigError` for the first option that the hints do not allow."""
+    for name, value in options.items():
+        if name not in hints:
+            close = difflib.get_close_matches(name, hints, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(hints)}"
+            raise ConfigError(f"{verb} has no '{name}': {hint}")
+        kinds = get_args(hints[name]) or (hints[name],)
+        choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+        if value is not None and choices and str not in kinds and value not in choices:
+            raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(map(str, choices))}")
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if value is not None and set(kinds) == {int, type(None)} and not is_whole:
+            raise ConfigError(f"{name} is a whole number: got {value!r}")

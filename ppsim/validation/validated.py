@@ -1,0 +1,93 @@
+"""All sets together: what `ppsim validate` answers."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ppsim.validation.cases import case_sets
+from ppsim.validation.score import Validation, to_json
+from ppsim.validation.score import validate as validate_set
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Sets of published numbers beside projections; errors are predicted / measured − 1, negative is optimistic.
+
+    `str` is what `ppsim validate` prints.
+    """
+
+    sets: list[Validation]
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row a published number, each with its signed errors.
+
+        Columns: set, use (fit, judge), title, schedule, gpus, unit (s, bytes), measured, predicted, error, and of a
+        constant MFU and of another tool on the same row constant_mfu_error, other_error (NaN: none).
+
+        >>> import ppsim
+        >>> ppsim.validate("zero-bubble").to_frame()[["schedule", "gpus", "unit"]].iloc[0].tolist()
+        ['1f1b', 8, 's']
+        """
+        import pandas
+
+        rows = [
+            {
+                "set": one.name,
+                "use": row.case.use,
+                "title": row.case.title,
+                "schedule": row.case.schedule,
+                "gpus": row.case.gpus,
+                "unit": "bytes" if row.case.is_memory else "s",
+                "measured": row.case.measured,
+                "predicted": row.predicted,
+                "error": row.error,
+                "constant_mfu_error": row.constant_mfu_error,
+                "other_error": row.other_error,
+            }
+            for one in self.sets
+            for row in one.rows
+        ]
+        frame = pandas.DataFrame(rows)
+        return frame.astype({"constant_mfu_error": "float64", "other_error": "float64"})
+
+    def scores(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row a set, by name: what the errors of its judged rows come to.
+
+        Columns: num_rows, mean, mean_absolute, worst.
+
+        >>> import ppsim
+        >>> ppsim.validate("zero-bubble").scores()["num_rows"].to_dict()
+        {'zero-bubble': 18}
+        """
+        import pandas
+
+        return pandas.DataFrame([{"set": one.name, **asdict(one.score)} for one in self.sets]).set_index("set")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every set's scores and rows with units in the keys."""
+        return {"sets": [to_json(one) for one in self.sets]}
+
+    def __str__(self) -> str:
+        from ppsim.printed import printed
+        from ppsim.show_validation import print_validations
+
+        return printed(print_validations, self.sets, with_rows=len(self.sets) == 1)
+
+
+def validate(name: str | None = None, *, announce: Callable[[str], None] = lambda name: None) -> Validated:
+    """Return published numbers beside projections: of one set by name, or of all.
+
+    `announce` is called with the name of each set before it is projected. Raises `ConfigError` for an unknown set.
+
+    >>> import ppsim
+    >>> [one.name for one in ppsim.validate("zero-bubble").sets]
+    ['zero-bubble']
+    """
+    found = []
+    for one in case_sets() if name is None else [name]:
+        announce(one)
+        found.append(validate_set(one))
+    return Validated(found)
