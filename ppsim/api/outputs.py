@@ -108,8 +108,9 @@ def _view_of(one: OneOfThem, title: str) -> View:
 def _title_of(one: OneOfThem) -> str:
     if isinstance(one, Projection):
         return one.plan.schedule_name
-    timeline = one.timeline if isinstance(one, Trained) else one
-    return timeline.schedule.name + (", measured" if timeline.origin == "measured" else "")
+    if isinstance(one, Trained):
+        return one.title
+    return one.schedule.name + (", measured" if one.origin == "measured" else "")
 
 
 def _report_json(one: OneOfThem, costs: StageCosts | None) -> dict[str, Any]:
@@ -155,11 +156,6 @@ def write_projections(
         memory_limit_bytes=projections[0].plan.memory_bound_bytes,
         announce=announce,
     )
-
-
-def write_run(paths: Sequence[str], trained: Trained, *, announce: Say = _silent) -> None:
-    """Write each path by its suffix, of the median step; .json has every step."""
-    write_outputs(paths, views=[_view_of(trained, _title_of(trained))], report=trained.to_json, announce=announce)
 
 
 def write_comparison(

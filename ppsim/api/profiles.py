@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ppsim.api.words import takes
-from ppsim.costs.profile import Profile, Recompute, load_profile
+from ppsim.costs.analytic import Recompute
 from ppsim.errors import ConfigError
 from ppsim.files import check_folder
 from ppsim.runtime.config import MODELS, Dtype
 from ppsim.runtime.launch import require_device, require_extra
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
+    from ppsim.costs.profile import Profile
     from ppsim.costs.shapes import ModelShape
     from ppsim.profiling.harness import Key, Settings
 
@@ -50,7 +51,7 @@ class ProfileOptions(TypedDict, total=False):
 
 
 @takes(ProfileOptions)
-def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions]) -> Profile:
+def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions]) -> "Profile":
     """Measure what a layer costs on this device: F, B, I and W apart, bytes, optimizer step. Return the profile.
 
     The words are those of `ppsim profile`, as are their defaults: a GPT called nano in float32 on the CPU. Where
@@ -66,6 +67,7 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
     8
     """
     require_extra("ppsim profile")
+    from ppsim.costs.profile import load_profile
     from ppsim.profiling.suite import Job, run_jobs
 
     settings = settings_from(options)

@@ -2,7 +2,7 @@
 
 import difflib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -18,6 +18,8 @@ from ppsim.errors import ConfigError
 from ppsim.exporting.timeline_json import timeline_to_json
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.files import to_json, write_whole
+from ppsim.outputs import write_outputs
+from ppsim.plot.view import View
 from ppsim.runtime.config import MODELS, Dtype, GPTShape, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
 from ppsim.runtime.result import Measured, measured_of, require_agreement
@@ -98,6 +100,11 @@ class Trained:
         """The loss of every step, warm-up included."""
         return list(self.facts["losses"])
 
+    @property
+    def title(self) -> str:
+        """What pictures call it."""
+        return f"{self.timeline.schedule.name}, measured"
+
     def report(self) -> dict[str, Any]:
         """Return what the simulator reports of the median step (`ppsim train --json`, but for `run`)."""
         return report_of(self.timeline, self.costs)
@@ -160,6 +167,12 @@ def _as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, s
             write_whole(costs_path, to_json(costs_to_json(costs)))
             costs = costs_path
         yield str(path), None if costs is None else str(costs)
+
+
+def write_run(paths: Sequence[str], trained: Trained, *, announce: Callable[[str], None]) -> None:
+    """Write each path by its suffix, of the median step; .json has every step."""
+    view = View(trained.timeline, trained.title)
+    write_outputs(paths, views=[view], report=trained.to_json, announce=announce)
 
 
 def require_verified(trained: Trained) -> None:

@@ -70,8 +70,7 @@ def train(as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
     warm-up step counts the activation bytes of every rank.
     """
     from ppsim import show
-    from ppsim.api.outputs import write_run
-    from ppsim.api.runs import require_verified, train_from
+    from ppsim.api.runs import require_verified, train_from, write_run
     from ppsim.outputs import check_paths
     from ppsim.runtime.launch import require_extra
 

@@ -28,8 +28,8 @@ class Validated:
         constant MFU and of another tool on the same row constant_mfu_error, other_error (NaN: none).
 
         >>> import ppsim
-        >>> ppsim.validate("zero-bubble").to_frame()[["schedule", "gpus", "unit"]].iloc[0].tolist()
-        ['1f1b', 8, 's']
+        >>> ppsim.validate("zero-bubble").to_frame()[["schedule", "unit"]].iloc[0].tolist()
+        ['1f1b', 's']
         """
         import pandas
 
