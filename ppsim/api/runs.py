@@ -74,6 +74,11 @@ class Trained:
 
     `facts` are the `run` of `ppsim train --json`: step times, losses, memory, device, versions. `str` is what the
     command prints.
+
+    >>> import ppsim
+    >>> run = ppsim.train(ppsim.build("zb-h1", pp=2, microbatches=2), partitions=2, steps=2)
+    >>> len(run.step_times_s), run.losses[-1] < run.losses[0]
+    (2, True)
     """
 
     config: TrainConfig
@@ -114,7 +119,13 @@ class Trained:
         return timeline_to_json(self.timeline, self.costs, run=self.facts, steps=self.measured.to_json())
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return `Timeline.to_frame` of the median step."""
+        """Return `Timeline.to_frame` of the median step.
+
+        >>> import ppsim
+        >>> run = ppsim.train(ppsim.build("1f1b", pp=2, microbatches=2), partitions=2, steps=1)
+        >>> run.to_frame()["name"].head(4).tolist()
+        ['0F0', '0F1', '0B0', '0B1']
+        """
         return self.timeline.to_frame()
 
     def __str__(self) -> str:

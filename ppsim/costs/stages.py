@@ -109,7 +109,13 @@ class StageCosts:
         return "parts" if self.fused_s is None else "whole"
 
     def resolved_for(self, schedule: Schedule) -> "CostArrays":
-        """Return `resolved` for the stages, ranks, replicas and slices of a table."""
+        """Return `resolved` for the stages, ranks, replicas and slices of a table.
+
+        >>> import ppsim
+        >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+        >>> costs.resolved_for(ppsim.build("1f1b", pp=2, microbatches=2)).backward_s
+        array([2., 2.])
+        """
         return self.resolved(
             num_stages=schedule.num_stages,
             num_ranks=schedule.num_ranks,
@@ -123,6 +129,10 @@ class StageCosts:
         """Return arrays with one entry a stage (a rank for `static_bytes`), B and what W keeps filled in.
 
         Raises `ConfigError` naming every field whose length fits neither.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=[1, 2])
+        >>> costs.resolved(num_stages=2, num_ranks=2).backward_s
+        array([2., 3.])
         """
         problems: list[str] = []
 
@@ -178,7 +188,12 @@ class StageCosts:
         )
 
     def replace(self, **changes: Any) -> "StageCosts":
-        """Return the same costs with some fields changed."""
+        """Return the same costs with some fields changed.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+        >>> costs.replace(transfer_s=0.1).transfer_s
+        0.1
+        """
         return replace(self, **changes)
 
     def with_torch_first_stage(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "StageCosts":
@@ -186,6 +201,10 @@ class StageCosts:
 
         There is no input to differentiate (torch.distributed.pipelining, `backward_one_chunk`); the activation
         stays whole until the end of W. Every replica has a first stage.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+        >>> costs.with_torch_first_stage(num_stages=2, num_ranks=2).backward_weight_s
+        array([2., 1.])
         """
         one_slice = self.replace(slice_time_shares=None, slice_token_shares=None)
         costs = one_slice.resolved(num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas)

@@ -53,6 +53,11 @@ class Job:
     ranks sends its part of a hop's message, and they gather it behind (Narayanan et al. 2021, arXiv 2104.04473,
     §4.1); with sequence parallelism there is nothing to gather. `offload`: what part of each microbatch's
     activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
+
+    >>> import ppsim
+    >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
+    >>> job.layout.dp, job.global_batch, job.tokens_per_step
+    (2, 64, 524288)
     """
 
     model: Model

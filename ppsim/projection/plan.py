@@ -40,6 +40,13 @@ class Plan:
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
     (`ppsim.projection.optimise`). `stragglers` are ranks whose compute takes so many times as long.
+
+    >>> import ppsim
+    >>> plan = ppsim.Plan(pp=8, vpp=2)
+    >>> plan.schedule_name, plan.num_microbatches
+    ('interleaved-1f1b', 32)
+    >>> ppsim.project(plan).plan == plan
+    True
     """
 
     pp: int

@@ -70,6 +70,11 @@ def check(schedule: Schedule) -> CheckReport:
     """Return all that can be said of a table without costs: broken rules, warnings, and where it deadlocks.
 
     A table with an error gets no verdicts; one that deadlocks even on an ideal network has that as its error.
+
+    >>> import ppsim
+    >>> report = ppsim.check(ppsim.build("1f1b", pp=2, microbatches=4))
+    >>> [(one.channel, one.outcome) for one in report.verdicts if one.receives == "deferred"]
+    [('edge', 'runs'), ('pair', 'deadlock'), ('direction', 'runs'), ('rank', 'deadlock'), ('ideal', 'runs')]
     """
     findings = list(_broken_rules(schedule))
     if findings:

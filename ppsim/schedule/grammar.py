@@ -122,6 +122,12 @@ def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int = 
 
     Raises `ScheduleError` for a malformed file (every bad cell with row, column and text) and for a file that
     cannot be read.
+
+    >>> import ppsim
+    >>> table = ppsim.build("zb-h1", pp=4, microbatches=8)
+    >>> ppsim.save(table, "T.csv")
+    >>> ppsim.read_schedule("T.csv") == table
+    True
     """
     path = Path(path)
     try:

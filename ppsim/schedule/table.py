@@ -25,7 +25,12 @@ NONE = -1  # no microbatch, no stage, no fused group, no such action
 
 
 class Op(IntEnum):
-    """What an action does; the names are torch.distributed.pipelining's."""
+    """What an action does; the names are torch.distributed.pipelining's.
+
+    >>> import ppsim
+    >>> [op.name for op in ppsim.Op if op.is_compute]
+    ['F', 'B', 'I', 'W']
+    """
 
     IDLE = -1
     F = 0
@@ -57,7 +62,12 @@ class Op(IntEnum):
 
 
 class Action(NamedTuple):
-    """One cell, or one member of a fused cell: `str(Action(Op.F, 3, 0))` is `3F0`."""
+    """One cell, or one member of a fused cell: `str(Action(Op.F, 3, 0))` is `3F0`.
+
+    >>> import ppsim
+    >>> str(ppsim.Action(ppsim.Op.F, stage=3, microbatch=0))
+    '3F0'
+    """
 
     op: Op
     stage: int
@@ -155,6 +165,11 @@ class Schedule:
 
         Placement and number of microbatches are read off the actions where they are not given: a stage belongs
         to the first rank that computes it, and microbatches run from 0 to the largest one named.
+
+        >>> from ppsim import Action, Op, Schedule
+        >>> rows = [[Action(Op.F, 0, 0), Action(Op.B, 0, 0)], [Action(Op.F, 1, 0), Action(Op.B, 1, 0)]]
+        >>> Schedule.from_rows(rows).num_stages
+        2
         """
         offsets, actions, fused, num_fused = [0], [], [], 0
         for row in rows:
@@ -250,7 +265,12 @@ class Schedule:
         return bool(np.any(self.op == Op.W))
 
     def stages_of(self, rank: int) -> list[int]:
-        """Return the stages that `rank` holds, ascending; a stage's index in this list is its chunk."""
+        """Return the stages that `rank` holds, ascending; a stage's index in this list is its chunk.
+
+        >>> import ppsim
+        >>> ppsim.build("zbv", pp=4, microbatches=8).stages_of(0)
+        [0, 7]
+        """
         return [int(stage) for stage in np.flatnonzero(self.stage_to_rank == rank)]
 
     def __len__(self) -> int:
@@ -338,7 +358,13 @@ class Schedule:
         return self if keep.all() else self.select(keep)
 
     def select(self, keep: NDArray[np.bool_]) -> "Schedule":
-        """Return the table of the entries where `keep` (one bool an entry) is true, order and placement kept."""
+        """Return the table of the entries where `keep` (one bool an entry) is true, order and placement kept.
+
+        >>> import ppsim
+        >>> table = ppsim.build("1f1b", pp=2, microbatches=2)
+        >>> [str(action) for action in table.select(table.op == ppsim.Op.F)]
+        ['0F0', '0F1', '1F0', '1F1']
+        """
         counts = np.concatenate(([0], np.cumsum(keep)))
         return replace(
             self, op=self.op[keep], stage=self.stage[keep], microbatch=self.microbatch[keep],
@@ -346,7 +372,12 @@ class Schedule:
         )  # fmt: skip
 
     def named(self, name: str) -> "Schedule":
-        """Return the same table under another name."""
+        """Return the same table under another name.
+
+        >>> import ppsim
+        >>> ppsim.build("1f1b", pp=2, microbatches=2).named("mine").name
+        'mine'
+        """
         return replace(self, name=name)
 
 

@@ -70,6 +70,13 @@ class Calibration:
 
     `hop` is what a hop takes beyond the transfer time of the runs' costs. `bandwidth_bytes_per_s` comes with
     `latency_s`, and both with messages of two sizes.
+
+    >>> import ppsim
+    >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
+    >>> costs = ppsim.StageCosts(forward_s=0.002, backward_input_s=0.002, backward_weight_s=0.002)
+    >>> found = ppsim.calibrate(ppsim.train(table, partitions=2, emulate_costs=costs))
+    >>> list(found.fits)
+    ['action_overhead_s', 'hop_overhead_s', 'overlap_slowdown', 'step_overhead_s']
     """
 
     action: Fit
@@ -88,7 +95,13 @@ class Calibration:
         return dict(zip(OVERHEADS, (self.action, self.hop, self.slowdown, self.step), strict=True))
 
     def on(self, costs: StageCosts, message_bytes: float | None) -> StageCosts:
-        """Return costs with the constants; hops by the line through the sizes, where there are both."""
+        """Return costs with the constants; hops by the line through the sizes, where there are both.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+        >>> found = Calibration(Fit(0.1, (0.1, 0.1), 8), None, None, None, [], None, None)
+        >>> found.on(costs, None).action_overhead_s
+        0.1
+        """
         found = {name: fit.value for name, fit in self.fits.items() if fit is not None}
         return with_overheads(costs, found, self.line, message_bytes)
 

@@ -43,6 +43,13 @@ class Comparison:
     `replay_s` is the step time of the measured action times put through the simulator: what is left of the
     error then is not in the costs but in how ranks wait for each other. `peaks` are there where both sides know
     bytes, `projected_costs` where those of the projection are known.
+
+    >>> from ppsim import StageCosts, build, simulate
+    >>> table = build("1f1b", pp=2, microbatches=2)
+    >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+    >>> slow, fast = simulate(table, costs.replace(forward_s=2)), simulate(table, costs)
+    >>> round(compare(slow, fast).step_error, 3)
+    -0.25
     """
 
     measured: Timeline

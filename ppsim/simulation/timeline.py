@@ -24,6 +24,13 @@ class Timeline:
     is the node whose end fixed the start (−1: none); critical path and idle causes follow from it. A measured
     timeline has the ends of transfers that somebody waited for; the others are as the runtime posted them.
     `earliest` is when the collective that a node needs first is done (None: no node needs one).
+
+    >>> import ppsim
+    >>> table = ppsim.build("1f1b", pp=4, microbatches=8)
+    >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+    >>> timeline = ppsim.simulate(table, costs)
+    >>> timeline.step_time_s, round(timeline.bubble_ratio, 3)
+    (33.0, 0.273)
     """
 
     graph: EventGraph
@@ -105,7 +112,14 @@ class Timeline:
         return self.end[last_of_cell(self.schedule)[self.graph.source]]
 
     def name_of(self, node: int) -> str:
-        """Return `3F0` for an action, `3SEND_F0` for a transfer, by the action that makes its content."""
+        """Return `3F0` for an action, `3SEND_F0` for a transfer, by the action that makes its content.
+
+        >>> import ppsim
+        >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+        >>> timeline = ppsim.simulate(ppsim.build("1f1b", pp=2, microbatches=2), costs)
+        >>> timeline.name_of(0), timeline.name_of(timeline.num_actions)
+        ('0F0', '1SEND_B0')
+        """
         if node < self.num_actions:
             return str(self.schedule[node])
         op, stage, microbatch = self.schedule[int(self.graph.source[node - self.num_actions])]
@@ -116,6 +130,15 @@ class Timeline:
 
         Columns: name, kind (F, B, I, W, SEND_F, SEND_B), rank (the sender's for a transfer), to_rank (−1 for an
         action), stage, microbatch (of slices: the table's running number), start_s, end_s, blocker (a name, or "").
+
+        >>> import ppsim
+        >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+        >>> frame = ppsim.simulate(ppsim.build("1f1b", pp=2, microbatches=2), costs).to_frame()
+        >>> frame.loc[frame["rank"] == 1, ["name", "start_s", "end_s", "blocker"]].head(3)
+          name  start_s  end_s   blocker
+        4  1F0      1.0    2.0  0SEND_F0
+        5  1B0      2.0    4.0       1F0
+        6  1F1      4.0    5.0       1B0
         """
         import pandas
 

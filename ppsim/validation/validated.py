@@ -17,6 +17,11 @@ class Validated:
     """Sets of published numbers beside projections; errors are predicted / measured − 1, negative is optimistic.
 
     `str` is what `ppsim validate` prints.
+
+    >>> import ppsim
+    >>> found = ppsim.validate("zero-bubble")
+    >>> len(found.sets[0].rows), round(found.sets[0].score.mean_absolute, 3)
+    (24, 0.024)
     """
 
     sets: list[Validation]

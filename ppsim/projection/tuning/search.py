@@ -53,6 +53,11 @@ class Tuned:
 
     `simulated` are all that were simulated, fastest first. `counts` says what became of all configurations.
     `verdicts` has those that were evaluated, by key. `str` is what `ppsim tune` prints.
+
+    >>> import ppsim
+    >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+    >>> found.best[0].candidate.key, len(found.pareto)
+    ('tp1 cp1 ep1 dp2 pp1 vpp1 mb8 none 1f1b auto', 6)
     """
 
     question: Question
@@ -65,11 +70,23 @@ class Tuned:
     seed: int
 
     def tokens_per_s(self, found: Found) -> float:
-        """Return the tokens a second of a configuration."""
+        """Return the tokens a second of a configuration.
+
+        >>> import ppsim
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> round(found.tokens_per_s(found.best[0]), -3)
+        601000.0
+        """
         return self.question.job.tokens_per_step / found.iteration_s
 
     def utilization(self, found: Found) -> float:
-        """Return its model FLOPs utilization of the dense peak of its dtype."""
+        """Return its model FLOPs utilization of the dense peak of its dtype.
+
+        >>> import ppsim
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> round(found.utilization(found.best[0]), 3)
+        0.242
+        """
         job = self.question.job
         peak = job.cluster.device.peak(job.execution.dtype) * self.question.num_gpus
         return job.model.training_flops(job.length, causal=True) * self.tokens_per_s(found) / peak
