@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import ppsim
 from ppsim.schedule.catalog import CATALOG
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +25,11 @@ def test_ci_runs_the_two_commands_of_the_readme() -> None:
     assert len(commands) == 2
     for command in commands:
         assert f"\n{command}\n" in ci
+
+
+def test_the_newest_heading_of_the_changelog_is_the_version() -> None:
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert headings[0] == ppsim.__version__
 
 
 def test_the_page_of_schedules_is_what_its_script_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +53,7 @@ def test_every_table_that_is_shipped_passes_the_check(path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["auto.md", "models.md", "project.md", "tune.md"])
+@pytest.mark.parametrize("name", ["auto.md", "models.md", "project.md", "python.md", "tune.md"])
 def test_the_commands_of_a_page_print_what_it_says(name: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / name).read_text()
     blocks = re.findall(r"(?:`(\S+\.json)`:\n\n)?```(json|sh|text|python)\n(.*?)```", page, flags=re.DOTALL)
@@ -59,7 +65,7 @@ def test_the_commands_of_a_page_print_what_it_says(name: str, tmp_path: Path) ->
             assert printed == text
         else:
             command = ["bash", "-c", text] if kind == "sh" else [sys.executable, "-c", text]
-            command[-1] = re.sub(r"^ppsim", f"'{sys.executable}' -m ppsim", command[-1], flags=re.MULTILINE)
+            command[-1] = re.sub(r"^ppsim ", f"'{sys.executable}' -m ppsim ", command[-1], flags=re.MULTILINE)
             done = subprocess.run(
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path, text=True, check=False
             )

@@ -1,0 +1,102 @@
+"""Build sdist and wheel, check what is in them, and try the wheel where nothing else is installed.
+
+`python scripts/check_release.py` needs the packages of the extra `dev`; what it builds is left in dist/.
+"""
+
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MOST_BYTES = 5_000_000
+
+FOLDERS = (".ci", "benchmarks", "docs", "notebooks", "ppsim", "schedules", "scripts", "tests")
+FILES = ("CHANGELOG.md", "LICENSE", "README.md", "conftest.py", "constraints.txt", "pyproject.toml")
+"""What the sdist must hold: all that the tests read."""
+
+USER_SCRIPT = """\
+import ppsim
+reveal_type(ppsim.project(pp=8, vpp=2).tokens_per_s)
+reveal_type(ppsim.tune(model="gpt2", gpus=2, global_batch=8).best[0].iteration_s)
+"""
+WRONG_SCRIPT = """\
+import ppsim
+ppsim.project(pp="8")
+ppsim.export(ppsim.build("1f1b", pp=2, microbatches=2), to="jax")
+"""
+
+
+def main() -> None:
+    """Print what was built and found; exit 1 naming what is wrong."""
+    wheel, sdist = built()
+    for archive in (wheel, sdist):
+        print(f"{archive.name}: {archive.stat().st_size / 1e6:.2f} MB")
+    require(wheel.stat().st_size < MOST_BYTES, f"the wheel is larger than {MOST_BYTES / 1e6:g} MB")
+    require("ppsim/py.typed" in zipfile.ZipFile(wheel).namelist(), "the wheel has no py.typed")
+    missing = needed() - held_by(sdist)
+    require(not missing, f"the sdist lacks {', '.join(sorted(missing)[:5])}")
+    with tempfile.TemporaryDirectory() as folder:
+        try_wheel(wheel, Path(folder))
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """End the script with the sentence where it does not hold."""
+    if not holds:
+        raise SystemExit(otherwise)
+
+
+def built() -> tuple[Path, Path]:
+    """Build both into dist/, which is emptied first of what was built before."""
+    for old in (ROOT / "dist").glob("ppsim-*"):
+        old.unlink()
+    command = [sys.executable, "-m", "build", "--no-isolation", str(ROOT)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (wheel,), (sdist,) = (ROOT / "dist").glob("*.whl"), (ROOT / "dist").glob("*.tar.gz")
+    return wheel, sdist
+
+
+def needed() -> set[str]:
+    """Files of the checkout that must be in the sdist."""
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and not any(part == "__pycache__" or part.startswith(".ipynb") for part in path.parts)
+    }
+    return found | set(FILES)
+
+
+def held_by(sdist: Path) -> set[str]:
+    """Files of the sdist, below the folder that holds all."""
+    with tarfile.open(sdist) as archive:
+        return {name.partition("/")[2] for name in archive.getnames()}
+
+
+def try_wheel(wheel: Path, folder: Path) -> None:
+    """Install the wheel into a new environment, project with it, and have mypy read its types."""
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", str(wheel)], check=True)
+    command = [folder / "env" / "bin" / "ppsim", "project", "--pp", "8", "--vpp", "2"]
+    told = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    print(told.splitlines()[0])
+    revealed = typed_by_mypy(USER_SCRIPT, python, folder)
+    require(revealed.count('Revealed type is "float"') == 2, f"mypy sees no types of the wheel:\n{revealed}")
+    wrong = typed_by_mypy(WRONG_SCRIPT, python, folder)
+    require("Found 2 errors" in wrong, f"mypy lets wrong calls pass:\n{wrong}")
+    print("mypy sees the types of the wheel")
+
+
+def typed_by_mypy(script: str, python: Path, folder: Path) -> str:
+    """What mypy --strict says of a script that uses what is installed for `python`."""
+    (folder / "script.py").write_text(script)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python), "script.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+
+
+if __name__ == "__main__":
+    main()
