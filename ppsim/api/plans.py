@@ -40,7 +40,7 @@ class PlanOptions(JobOptions, total=False):
     memory_limit: str | float | None
 
 
-_OF_JOBS = tuple(JobOptions.__annotations__)
+_OF_JOBS = tuple(name for name in JobOptions.__annotations__ if name != "pp")
 _SEARCH = {"search_time": "search_s", "seed": "seed"}
 
 
@@ -106,7 +106,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     """
     job = _job(options)
     profile = None if job else profile_of(options["profile"] or DEFAULT)
-    pp = job.layout.pp if job else options["pp"]
+    pp = job.layout.pp if job and options["pp"] is None else options["pp"]
     if pp is None:
         raise ConfigError("--pp must be given: the pipeline ranks")
     if options["vpp"] is not None and options["vpp"] < 1:

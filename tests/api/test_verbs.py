@@ -191,6 +191,7 @@ TIMELINE = ppsim.simulate(TABLE, COSTS)
         (lambda: ppsim.project(pp=4, gpus=8), "--gpus is for a --model on a --cluster"),
         (lambda: ppsim.project(ppsim.Plan(pp=4), vpp=2), "a plan says everything itself: leave out vpp"),
         (lambda: ppsim.project(job=ppsim.job(**JOB), tp=4), "the job says everything itself: leave out tp"),
+        (lambda: ppsim.project(job=ppsim.job(**JOB), pp=8), "the job's layout has pp 4: got pp 8"),
         (lambda: ppsim.project(pp=4, memory_limit=0), "more than 0 bytes: got 0"),
         (lambda: ppsim.project_all(pp=4, schedule="zbv"), "project_all tries every one"),
         (lambda: ppsim.job(gpus=8), "--gpus is for a --model"),
