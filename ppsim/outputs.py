@@ -3,7 +3,7 @@
 import gzip
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,13 @@ SUFFIXES = {
 }
 
 
-def suffix_of(path: str) -> str:
-    """Return the suffix that decides; raises `ConfigError` for one that no output has, or no place to write."""
-    for suffix in sorted(SUFFIXES, key=len, reverse=True):
+def suffix_of(path: str, suffixes: Iterable[str] = SUFFIXES) -> str:
+    """Return which of `suffixes` decides; raises `ConfigError` for a path without, or with no place to write."""
+    for suffix in sorted(suffixes, key=len, reverse=True):
         if path.endswith(suffix):
             break
     else:
-        raise ConfigError(f"cannot tell what to write to {path}: give it one of {', '.join(SUFFIXES)}")
+        raise ConfigError(f"cannot tell what to write to {path}: give it one of {', '.join(suffixes)}")
     folder = Path(path).parent
     if not folder.is_dir():
         raise ConfigError(f"cannot write {path}: there is no folder {folder}")
@@ -43,10 +43,10 @@ def suffix_of(path: str) -> str:
     return suffix
 
 
-def check_paths(paths: Sequence[str]) -> None:
+def check_paths(paths: Sequence[str], suffixes: Iterable[str] = SUFFIXES) -> None:
     """Raise `ConfigError` for a path that cannot be written by its suffix or folder, before any work is done."""
     for path in paths:
-        suffix_of(path)
+        suffix_of(path, suffixes)
 
 
 def write_outputs(
@@ -89,12 +89,7 @@ def write_outputs(
 def _figure(
     timelines: "Sequence[Timeline]", titles: Sequence[str], memory_limit_bytes: float | None, suffix: str
 ) -> bytes:
-    import tempfile
+    from ppsim.plot.figures.style import figure_bytes
+    from ppsim.plot.figures.timeline import timeline_figure
 
-    from ppsim.plot.figure import save_figure, timeline_figure
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"figure{suffix}"
-        figure = timeline_figure(timelines, titles=titles, memory_limit_bytes=memory_limit_bytes)
-        save_figure(figure, path)
-        return path.read_bytes()
+    return figure_bytes(timeline_figure(timelines, titles=titles, memory_limit_bytes=memory_limit_bytes), suffix)

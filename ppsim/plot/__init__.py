@@ -1,1 +1,32 @@
-"""Pictures of timelines: interactive HTML by plotly, figures for print by matplotlib."""
+"""Pictures of timelines and studies: interactive HTML by plotly, figures for print by matplotlib."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ppsim.plot.figures.accuracy import accuracy_figure
+    from ppsim.plot.figures.bubble import bubble_figure
+    from ppsim.plot.figures.memory import memory_figure
+    from ppsim.plot.figures.pareto import pareto_figure
+    from ppsim.plot.figures.style import save_figure
+    from ppsim.plot.figures.timeline import timeline_figure
+
+_HOME = {  # imported on first use, as in `ppsim`
+    "accuracy_figure": "ppsim.plot.figures.accuracy",
+    "bubble_figure": "ppsim.plot.figures.bubble",
+    "memory_figure": "ppsim.plot.figures.memory",
+    "pareto_figure": "ppsim.plot.figures.pareto",
+    "save_figure": "ppsim.plot.figures.style",
+    "timeline_figure": "ppsim.plot.figures.timeline",
+}
+
+__all__ = [
+    "accuracy_figure", "bubble_figure", "memory_figure", "pareto_figure", "save_figure", "timeline_figure",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ppsim.plot' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

@@ -187,6 +187,7 @@ def to_json(found: Validation) -> dict[str, Any]:
         "title": found.told.title,
         "source": found.told.source,
         "notes": found.told.notes,
+        "order_only": found.told.order_only,
         "judged_rows": len(found.judged),
         "fit_rows": len(found.fitted),
         "errors": {

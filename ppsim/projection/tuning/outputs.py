@@ -5,9 +5,9 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ppsim.errors import ConfigError
+from ppsim import outputs
 from ppsim.files import to_json, write_whole
-from ppsim.outputs import suffix_of
+from ppsim.projection.tuning.configurations import configurations_of
 from ppsim.projection.tuning.search import Tuned
 
 SUFFIXES = {
@@ -22,9 +22,7 @@ SUFFIXES = {
 
 def check_paths(paths: Sequence[str]) -> None:
     """Raise `ConfigError` for a path that cannot be written, before any work is done."""
-    for path in paths:
-        if suffix_of(path) not in SUFFIXES:
-            raise ConfigError(f"cannot tell what to write to {path}: give it one of {', '.join(SUFFIXES)}")
+    outputs.check_paths(paths, SUFFIXES)
 
 
 def write_outputs(paths: Sequence[str], tuned: Tuned, *, announce: Callable[[str], None]) -> None:
@@ -36,12 +34,22 @@ def write_outputs(paths: Sequence[str], tuned: Tuned, *, announce: Callable[[str
             content = to_json(tuned.to_json())
         elif suffix == ".csv":
             content = _csv(tuned)
-        else:
-            from ppsim.plot.pareto import pareto_figure, pareto_html
+        elif suffix == ".html":
+            from ppsim.plot.pareto import pareto_html
 
-            content = pareto_html(tuned) if suffix == ".html" else pareto_figure(tuned, suffix)
+            content = pareto_html(tuned)
+        else:
+            content = _figure(tuned, suffix)
         write_whole(path, content)
         announce(f"wrote {path} ({SUFFIXES[suffix]})")
+
+
+def _figure(tuned: Tuned, suffix: str) -> bytes:
+    from ppsim.plot.figures.pareto import pareto_figure
+    from ppsim.plot.figures.style import figure_bytes
+
+    limit = tuned.question.memory_limit_bytes
+    return figure_bytes(pareto_figure(configurations_of(tuned.to_json()), memory_limit_bytes=limit), suffix)
 
 
 def _csv(tuned: Tuned) -> str:

@@ -45,13 +45,18 @@ def read_state(path: str | Path | None, question: Question, space: Space, seed: 
                     f"{path} is of another search: {name} is {other} there and {value} here; give another file, or "
                     "remove it"
                 )
+    return verdicts_in(found, path)
+
+
+def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Verdict]:
+    """Return the verdicts that a state or an answer holds; raises `ConfigError` for what are none."""
     try:
         return {
             key: Verdict(status, _number(peak), _number(iteration))
             for key, (status, peak, iteration) in found["verdicts"].items()
         }
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise ConfigError(f"{path} is wrong: its verdicts are not those of ppsim tune; remove it") from None
+        raise ConfigError(f"{source} is wrong: its verdicts are not those of ppsim tune; remove it") from None
 
 
 def _finite(value: float) -> float | None:

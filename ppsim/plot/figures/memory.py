@@ -1,0 +1,132 @@
+"""Memory over time by rank: a panel below a timeline, and a figure of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ppsim.errors import ConfigError
+from ppsim.plot import palette
+from ppsim.plot.figures.style import LEGEND_ROW, POINTS, Width, new_figure, settings
+from ppsim.plot.lanes import has_memory, listed_ranks, memory_lines, shown_ranks
+from ppsim.plot.scale import Scale, bytes_scale, time_scale
+from ppsim.simulation.timeline import Timeline
+from ppsim.units import size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HEIGHT = 1.75  # inches
+_LIMIT_ROOM = 0.2  # of the range, above a limit that is the top: for its name
+
+
+@dataclass(frozen=True)
+class MemoryRange:
+    """What a memory axis reaches from and to, in bytes, with the limit to be drawn; `unit` is the axis's."""
+
+    low: float
+    top: float
+    limit: float | None
+
+    @property
+    def unit(self) -> Scale:
+        """By the largest number."""
+        return bytes_scale(self.top)
+
+
+def memory_range_of(timelines: Sequence[Timeline], limit_bytes: float | None) -> MemoryRange:
+    """Return a range that holds all timelines and the limit.
+
+    It begins at 0, or below the least that any rank holds where that is more than half of the most: what stays all
+    the time would press the rest into a line.
+    """
+    with_memory = [timeline for timeline in timelines if has_memory(timeline)]
+    top = max([limit_bytes or 0.0, *(float(timeline.memory.peak_bytes.max()) for timeline in with_memory)])
+    least = min((float(timeline.costs.static_bytes.min()) for timeline in with_memory), default=0.0)
+    low = least - (top - least) / 10 if least > top / 2 else 0.0
+    return MemoryRange(low, top, limit_bytes)
+
+
+def memory_figure(
+    timeline: Timeline, *, memory_limit_bytes: float | None = None, title: str = "", width: Width = "two-column"
+) -> "Figure":
+    """Return what each rank holds over the step, static bytes included, with a dot where it peaks first.
+
+    The fullest rank's peak stands above with the action that reaches it, and `memory_limit_bytes` is drawn. Of more
+    than 16 ranks that many are shown, spread evenly, and the fullest. Raises `ConfigError` for a timeline whose
+    costs say nothing of bytes.
+    """
+    if not has_memory(timeline):
+        raise ConfigError("the timeline holds no bytes: its costs name neither activation_bytes nor static_bytes")
+    reach, scale = memory_range_of([timeline], memory_limit_bytes), time_scale(timeline.step_time_s)
+    with settings():
+        figure = new_figure(width, _HEIGHT)
+        figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
+        axes = figure.subplots()
+        draw_memory(axes, timeline, scale, reach)
+        axes.set_xlim(0.0, timeline.step_time_s / scale.size or 1.0)
+        axes.set_xlabel(f"time ({scale.unit})")
+        if title:
+            axes.set_title(title, loc="left", parse_math=False, fontweight="bold", pad=24)
+        _mark_peaks(axes, timeline, scale, reach.unit)
+        draw_rank_legend(axes, timeline, width)
+    return figure
+
+
+def draw_memory(axes: "Axes", timeline: Timeline, scale: Scale, reach: MemoryRange) -> None:
+    """Draw a line a rank, times in the units of `scale`, and the limit."""
+    num_ranks, shown, unit = timeline.schedule.num_ranks, shown_ranks(timeline), reach.unit
+    for line in memory_lines(timeline):
+        if line.rank in shown:
+            axes.plot(
+                line.at_s / scale.size, line.held_bytes / unit.size, drawstyle="steps-post", linewidth=0.8,
+                color=palette.rank_colour(line.rank, num_ranks),
+            )  # fmt: skip
+    room = 0.06 if reach.limit is None else _LIMIT_ROOM
+    axes.set_ylim(reach.low / unit.size, (reach.top + room * (reach.top - reach.low)) / unit.size)
+    axes.set_ylabel(f"memory ({unit.unit})")
+    axes.locator_params(axis="y", nbins=5)
+    axes.grid(axis="y")
+    if reach.limit is not None:
+        y = reach.limit / unit.size
+        axes.axhline(y, color=palette.CRITICAL_PATH, linestyle="--")
+        axes.annotate(
+            f"limit {size(reach.limit)}", (1, y), xycoords=("axes fraction", "data"), xytext=(-2, 1.5),
+            textcoords="offset points", ha="right", va="bottom", color=palette.CRITICAL_PATH,
+        )  # fmt: skip
+
+
+def draw_rank_legend(axes: "Axes", timeline: Timeline, width: Width) -> None:
+    """Write above the panel which colour is which rank: eight of those shown, or five in one column."""
+    from matplotlib.lines import Line2D
+
+    listed = listed_ranks(timeline)
+    most = 8 if width == "two-column" else 5
+    places = np.linspace(0, len(listed) - 1, min(len(listed), most)).round().astype(int)
+    handles = [
+        Line2D(
+            [], [], color=palette.rank_colour(listed[place], timeline.schedule.num_ranks), label=str(listed[place])
+        )
+        for place in places.tolist()
+    ]
+    handles[0].set_label(f"rank {listed[0]}")
+    axes.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(handles),
+        borderaxespad=0.15, borderpad=0.0, handlelength=1.0, handletextpad=0.4, columnspacing=0.8,
+    )  # fmt: skip
+
+
+def _mark_peaks(axes: "Axes", timeline: Timeline, scale: Scale, unit: Scale) -> None:
+    memory, num_ranks = timeline.memory, timeline.schedule.num_ranks
+    at = (timeline.start[memory.peak_at] - timeline.begin_s) / scale.size
+    held = memory.peak_bytes / unit.size
+    for rank in shown_ranks(timeline):
+        axes.plot(at[rank], held[rank], "o", color=palette.rank_colour(rank, num_ranks), markersize=2.5)
+    rank = int(memory.peak_bytes.argmax())
+    name = timeline.name_of(int(memory.peak_at[rank]))
+    axes.annotate(
+        f"rank {rank}: {size(float(memory.peak_bytes[rank]))} at {name}", (0, 1), xycoords="axes fraction",
+        xytext=(0, 2.5 + LEGEND_ROW * POINTS), textcoords="offset points", va="bottom",
+    )  # fmt: skip

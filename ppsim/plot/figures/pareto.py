@@ -1,0 +1,74 @@
+"""Iteration time over memory: all configurations that were simulated, and the Pareto set as a line."""
+
+from typing import TYPE_CHECKING
+
+from ppsim.plot import palette
+from ppsim.plot.figures.style import Width, new_figure, series, settings
+from ppsim.plot.scale import Scale, bytes_scale
+from ppsim.units import size
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+_USUAL = ("tp1", "cp1", "ep1", "dp1", "pp1", "vpp1", "mb1", "none", "auto")
+_HEIGHT = 2.5  # inches
+
+
+def pareto_figure(
+    configurations: "pandas.DataFrame",
+    *,
+    memory_limit_bytes: float | None = None,
+    title: str = "",
+    width: Width = "two-column",
+) -> "Figure":
+    """Return iteration time over the memory of the fullest rank, the Pareto set as a line, and the limit.
+
+    `configurations` are those of `ppsim.projection.tuning.configurations`. The fastest and the one that holds least
+    are named, by what they have more than one of.
+    """
+    front = configurations[configurations["pareto"]].sort_values("peak_bytes")
+    top = max(float(configurations["peak_bytes"].max()), memory_limit_bytes or 0.0)
+    slowest_s = float(configurations["iteration_time_s"].max())
+    memory, time = bytes_scale(top), Scale("s", 1.0) if slowest_s >= 1 else Scale("ms", 1e-3)
+    first, second = series(2)
+    with settings():
+        figure = new_figure(width, _HEIGHT)
+        figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
+        axes = figure.subplots()
+        axes.plot(
+            configurations["peak_bytes"] / memory.size, configurations["iteration_time_s"] / time.size,
+            first.marker, color=first.colour, alpha=0.4, markersize=2.5, markeredgewidth=0, label="simulated",
+        )  # fmt: skip
+        axes.step(
+            front["peak_bytes"] / memory.size, front["iteration_time_s"] / time.size, where="post",
+            color=second.colour, marker=second.marker, markersize=2.5, linewidth=0.8, label="Pareto set",
+        )  # fmt: skip
+        for one, ha, offset in ((front.iloc[0], "left", (14, 0)), (front.iloc[-1], "right", (6, 34))):
+            axes.annotate(
+                _in_short(one["configuration"]),
+                (one["peak_bytes"] / memory.size, one["iteration_time_s"] / time.size), xytext=offset,
+                textcoords="offset points", ha=ha, va="center", parse_math=False,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
+                arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": palette.QUIET_TEXT, "shrinkB": 2},
+            )  # fmt: skip
+        if memory_limit_bytes is not None:
+            axes.axvline(
+                memory_limit_bytes / memory.size, color=palette.CRITICAL_PATH, linestyle="--",
+                label=f"limit {size(memory_limit_bytes)}",
+            )  # fmt: skip
+        axes.set_xlabel(f"memory of the fullest rank ({memory.unit})")
+        axes.set_ylabel(f"iteration time ({time.unit})")
+        axes.grid()
+        axes.set_title(title, loc="left", parse_math=False)
+        figure.legend(loc="outside upper right", ncols=3)
+    return figure
+
+
+def _in_short(configuration: str) -> str:
+    """A configuration without what it has one of, or leaves as it is.
+
+    >>> _in_short("tp1 cp1 ep1 dp4 pp2 vpp2 mb1 none zbv-fixed auto")
+    'dp4 pp2 vpp2 zbv-fixed'
+    """
+    return " ".join(word for word in configuration.split() if word not in _USUAL)

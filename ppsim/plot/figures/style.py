@@ -1,0 +1,175 @@
+"""One style for every figure: widths, fonts, lines and colours, and how a figure becomes a file."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ppsim.errors import ConfigError
+from ppsim.files import write_whole
+from ppsim.plot import palette
+from ppsim.schedule.table import Op
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
+
+Width = Literal["one-column", "two-column"]
+
+WIDTHS: dict[Width, float] = {"one-column": 3.33, "two-column": 7.0}
+"""Inches. ACM's (sigconf) and USENIX's columns and text; IEEE's, ICML's and MLSys's differ by 5 % at most."""
+
+FIGURE_SUFFIXES = (".svg", ".pdf", ".png")
+
+TEXT_POINTS, TITLE_POINTS, CELL_POINTS = 7.0, 7.5, 5.5
+POINTS = 72.0  # an inch
+LEGEND_ROW = 0.14  # inches
+GRID = palette.COLOURS[Op.IDLE]
+
+_METADATA: dict[str, dict[str, None]] = {  # what would tell one run from another
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+    ".png": {"Software": None},
+}
+_THIN = 0.5
+_SETTINGS: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # it comes with matplotlib, so that every machine draws the same
+    "font.size": TEXT_POINTS,
+    "axes.titlesize": TITLE_POINTS,
+    "axes.labelsize": TEXT_POINTS,
+    "xtick.labelsize": TEXT_POINTS,
+    "ytick.labelsize": TEXT_POINTS,
+    "legend.fontsize": TEXT_POINTS,
+    "text.color": palette.TEXT,
+    "axes.labelcolor": palette.TEXT,
+    "axes.edgecolor": palette.TEXT,
+    "xtick.color": palette.TEXT,
+    "ytick.color": palette.TEXT,
+    "axes.linewidth": _THIN,
+    "xtick.major.width": _THIN,
+    "ytick.major.width": _THIN,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "axes.labelpad": 2.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": _THIN,
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3.5,
+    "lines.markeredgewidth": 0.7,
+    "legend.fancybox": False,  # a white ground without a frame, so that no grid line runs through the text
+    "legend.edgecolor": "none",
+    "legend.framealpha": 1.0,
+    "legend.handlelength": 2.2,
+    "legend.labelspacing": 0.35,
+    "legend.columnspacing": 1.2,
+    "legend.borderpad": 0.2,
+    "hatch.linewidth": 0.3,
+    "pdf.fonttype": 42,  # TrueType, embedded: many venues refuse Type 3
+    "svg.fonttype": "path",  # what reads an SVG may not have the font, and would set the text wider
+    "svg.hashsalt": "ppsim",  # without one of its own, an SVG gets random ids
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """What tells one line from another: a colour, and for grey print a marker and a dash pattern."""
+
+    colour: str
+    marker: str
+    line: Any
+
+
+_COLOURS = (
+    palette.COLOURS[Op.F], palette.COLOURS[Op.W], palette.COLOURS[Op.B], palette.CRITICAL_PATH,
+    palette.rank_colour(1, 3), "#999933", "#555555",
+)  # fmt: skip
+_MARKERS = ("o", "s", "^", "D", "v", "X", "P", "<", ">", "h", "*", "d")
+_LINES = ("-", (0, (4, 1.2)), (0, (1, 1)), (0, (5, 1.2, 1, 1.2)), (0, (2.5, 1)))
+
+
+def series(count: int) -> list[Series]:
+    """Return as many that differ from each other, always the same ones."""
+    return list(islice(map(Series, cycle(_COLOURS), cycle(_MARKERS), cycle(_LINES)), count))
+
+
+@contextmanager
+def settings() -> Iterator[None]:
+    """Set the style, whatever a matplotlibrc says: where a figure is made, and again where it is drawn."""
+    import matplotlib.style
+
+    with matplotlib.style.context(["default", _SETTINGS]):
+        yield
+
+
+def new_figure(width: Width, height: float) -> "Figure":
+    """Return an empty figure of `height` inches that belongs to no pyplot window.
+
+    Raises `ConfigError` for another width than those of `WIDTHS`.
+    """
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(inches(width), height))
+
+
+def inches(width: Width) -> float:
+    """Return a width in inches; raises `ConfigError` for one that is not in `WIDTHS`."""
+    if width not in WIDTHS:
+        raise ConfigError(f"a figure is {' or '.join(WIDTHS)} wide: got {width!r}")
+    return WIDTHS[width]
+
+
+def legend_rows(figure: "Figure", handles: list[Any], *, width: float) -> "list[Legend]":
+    """Return the entries of a legend in rows of `width` inches, filled like lines of text, for `place_rows`."""
+    rows: list[Legend] = []
+    taken: list[Any] = []
+    for handle in handles:
+        longer = _legend_row(figure, [*taken, handle])
+        if taken and longer.get_window_extent().width > width * figure.dpi:
+            longer.remove()
+            taken = [handle]
+            rows.append(_legend_row(figure, taken))
+        else:
+            if taken:
+                rows.pop().remove()
+            taken = [*taken, handle]
+            rows.append(longer)
+    return rows
+
+
+def place_rows(figure: "Figure", rows: "list[Legend]", *, left: float, top: float) -> None:
+    """Move the rows of a legend so many inches from the left and the upper edge of the figure in its final size."""
+    across, height = figure.get_size_inches()
+    for place, row in enumerate(rows):
+        at = (left / across, 1 - (top + place * LEGEND_ROW) / height)
+        row.set_bbox_to_anchor(at, transform=figure.transFigure)
+
+
+def _legend_row(figure: "Figure", handles: list[Any]) -> "Legend":
+    return figure.legend(
+        handles=handles, loc="upper left", ncols=len(handles), borderaxespad=0.0, borderpad=0.0,
+        handlelength=1.2, handleheight=0.8, handletextpad=0.5, columnspacing=0.95,
+    )  # fmt: skip
+
+
+def figure_bytes(figure: "Figure", suffix: str) -> bytes:
+    """Return a figure as .svg, .pdf or .png (300 dots an inch): the same bytes for the same figure.
+
+    Raises `ConfigError` for another suffix.
+    """
+    if suffix not in FIGURE_SUFFIXES:
+        raise ConfigError(f"cannot write a figure as '{suffix}': give it one of {', '.join(FIGURE_SUFFIXES)}")
+    made = io.BytesIO()
+    with settings():
+        figure.savefig(made, format=suffix[1:], dpi=300, metadata=_METADATA[suffix])
+    return made.getvalue()
+
+
+def save_figure(figure: "Figure", path: str | Path) -> None:
+    """Write a figure by its suffix, whole or not at all; raises `ConfigError` as `figure_bytes` does."""
+    write_whole(path, figure_bytes(figure, Path(path).suffix))

@@ -1,0 +1,48 @@
+"""The configurations that a search simulated as a table, from the answer that `ppsim tune` writes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppsim.errors import ConfigError
+from ppsim.files import read_json
+from ppsim.projection.tuning.state import FORMAT, verdicts_in
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def configurations_of(answer: dict[str, Any], source: str = "the answer") -> "pandas.DataFrame":
+    """Return a row for each configuration that was simulated and fits, fastest first.
+
+    Columns: configuration (its key), iteration_time_s, peak_bytes (of the fullest rank), pareto (whether nothing as
+    fast holds less). Raises `ConfigError` for verdicts that are none.
+    """
+    import pandas
+
+    fitting = [
+        (key, one.iteration_s, one.peak_bytes)
+        for key, one in verdicts_in(answer, source).items()
+        if one.status == "fits"
+    ]
+    rows = pandas.DataFrame(fitting, columns=["configuration", "iteration_time_s", "peak_bytes"])
+    rows = rows.sort_values(["iteration_time_s", "peak_bytes", "configuration"], ignore_index=True)
+    least_so_far = rows["peak_bytes"].cummin().shift(fill_value=float("inf"))
+    return rows.assign(pareto=rows["peak_bytes"] < least_so_far)
+
+
+def read_answer(path: str | Path) -> tuple["pandas.DataFrame", float]:
+    """Return the configurations in a file of `ppsim tune -o NAME.json`, and the memory limit in bytes.
+
+    Raises `ConfigError` for anything else, and for a search that has found nothing yet.
+    """
+    answer = read_json(path)
+    if not isinstance(answer, dict) or answer.get("format") != FORMAT:
+        raise ConfigError(f"{path} is no answer of ppsim tune: it writes one with -o NAME.json")
+    try:
+        limit = float(answer["question"]["memory_limit_bytes"])
+    except (LookupError, TypeError, ValueError):
+        raise ConfigError(f"{path} is wrong: its question has no memory_limit_bytes") from None
+    rows = configurations_of(answer, str(path))
+    if rows.empty:
+        raise ConfigError(f"{path} has no configuration that fits")
+    return rows, limit

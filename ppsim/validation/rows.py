@@ -1,0 +1,51 @@
+"""The rows of sets as a table, from what `ppsim validate --json` prints: for a figure, for a spreadsheet."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppsim.errors import ConfigError
+from ppsim.files import read_json
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
+    """Return every row of sets, each given as `ppsim.validation.score.to_json` does.
+
+    Columns: set, table (of the publication), title, schedule, use (fit or judge), quantity (time or memory),
+    measured and predicted (seconds or bytes), error, constant_mfu_error, other_error, order_only.
+    """
+    import pandas
+
+    return pandas.DataFrame([_row(one, row) for one in sets for row in one["rows"]])
+
+
+def read_rows(path: str | Path) -> "pandas.DataFrame":
+    """Read what `ppsim validate` wrote (`-o FILE.json`); raises `ConfigError` for anything else."""
+    found = read_json(path)
+    try:
+        rows = rows_of(found["sets"])
+        rows[["measured", "predicted", "error"]].astype(float)
+    except (LookupError, TypeError, ValueError):
+        raise ConfigError(f"{path} holds no validation: ppsim validate writes one with -o NAME.json") from None
+    return rows
+
+
+def _row(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    unit, quantity = ("s", "time") if "measured_s" in row else ("bytes", "memory")
+    return {
+        "set": one["set"],
+        "table": row["table"],
+        "title": row["title"],
+        "schedule": row.get("schedule", "1f1b"),
+        "use": row["use"],
+        "quantity": quantity,
+        "measured": row[f"measured_{unit}"],
+        "predicted": row[f"predicted_{unit}"],
+        "error": row["error"],
+        "constant_mfu_error": row["constant_mfu_error"],
+        "other_error": row["other_error"],
+        "order_only": one.get("order_only", False),
+    }

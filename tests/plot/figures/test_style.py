@@ -1,0 +1,131 @@
+"""Every figure is as wide as a column or two, has its fonts in it, and is the same bytes every time."""
+
+import subprocess
+import sys
+
+import matplotlib
+import pandas
+import pytest
+
+from ppsim import StageCosts, build, simulate
+from ppsim.errors import ConfigError
+from ppsim.plot import (
+    accuracy_figure,
+    bubble_figure,
+    memory_figure,
+    pareto_figure,
+    save_figure,
+    timeline_figure,
+)
+from ppsim.plot.figures.style import WIDTHS, figure_bytes, series
+from ppsim.projection.bubbles import bubbles_at
+
+COSTS = StageCosts(
+    forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, activation_bytes=2.0**30, transfer_s=1e-4
+)
+TIMELINE = simulate(build("zbv-fixed", pp=4, microbatches=8), COSTS)
+CONFIGURATIONS = pandas.DataFrame(
+    {
+        "configuration": [
+            "tp1 cp1 ep1 dp1 pp4 vpp1 mb1 none 1f1b auto",
+            "tp2 cp1 ep1 dp1 pp2 vpp1 mb1 full 1f1b auto",
+        ],
+        "iteration_time_s": [2.0, 3.0],
+        "peak_bytes": [60 * 2.0**30, 40 * 2.0**30],
+        "pareto": [True, True],
+    }
+)
+ROWS = pandas.DataFrame(
+    {
+        "set": ["a", "a", "b"],
+        "use": ["fit", "judge", "judge"],
+        "quantity": ["time", "time", "memory"],
+        "measured": [1.0, 2.0, 2.0**34],
+        "predicted": [1.0, 2.1, 2.0**34],
+        "error": [0.0, 0.05, 0.0],
+        "order_only": [False, False, False],
+    }
+)
+
+
+def bubbles(width):
+    return bubble_figure(bubbles_at(COSTS, pp=4, schedules=["1f1b", "zb-h1"], microbatches=[4, 8]), width=width)
+
+
+FIGURES = {
+    "timeline": lambda width: timeline_figure([TIMELINE], titles=["t"], width=width),
+    "memory": lambda width: memory_figure(TIMELINE, memory_limit_bytes=20 * 2**30, title="t", width=width),
+    "bubble": bubbles,
+    "pareto": lambda width: pareto_figure(CONFIGURATIONS, memory_limit_bytes=80 * 2**30, width=width),
+    "accuracy": lambda width: accuracy_figure(ROWS, width=width),
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_as_wide_as_its_column(name, width):
+    figure = FIGURES[name](width)
+    assert figure.get_figwidth() == WIDTHS[width]
+    assert 1 < figure.get_figheight() < 9
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_text_is_smaller_than_print_allows(name):
+    figure = FIGURES[name]("one-column")
+    figure.draw_without_rendering()
+    sizes = {
+        text.get_fontsize()
+        for text in figure.findobj(matplotlib.text.Text)
+        if text.get_text() and not (name == "timeline" and text.get_text().isdigit())
+    }
+    assert min(sizes) >= 7
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_fonts_are_embedded_as_truetype(name):
+    content = figure_bytes(FIGURES[name]("one-column"), ".pdf")
+    assert b"/FontFile2" in content
+    assert b"/CIDFontType2" in content
+    assert b"/Type3" not in content
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"), [*((name, ".svg") for name in FIGURES), ("accuracy", ".pdf"), ("accuracy", ".png")]
+)
+def test_the_same_figure_is_the_same_bytes_under_any_matplotlibrc(name, suffix):
+    first = figure_bytes(FIGURES[name]("two-column"), suffix)
+    with matplotlib.rc_context(
+        {"font.size": 20, "axes.facecolor": "black", "pdf.fonttype": 3, "svg.hashsalt": None}
+    ):
+        assert figure_bytes(FIGURES[name]("two-column"), suffix) == first
+    assert len(first) > 5000
+    assert b"CreationDate" not in first
+    assert b"<dc:date>" not in first
+
+
+def test_an_unknown_suffix_or_width_is_refused_with_those_that_there_are(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot write a figure as '.bmp': give it one of .svg, .pdf, .png"):
+        save_figure(bubbles("one-column"), tmp_path / "a.bmp")
+    assert list(tmp_path.iterdir()) == []
+    for make in FIGURES.values():
+        with pytest.raises(ConfigError, match="a figure is one-column or two-column wide: got 'three'"):
+            make("three")
+
+
+def test_series_are_told_apart_without_their_colours():
+    looks = series(12)
+    assert len({look.marker for look in looks}) == 12
+    assert len({(look.marker, str(look.line)) for look in series(60)}) == 60
+    assert looks[:3] == series(3)
+
+
+def test_a_figure_leaves_pyplot_alone():
+    code = """
+import sys
+from ppsim import StageCosts, build, simulate
+from ppsim.plot import timeline_figure
+costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+timeline_figure([simulate(build("1f1b", pp=2, microbatches=2), costs)])
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

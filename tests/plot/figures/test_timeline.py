@@ -1,0 +1,129 @@
+"""Timelines for print: cells, labels, panels and their place on the page."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+
+from ppsim import StageCosts, build, simulate
+from ppsim.errors import ConfigError
+from ppsim.plot import palette, save_figure, timeline_figure
+from ppsim.plot.figures.style import WIDTHS
+from ppsim.plot.lanes import compute_lanes
+
+COSTS = StageCosts(
+    forward_s=1e-3, backward_input_s=1e-3, backward_weight_s=1e-3, activation_bytes=2.0**30, transfer_s=1e-4
+)
+
+
+def timeline_of(name="1f1b", pp=4, microbatches=8, vpp=1, costs=COSTS):
+    return simulate(build(name, pp=pp, vpp=vpp, microbatches=microbatches), costs)
+
+
+def cells_of(axes):
+    return next(artist for artist in axes.collections if isinstance(artist, PolyCollection))
+
+
+def texts_of(figure):
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def legend_of(figure):
+    return [text.get_text() for row in figure.legends for text in row.get_texts()]
+
+
+def test_the_cells_are_those_of_the_lanes():
+    timeline = timeline_of()
+    axes = timeline_figure([timeline], titles=[""]).axes[0]
+    lanes = compute_lanes(timeline)
+    outlines = [path.get_extents() for path in cells_of(axes).get_paths()]
+    edges = [
+        (lane.edges[cell] * 1e3, lane.edges[cell + 1] * 1e3) for lane in lanes for cell in range(len(lane.node))
+    ]
+    assert np.array([(box.x0, box.x1) for box in outlines]) == pytest.approx(np.array(edges))
+
+
+def test_every_action_of_a_small_table_is_labelled_with_its_microbatch():
+    axes = timeline_figure([timeline_of()], titles=[""]).axes[0]
+    labels = sorted(text.get_text() for text in axes.texts if text.get_text().isdigit())
+    assert labels == sorted(str(microbatch) for microbatch in range(8) for _ in range(2 * 4))
+
+
+def test_compute_transfers_and_memory_have_a_panel_each_on_one_time_axis():
+    timelines = [timeline_of(), timeline_of("zbv-fixed", vpp=2)]
+    figure = timeline_figure(timelines, titles=["a", "b"])
+    assert len(figure.axes) == 6
+    longest = max(timeline.step_time_s for timeline in timelines) * 1e3
+    assert {axes.get_xlim() for axes in figure.axes} == {(0.0, longest)}
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "", "", "", "time (ms)"]
+    bounds = [axes.get_position() for axes in figure.axes]
+    assert all(upper.y0 > lower.y1 for upper, lower in pairwise(bounds))
+
+
+def test_the_memory_limit_is_drawn_and_inside_the_panel():
+    axes = timeline_figure([timeline_of()], titles=[""], memory_limit_bytes=80 * 2**30).axes[-1]
+    assert axes.get_ylim()[1] > 80
+    assert "limit 80.0 GiB" in [text.get_text() for text in axes.texts]
+
+
+def test_titles_are_no_formulas_and_no_markup(tmp_path):
+    save_figure(timeline_figure([timeline_of()], titles=["$\\frac{1}$ <b>&"]), tmp_path / "a.svg")
+
+
+def test_large_figures_hold_their_cells_as_an_image(tmp_path):
+    figure = timeline_figure([timeline_of(pp=32, microbatches=400)], titles=["t"])
+    save_figure(figure, tmp_path / "a.svg")
+    assert cells_of(figure.axes[0]).get_rasterized()
+    assert (tmp_path / "a.svg").stat().st_size < 3_000_000
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_nothing_is_drawn_outside_the_page(width):
+    """The legend's rows too, of which one column needs more."""
+    figure = timeline_figure([timeline_of(), timeline_of("zbv-fixed", vpp=2)], width=width)
+    figure.draw_without_rendering()
+    page = figure.get_window_extent()
+    for artist in [*figure.legends, *(axes.yaxis.label for axes in figure.axes), *figure.axes[0].texts]:
+        box = artist.get_window_extent()
+        assert page.x0 <= box.x0 < box.x1 <= page.x1
+        assert page.y0 <= box.y0 < box.y1 <= page.y1
+    tops = [row.get_window_extent().y0 for row in figure.legends]
+    assert tops == sorted(tops, reverse=True)
+    assert tops[-1] > figure.axes[0].get_window_extent().y1
+
+
+def test_one_timeline_has_no_caption_and_several_are_told_apart():
+    assert not any("bubble" in text for text in texts_of(timeline_figure([timeline_of()])))
+    texts = texts_of(timeline_figure([timeline_of(), timeline_of("zbv-fixed", vpp=2)]))
+    assert {"1f1b", "zbv-fixed"} <= set(texts)
+    assert sum("bubble" in text for text in texts) == 2
+    bare = COSTS.replace(transfer_s=0.0)
+    narrow = texts_of(timeline_figure([timeline_of(costs=bare)], titles=["t"], width="one-column"))
+    assert "step 33.0 ms · bubble 27.27 %" in narrow  # (8 + 3) · 3 ms, 3 of 11 idle
+
+
+def test_panels_are_chosen_and_bring_their_legend():
+    figure = timeline_figure([timeline_of()], panels=["memory"], with_critical_path=False)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["memory (GiB)"]
+    assert legend_of(figure) == []
+    figure = timeline_figure([timeline_of()], panels=["compute"], with_critical_path=False)
+    assert legend_of(figure) == [palette.TITLES[0], palette.TITLES[1], "idle"]
+    assert not figure.axes[0].lines
+    with pytest.raises(ConfigError, match="panels are compute, transfers, memory: got 'cost'"):
+        timeline_figure([timeline_of()], panels=["cost"])
+    nothing = COSTS.replace(activation_bytes=0.0)
+    with pytest.raises(ConfigError, match="the timelines have no memory"):
+        timeline_figure([timeline_of(costs=nothing)], panels=["memory"])
+
+
+def test_w_is_hatched_where_later_chunks_of_f_have_its_lightness():
+    """Without colour the two cannot be told apart."""
+    looped = timeline_figure([timeline_of("zb-h1")], panels=["compute"])
+    assert [row.get_hatch() for row in looped.axes[0].collections] == [None]
+    timeline = timeline_of("zbv-fixed", vpp=2, microbatches=4)
+    figure = timeline_figure([timeline], panels=["compute"])
+    (hatching,) = [row for row in figure.axes[0].collections if row.get_hatch()]
+    assert len(hatching.get_paths()) == int((timeline.schedule.op == 3).sum())
+    patches = [patch for row in figure.legends for patch in row.get_patches()]
+    assert [patch.get_hatch() is not None for patch in patches[:3]] == [False, False, True]
