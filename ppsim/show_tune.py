@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ppsim.projection.tuning.command import command_of
 from ppsim.show import Page, facts, table
 from ppsim.units import count, percent, seconds, size
 
@@ -43,21 +44,6 @@ def print_tuned(tuned: "Tuned") -> None:
     )
     rows = [("searched", searched), ("costs", costs), ("the first in full", command_of(tuned, tuned.best[0]))]
     out.add(facts(rows))
-
-
-def command_of(tuned: "Tuned", found: "Found") -> str:
-    """Return the command that projects a configuration in full."""
-    question, one = tuned.question, found.candidate
-    job = question.job
-    options = [
-        f"--model {job.model_name} --cluster {job.cluster.name} --gpus {question.num_gpus}",
-        f"--tp {one.tp} --cp {one.cp} --ep {one.ep} --pp {one.pp} --vpp {one.vpp} --schedule {one.schedule}",
-        f"--micro-batch {one.micro_batch} --global-batch {job.global_batch} --seq-len {job.length}",
-        f"--split {one.split} --recompute {one.recompute}",
-    ]
-    if job.execution.dtype != "bfloat16":
-        options.append(f"--dtype {job.execution.dtype}")
-    return "ppsim project " + " ".join(options)
 
 
 def _add_rows(out: Page, tuned: "Tuned", rows: Sequence["Found"]) -> None:

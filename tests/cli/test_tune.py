@@ -20,6 +20,20 @@ def test_the_table_fits_100_columns_and_names_the_command_of_the_first(folder):
     assert made["model_flops_utilization"] == pytest.approx(best["model_flops_utilization"])
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "--dtype float16 --zero 2 --layers 6 --runtime ideal --no-overlap-dp --update post-validated",
+        "--optimizer muon --layer-wise --sequence-parallel --order tp-dp-cp-ep-pp --runtime megatron",
+    ],
+)
+def test_the_command_of_the_first_says_what_was_asked_otherwise(folder, changed):
+    text = ppsim(*SMALL, *changed.split()).stdout
+    command = words_of(text).split("the first in full ppsim ")[1].split()
+    best = json.loads(ppsim(*SMALL, *changed.split(), "--json").stdout)["best"][0]
+    assert json.loads(ppsim(*command, "--json").stdout)["iteration_time_s"] == best["iteration_time_s"]
+
+
 def test_every_output_is_written(folder):
     names = ("a.json", "a.csv", "a.html", "a.svg", "a.png", "a.pdf")
     ppsim(*SMALL, *(word for name in names for word in ("-o", name)))

@@ -1,21 +1,88 @@
-"""The picture of a search has every configuration that was simulated, and the Pareto set as a line."""
+"""The page of a search has every configuration that was simulated, and the best with their commands."""
 
-from ppsim.plot.pareto import pareto_figure, pareto_html, pareto_plotly
+import html
+import re
+
+import pytest
+
+from ppsim.plot.pareto import pareto_html, pareto_plotly
+from ppsim.projection.tuning.command import command_of
+from ppsim.projection.tuning.configurations import configurations_of
 from ppsim.projection.tuning.search import tune
+from tests.plot import test_browser
 from tests.projection.tuning.questions import GIB, question
 
+browser = test_browser.browser
 
-def test_points_are_time_over_memory_and_hover_names_the_configuration():
-    tuned = tune(question("gpt2", gpus=2, batch=4, length=1024, limit_gib=8.0))
+
+@pytest.fixture(scope="module")
+def tuned():
+    return tune(question("gpt2", gpus=2, batch=4, length=1024, limit_gib=8.0))
+
+
+def test_points_are_time_over_memory_and_hover_names_the_configuration(tuned):
     simulated, front = pareto_plotly(tuned)["data"]
     assert len(simulated["x"]) == tuned.counts["simulated"]
     assert front["y"] == [one.iteration_s for one in reversed(tuned.pareto)]
     assert front["x"] == sorted(front["x"]) == [one.peak_bytes / GIB for one in reversed(tuned.pareto)]
-    assert tuned.best[0].candidate.key in simulated["text"][0]
+    best = tuned.best[0].candidate
+    assert f"<b>{best.schedule}</b>" in simulated["text"][0]
+    assert f"tp {best.tp} · cp {best.cp} · ep {best.ep} · dp {best.dp} · pp {best.pp}" in simulated["text"][0]
+    assert simulated["customdata"][0] == command_of(tuned, tuned.best[0])
 
 
-def test_the_page_makes_no_request_and_print_starts_as_its_format():
-    tuned = tune(question("gpt2", gpus=2, batch=4, length=1024))
-    assert '<script src="' not in pareto_html(tuned)
-    for suffix, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")):
-        assert pareto_figure(tuned, suffix).startswith(start)
+def test_the_limit_is_inside_the_axis_and_in_the_legend(tuned):
+    layout = pareto_plotly(tuned)["layout"]
+    low, high = layout["xaxis"]["range"]
+    assert low < min(one.peak_bytes for one in tuned.simulated) / GIB < 8.0 < high
+    (line,) = layout["shapes"]
+    assert (line["x0"], line["name"], line["showlegend"]) == (8.0, "limit 8.00 GiB", True)
+
+
+def test_the_best_are_listed_fastest_first_with_the_commands_that_project_them(tuned):
+    page = pareto_html(tuned)
+    listed = [
+        html.unescape(re.sub("<[^>]*>", "", command)) for command in re.findall("<td.*?<code>(.*?)</code>", page)
+    ]
+    together = sorted({*tuned.best, *tuned.pareto}, key=lambda one: (one.iteration_s, one.peak_bytes))
+    assert listed == [command_of(tuned, one) for one in together]
+    assert page.count("●") == len(tuned.pareto)
+
+
+def test_the_rows_of_the_answer_are_those_that_were_simulated(tuned):
+    rows = configurations_of(tuned.to_json())
+    assert rows["configuration"].tolist() == [one.candidate.key for one in tuned.simulated]
+    assert rows["iteration_time_s"].tolist() == [one.iteration_s for one in tuned.simulated]
+    assert rows[rows["pareto"]]["configuration"].tolist() == [one.candidate.key for one in tuned.pareto]
+
+
+@test_browser.pytestmark[0]
+def test_the_page_fills_the_window_and_a_click_shows_the_command(browser, tmp_path, tuned):
+    (tmp_path / "page.html").write_text(pareto_html(tuned), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1200, "height": 800})
+    complaints, requests = [], []
+    page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("#pareto .main-svg")
+    sizes = (
+        "[...document.querySelectorAll('#pareto .main-svg, #command')].map(e => e.getBoundingClientRect().bottom)"
+    )
+    command, *drawn = page.evaluate(sizes)
+    assert 600 < max(drawn) < command <= 800
+    x, y = page.evaluate(
+        """() => {
+          const plot = document.getElementById("pareto"), {xaxis, yaxis} = plot._fullLayout;
+          const box = plot.getBoundingClientRect(), {x, y} = plot.data[1], last = x.length - 1;
+          return [box.left + xaxis._offset + xaxis.l2p(x[last]), box.top + yaxis._offset + yaxis.l2p(y[last])];
+        }"""
+    )
+    page.mouse.move(x, y)
+    page.wait_for_selector(".hoverlayer .hovertext")
+    page.mouse.click(x, y)
+    page.wait_for_selector("#command code")
+    assert page.inner_text("#command code") == command_of(tuned, tuned.pareto[0])
+    assert complaints == []
+    assert {url.split(":")[0] for url in requests} <= {"file", "data", "blob"}
+    page.close()
