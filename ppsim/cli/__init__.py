@@ -3,7 +3,6 @@
 Only click and the standard library are imported at the top of this package; each command imports what it needs.
 """
 
-import difflib
 from typing import Any
 
 import click
@@ -13,6 +12,8 @@ from ppsim.cli import plans, runs, tables
 from ppsim.cli.build import build
 from ppsim.cli.calibrate import calibrate
 from ppsim.cli.clusters import clusters
+from ppsim.cli.common import Commands
+from ppsim.cli.figure import figure
 from ppsim.cli.models import models
 from ppsim.cli.profile import profile
 from ppsim.cli.tune import tune
@@ -21,19 +22,12 @@ from ppsim.errors import PpsimError
 
 COMMANDS = (
     plans.project, tune, tables.schedules, build, tables.check, tables.simulate, tables.export,
-    profile, models, clusters, runs.train, runs.compare, calibrate, validate,
+    profile, models, clusters, runs.train, runs.compare, calibrate, validate, figure,
 )  # fmt: skip
 
 
-class _Main(click.Group):
-    """Turns errors into a sentence and an exit code, and unknown commands into close matches."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], self.commands, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.commands)}"
-            ctx.fail(f"unknown command '{args[0]}': {hint}")
-        return super().resolve_command(ctx, args)
+class _Main(Commands):
+    """Turns errors into a sentence and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -1,7 +1,8 @@
 """What the commands share: options, and how they speak."""
 
+import difflib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,40 @@ def table_options(command: Any) -> Any:
     )
     slices = click.option("--slices", type=int, help="Slices a microbatch in a CSV table (seq1f1b). Default: 1.")
     return replicas(slices(command))
+
+
+def parse_numbers(name: str, text: str | None) -> list[int] | None:
+    """Return the numbers of 1,2,4, None for None; raises `ConfigError` naming the option."""
+    from ppsim.errors import ConfigError
+
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--{name.replace('_', '-')} is '{text}': give numbers as 1,2,4") from None
+
+
+def parse_names(name: str, text: str | None, choices: Sequence[str] | None = None) -> list[str] | None:
+    """Return the names of a,b,c, None for None; raises `ConfigError` for one that is none of `choices`."""
+    from ppsim.errors import ConfigError
+
+    if text is None:
+        return None
+    found = [part.strip() for part in text.split(",")]
+    if choices and (unknown := [part for part in found if part not in choices]):
+        raise ConfigError(f"--{name} is '{text}': {unknown[0]} is none of {', '.join(choices)}")
+    return found
+
+
+class Commands(click.Group):
+    """A group that meets an unknown command with close matches."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command of the first argument, or fail with those that it may stand for."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], self.commands, n=3, cutoff=0.4)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.commands)}"
+            ctx.fail(f"unknown command '{args[0]}': {hint}")
+        return super().resolve_command(ctx, args)
 
 
 output_option = click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ppsim.cli.common import json_option, print_json, say
+from ppsim.cli.common import json_option, parse_names, parse_numbers, print_json, say
 from ppsim.cli.jobs import study_options
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     from ppsim.projection.tuning.outputs import check_paths, write_outputs
 
     check_paths(outputs)
-    given: dict[str, Any] = {name: _numbers(name, options[name]) for name in _RANGES}
-    given |= {name: _names(options[name]) for name in _CHOICES}
+    given: dict[str, Any] = {name: parse_numbers(name, options[name]) for name in _RANGES}
+    given |= {name: parse_names(name, options[name]) for name in _CHOICES}
     with _bar() as progress:
         found = tune_from(options | given, progress)
     write_outputs(outputs, found, announce=say)
@@ -100,17 +100,6 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
         show_tune.print_tuned(found)
 
 
-def _numbers(name: str, text: str | None) -> list[int] | None:
-    from ppsim.errors import ConfigError
-
-    try:
-        return None if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--{name.replace('_', '-')} is '{text}': give numbers as 1,2,4") from None
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",")]
 
 
 @contextmanager

@@ -2,12 +2,17 @@
 
 import click
 
-from ppsim.cli.common import busy, json_option, print_json
+from ppsim.cli.common import busy, json_option, print_json, say
 
 
 @click.command(short_help="Signed errors against published runs.")
 @click.argument("name", required=False, metavar="[SET]")
 @json_option
+@click.option(
+    "-o", "--output", "outputs", multiple=True, metavar="PATH",
+    help="Write a file; the suffix decides: .svg/.pdf/.png projected against measured, .json what --json prints, "
+         ".csv a line a row. May be repeated.",
+)  # fmt: skip
 @click.option(
     "--rows", "with_rows", is_flag=True, help="Every row too; so without the option where a SET is given."
 )
@@ -16,12 +21,14 @@ from ppsim.cli.common import busy, json_option, print_json
     "--fit", "is_fit", is_flag=True,
     help="Find the constants of the set's class of machines again from its fit rows, beside those in use.",
 )  # fmt: skip
-def validate(name: str | None, as_json: bool, with_rows: bool, as_markdown: bool, is_fit: bool) -> None:
+def validate(
+    name: str | None, as_json: bool, outputs: tuple[str, ...], with_rows: bool, as_markdown: bool, is_fit: bool
+) -> None:
     """Compare projections with published runs: signed errors, beside a constant MFU and other tools.
 
     \b
       ppsim validate                            all sets, a line each
-      ppsim validate zero-bubble                every row of one
+      ppsim validate zero-bubble -o rows.csv    every row of one
       ppsim validate mlperf-405b --fit          where its constants come from
 
     Errors are predicted / measured - 1 of time (s) or memory (bytes): negative is optimistic. A class of machines
@@ -30,10 +37,14 @@ def validate(name: str | None, as_json: bool, with_rows: bool, as_markdown: bool
     from ppsim import show_validation
     from ppsim.errors import ConfigError
     from ppsim.validation.cases import case_sets, require_set
+    from ppsim.validation.outputs import check_paths, write_outputs
     from ppsim.validation.validated import validate as validated
 
     if sum((as_json, as_markdown, is_fit)) > 1:
         raise ConfigError("--json, --markdown and --fit are three kinds of output: give one of them")
+    if is_fit and outputs:
+        raise ConfigError("-o writes a comparison; --fit prints constants")
+    check_paths(outputs)
     names = [name] if name else list(case_sets())
     told = [require_set(one) for one in names]
     if is_fit:
@@ -45,6 +56,7 @@ def validate(name: str | None, as_json: bool, with_rows: bool, as_markdown: bool
         return
     with busy("projecting") as update:
         found = validated(name, announce=lambda one: update(f"projecting {one}"))
+    write_outputs(outputs, found.to_json()["sets"], announce=say)
     if as_json:
         print_json(found.to_json())
     elif as_markdown:

@@ -12,6 +12,27 @@ COSTS = {
     "activation_bytes": 2**30, "activation_bytes_kept_for_weight": 2**29, "transfer_s": 0.125,
 }  # fmt: skip
 
+ANSWER = {  # of `ppsim tune`, as far as `figure pareto` looks
+    "format": "ppsim-tune/1",
+    "question": {"memory_limit_bytes": 80e9},
+    "verdicts": {
+        "tp1 cp1 ep1 dp2 pp2 vpp1 mb1 none 1f1b auto": ["fits", 60e9, 2.0],
+        "tp2 cp1 ep1 dp1 pp2 vpp1 mb1 none 1f1b auto": ["fits", 40e9, 3.0],
+        "tp2 cp1 ep1 dp1 pp2 vpp1 mb1 full 1f1b auto": ["fits", 45e9, 3.5],
+        "tp1 cp1 ep1 dp4 pp1 vpp1 mb1 none 1f1b auto": ["does not fit", None, None],
+    },
+}
+_ROW = {"table": "1", "title": "a model", "use": "judge", "constant_mfu_error": None, "other_error": None}
+VALIDATION = {  # of `ppsim validate`, as far as `figure accuracy` looks
+    "sets": [
+        {
+            "set": "runs",
+            "order_only": False,
+            "rows": [_ROW | {"measured_s": 2.0, "predicted_s": 1.9, "error": -0.05}],
+        }
+    ]
+}
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from ppsim import StageCosts, simulate
 from ppsim.cli import main
 from ppsim.schedule.grammar import read_schedule
-from tests.cli.conftest import COSTS
+from tests.cli.conftest import ANSWER, COSTS, VALIDATION
 from tests.cli.running import ppsim, words_of
 from tests.runtime.traces import traces_of, written
 
@@ -19,19 +19,33 @@ ROOT = Path(__file__).parents[2]
 NEED_TORCH = ("train", "profile")
 
 
+def leaves_of(group, *above):
+    """Every command by its words, those of groups as `figure bubble`."""
+    found = {}
+    for name, command in group.commands.items():
+        words = (*above, name)
+        found[" ".join(words)] = command
+        if isinstance(command, click.Group):
+            found |= leaves_of(command, *words)
+    return found
+
+
+COMMANDS = leaves_of(main)
+
+
 def examples_of(name):
     """The example command lines in a command's help, or in that of `ppsim` itself for an empty name."""
-    text = ppsim(*([name] if name else []), "--help").stdout
+    text = ppsim(*name.split(), "--help").stdout
     lines = [line.strip() for line in text.splitlines() if line.strip().startswith(("ppsim ", "torchrun "))]
     return [line.split("  ")[0] for line in lines]
 
 
-@pytest.mark.parametrize("name", ["", *main.commands])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_starts_with_three_examples(name):
     assert len(examples_of(name)) == 3
 
 
-RUNNABLE = [line for name in ["", *main.commands] if name not in NEED_TORCH for line in examples_of(name)]
+RUNNABLE = [line for name in ["", *COMMANDS] if name not in NEED_TORCH for line in examples_of(name)]
 
 
 @pytest.mark.parametrize("line", RUNNABLE)
@@ -43,6 +57,9 @@ def test_every_example_runs(folder, line):
     ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "projected.json")
     measured = json.loads((folder / "projected.json").read_text()) | {"origin": "measured"}
     (folder / "measured.json").write_text(json.dumps(measured))
+    if line.startswith("ppsim figure"):  # tune writes a tune.json itself, and goes on from one
+        (folder / "tune.json").write_text(json.dumps(ANSWER))
+        (folder / "validation.json").write_text(json.dumps(VALIDATION))
     for name in ("small.json", "large.json"):
         shutil.copy(folder / "measured.json", folder / name)
     written(
@@ -56,10 +73,9 @@ def test_every_example_runs(folder, line):
     assert all((folder / output).stat().st_size > 0 for output in outputs)
 
 
-@pytest.mark.parametrize("name", main.commands)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_sentence(name):
-    command = main.commands[name]
-    for parameter in command.params:
+    for parameter in COMMANDS[name].params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{name} {parameter.opts[0]} has no help"
             assert parameter.help.endswith("."), f"{name} {parameter.opts[0]}: {parameter.help}"

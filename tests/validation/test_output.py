@@ -1,9 +1,12 @@
 """What `ppsim validate` prints, and the page that it writes."""
 
+import csv
 import json
 from pathlib import Path
 
 from ppsim.show_validation import markdown
+from ppsim.validation.rows import rows_of
+from ppsim.validation.score import to_json
 from tests.cli.running import ppsim, words_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
@@ -25,6 +28,30 @@ def test_json_has_every_row_with_its_signed_error_and_source() -> None:
     assert found["errors"]["ppsim"]["worst"] == max(judged, key=abs)
 
 
+def test_every_output_is_written_and_has_the_rows(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ("a.json", "a.csv", "a.svg", "a.pdf", "a.png")
+    said = ppsim("validate", "dgxc-405b", "--json", *(word for name in names for word in ("-o", name)))
+    assert json.loads(Path("a.json").read_text()) == json.loads(said.stdout)
+    with open("a.csv") as file:
+        rows = list(csv.DictReader(file))
+    (found,) = json.loads(said.stdout)["sets"]
+    assert [float(row["error"]) for row in rows] == [row["error"] for row in found["rows"]]
+    assert {(row["set"], row["quantity"], row["order_only"]) for row in rows} == {("dgxc-405b", "time", "False")}
+    ppsim("figure", "accuracy", "a.json", "-o", "b.svg")
+    assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
+    assert all(f"wrote {name}" in said.stderr for name in names)
+
+
+def test_rows_of_memory_are_bytes_and_sets_of_which_the_order_counts_are_marked(validations) -> None:
+    rows = rows_of([to_json(one) for one in validations.values()])
+    assert len(rows) == sum(len(one.rows) for one in validations.values())
+    memory = rows[rows["set"] == "simumax-b200-memory"]
+    assert set(memory["quantity"]) == {"memory"}
+    assert memory["measured"].min() > 2**30
+    assert set(rows[rows["order_only"]]["set"]) == {"primus-mi300x", "primus-mi300x-memory"}
+
+
 def test_a_set_by_name_prints_its_rows_and_what_constant_mfu_is() -> None:
     said = words_of(ppsim("validate", "zero-bubble").stdout)
     assert "interleaved-1f1b" in said
@@ -41,3 +68,5 @@ def test_wrong_use_is_a_sentence() -> None:
     assert "did you mean zero-bubble" in ppsim("validate", "zerobubble", code=2).output
     assert "no class of machines" in ppsim("validate", "megatron-sc21", "--fit", code=2).output
     assert "three kinds of output" in ppsim("validate", "--json", "--fit", code=2).output
+    assert "-o writes a comparison" in ppsim("validate", "--fit", "-o", "a.json", code=2).output
+    assert "give it one of .json, .csv, .svg, .pdf, .png" in ppsim("validate", "-o", "a.html", code=2).output

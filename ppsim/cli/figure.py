@@ -1,0 +1,290 @@
+"""The command `figure`: what other commands wrote, as figures for a paper."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ppsim.cli.common import Commands, busy, parse_names, parse_numbers, say
+from ppsim.cli.plans import parse_size
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+    from ppsim.plot.figures.style import Width
+    from ppsim.simulation.timeline import Timeline
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_SUFFIXES = (".svg", ".pdf", ".png")
+
+_output = click.option(
+    "-o", "--output", "outputs", multiple=True, required=True, metavar="PATH",
+    help="Where to write it, as .pdf, .svg or .png. May be repeated.",
+)  # fmt: skip
+_width = click.option(
+    "--width", type=click.Choice(["one-column", "two-column"]), default="two-column", show_default=True,
+    help="How wide the figure is on the page: 3.33 in or 7.0 in.",
+)  # fmt: skip
+_title = click.option("--title", default="", help="A title inside the figure. Default: none.")
+_memory_limit = click.option(
+    "--memory-limit", metavar="SIZE", help="Memory a rank to be drawn, as 80GiB. Default: what the file says."
+)
+
+
+@click.group(cls=Commands, short_help="Make a figure for a paper: timeline, memory, bubble, pareto, accuracy.")
+def figure() -> None:
+    """Make figures for a paper from what other commands wrote, as wide as a column or as two.
+
+    \b
+      ppsim figure timeline projected.json --width one-column -o timeline.pdf
+      ppsim figure bubble --pp 8 --schedule 1f1b,zb-h1,zbv-fixed --microbatches 8,16,32 -o bubble.pdf
+      ppsim figure pareto tune.json -o pareto.pdf
+
+    Text is 7 pt at that width, fonts are embedded, and the same input gives the same bytes. docs/figures.md.
+    """
+
+
+@figure.command(short_help="Timelines on one time axis.")
+@click.argument("files", nargs=-1, required=True, metavar="STEP.json...")
+@click.option(
+    "--title", "titles", multiple=True,
+    help="What a timeline is called; one each, in order. Default: its schedule where there are several, else none.",
+)  # fmt: skip
+@click.option(
+    "--panels", metavar="NAME,NAME,…",
+    help="What is drawn of compute, transfers and memory. Default: all that the files have.",
+)  # fmt: skip
+@click.option(
+    "--critical-path/--no-critical-path",
+    default=True,
+    show_default=True,
+    help="Whether the critical path is drawn.",
+)
+@_memory_limit
+@_width
+@_output
+def timeline(
+    files: tuple[str, ...],
+    titles: tuple[str, ...],
+    panels: str | None,
+    critical_path: bool,
+    memory_limit: str | None,
+    width: "Width",
+    outputs: tuple[str, ...],
+) -> None:
+    """Draw timelines on one time axis, the first on top.
+
+    \b
+      ppsim figure timeline projected.json -o timeline.pdf
+      ppsim figure timeline projected.json --panels compute --width one-column -o timeline.svg
+      ppsim figure timeline measured.json projected.json --title Measured --title Projected -o both.pdf
+
+    A file is what project, simulate and train write with -o NAME.json.
+    """
+    from ppsim.errors import ConfigError
+    from ppsim.plot.figures.timeline import PANELS, timeline_figure
+
+    if titles and len(titles) != len(files):
+        raise ConfigError(f"give a --title for each timeline or none: got {len(titles)} for {len(files)}")
+    chosen = parse_names("panels", panels, PANELS)
+    _check(outputs)
+    read = [_read(path) for path in files]
+    limits = [limit for _, limit in read if limit is not None]
+    _write(
+        timeline_figure(
+            [found for found, _ in read],
+            titles=titles or None,
+            panels=[panel for panel in PANELS if chosen is None or panel in chosen],
+            with_critical_path=critical_path,
+            memory_limit_bytes=parse_size(memory_limit) or min(limits, default=None),
+            width=width,
+        ),
+        outputs,
+    )
+
+
+@figure.command(short_help="Memory of each rank over a step.")
+@click.argument("file", metavar="STEP.json")
+@_memory_limit
+@_title
+@_width
+@_output
+def memory(file: str, memory_limit: str | None, title: str, width: "Width", outputs: tuple[str, ...]) -> None:
+    """Draw the memory of each rank over a step, with the limit and where it peaks.
+
+    \b
+      ppsim figure memory projected.json -o memory.pdf
+      ppsim figure memory projected.json --memory-limit 80GiB -o memory.pdf
+      ppsim figure memory projected.json --width one-column -o memory.svg
+
+    The file is what project and simulate write with -o NAME.json; a measured timeline holds no bytes.
+    """
+    from ppsim.plot.figures.memory import memory_figure
+
+    _check(outputs)
+    found, limit = _read(file)
+    limit = parse_size(memory_limit) or limit
+    _write(memory_figure(found, memory_limit_bytes=limit, title=title, width=width), outputs)
+
+
+@figure.command(short_help="Bubble ratio against microbatches.")
+@click.option("--pp", type=int, required=True, help="Pipeline ranks.")
+@click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that each schedule takes.")
+@click.option(
+    "--schedule", default="1f1b,interleaved-1f1b,zb-h1,zbv", show_default=True, metavar="NAME,NAME,…",
+    help="Schedules to compare, names from `ppsim schedules`.",
+)  # fmt: skip
+@click.option("--microbatches", metavar="N,N,…", help="Numbers of microbatches. Default: 1, 2, 4 and 8 a rank.")
+@click.option("--profile", metavar="NAME|FILE", help="Measured costs. Default: zb-a100-6.2b.")
+@click.option(
+    "--costs", metavar="C.json",
+    help="Costs of a rank's whole part of the model instead, shared evenly by its stages: see docs/formats.md.",
+)  # fmt: skip
+@click.option(
+    "--runtime", type=click.Choice(["torch", "megatron", "ideal"]),
+    help="Whose network and corners are assumed with a profile. Default: torch.",
+)  # fmt: skip
+@click.option(
+    "--by", type=click.Choice(["step", "span"]), default="step", show_default=True,
+    help="Idle time by first start to last end of all ranks, or by the longest rank's own.",
+)  # fmt: skip
+@_title
+@_width
+@click.option(
+    "-o", "--output", "outputs", multiple=True, required=True, metavar="PATH",
+    help="Where to write it, as .pdf, .svg or .png, or .csv for the numbers. May be repeated.",
+)  # fmt: skip
+def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any) -> None:
+    """Draw the bubble ratio of schedules against the number of microbatches.
+
+    \b
+      ppsim figure bubble --pp 8 -o bubble.pdf
+      ppsim figure bubble --pp 4 --schedule 1f1b,zb-h1,zbv --microbatches 4,8,16 --width one-column -o bubble.pdf
+      ppsim figure bubble --pp 4 --schedule 1f1b,zb-h1 --costs C.json -o bubble.svg -o bubble.csv
+
+    What a schedule forbids is left out of its line, and said.
+    """
+    from ppsim.files import write_whole
+    from ppsim.plot.figures.bubble import bubble_figure
+
+    _check(outputs, (*_SUFFIXES, ".csv"))
+    with busy("projecting"):
+        sweep = _sweep(**options)
+    for row in sweep[sweep["reason"] != ""].itertuples():
+        say(f"left out: {row.schedule} with {row.microbatches} microbatches: {row.reason}")
+    drawn = [path for path in outputs if not path.endswith(".csv")]
+    if drawn:
+        _write(bubble_figure(sweep, by=options["by"], title=title, width=width), drawn)
+    for path in outputs:
+        if path not in drawn:
+            write_whole(path, sweep.to_csv(index=False, lineterminator="\n"))
+            say(f"wrote {path} (numbers)")
+
+
+@figure.command(short_help="Time over memory of a search.")
+@click.argument("file", metavar="TUNE.json")
+@_title
+@_width
+@_output
+def pareto(file: str, title: str, width: "Width", outputs: tuple[str, ...]) -> None:
+    """Draw iteration time over memory of all configurations that tune simulated, and the Pareto set.
+
+    \b
+      ppsim figure pareto tune.json -o pareto.pdf
+      ppsim figure pareto tune.json --width one-column -o pareto.svg
+      ppsim figure pareto tune.json --title "GPT-2 on 4 GPUs" -o pareto.png
+
+    The file is what tune writes with -o NAME.json, or keeps with --resume.
+    """
+    from ppsim.plot.figures.pareto import pareto_figure
+    from ppsim.projection.tuning.configurations import read_answer
+
+    _check(outputs)
+    configurations, limit = read_answer(file)
+    _write(pareto_figure(configurations, memory_limit_bytes=limit, title=title, width=width), outputs)
+
+
+@figure.command(short_help="Projected against measured.")
+@click.argument("file", metavar="VALIDATION.json")
+@_title
+@_width
+@_output
+def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) -> None:
+    """Draw what was projected over what was measured, and the signed errors by set.
+
+    \b
+      ppsim figure accuracy validation.json -o accuracy.pdf
+      ppsim figure accuracy validation.json --width one-column -o accuracy.svg
+      ppsim figure accuracy validation.json --title "Published runs" -o accuracy.png
+
+    The file is what validate writes with -o NAME.json, of all sets or of one.
+    """
+    from ppsim.plot.figures.accuracy import accuracy_figure
+    from ppsim.validation.rows import read_rows
+
+    _check(outputs)
+    _write(accuracy_figure(read_rows(file), title=title, width=width), outputs)
+
+
+def _read(path: str) -> "tuple[Timeline, float | None]":
+    """The timeline of a file, and the memory limit that it was projected with."""
+    from ppsim.errors import ConfigError
+    from ppsim.export.timeline_json import timeline_from_json
+    from ppsim.files import read_json
+
+    data = read_json(path)
+    found, _ = timeline_from_json(data, path)
+    limit = data.get("memory_limit_bytes")
+    if limit is not None and not isinstance(limit, int | float):
+        raise ConfigError(f"{path} is wrong: memory_limit_bytes is {limit!r}; a limit is a number of bytes")
+    return found, limit
+
+
+def _sweep(
+    *,
+    pp: int,
+    vpp: int | None,
+    schedule: str,
+    microbatches: str | None,
+    profile: str | None,
+    costs: str | None,
+    runtime: Any,
+    by: str,
+) -> "pandas.DataFrame":
+    del by  # which of its columns is drawn
+    from ppsim.costs.files import read_costs
+    from ppsim.costs.profile import DEFAULT, load_profile
+    from ppsim.errors import ConfigError
+    from ppsim.projection.bubbles import bubbles_at, bubbles_of_plan
+    from ppsim.projection.plan import Plan
+    from ppsim.schedule.catalog import require_shape
+
+    names = parse_names("schedule", schedule) or []
+    counts = parse_numbers("microbatches", microbatches) or [times * pp for times in (1, 2, 4, 8)]
+    require_shape(pp=pp, microbatches=1)
+    if vpp is not None and vpp < 1:
+        raise ConfigError(f"--vpp must be at least 1: got {vpp}")
+    if costs is not None:
+        if profile or runtime:
+            given = "--profile" if profile else "--runtime"
+            raise ConfigError(f"{given} is for measured costs; --costs says all of costs and network itself")
+        return bubbles_at(read_costs(costs), pp=pp, vpp=vpp, schedules=names, microbatches=counts)
+    plan = Plan(pp=pp, vpp=vpp, profile=load_profile(profile or DEFAULT), runtime=runtime or "torch")
+    say(f"costs: {plan.source.name}, {plan.runtime} network")
+    return bubbles_of_plan(plan, schedules=names, microbatches=counts)
+
+
+def _check(outputs: tuple[str, ...], suffixes: tuple[str, ...] = _SUFFIXES) -> None:
+    from ppsim.outputs import check_paths
+
+    check_paths(outputs, suffixes)
+
+
+def _write(made: "Figure", outputs: "tuple[str, ...] | list[str]") -> None:
+    from ppsim.plot.figures.style import save_figure
+
+    for path in outputs:
+        save_figure(made, path)
+        say(f"wrote {path} (figure)")
