@@ -1,10 +1,14 @@
 """A search as a page: iteration time over memory, and the best configurations, each with its command."""
 
-import html
+import json
 import re
 from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
 from typing import TYPE_CHECKING, Any
 
+from ppsim import __version__
 from ppsim.plot import palette
 from ppsim.projection.tuning.command import command_of
 from ppsim.schedule.table import Op
@@ -17,69 +21,6 @@ _GIB = 2**30
 _DOTS, _LINE = palette.COLOURS[Op.F], palette.COLOURS[Op.W]
 _SIZES = ("tp", "cp", "ep", "dp", "pp", "vpp", "micro_batch")
 _TEXTS, _LEFT = ("schedule", "with"), ' class="left"'
-_STYLE = (
-    """
-body { margin: 0; color: TEXT; background: #fff; font: 14px/1.4 system-ui, -apple-system, "Segoe UI", sans-serif; }
-.screen { height: 100vh; min-height: 26rem; display: flex; flex-direction: column; }
-h1 { font-size: 1.2rem; margin: .8rem 1.2rem 0; }
-p { margin: .2rem 1.2rem; color: QUIET; }
-.plot { flex: 1; min-height: 0; order: 1; }
-.plot > div { height: 100%; }
-#command { margin: .2rem 1.2rem .8rem; min-height: 2.8em; order: 2; }
-code { font: 11px/1.4 ui-monospace, "DejaVu Sans Mono", Menlo, monospace; user-select: all; }
-code span { white-space: nowrap; }
-table { border-collapse: collapse; margin: .4rem 1.2rem 1.6rem; }
-th, td { padding: .1rem .6rem; text-align: right; white-space: nowrap; }
-td[colspan] { white-space: normal; }
-th { border-bottom: 1px solid TEXT; }
-.left { text-align: left; }
-tbody { border-bottom: 1px solid IDLE; break-inside: avoid; }
-@media print {
-  .screen { height: auto; }
-  #command { display: none; }
-  body { font-size: 10px; }
-  code { font-size: 8px; }
-  th, td { padding: .1rem .35rem; }
-}
-""".replace("TEXT", palette.TEXT)
-    .replace("QUIET", palette.QUIET_TEXT)
-    .replace("IDLE", palette.COLOURS[Op.IDLE])
-)
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>{style}</style></head>
-<body>
-<div class="screen">
-<h1>{title}</h1>
-<p>{told}</p>
-<div id="command">Click a point for the command that projects it in full; the best are listed below.</div>
-<div class="plot">{plot}</div>
-</div>
-<table>
-<thead><tr>{header}</tr></thead>
-{rows}
-</table>
-</body>
-</html>
-"""
-_SCRIPT = """
-const plot = document.getElementById("{plot_id}");
-// A page is not laid out anew for the printer: what is drawn for a window would be cut off.
-addEventListener("beforeprint", () => Plotly.relayout(plot, {autosize: false, width: 680, height: 440}));
-addEventListener("afterprint", () => Plotly.relayout(plot, {autosize: true, width: null, height: null}));
-plot.on("plotly_click", (event) => {
-  const point = event.points.find((one) => one.customdata);
-  if (!point) return;
-  const command = document.createElement("code");
-  point.customdata.split(/ (?=--)/).forEach((part, index) => {
-    const option = document.createElement("span");  // a line ends between options only
-    option.textContent = part;
-    command.append(index ? " " : "", option);
-  });
-  document.getElementById("command").replaceChildren(command);
-});
-"""
 
 
 def pareto_html(tuned: "Tuned") -> str:
@@ -87,27 +28,26 @@ def pareto_html(tuned: "Tuned") -> str:
 
     Below the picture are the best configurations and the Pareto set, fastest first, each with its command.
     """
-    import plotly.io
+    from plotly.offline import get_plotlyjs
 
     counts = tuned.counts
     listed = sorted({*tuned.best, *tuned.pareto}, key=lambda one: (one.iteration_s, one.peak_bytes))
     sizes = [_short(name) for name in _SIZES]
     header = ["", "schedule", "with", *sizes, "iteration", "tokens/s", "MFU", "memory", "Pareto"]
-    plot = plotly.io.to_html(
-        pareto_plotly(tuned), full_html=False, include_plotlyjs=True, validate=False, div_id="pareto",
-        default_height="100%", post_script=_SCRIPT,
-        config={"displaylogo": False, "showSendToCloud": False, "responsive": True},
-    )  # fmt: skip
-    return _PAGE.format(
-        title=html.escape(_title(tuned)),
-        style=_STYLE,
-        told=html.escape(
+    page = files("ppsim.plot") / "page"
+    return Template((page / "pareto.html").read_text(encoding="utf-8")).substitute(
+        title=escape(_title(tuned)),
+        style=(page / "pareto.css").read_text(encoding="utf-8"),
+        script=(page / "pareto.js").read_text(encoding="utf-8"),
+        plotly=get_plotlyjs(),
+        told=escape(
             f"{counts['configurations']} configurations, {counts['simulated']} simulated that fit "
             f"{size(tuned.question.memory_limit_bytes)} a GPU; costs estimated from specifications"
         ),
-        plot=plot,
         header="".join(f"<th{_LEFT if name in _TEXTS else ''}>{name}</th>" for name in header),
         rows="\n".join(_row(tuned, place, one) for place, one in enumerate(listed, start=1)),
+        figure=json.dumps(pareto_plotly(tuned)).replace("</", "<\\/"),  # a model's name must not end the script
+        version=__version__,
     )
 
 
@@ -191,11 +131,11 @@ def _row(tuned: "Tuned", place: int, one: "Found") -> str:
     ]  # fmt: skip
     cells = [
         f"<td>{place}</td>",
-        *(f"<td{_LEFT}>{html.escape(text)}</td>" for text in left),
-        *(f"<td>{html.escape(text)}</td>" for text in right),
+        *(f"<td{_LEFT}>{escape(text)}</td>" for text in left),
+        *(f"<td>{escape(text)}</td>" for text in right),
         f"<td>{'●' if one in tuned.pareto else ''}</td>",
     ]
-    command = " ".join(f"<span>{html.escape(part)}</span>" for part in options)
+    command = " ".join(f"<span>{escape(part)}</span>" for part in options)
     below = f"<td></td><td{_LEFT} colspan={len(cells) - 1}><code>{command}</code></td>"
     return f"<tbody><tr>{''.join(cells)}</tr><tr>{below}</tr></tbody>"
 

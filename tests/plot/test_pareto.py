@@ -1,7 +1,9 @@
 """The page of a search has every configuration that was simulated, and the best with their commands."""
 
 import html
+import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +14,11 @@ from ppsim.projection.tuning.search import tune
 from tests.plot import test_browser
 from tests.projection.tuning.questions import GIB, question
 
+CONFIG = {
+    "model_type": "llama", "vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 12,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False, "hidden_act": "silu",
+}  # fmt: skip
 browser = test_browser.browser
 
 
@@ -49,6 +56,19 @@ def test_the_best_are_listed_fastest_first_with_the_commands_that_project_them(t
     assert page.count("●") == len(tuned.pareto)
 
 
+def test_a_models_name_is_text_wherever_it_stands(tuned, tmp_path):
+    """It may be the path of a file, and so hold anything."""
+    path = tmp_path / "<" / "script><b>.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(CONFIG))
+    job = replace(tuned.question.job, model_name=str(path))
+    page = pareto_html(replace(tuned, question=replace(tuned.question, job=job)))
+    assert page.count("<script") == page.count("</script>") == pareto_html(tuned).count("<script")
+    assert "<b>.json" not in page.replace("\\/script><b>.json", "")
+    data = re.search('<script type="application/json" id="figure">(.*?)</script>', page)[1]
+    assert str(path) in json.loads(data)["data"][0]["customdata"][0]
+
+
 def test_the_rows_of_the_answer_are_those_that_were_simulated(tuned):
     rows = configurations_of(tuned.to_json())
     assert rows["configuration"].tolist() == [one.candidate.key for one in tuned.simulated]
@@ -69,7 +89,7 @@ def test_the_page_fills_the_window_and_a_click_shows_the_command(browser, tmp_pa
     sizes = (
         "[...document.querySelectorAll('#pareto .main-svg, #command')].map(e => e.getBoundingClientRect().bottom)"
     )
-    command, *drawn = page.evaluate(sizes)
+    *drawn, command = page.evaluate(sizes)
     assert 600 < max(drawn) < command <= 800
     x, y = page.evaluate(
         """() => {
