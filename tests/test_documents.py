@@ -53,7 +53,7 @@ def test_every_table_that_is_shipped_passes_the_check(path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["auto.md", "models.md", "project.md", "python.md", "tune.md"])
+@pytest.mark.parametrize("name", ["auto.md", "figures.md", "models.md", "project.md", "python.md", "tune.md"])
 def test_the_commands_of_a_page_print_what_it_says(name: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / name).read_text()
     blocks = re.findall(r"(?:`(\S+\.json)`:\n\n)?```(json|sh|text|python)\n(.*?)```", page, flags=re.DOTALL)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Width = Literal["one-column", "two-column"]
 
 WIDTHS: dict[Width, float] = {"one-column": 3.33, "two-column": 7.0}
-"""Inches. ACM's (sigconf) and USENIX's columns and text; IEEE's, ICML's and MLSys's differ by 5 % at most."""
+"""Inches. ACM's (sigconf) and USENIX's columns and text; IEEE's, ICML's and MLSys's differ by about 5 % at most."""
 
 FIGURE_SUFFIXES = (".svg", ".pdf", ".png")
 
