@@ -116,7 +116,7 @@ def _draw_legend(axes: "Axes") -> None:
             Line2D([], [], marker="o", markerfacecolor="none", label="fitted", **grey),
             Patch(facecolor=GRID, label="±5 %"),
         ],
-        loc="upper left", handlelength=1.0, handletextpad=0.5, borderaxespad=0.0,
+        loc="upper left", handlelength=1.0, handletextpad=0.5, borderaxespad=0.0, frameon=False,
     )  # fmt: skip
 
 

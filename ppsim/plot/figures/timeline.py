@@ -23,7 +23,7 @@ from ppsim.plot.figures.style import (
     place_rows,
     settings,
 )
-from ppsim.plot.fills import Fills, fills_of
+from ppsim.plot.fills import KINDS, Fills, fills_of
 from ppsim.plot.lanes import (
     HALF_HEIGHT,
     MOST_HAIRLINES,
@@ -249,13 +249,18 @@ def _is_wide(timeline: Timeline, points_per_s: float) -> bool:
 def _draw_labels(
     axes: "Axes", lanes: Sequence[Lane], panel: _Panel, scale: Scale, fills: Fills, points_per_s: float
 ) -> None:
-    """Write the microbatch into every cell that holds the longest of them, so that equal cells look equal."""
+    """Write the microbatch into cells that hold the longest of them, of the kinds whose typical cell does.
+
+    Else a kind would be labelled on the ranks alone where it takes a little longer.
+    """
     microbatches = panel.timeline.schedule.microbatch
     digits = len(str(panel.timeline.schedule.num_units - 1))
-    least_s = (0.64 * CELL_POINTS * digits + 1) / points_per_s
+    least_s = (0.64 * CELL_POINTS * digits + 0.6) / points_per_s
+    kinds, durations = (np.concatenate([getattr(lane, name) for lane in lanes]) for name in ("kind", "durations_s"))
+    roomy = [op for op in KINDS if np.any(kinds == op) and np.median(durations[kinds == op]) >= least_s]
     colours = fills.colours
     for lane in lanes:
-        labelled = np.flatnonzero(~lane.is_idle & (lane.durations_s >= least_s))
+        labelled = np.flatnonzero(np.isin(lane.kind, roomy) & (lane.durations_s >= least_s))
         index = fills.index_of(lane)
         middles = (lane.edges[:-1] + lane.edges[1:]) / 2 / scale.size
         for cell in labelled.tolist():

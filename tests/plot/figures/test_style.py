@@ -122,6 +122,8 @@ def test_series_are_told_apart_without_their_colours():
 def test_a_figure_leaves_pyplot_alone():
     code = """
 import sys
+import ppsim.plot
+assert "matplotlib" not in sys.modules
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import timeline_figure
 costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)

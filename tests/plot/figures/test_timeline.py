@@ -50,6 +50,16 @@ def test_every_action_of_a_small_table_is_labelled_with_its_microbatch():
     assert labels == sorted(str(microbatch) for microbatch in range(8) for _ in range(2 * 4))
 
 
+def test_a_kind_is_labelled_where_its_typical_cell_has_room():
+    """Of 7 points a forward, and 8.4 on the last rank, two digits fit there alone: then none is labelled."""
+    costs = COSTS.replace(forward_s=[1e-3, 1e-3, 1e-3, 1.2e-3], transfer_s=0.0)
+    kinds_labelled = []
+    for microbatches in (12, 18, 64):
+        axes = timeline_figure([timeline_of(microbatches=microbatches, costs=costs)], panels=["compute"]).axes[0]
+        kinds_labelled.append(len([text for text in axes.texts if text.get_text()]) / (4 * microbatches))
+    assert kinds_labelled == [2, 1, 0]
+
+
 def test_compute_transfers_and_memory_have_a_panel_each_on_one_time_axis():
     timelines = [timeline_of(), timeline_of("zbv-fixed", vpp=2)]
     figure = timeline_figure(timelines, titles=["a", "b"])
