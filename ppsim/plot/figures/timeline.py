@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ppsim.errors import ConfigError
 from ppsim.plot import palette
+from ppsim.plot.figures.cells import HATCH, HATCH_COLOUR, draw_compute, draw_transfers, is_wide
 from ppsim.plot.figures.memory import draw_memory, draw_rank_legend, memory_range_of
 from ppsim.plot.figures.style import (
-    CELL_POINTS,
     LEGEND_ROW,
     POINTS,
     TEXT_POINTS,
@@ -23,29 +20,15 @@ from ppsim.plot.figures.style import (
     place_rows,
     settings,
 )
-from ppsim.plot.fills import KINDS, Fills, fills_of
-from ppsim.plot.lanes import (
-    HALF_HEIGHT,
-    MOST_HAIRLINES,
-    MOST_LABELS,
-    PATH_OFFSET,
-    Lane,
-    compute_lanes,
-    critical_line,
-    has_memory,
-    has_transfers,
-    memory_caption,
-    placed_transfer_lanes,
-)
-from ppsim.plot.scale import Scale, heading, panel_prefixes, time_scale
+from ppsim.plot.fills import Fills, fills_of
+from ppsim.plot.lanes import has_memory, has_transfers, memory_caption
+from ppsim.plot.scale import heading, panel_prefixes, time_scale
 from ppsim.schedule.table import Op
-from ppsim.simulation.engine import Floats
 from ppsim.simulation.timeline import Timeline
 from ppsim.units import percent, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
 
 Panel = Literal["compute", "transfers", "memory"]
@@ -53,9 +36,6 @@ PANELS: tuple[Panel, ...] = ("compute", "transfers", "memory")
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.42, 0.1, 0.03, 0.34  # inches, as all sizes here
 _CAPTION, _GAP, _MEMORY = 0.19, 0.04, 1.1
-_WIDE_POINTS = 4.0
-_HATCH, _HATCH_COLOUR = 12 * "/", "#B05010"  # a line every 6 points
-_MOST_VECTOR_CELLS = 20_000  # beyond, cells become an image inside a vector file, which a viewer opens in time
 
 
 @dataclass(frozen=True)
@@ -65,8 +45,11 @@ class _Panel:
     title: str
     facts: str
     height: float
-
     has_rank_legend: bool = False
+
+    @property
+    def row_points(self) -> float:
+        return self.height / self.timeline.schedule.num_ranks * POINTS
 
     @property
     def room_above(self) -> float:
@@ -113,9 +96,14 @@ def timeline_figure(
             )
             axes.set_xlim(0.0, longest_s / scale.size if longest_s > 0 else 1.0)
             if panel.kind == "compute":
-                _draw_compute(axes, panel, scale, fills, points_per_s, with_critical_path=with_critical_path)
+                draw_compute(
+                    axes, panel.timeline, scale, fills, points_per_s=points_per_s, row_points=panel.row_points,
+                    with_critical_path=with_critical_path,
+                )  # fmt: skip
+                _rank_axis(axes, panel)
             elif panel.kind == "transfers":
-                _draw_transfers(axes, panel, scale, fills)
+                draw_transfers(axes, panel.timeline, scale, fills)
+                _rank_axis(axes, panel)
             else:
                 draw_memory(axes, panel.timeline, scale, memory_range)
                 if panel.has_rank_legend:
@@ -191,10 +179,10 @@ def _legend_handles(
         for name, colour in fills.legend(timelines)
         if has["transfers" if name == palette.TITLES[Op.SEND_F] else "compute"]
     ]
-    if fills.num_chunks > 1 and any(_is_wide(timeline, points_per_s) for timeline in timelines):
+    if fills.num_chunks > 1 and any(is_wide(timeline, points_per_s) for timeline in timelines):
         for handle in handles:
             if handle.get_label() == palette.TITLES[Op.W]:
-                handle.set(hatch=_HATCH, edgecolor=_HATCH_COLOUR, linewidth=0)
+                handle.set(hatch=HATCH, edgecolor=HATCH_COLOUR, linewidth=0)
     if has["compute"] and with_critical_path:
         handles.append(Line2D([], [], color=palette.CRITICAL_PATH, linewidth=1.4, label="critical path"))
     return handles
@@ -204,111 +192,6 @@ def _rows_height(timeline: Timeline, aim: float, least: float, most: float) -> f
     """The height of a panel with a row a rank: `aim` shared out, a row between `least` and `most`."""
     num_ranks = timeline.schedule.num_ranks
     return num_ranks * min(max(aim / num_ranks, least), most)
-
-
-def _draw_compute(
-    axes: "Axes", panel: _Panel, scale: Scale, fills: Fills, points_per_s: float, *, with_critical_path: bool
-) -> None:
-    timeline = panel.timeline
-    lanes = compute_lanes(timeline)
-    is_wide = _is_wide(timeline, points_per_s)
-    cells = _cells([(lane, float(lane.rank), HALF_HEIGHT) for lane in lanes], scale, fills)
-    if is_wide:
-        cells.set(edgecolor="white", linewidth=0.4)
-    else:  # edges would hide narrow cells; smoothing them would let white through between two
-        cells.set(linewidth=0, antialiased=False)
-    axes.add_collection(cells, autolim=False)
-    if is_wide and fills.num_chunks > 1:
-        axes.add_collection(_hatched(lanes, scale), autolim=False)
-    row_points = panel.height / len(lanes) * POINTS
-    if timeline.num_actions <= MOST_LABELS and row_points > 1.5 * CELL_POINTS:
-        _draw_labels(axes, lanes, panel, scale, fills, points_per_s)
-    if with_critical_path:
-        rows = np.arange(len(lanes), dtype=np.float64) + PATH_OFFSET
-        x, y = critical_line(timeline, y_of_rank=rows)
-        width = min(1.1, row_points / 6)
-        for colour, factor in ((palette.CASING, 2.0), (palette.CRITICAL_PATH, 1.0)):
-            axes.plot(x / scale.size, y, color=colour, linewidth=factor * width, solid_joinstyle="miter")
-    _rank_axis(axes, panel)
-
-
-def _hatched(lanes: Sequence[Lane], scale: Scale) -> "PolyCollection":
-    """Hatching over W: without colour, W looks like the later chunks of F."""
-    from matplotlib.collections import PolyCollection
-
-    corners = np.concatenate([_corners(lane, lane.kind == Op.W, lane.rank, HALF_HEIGHT, scale) for lane in lanes])
-    return PolyCollection(list(corners), facecolors="none", edgecolors=_HATCH_COLOUR, linewidth=0, hatch=_HATCH)
-
-
-def _is_wide(timeline: Timeline, points_per_s: float) -> bool:
-    """Whether the typical cell has room for an edge and for hatching."""
-    durations = (timeline.end - timeline.start)[: timeline.num_actions]
-    return float(np.median(durations)) * points_per_s > _WIDE_POINTS
-
-
-def _draw_labels(
-    axes: "Axes", lanes: Sequence[Lane], panel: _Panel, scale: Scale, fills: Fills, points_per_s: float
-) -> None:
-    """Write the microbatch into cells that hold the longest of them, of the kinds whose typical cell does.
-
-    Else a kind would be labelled on the ranks alone where it takes a little longer.
-    """
-    microbatches = panel.timeline.schedule.microbatch
-    digits = len(str(panel.timeline.schedule.num_units - 1))
-    least_s = (0.64 * CELL_POINTS * digits + 0.6) / points_per_s
-    kinds, durations = (np.concatenate([getattr(lane, name) for lane in lanes]) for name in ("kind", "durations_s"))
-    roomy = [op for op in KINDS if np.any(kinds == op) and np.median(durations[kinds == op]) >= least_s]
-    colours = fills.colours
-    for lane in lanes:
-        labelled = np.flatnonzero(np.isin(lane.kind, roomy) & (lane.durations_s >= least_s))
-        index = fills.index_of(lane)
-        middles = (lane.edges[:-1] + lane.edges[1:]) / 2 / scale.size
-        for cell in labelled.tolist():
-            axes.text(
-                middles[cell], lane.rank - 0.02, str(microbatches[lane.node[cell]]), fontsize=CELL_POINTS,
-                color=palette.text_on(colours[index[cell]]), ha="center", va="center_baseline", clip_on=True,
-            )  # fmt: skip
-
-
-def _draw_transfers(axes: "Axes", panel: _Panel, scale: Scale, fills: Fills) -> None:
-    placed = placed_transfer_lanes(panel.timeline)
-    cells = _cells(placed, scale, fills, with_idle=False)
-    if panel.timeline.graph.num_transfers <= MOST_HAIRLINES:
-        cells.set(edgecolor=palette.TRANSFER_START, linewidth=0.4)
-        bottoms = [middle + half_height for _, middle, half_height in placed]
-        end = panel.timeline.step_time_s / scale.size
-        axes.hlines(bottoms, 0, end, color=palette.TRANSFER_START, linewidth=0.4)
-    else:
-        # Thin edges make a shade of how many there are; snapped to pixels, most would vanish.
-        cells.set(edgecolor=palette.TRANSFER_START, linewidth=0.1, snap=False)
-    axes.add_collection(cells, autolim=False)
-    _rank_axis(axes, panel)
-
-
-def _cells(
-    placed: Sequence[tuple[Lane, float, float]], scale: Scale, fills: Fills, *, with_idle: bool = True
-) -> "PolyCollection":
-    """Return the cells of lanes, each given with its middle and half its height, as one collection."""
-    from matplotlib.collections import PolyCollection
-
-    corners, colours = [], []
-    for lane, middle, half_height in placed:
-        keep = ~lane.is_idle | with_idle
-        corners.append(_corners(lane, keep, middle, half_height, scale))
-        colours.append(fills.index_of(lane)[keep])
-    vertices = np.concatenate(corners)
-    row_of_colours = fills.colours
-    facecolors = [row_of_colours[index] for index in np.concatenate(colours).tolist()]
-    collection = PolyCollection(list(vertices), facecolors=facecolors)
-    collection.set_rasterized(len(vertices) > _MOST_VECTOR_CELLS)
-    return collection
-
-
-def _corners(lane: Lane, keep: NDArray[np.bool_], middle: float, half_height: float, scale: Scale) -> Floats:
-    """Return the four corners of each cell to keep, x in the scale's unit."""
-    left, right = lane.edges[:-1][keep] / scale.size, lane.edges[1:][keep] / scale.size
-    low, high = np.full(len(left), middle - half_height), np.full(len(left), middle + half_height)
-    return np.stack([left, low, left, high, right, high, right, low], axis=1).reshape(-1, 4, 2)
 
 
 def _caption(axes: "Axes", panel: _Panel) -> None:
@@ -327,8 +210,7 @@ def _caption(axes: "Axes", panel: _Panel) -> None:
 
 def _rank_axis(axes: "Axes", panel: _Panel) -> None:
     num_ranks = panel.timeline.schedule.num_ranks
-    row_points = panel.height / num_ranks * POINTS
-    step = next(step for step in (1, 2, 4, 8, 16, 32, 64) if step * row_points >= 1.2 * TEXT_POINTS)
+    step = next(step for step in (1, 2, 4, 8, 16, 32, 64) if step * panel.row_points >= 1.2 * TEXT_POINTS)
     axes.set_ylim(num_ranks - 0.5, -0.5)
     axes.set_yticks(range(0, num_ranks, step))
     axes.set_ylabel("rank")
