@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ppsim.cli.common import Commands, busy, parse_names, parse_numbers, say
-from ppsim.cli.plans import parse_size
 
 if TYPE_CHECKING:
     import pandas
@@ -83,6 +82,7 @@ def timeline(
 
     A file is what project, simulate and train write with -o NAME.json.
     """
+    from ppsim.api.texts import parse_size
     from ppsim.errors import ConfigError
     from ppsim.plot.figures.timeline import PANELS, timeline_figure
 
@@ -121,6 +121,7 @@ def memory(file: str, memory_limit: str | None, title: str, width: "Width", outp
 
     The file is what project and simulate write with -o NAME.json; a measured timeline holds no bytes.
     """
+    from ppsim.api.texts import parse_size
     from ppsim.plot.figures.memory import memory_figure
 
     _check(outputs)
@@ -231,7 +232,7 @@ def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) ->
 def _read(path: str) -> "tuple[Timeline, float | None]":
     """The timeline of a file, and the memory limit that it was projected with."""
     from ppsim.errors import ConfigError
-    from ppsim.export.timeline_json import timeline_from_json
+    from ppsim.exporting.timeline_json import timeline_from_json
     from ppsim.files import read_json
 
     data = read_json(path)

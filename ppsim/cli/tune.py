@@ -100,8 +100,6 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
         show_tune.print_tuned(found)
 
 
-
-
 @contextmanager
 def _bar() -> Iterator["Progress"]:
     """A progress bar on a terminal, nothing in a pipe."""
