@@ -1,0 +1,222 @@
+"""A timeline in characters: one row a rank, to scale, for a terminal, a log or a bug report.
+
+>>> from ppsim import StageCosts, build, simulate
+>>> costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+>>> print(draw(simulate(build("1f1b", pp=2, microbatches=3), costs), width=66))
+rank  0 s to 12.0 s
+   0  F0fffF1fff..........B0bbbbbbbbF2fffB1bbbbbbbb.....B2bbbbbbbb
+   1  .....F0fffB0bbbbbbbbF1fffB1bbbbbbbbF2fffB2bbbbbbbb..........
+one column is 200 ms; F forward, B backward, and the microbatch;
+dots are idle
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ppsim.errors import ConfigError
+from ppsim.plot.lanes import Lane, compute_lanes
+from ppsim.schedule.table import NONE, Op
+from ppsim.simulation.timeline import Timeline
+from ppsim.units import percent, seconds
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+WIDTH = 100
+"""Columns that a drawing takes where nobody says how many there are."""
+
+MOST_LINES = 16
+"""Lines with ranks that a drawing takes without being asked for."""
+
+_WORDS = {Op.F: "F forward", Op.B: "B backward", Op.I: "I backward for inputs", Op.W: "W backward for weights"}
+_LEAST_WIDTH = 40
+_KINDS = (*_WORDS, Op.IDLE)
+_ENOUGH = 0.95  # part of the busy time whose microbatches are to be read; the rest is too short for anybody
+_LEAST_COLUMNS = 2  # of a letter and a digit
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a rank does in some columns of its row: `text` is as long as they are many; `chunk` −1 where idle."""
+
+    text: str
+    op: Op
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The rows of a step, cut into strips of `num_columns`, each column `column_s` seconds.
+
+    A row has a bar an action, and one for idle time. An action reaches from the column edge nearest to its start to
+    that nearest to its end, so that nothing overlaps and every length is right to one column. `labelled` is the
+    part of the busy time whose bars have room for their microbatch, `hidden` that of actions that get no column.
+    Numbers are of microbatches or, where a table cuts them, of slices counted through all microbatches. Where it
+    `is_coarse`, a column shows what its rank does for most of it, and bars are runs of such columns.
+    """
+
+    rows: Sequence[Sequence[Bar]]
+    num_columns: int
+    num_strips: int
+    column_s: float
+    counted: Literal["microbatch", "slice"]
+    labelled: float
+    hidden: float
+    is_coarse: bool = False
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether microbatches can be read, but for actions that take no time to speak of."""
+        return self.labelled >= _ENOUGH
+
+    def strips(self) -> Iterator[tuple[str, list[list[Bar]]]]:
+        """Yield the heading of each strip and the bars of each rank in it, cut where they cross its end."""
+        strip_s = self.column_s * self.num_columns
+        for strip in range(self.num_strips):
+            first = strip * self.num_columns
+            rows = [list(_cut(row, first, first + self.num_columns)) for row in self.rows]
+            yield f"{seconds(strip * strip_s)} to {seconds((strip + 1) * strip_s)}", rows
+
+    def caption(self) -> str:
+        """Return the sentences that say how to read it."""
+        ops = {bar.op for row in self.rows for bar in row}
+        words = ", ".join(word for op, word in _WORDS.items() if op in ops)
+        column = f"one column is {seconds(self.column_s)}"
+        if self.is_coarse:
+            return f"{column} and shows what its rank does for most of it: {words}; dots are idle"
+        where = "" if self.is_readable else " where there is room"
+        what = "the microbatch" if self.counted == "microbatch" else "the slice, counted through all microbatches"
+        said = f"{column}; {words}, and {what}{where}; dots are idle"
+        if self.hidden:
+            said += f"; {percent(self.hidden)} of the busy time is in actions too short to be seen"
+        return said
+
+
+def draw(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> str:
+    """Return a timeline in plain characters, no line longer than `width`, without a line break at the end.
+
+    The step is cut into the fewest strips in which microbatches can be read, one above the other, as long as they
+    take no more than `most_lines` lines with ranks; else it is one strip, and coarser (see `Drawing`). Raises
+    `ConfigError` for a width of less than 40 columns.
+    """
+    return "\n".join(
+        line.plain for line in lines_of(drawing_of(timeline, width=width, most_lines=most_lines), width)
+    )
+
+
+def lines_of(drawing: Drawing, width: int) -> "Iterator[Text]":
+    """Yield the lines of a drawing, coloured by kind and chunk as in every other picture of ppsim."""
+    import textwrap
+
+    from rich.text import Text
+
+    num_chunks = 1 + max((bar.chunk for row in drawing.rows for bar in row), default=0)
+    margin = _margin(len(drawing.rows))
+    for heading, rows in drawing.strips():
+        yield Text(f"{'rank'.rjust(margin - 2)}  {heading}")
+        for rank, row in enumerate(rows):
+            line = Text(f"{str(rank).rjust(margin - 2)}  ", no_wrap=True)
+            for bar in row:
+                line.append(bar.text, style=_style(bar, num_chunks))
+            yield line
+    yield from map(Text, textwrap.wrap(drawing.caption(), width))
+
+
+def readable_drawing(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> Drawing | None:
+    """Return the drawing in the fewest strips whose microbatches can be read, None where there is no room."""
+    num_ranks = timeline.schedule.num_ranks
+    num_columns, most_strips = width - _margin(num_ranks), most_lines // num_ranks
+    fewest = _ENOUGH * _LEAST_COLUMNS * timeline.num_actions / num_ranks
+    if width < _LEAST_WIDTH or fewest > most_strips * num_columns:
+        return None  # before anything is laid out: a step may have millions of actions
+    lanes = compute_lanes(timeline)
+    drawings = (_drawing(timeline, lanes, num_columns, strips) for strips in range(1, most_strips + 1))
+    return next((drawing for drawing in drawings if drawing.is_readable), None)
+
+
+def drawing_of(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> Drawing:
+    """Return the readable drawing, or one in a single strip where there is none.
+
+    Raises `ConfigError` for a width of less than 40 columns.
+    """
+    if width < _LEAST_WIDTH:
+        raise ConfigError(f"a timeline needs a width of {_LEAST_WIDTH} or more: got {width}")
+    num_columns = width - _margin(timeline.schedule.num_ranks)
+    if found := readable_drawing(timeline, width=width, most_lines=most_lines):
+        return found
+    lanes = compute_lanes(timeline)
+    drawing = _drawing(timeline, lanes, num_columns, 1)
+    if drawing.hidden <= 1 - _ENOUGH:
+        return drawing
+    return replace(drawing, rows=[_coarse(lane, num_columns) for lane in lanes], is_coarse=True)
+
+
+def _margin(num_ranks: int) -> int:
+    """Columns before a row: the rank and two blanks."""
+    return max(len("rank"), len(str(num_ranks - 1))) + 2
+
+
+def _drawing(timeline: Timeline, lanes: Sequence[Lane], num_columns: int, num_strips: int) -> Drawing:
+    whole = num_columns * num_strips
+    column_s = timeline.step_time_s / whole
+    rows, labelled_s, hidden_s = [], 0.0, 0.0
+    for lane in lanes:
+        edges = np.rint(lane.edges / (column_s or 1.0)).astype(np.int64)
+        columns, bars = np.diff(edges), []
+        for cell in np.flatnonzero(columns).tolist():
+            op, node, length = Op(int(lane.kind[cell])), int(lane.node[cell]), int(columns[cell])
+            if node == NONE:
+                bars.append(Bar("." * length, op, NONE))
+                continue
+            label = f"{op.name}{timeline.schedule.microbatch[node]}"
+            at = _place_of(label, length, num_columns - int(edges[cell]) % num_columns)
+            text = (op.name if at is None else op.name.lower() * at + label).ljust(length, op.name.lower())
+            bars.append(Bar(text, op, int(lane.chunk[cell])))
+            labelled_s += 0.0 if at is None else float(lane.durations_s[cell])
+        hidden_s += float(lane.durations_s[(columns == 0) & ~lane.is_idle].sum())
+        rows.append(bars)
+    busy_s = float(timeline.busy_s.sum()) or 1.0
+    counted: Literal["microbatch", "slice"] = "slice" if timeline.schedule.num_slices > 1 else "microbatch"
+    return Drawing(rows, num_columns, num_strips, column_s, counted, labelled_s / busy_s, hidden_s / busy_s)
+
+
+def _coarse(lane: Lane, num_columns: int) -> list[Bar]:
+    """Runs of columns in which the same kind takes the most time."""
+    at = np.linspace(lane.edges[0], lane.edges[-1], num_columns + 1)
+    until = [np.append(0.0, np.cumsum(lane.durations_s * (lane.kind == op))) for op in _KINDS]
+    inside = np.stack([np.diff(np.interp(at, lane.edges, sums)) for sums in until])
+    most = [_KINDS[index] for index in inside.argmax(axis=0).tolist()]
+    return [
+        Bar(("." if op is Op.IDLE else op.name) * len(list(run)), op, NONE if op is Op.IDLE else 0)
+        for op, run in groupby(most)
+    ]
+
+
+def _place_of(label: str, length: int, left: int) -> int | None:
+    """Where in a bar its label stands: at its start, after the end of the strip `left` columns on, or nowhere."""
+    if len(label) <= min(length, left):
+        return 0
+    return left if left + len(label) <= length else None
+
+
+def _cut(row: Sequence[Bar], first: int, end: int) -> Iterator[Bar]:
+    """The parts of the bars that lie in the columns from `first` up to `end`."""
+    at = 0
+    for bar in row:
+        text = bar.text[max(first - at, 0) : max(end - at, 0)]
+        at += len(bar.text)
+        if text:
+            yield Bar(text, bar.op, bar.chunk)
+
+
+def _style(bar: Bar, num_chunks: int) -> str:
+    from ppsim.plot.palette import fill_of, text_on
+
+    if bar.op is Op.IDLE:
+        return "dim"
+    fill = fill_of(bar.op, chunk=bar.chunk, num_chunks=num_chunks)
+    return f"{text_on(fill)} on {fill}"
