@@ -3,65 +3,30 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ppsim.units import count, percent, rate, seconds, signed_percent, size
+from ppsim.show_page import Columns, Page, facts, some_of
+from ppsim.units import count, percent, seconds, size
 
 if TYPE_CHECKING:
     from ppsim.projection.project import Comparison as PlanComparison
     from ppsim.schedule.catalog import Entry
     from ppsim.schedule.check import CheckReport
-    from ppsim.simulation.calibrate import Calibration
-    from ppsim.simulation.compare import Comparison
-    from ppsim.simulation.peaks import PeakError
+    from ppsim.show_timeline import Drawing
+    from ppsim.simulation.timeline import Timeline
 
-_WIDTH = 100
+_NOTABLE = {"computes longest": "busy_s", "idles longest": "idle_s", "is the fullest": "peak_bytes"}
 
+_MOST_LINKS = 6
+"""Waits of a circle that are told in full."""
 
-class Page:
-    """What a command has to say, collected and then printed without trailing blanks."""
-
-    def __init__(self) -> None:
-        import sys
-
-        from rich.console import Console
-
-        self._console = Console(width=None if sys.stdout.isatty() else _WIDTH, highlight=False)
-
-    def add(self, *renderables: Any, markup: bool = True) -> None:
-        """Print the renderables, one a line; nothing for an empty line."""
-        import click
-
-        with self._console.capture() as capture:
-            self._console.print(*renderables, markup=markup)
-        click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+_MOST_LINES = 48
+"""Lines with ranks of a timeline in characters that is asked for, before it is drawn coarser instead."""
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Any:
-    """Return a table whose first `left` columns are aligned left and the others right; the last may wrap."""
-    from rich.table import Table
+def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), *, with_rows: bool = False) -> None:
+    """Print a simulated or measured step: the answer, then where each rank's time and memory go.
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, title in enumerate(header):
-        last = index == len(header) - 1
-        made.add_column(title, justify="left" if index < left else "right", no_wrap=not last)
-    for row in rows:
-        made.add_row(*row)
-    return made
-
-
-def facts(rows: Sequence[tuple[str, str]]) -> Any:
-    """Return names and values in two columns."""
-    from rich.table import Table
-
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    made.add_column(no_wrap=True, style="bold")
-    made.add_column()
-    for name, value in rows:
-        made.add_row(name, value)
-    return made
-
-
-def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = ()) -> None:
-    """Print a simulated or measured step: the answer, then where each rank's time and memory go."""
+    `with_rows` prints every rank; without, of more than `MOST_ROWS` only some.
+    """
     out = Page()
     head = f"{report['schedule'] or 'table'}   pp {report['pp']}   vpp {report['vpp']}   "
     out.add(f"[bold]{head}{report['microbatches']} microbatches[/bold]")
@@ -82,31 +47,51 @@ def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = ()) 
         )
     )
     out.add()
-    causes = list(report["ranks"][0]["idle_by_cause_s"])
+    _add_ranks(out, report["ranks"], with_all=with_rows)
+
+
+def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) -> None:
+    """Print a row a rank; of many, the ends, the extremes and some between, unless all are asked for."""
     titles = {"exposed_communication": "comm", "waiting_compute": "waiting"}
-    out.add(
-        table(
-            [
-                "rank",
-                "busy",
-                "idle",
-                *(titles.get(cause, cause.replace("_", "-")) for cause in causes),
-                "peak",
-                "at",
-            ],
-            [
-                [
-                    str(rank["rank"]),
-                    seconds(rank["busy_s"]),
-                    seconds(rank["idle_s"]),
-                    *(seconds(rank["idle_by_cause_s"][cause]) for cause in causes),
-                    size(rank["peak_bytes"]) if rank["peak_bytes"] else "–",
-                    rank["peak_at"],
-                ]
-                for rank in report["ranks"]
-            ],
-        )
-    )
+    causes = [
+        cause for cause in ranks[0]["idle_by_cause_s"]
+        if cause != "overhead" or any(rank["idle_by_cause_s"][cause] for rank in ranks)
+    ]  # fmt: skip
+    notable = {word: max(range(len(ranks)), key=lambda rank: ranks[rank][key]) for word, key in _NOTABLE.items()}
+    shown = range(len(ranks)) if with_all else some_of(len(ranks), notable.values())
+    rows = [
+        [
+            str(ranks[index]["rank"]),
+            seconds(ranks[index]["busy_s"]),
+            seconds(ranks[index]["idle_s"]),
+            *(seconds(ranks[index]["idle_by_cause_s"][cause]) for cause in causes),
+            size(ranks[index]["peak_bytes"]) if ranks[index]["peak_bytes"] else "–",
+            ranks[index]["peak_at"],
+        ]
+        for index in shown
+    ]
+    names = [titles.get(cause, cause.replace("_", "-")) for cause in causes]
+    out.add(Columns(["rank", "busy", "idle", *names, "peak", "at"], rows))
+    if len(shown) < len(ranks):
+        said = ", ".join(f"rank {rank} {word}" for word, rank in notable.items())
+        out.add(f"{len(shown)} of {len(ranks)} ranks: {said}. --rows prints all")
+
+
+def print_timeline(timeline: "Timeline", *, is_wanted: bool | None) -> None:
+    """Print a step in characters; where nobody said whether it is wanted, if a few lines suffice to read it."""
+    from ppsim.show_timeline import drawing_of, lines_of, readable_drawing
+
+    if is_wanted is False:
+        return
+    out = Page()
+    if is_wanted:
+        drawing: Drawing | None = drawing_of(timeline, width=out.width, most_lines=_MOST_LINES)
+    else:
+        drawing = readable_drawing(timeline, width=out.width)
+    if drawing is not None:
+        out.add()
+        for line in lines_of(drawing, out.width):
+            out.add(line)
 
 
 def _iteration(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -140,10 +125,10 @@ def _shortened(path: Sequence[str]) -> str:
 
 def print_assumptions(out: Page, lines: Sequence[str]) -> None:
     """Print what a projection assumed."""
-    _print_list(out, "assumed", lines)
+    add_list(out, "assumed", lines)
 
 
-def print_run(report: dict[str, Any], run: dict[str, Any]) -> None:
+def print_run(report: dict[str, Any], run: dict[str, Any], *, with_rows: bool = False) -> None:
     """Print what a training run did: its steps and losses, then the median step as any other."""
     steps = ", ".join(seconds(step) for step in run["step_times_s"])
     kind = "emulated" if run["emulated"] else "trained"
@@ -166,7 +151,7 @@ def print_run(report: dict[str, Any], run: dict[str, Any]) -> None:
         )
     if run["memory"]:
         extra.append(("peak activations", _measured_peaks(run["memory"])))
-    print_report(report, extra)
+    print_report(report, extra, with_rows=with_rows)
 
 
 def _measured_peaks(memory: dict[str, Any]) -> str:
@@ -201,7 +186,7 @@ def print_measurements(profile: dict[str, Any]) -> None:
             peaks[parts[0]["shape"]["dtype"]] = peak
             names.append("MFU F B I W, %")
             rows = [[*row, _in_percent(utilization(profile, part))] for row, part in zip(rows, parts, strict=True)]
-        out.add(table(names, rows))
+        out.add(Columns(names, rows, spare=["kept for W", "(I+W)/B"]))
     for shape in profile["does_not_fit"]:
         out.add(f"\n{in_words(shape)}: does not fit")
     for dtype, (best, what) in peaks.items():
@@ -222,97 +207,13 @@ def _measured_row(part: dict[str, Any]) -> list[str]:
     return [part["component"], *times, ratio, size(part["activation_bytes"]), kept]
 
 
-def print_compare(comparison: "Comparison") -> None:
-    """Print a measured step beside a projected one: signed errors, by step, pass and stage."""
-    out = Page()
-    measured, projected = comparison.measured, comparison.projected
-    steps = [
-        ("step time", measured.step_time_s, projected.step_time_s, comparison.step_error),
-        ("span", measured.span_s, projected.span_s, comparison.span_error),
-        ("replay", measured.step_time_s, comparison.replay_s, comparison.replay_error),
-    ]
-    out.add(
-        table(
-            ["", "measured", "projected", "error"],
-            [
-                [name, seconds(real), seconds(expected), signed_percent(error)]
-                for name, real, expected, error in steps
-            ],
-        )
-    )
-    out.add()
-    out.add(
-        table(
-            ["pass", "stage", "measured", "projected", "error"],
-            [
-                [op.op, str(op.stage), seconds(op.measured_s), seconds(op.projected_s), signed_percent(op.error)]
-                for op in comparison.ops
-            ],
-        )
-    )
-    out.add(
-        "\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, each taking "
-        "what it took from when it could start, through the simulator: what is left is not in the costs."
-    )
-
-
-_FITTED = {
-    "action_overhead_s": "an action, on the host",
-    "hop_overhead_s": "a hop, beyond its transfer",
-    "overlap_slowdown": "compute beside a transfer",
-    "step_overhead_s": "between two steps",
-}
-
-
-def print_calibration(found: "Calibration") -> None:
-    """Print what was fitted and on how much, what could not be and why, and what is left."""
-    out = Page()
-    rows = []
-    for name, fit in found.fits.items():
-        if fit is not None:
-            written = signed_percent if name == "overlap_slowdown" else seconds
-            low, high = map(written, fit.quartiles)
-            rows.append([_FITTED[name], written(fit.value), f"{low} … {high}", str(fit.num_samples)])
-    out.add(table(["", "fitted", "half of the samples", "samples"], rows))
-    for hop in found.hops:
-        of = "of unknown size" if hop.message_bytes is None else f"of {size(hop.message_bytes)}"
-        out.add(f"a hop {of}: {seconds(hop.seconds.value)}, of {hop.seconds.num_samples}")
-    if found.line:
-        out.add(f"latency {seconds(found.line[0])}, bandwidth {rate(found.line[1])}")
-    if found.not_fitted:
-        _print_list(out, "not fitted", [f"{name}: {why}" for name, why in found.not_fitted.items()])
-    out.add()
-    errors = [
-        [one.source, *map(seconds, (one.measured_step_s, one.projected_step_s)),
-         *map(signed_percent, (one.error, one.error_without))]
-        for one in found.residuals
-    ]  # fmt: skip
-    out.add(table(["step time", "measured", "projected", "error", "without overheads"], errors))
-
-
-def print_peaks(peaks: "Sequence[PeakError]") -> None:
-    """Print measured peaks of activation memory beside projected ones, a row a rank."""
-    if not peaks:
-        return
-    out = Page()
-    out.add()
-    rows = [
-        [
-            str(peak.rank), size(peak.measured_bytes), peak.measured_at, size(peak.projected_bytes),
-            peak.projected_at, signed_percent(peak.error),
-        ]
-        for peak in peaks
-    ]  # fmt: skip
-    out.add(table(["rank", "measured peak", "at", "projected peak", "at", "error"], rows))
-
-
-def print_plans(comparison: "PlanComparison") -> None:
-    """Print every schedule that fits, best first, and why the others do not."""
+def print_plans(comparison: "PlanComparison", *, with_timeline: bool | None = None) -> None:
+    """Print every schedule that fits, best first, why the others do not, and the best one's timeline if wanted."""
     out = Page()
     if comparison.projections:
         fastest = comparison.projections[0].timeline.step_time_s
         out.add(
-            table(
+            Columns(
                 [
                     "schedule",
                     "vpp",
@@ -340,21 +241,34 @@ def print_plans(comparison: "PlanComparison") -> None:
                     ]
                     for projection in comparison.projections
                 ],
+                spare=["rank", "span bubble", "gap", "vpp", "bubble"],
             )
         )
     if unrunnable := [projection for projection in comparison.projections if projection.not_in_runtime]:
         runtime = unrunnable[0].plan.runtime
-        out.add(f"\\* {runtime} cannot run this table; its network is assumed. ppsim schedules NAME says why.")
+        out.add(f"* {runtime} cannot run this table; its network is assumed. ppsim schedules NAME says why.")
     if comparison.reasons:
         out.add()
-        _print_list(out, "not possible", [f"{name}: {reason}" if name not in reason else reason
-                                          for name, reason in comparison.reasons.items()])  # fmt: skip
+        add_list(out, "not possible", _by_reason(comparison.reasons))
     if comparison.projections:
         name = comparison.projections[0].plan.schedule_name
-        _print_list(out, f"assumed for {name}", comparison.projections[0].assumptions)
+        out.add()
+        add_list(out, f"assumed for {name}", comparison.projections[0].assumptions)
+        if with_timeline:
+            out.add(f"\n[bold]{name}[/bold]")
+            print_timeline(comparison.projections[0].timeline, is_wanted=True)
 
 
-def _print_list(out: Page, title: str, lines: Sequence[str]) -> None:
+def _by_reason(reasons: dict[str, str]) -> list[str]:
+    """One line a reason, with the schedules that share it."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason.removeprefix(f"{name} "), []).append(name)
+    return [f"{', '.join(of)}: {reason}" for reason, of in names.items()]
+
+
+def add_list(out: Page, title: str, lines: Sequence[str]) -> None:
+    """Print lines beside a title."""
     out.add(facts([(title if index == 0 else "", line) for index, line in enumerate(lines)]))
 
 
@@ -366,7 +280,7 @@ def print_catalog(entries: Sequence["Entry"]) -> None:
         least, most = entry.stages_per_rank
         stages = str(least) if least == most else f"≥ {least}"
         rows.append([entry.name, stages, entry.placement, "I, W" if entry.splits_backward else "B", entry.title])
-    out.add(table(["schedule", "vpp", "placement", "backward", "what it is"], rows, left=5))
+    out.add(Columns(["schedule", "vpp", "placement", "backward", "what it is"], rows, left=4, wraps=True))
     out.add("\nppsim schedules NAME prints constraints, closed forms and source of one.")
 
 
@@ -391,7 +305,7 @@ def print_check(report: "CheckReport", name: str) -> None:
     for finding in report.findings:
         style = "red" if finding.severity == "error" else "yellow"
         first, *rest = finding.message.removeprefix(f"{finding.rule}: ").split("\n")
-        out.add(Text.assemble((finding.severity, style), f" ({finding.rule}): {first}"))
+        out.add(Text.assemble((finding.severity, style), f" ({finding.rule}): {_few_links(first)}"))
         for line in rest:
             out.add(Text(line, no_wrap=True))
     if report.errors:
@@ -401,7 +315,7 @@ def print_check(report: "CheckReport", name: str) -> None:
     columns = list(dict.fromkeys(_way(verdict) for verdict in report.verdicts))
     outcome = {(verdict.receives, _way(verdict)): verdict.outcome for verdict in report.verdicts}
     out.add(
-        table(
+        Columns(
             ["receives", *columns],
             [[place, *(outcome[place, column] for column in columns)] for place in receives],
         )
@@ -411,7 +325,15 @@ def print_check(report: "CheckReport", name: str) -> None:
         first = verdict.reason.split("\n")[0]
         if first and first not in shown and len(shown) < 3:
             shown.add(first)
-            out.add(f"{_way(verdict)}, receives {verdict.receives}: {first}", markup=False)
+            out.add(f"{_way(verdict)}, receives {verdict.receives}: {_few_links(first)}", markup=False)
+
+
+def _few_links(sentence: str) -> str:
+    """A circle of waits, without most of its links where it goes through many ranks."""
+    links = sentence.split("; ")
+    if len(links) <= _MOST_LINKS:
+        return sentence
+    return "; ".join([*links[:3], f"… {len(links) - 4} more, which --json has …", links[-1]])
 
 
 def _way(verdict: Any) -> str:

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from ppsim.show import Page, facts, print_assumptions, print_report, table
+from ppsim.show import print_assumptions, print_report, print_timeline
+from ppsim.show_page import Columns, Page, facts
 from ppsim.units import count, percent, seconds, signed_percent, size
 
 if TYPE_CHECKING:
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
 _MOST_SENSITIVE = 4
 
 
-def print_answer(projection: "Projection", answer: "Answer") -> None:
-    """Print a projection and its answer."""
+def print_answer(
+    projection: "Projection", answer: "Answer", *, with_rows: bool = False, with_timeline: bool | None = None
+) -> None:
+    """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.show` takes them."""
     low, high = answer.interval_s
     tokens = projection.tokens_per_s
     rows = [
@@ -30,12 +33,13 @@ def print_answer(projection: "Projection", answer: "Answer") -> None:
     if answer.days is not None:
         rows.append(("training", f"{answer.days:.1f} days"))
     rows.append(("fit", _fit(answer.fit)))
-    print_report(projection.report, rows)
+    print_report(projection.report, rows, with_rows=with_rows)
+    print_timeline(projection.timeline, is_wanted=with_timeline)
     out = Page()
     out.add()
     whole = projection.iteration_s
     out.add(
-        table(
+        Columns(
             ["where an iteration goes", "time", "part"],
             [[name, seconds(value), percent(value / whole)] for name, value in answer.budget_s.items()],
         )
@@ -46,20 +50,23 @@ def print_answer(projection: "Projection", answer: "Answer") -> None:
         f"{one.change}: {signed_percent(one.gain)} throughput, iteration {seconds(one.projection.iteration_s)}"
         for one in answer.advice
     ]
+    others = ", ".join(
+        f"{channel} {'deadlock' if step is None else seconds(step)}"
+        for channel, step in projection.other_channels.items()
+    )
+    first, *more = advice or [_no_advice(answer.fit)]
     out.add(
         facts(
             [
                 ("bottleneck", answer.bottleneck),
                 ("1 % faster gains", ", ".join(sensitive)),
-                ("to change", "; ".join(advice) or _no_advice(answer.fit)),
+                ("to change", first),
+                *(("", one) for one in more),
+                ("by channel", others),
             ]
         )
     )
-    others = ", ".join(
-        f"{channel} {'deadlock' if step is None else seconds(step)}"
-        for channel, step in projection.other_channels.items()
-    )
-    out.add(facts([("by channel", others)]))
+    out.add()
     print_assumptions(out, projection.assumptions)
 
 

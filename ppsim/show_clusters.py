@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ppsim.costs.cluster import Cluster, Link
-from ppsim.show import Page, facts, table
+from ppsim.show_page import Columns, Page, facts
 from ppsim.units import count, percent, rate, seconds, size
 
 
@@ -11,7 +11,7 @@ def print_clusters(clusters: Sequence[Cluster]) -> None:
     """Print one line a cluster: its device's rates, and the links from the inside outwards."""
     out = Page()
     out.add(
-        table(
+        Columns(
             ["cluster", "device", "bfloat16", "memory", "bandwidth", "links, GB/s"],
             [
                 [
@@ -27,6 +27,7 @@ def print_clusters(clusters: Sequence[Cluster]) -> None:
                 for cluster in clusters
             ],
             left=2,
+            spare=["bandwidth", "memory"],
         )
     )
     out.add()

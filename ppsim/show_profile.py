@@ -5,7 +5,7 @@ from typing import Any
 
 from ppsim.costs.lines import line_through
 from ppsim.costs.shapes import in_words
-from ppsim.show import Page, table
+from ppsim.show_page import Columns, Page
 from ppsim.units import seconds, size
 
 _PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}
@@ -17,17 +17,17 @@ def print_beside(profile: dict[str, Any]) -> None:
     parts = profile["measurements"]
     if lines := [row for part in parts if part.get("alone") for row in _line_rows(part)]:
         out.add("\na stage of n layers takes a + n·b")
-        out.add(table(["", "pass", "a", "b"], lines, left=2))
+        out.add(Columns(["", "pass", "a", "b"], lines, left=2))
     launches = [
         [part["component"], in_words(part["shape"]), *_row(part["launch"])] for part in parts if part.get("launch")
     ]
     if launches:
         out.add("\nthe host takes to launch a pass")
-        out.add(table(["component", "", *_PASSES], launches))
+        out.add(Columns(["component", "", *_PASSES], launches))
     if steps := profile.get("optimizer"):
         out.add("\na step, for one layer, the embedding and the head")
         out.add(
-            table(
+            Columns(
                 ["optimizer", "component", "", "step", "gradient norm", "state"],
                 [_step_row(step) for step in steps],
             )

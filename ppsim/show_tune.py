@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ppsim.projection.tuning.command import command_of
-from ppsim.show import Page, facts, table
+from ppsim.show_page import Columns, Page, facts
 from ppsim.units import count, percent, seconds, size
 
 if TYPE_CHECKING:
@@ -60,4 +60,4 @@ def _add_rows(out: Page, tuned: "Tuned", rows: Sequence["Found"]) -> None:
             ]
         )  # fmt: skip
     titles = [*names[:-1], "mb", "iteration", "tokens/s", "MFU", "memory"]
-    out.add(table(["schedule", "with", *titles], cells, left=2))
+    out.add(Columns(["schedule", "with", *titles], cells, left=2, spare=["tokens/s", "MFU", "vpp"]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ppsim.show import Page, facts, table
+from ppsim.show_page import Columns, Page, facts
 from ppsim.units import percent, seconds, signed_percent, size
 from ppsim.validation.fit import fit_machine, fit_rows
 from ppsim.validation.machines import machine_of
@@ -19,13 +19,13 @@ def print_validations(found: Sequence[Validation], *, with_rows: bool) -> None:
         for one in found:
             _print_rows(out, one)
             out.add()
-    out.add(table(_HEADER, [_summary(one) for one in found]))
+    out.add(Columns(_HEADER, [_summary(one) for one in found], spare=["others", "order"]))
     out.add()
     out.add(
-        "Errors of the rows that were not fitted (*: all were): predicted / measured - 1 of time or bytes,\n"
-        "negative is optimistic; absolute: mean of their sizes, given for a constant MFU and others too.\n"
-        "order: rank correlation of schedules, mean of the groups; groups with every pair in the right order."
+        "Errors of the rows that were not fitted (*: all were): predicted / measured - 1 of time or bytes, "
+        "negative is optimistic; absolute: mean of their sizes, given for a constant MFU and others too."
     )
+    out.add("order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.")
 
 
 def print_fits(names: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ def print_fits(names: Sequence[str]) -> None:
         assert machine is not None
         out.add(f"[bold]{name}[/bold]   {machine.title}")
         out.add(
-            table(
+            Columns(
                 ["constant", "found", "in use"],
                 [[key, f"{value:g}", f"{machine.constant(key):g}"] for key, value in fit_machine(name).items()],
             )
@@ -65,9 +65,7 @@ def markdown(found: Sequence[Validation]) -> str:
 
 def _print_rows(out: Page, one: Validation) -> None:
     out.add(f"[bold]{one.name}[/bold]   {one.told.title}")
-    made = table(_row_header(one), [_cells(one, row) for row in one.rows])
-    made.columns[-1].justify = "left"
-    out.add(made)
+    out.add(Columns(_row_header(one), [_cells(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
     told = [("source", one.told.source), ("notes", one.told.notes)]
     if one.mfu_basis:
         told.append(("constant MFU", one.mfu_basis))

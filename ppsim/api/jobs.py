@@ -124,7 +124,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         ),
         profile=None if options["profile"] is None else profile_of(options["profile"]),
         overlap=options["overlap_dp"] is not False,
-        offload=options.get("offload") or 0.0,  # `tune` has none
+        offload=options["offload"] or 0.0,
         update=options["update"] or "synchronised",
     )  # fmt: skip
 

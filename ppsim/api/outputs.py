@@ -254,16 +254,21 @@ def report(
     deferred  runs  runs       runs  runs      runs
     ordered   runs  runs       runs  runs      runs
     """
-    from ppsim import show
+    from ppsim import show, show_compare
 
     if isinstance(what, Timeline):
         if costs is None:
             raise ConfigError("the report of a timeline has bounds at its costs: give them as costs=")
-        return printed(show.print_report, report_of(what, costs))
+        texts = (
+            printed(show.print_report, report_of(what, costs)),
+            printed(show.print_timeline, what, is_wanted=None),
+        )
+        return "\n".join(filter(None, texts))
     if isinstance(what, CheckReport):
         return printed(show.print_check, what, "the table")
     if isinstance(what, Calibration):
-        return printed(show.print_calibration, what)
+        return printed(show_compare.print_calibration, what)
     if isinstance(what, Comparison):
-        return "\n".join(filter(None, (printed(show.print_compare, what), printed(show.print_peaks, what.peaks))))
+        texts = printed(show_compare.print_compare, what), printed(show_compare.print_peaks, what.peaks)
+        return "\n".join(filter(None, texts))
     return str(what)

@@ -130,9 +130,13 @@ class Trained:
 
     def __str__(self) -> str:
         from ppsim.printed import printed
-        from ppsim.show import print_run
+        from ppsim.show import print_run, print_timeline
 
-        return printed(print_run, self.report(), self.facts)
+        texts = (
+            printed(print_run, self.report(), self.facts),
+            printed(print_timeline, self.timeline, is_wanted=None),
+        )
+        return "\n".join(filter(None, texts))
 
 
 @takes(TrainOptions)

@@ -48,9 +48,12 @@ def main(debug: bool) -> None:
     """Project, explain and export pipeline-parallel schedules from measured costs.
 
     \b
-      ppsim project --pp 8 --vpp 2 -o timeline.html       one plan: how long, why, how much memory
-      ppsim project --pp 8 --vpp 2 --schedule all         which schedule?
-      ppsim build zbv --pp 4 --microbatches 8 -o T.csv    the table that torch runs
+      ppsim project --pp 8 --vpp 2 -o timeline.html      how long, and why
+      ppsim project --pp 8 --vpp 2 --schedule all        which schedule is best?
+      ppsim build zbv --pp 4 --microbatches 8 -o T.csv   the table that torch runs
+
+    A schedule says in which order each pipeline rank runs the passes of its stages over the microbatches of a step:
+    forward (F) and backward (B, or I for inputs and W for weights). ppsim COMMAND --help says more.
 
     Exit codes: 0 fine; 1 valid but impossible (deadlock, does not fit, a run that failed); 2 wrong usage or file.
     """

@@ -1,11 +1,12 @@
 """The command that makes tables: `build`."""
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ppsim.cli.common import GROUP_SIZE_HELP, SLICES_HELP, say
+from ppsim.cli.progress import progress, searching
+from ppsim.cli.sections import SectionedCommand
 
 if TYPE_CHECKING:
     from ppsim.projection.optimise import Optimised
@@ -14,17 +15,26 @@ if TYPE_CHECKING:
 _TIME_LIMIT_S = 10.0
 
 
-@click.command(short_help="Build a schedule table: torch's compute-only CSV.")
+@click.command(
+    cls=SectionedCommand,
+    sections={
+        "Table": ("pp", "vpp", "microbatches", "group_size", "slices", "costs", "memory_limit"),
+        "Search (for auto)": ("placement", "criterion", "time_limit", "max_rounds", "seed", "prove"),
+    },
+    short_help="Build a schedule table: torch's compute-only CSV.",
+)
 @click.argument("name", metavar="NAME|auto")
-@click.option("--pp", type=int, required=True, help="Pipeline ranks.")
-@click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
-@click.option("--microbatches", type=int, required=True, help="Microbatches a step.")
-@click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
-@click.option("--slices", type=int, help=SLICES_HELP)
+@click.option("--pp", type=int, metavar="N", required=True, help="Pipeline ranks.")
+@click.option(
+    "--vpp", type=int, metavar="N", help="Stages a rank holds. Default: the fewest that the schedule takes."
+)
+@click.option("--microbatches", type=int, metavar="N", required=True, help="Microbatches a step.")
+@click.option("--group-size", type=int, metavar="N", help=GROUP_SIZE_HELP)
+@click.option("--slices", type=int, metavar="N", help=SLICES_HELP)
 @click.option(
     "--costs", metavar="C.json",
-    help="Costs per stage, for auto and for a schedule that is fitted to them. Default: F, I and W alike, no "
-         "transfer time.",
+    help="Seconds and bytes of each stage's passes (docs/formats.md), for auto and for schedules that are fitted "
+         "to them. Default: F, I and W alike, no transfer time.",
 )  # fmt: skip
 @click.option(
     "--memory-limit", metavar="SIZE",
@@ -32,24 +42,25 @@ _TIME_LIMIT_S = 10.0
 )  # fmt: skip
 @click.option(
     "--placement", type=click.Choice(["loop", "v"]),
-    help="For auto: where the stages are. Default: the better of both.",
+    help="Where the stages are. Default: the better of both.",
 )  # fmt: skip
 @click.option(
     "--criterion", type=click.Choice(["step", "span"]),
-    help="For auto: step (default), first start to last end of all ranks; or span, the longest rank's own.",
+    help="What is to be short: the step, first start to last end of all ranks, or the span, the longest rank's "
+         "own. Default: step.",
 )  # fmt: skip
 @click.option(
     "--time-limit", type=float, metavar="SECONDS",
-    help=f"For auto: how long to search. Default: {_TIME_LIMIT_S:g} s; less where the bound is met.",
+    help=f"How long to search. Default: {_TIME_LIMIT_S:g} s; less where the bound is met.",
 )  # fmt: skip
 @click.option(
     "--max-rounds", type=int, metavar="N",
-    help="For auto: how many rounds to search a placement, in the time there is; then the same table everywhere.",
+    help="How many rounds to search a placement, in the time there is; then the same table everywhere.",
 )  # fmt: skip
-@click.option("--seed", type=int, help="For auto: the dice of the search. Default: 0.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the search's random choices. Default: 0.")
 @click.option(
     "--prove", is_flag=True, default=None,
-    help="For auto: hand what is left to an exact solver for as long again (up to 800 actions; needs `pip install "
+    help="Hand what is left to an exact solver for as long again (up to 800 actions; needs `pip install "
          "'ppsim[optimise]'`).",
 )  # fmt: skip
 @click.option(
@@ -79,7 +90,7 @@ def build(
     \b
       ppsim build 1f1b --pp 4 --microbatches 8
       ppsim build zb-1p --pp 4 --microbatches 8 --costs C.json -o T.csv
-      ppsim build auto --pp 4 --microbatches 8 --costs C.json --time-limit 2 -o T.csv
+      ppsim build auto --pp 4 --microbatches 8 --costs C.json --time-limit 2
 
     NAME is one of `ppsim schedules`. auto begins with the best of them for these costs and this memory, searches
     on, and says how far its table is from a proven bound.
@@ -122,16 +133,17 @@ def build(
                 "--memory-limit is for a schedule that fits into it (zb-auto, v-flex) and for auto, and needs "
                 "--costs with bytes"
             )
-        table = build_table(
-            entry,
-            pp=pp,
-            vpp=vpp,
-            microbatches=microbatches,
-            group_size=group_size,
-            num_slices=slices,
-            costs=read_costs(costs) if costs else None,
-            memory_limit_bytes=limit,
-        )
+        with progress(f"building {name}"):
+            table = build_table(
+                entry,
+                pp=pp,
+                vpp=vpp,
+                microbatches=microbatches,
+                group_size=group_size,
+                num_slices=slices,
+                costs=read_costs(costs) if costs else None,
+                memory_limit_bytes=limit,
+            )
     as_json = output is not None and output.endswith(".json")
     text = to_json(table_to_json(table)) if as_json else format_table(table)
     if output is None:
@@ -144,26 +156,12 @@ def build(
         say(_verdict(found))
 
 
-def _searched(*, time_limit: float = _TIME_LIMIT_S, **options: Any) -> "Optimised":
-    """Search with a progress bar on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+def _searched(*, time_limit: float = _TIME_LIMIT_S, prove: bool = False, **options: Any) -> "Optimised":
+    """Search with a progress bar on a terminal; a proof takes as long again."""
     from ppsim.projection.optimise import optimise
-    from ppsim.units import percent, seconds
 
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=Console(stderr=True),
-        transient=True, disable=not sys.stderr.isatty(),
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("searching", total=time_limit)
-
-        def show(value_s: float, bound_s: float) -> None:
-            gap = f"{percent(value_s / bound_s - 1)} above the bound" if bound_s > 0 else ""
-            bar.update(task, description=f"best {seconds(value_s)}, {gap}", completed=bar.tasks[0].elapsed)
-
-        return optimise(time_limit_s=time_limit, progress=show, **options)
+    with progress("searching", limit_s=2 * time_limit if prove else time_limit) as bar:
+        return optimise(time_limit_s=time_limit, prove=prove, progress=searching(bar), **options)
 
 
 def _verdict(found: "Optimised") -> str:

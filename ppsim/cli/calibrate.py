@@ -3,6 +3,7 @@
 import click
 
 from ppsim.cli.common import json_option, print_json, say
+from ppsim.cli.progress import progress
 
 
 @click.command(short_help="Fit overheads to measured runs, for projections to take.")
@@ -14,7 +15,7 @@ from ppsim.cli.common import json_option, print_json, say
          "overheads are what they take beyond. Default: what was emulated, else the medians of the run's passes.",
 )  # fmt: skip
 @click.option(
-    "--warm-up", type=int, default=1, show_default=True,
+    "--warm-up", type=int, metavar="N", default=1, show_default=True,
     help="Steps dropped at the start of traces (a timeline of `ppsim train` has its own left out).",
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE.json", help="Write the overheads there, for --overheads.")
@@ -38,14 +39,15 @@ def calibrate(
     folder of them; one file a rank, of one host, two steps or more) of a run of torch's pipeline runtime: all loose
     trace files together are one run, each folder is one. Runs of two message sizes tell latency from bandwidth.
     """
-    from ppsim import show
+    from ppsim import show_compare as show
     from ppsim.api import measured as runs
     from ppsim.files import check_folder, to_json, write_whole
     from ppsim.simulation.calibrate import calibration_to_json
 
     if output:
         check_folder(output)
-    found = runs.calibrate(*measured, schedule=schedule, costs=costs, warm_up=warm_up)
+    with progress("fitting"):
+        found = runs.calibrate(*measured, schedule=schedule, costs=costs, warm_up=warm_up)
     file = calibration_to_json(found)
     if output:
         write_whole(output, to_json(file))

@@ -1,9 +1,7 @@
 """What the commands share: options, and how they speak."""
 
 import difflib
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,18 +15,6 @@ def say(message: str) -> None:
     click.echo(message, err=True)
 
 
-@contextmanager
-def busy(doing: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal that work goes on; yields a function that changes the text. Nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(doing) as status:
-        yield status.update
-
-
 def print_json(value: Any) -> None:
     """Print one JSON object on standard output."""
     from ppsim.files import to_json
@@ -37,8 +23,8 @@ def print_json(value: Any) -> None:
 
 
 GROUP_SIZE_HELP = (
-    "Microbatches a group (interleaved-1f1b only). Default: the smallest legal, which is pp where pp divides the "
-    "microbatches."
+    "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
+    "allowed, pp where pp divides the microbatches."
 )
 
 
@@ -68,9 +54,15 @@ def table_options(command: Any) -> Any:
     replicas = click.option(
         "--replicas",
         type=int,
-        help="Chains of stages in a CSV table, each a whole model (dualpipe, chimera). Default: 1.",
+        metavar="N",
+        help="Copies of the model in a CSV table (dualpipe and chimera have 2). Default: 1.",
     )
-    slices = click.option("--slices", type=int, help="Slices a microbatch in a CSV table (seq1f1b). Default: 1.")
+    slices = click.option(
+        "--slices",
+        type=int,
+        metavar="N",
+        help="Slices a microbatch is cut into in a CSV table (seq1f1b). Default: 1.",
+    )
     return replicas(slices(command))
 
 
@@ -114,15 +106,25 @@ output_option = click.option(
          ".csv table, .json.gz Perfetto trace. May be repeated.",
 )  # fmt: skip
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object (SI units) and nothing else."
+    "--json", "as_json", is_flag=True, help="Print one JSON object (seconds, bytes) and nothing else."
 )
+rows_option = click.option(
+    "--rows", "with_rows", is_flag=True,
+    help="Print every rank or stage. Default: of more than 16 the first, the last, the extremes and some between.",
+)  # fmt: skip
+timeline_option = click.option(
+    "--timeline/--no-timeline", "with_timeline", default=None,
+    help="Draw the step in characters to scale, a row a rank; in up to 48 lines so that microbatches can be read, "
+         "else coarser. Default: draw it where 16 lines do for that.",
+)  # fmt: skip
 overheads_option = click.option(
     "--overheads", metavar="FILE",
-    help="Host time of actions, hops, slow-down beside transfers, time between steps: a file of `ppsim calibrate`.",
+    help="What a run adds to compute and transfers, as fitted by `ppsim calibrate`. Default: nothing.",
 )  # fmt: skip
 channel_option = click.option(
     "--channel", type=click.Choice(["ideal", "edge", "pair", "direction", "rank"]),
-    help="Which transfers share a first-in-first-out queue. Default: the runtime's, or the costs file's.",
+    help="Which transfers queue behind each other: none, those of a directed edge, of a pair of ranks, of a "
+         "direction, or all of a rank. Default: the runtime's, or the costs file's.",
 )  # fmt: skip
 receives_option = click.option(
     "--receives", type=click.Choice(["torch", "deferred", "ordered"]),

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ppsim.cli.common import Commands, busy, parse_names, parse_numbers, say
+from ppsim.cli.common import Commands, parse_names, parse_numbers, say
+from ppsim.cli.progress import progress
 
 if TYPE_CHECKING:
     import pandas
@@ -171,7 +172,7 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
     from ppsim.plot.figures.bubble import bubble_figure
 
     _check(outputs, (*_SUFFIXES, ".csv"))
-    with busy("projecting"):
+    with progress("projecting"):
         sweep = _sweep(**options)
     for row in sweep[sweep["reason"] != ""].itertuples():
         say(f"left out: {row.schedule} with {row.microbatches} microbatches: {row.reason}")

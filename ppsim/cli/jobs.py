@@ -13,26 +13,34 @@ _OPTIONS = (
         help="A cluster of `ppsim clusters`, or one's own file, on which costs are estimated. Default: dgx-h100.",
     ),
     click.option(
-        "--gpus", type=int, help="Devices in all, of which dp is what remains. Default: tp · cp · dp · pp."
+        "--gpus", type=int, metavar="N",
+        help="Devices in all; replicas (dp) are what the other dimensions leave. Default: tp · cp · dp · pp; "
+             "`tune` needs it.",
     ),
-    click.option("--order", metavar="tp-cp-ep-dp-pp", help="How ranks are numbered, the nearest first."),
     click.option(
-        "--global-batch", type=int, help="Sequences a step, of all replicas. Default: 4 · pp microbatches each."
+        "--order", metavar="tp-cp-ep-dp-pp",
+        help="How ranks are numbered: neighbours in the first dimension are nearest. Default: tp-cp-ep-dp-pp.",
+    ),
+    click.option(
+        "--global-batch", type=int, metavar="N",
+        help="Sequences a step, of all replicas. Default: 4 · pp microbatches a replica; `tune` needs it.",
     ),
     click.option(
         "--dtype", type=click.Choice(["bfloat16", "float16", "float8", "float32"]),
-        help="Of the matrix products. Default: bfloat16.",
+        help="Number format of the matrix products. Default: bfloat16.",
     ),
     click.option(
         "--sequence-parallel/--no-sequence-parallel", default=None,
-        help="Norms and residuals divided by tp too. Default: where tp > 1.",
+        help="Whether norms and residuals are divided among the tensor-parallel ranks too. Default: where tp > 1.",
     ),
     click.option(
-        "--zero", type=click.IntRange(0, 3),
-        help="ZeRO stage; 1 is Megatron-LM's distributed optimizer. Default: 1.",
+        "--zero", type=click.IntRange(0, 3), metavar="0|1|2|3",
+        help="ZeRO stage: replicas share optimizer state (1, Megatron-LM's distributed optimizer), gradients too "
+             "(2), parameters too (3). Default: 1.",
     ),
     click.option(
-        "--optimizer", type=click.Choice(["adam", "muon"]), help="Whose state and step are counted. Default: adam."
+        "--optimizer", type=click.Choice(["adam", "muon"]),
+        help="The optimizer, for its state and its step. Default: adam.",
     ),
     click.option(
         "--layer-wise/--no-layer-wise", default=None,
@@ -44,16 +52,18 @@ _OPTIONS = (
     ),
     click.option(
         "--overlap-dp/--no-overlap-dp", default=None,
-        help="Gradients reduced and parameters gathered beside compute, or not. Default: beside.",
+        help="Whether gradients are reduced and parameters gathered beside compute. Default: they are.",
     ),
 )  # fmt: skip
 
 _OFFLOAD = click.option(
     "--offload", type=float, metavar="PART",
-    help="Part of the activations that waits for its backward on the host, 0 to 1. Default: 0.",
+    help="Part of the activations, 0 to 1, that waits for its backward in host memory. Default: 0.",
 )  # fmt: skip
 
-_DP = click.option("--dp", type=int, help="Data-parallel replicas. Default: what --gpus leaves, else 1.")
+_DP = click.option(
+    "--dp", type=int, metavar="N", help="Data-parallel replicas. Default: what --gpus leaves, else 1."
+)
 
 
 def job_options(command: Any) -> Any:

@@ -49,7 +49,7 @@ def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
 
 
 def _print_list(found: "dict[str, Model]") -> None:
-    from ppsim.show import Page, table
+    from ppsim.show_page import Columns, Page
     from ppsim.units import count
 
     out = Page()
@@ -63,12 +63,12 @@ def _print_list(found: "dict[str, Model]") -> None:
         ]
         for name, model in found.items()
     ]
-    out.add(table(["model", "parameters", "active", "layers", "hidden"], rows))
+    out.add(Columns(["model", "parameters", "active", "layers", "hidden"], rows))
     out.add("\nA Hugging Face config.json stands for a name too: ppsim models path/to/config.json")
 
 
 def _print_one(counts: dict[str, Any]) -> None:
-    from ppsim.show import Page, facts
+    from ppsim.show_page import Page, facts
     from ppsim.units import count
 
     layers = f"{counts['layers']} of width {counts['hidden_size']}"

@@ -7,63 +7,102 @@ import click
 from ppsim.cli.common import (
     GROUP_SIZE_HELP,
     SLICES_HELP,
-    busy,
     channel_option,
     json_option,
     output_option,
     overheads_option,
     print_json,
     receives_option,
+    rows_option,
     say,
+    timeline_option,
 )  # fmt: skip
 from ppsim.cli.jobs import job_options
+from ppsim.cli.progress import progress, searching
+from ppsim.cli.sections import SectionedCommand
+
+_SECTIONS = {
+    "Pipeline": ("pp", "vpp", "schedule", "microbatches", "group_size", "slices", "split", "stragglers"),
+    "Model and batch": (
+        "model", "layers", "seq_len", "micro_batch", "global_batch", "tokens", "dtype", "recompute", "offload",
+    ),
+    "Cluster and layout (with --model)": ("cluster", "gpus", "tp", "cp", "ep", "dp", "order", "sequence_parallel"),
+    "Optimizer and data parallelism (with --model)": ("optimizer", "zero", "layer_wise", "update", "overlap_dp"),
+    "Measured costs": ("profile", "transfer_ms", "overheads"),
+    "Runtime and memory": ("runtime", "channel", "receives", "memory_limit"),
+    "Search (with --schedule auto)": ("search_time", "seed"),
+}  # fmt: skip
 
 
-@click.command(short_help="Project a step: time, throughput, memory per rank, and why.")
-@click.option("--pp", type=int, required=True, help="Pipeline ranks.")
-@click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that the schedule takes.")
+@click.command(
+    cls=SectionedCommand, sections=_SECTIONS,
+    short_help="Project a step: time, throughput, memory per rank, and why.",
+)  # fmt: skip
+@click.option("--pp", type=int, metavar="N", required=True, help="Pipeline ranks.")
+@click.option(
+    "--vpp", type=int, metavar="N",
+    help="Stages a rank holds; more than one is interleaving. Default: the fewest that the schedule takes.",
+)  # fmt: skip
 @click.option(
     "--schedule", metavar="NAME|all|auto",
     help="A name from `ppsim schedules`, all of them, or auto: the best that a search finds. Default: 1f1b, or "
          "interleaved-1f1b for vpp > 1.",
 )  # fmt: skip
-@click.option("--microbatches", type=int, help="Microbatches a step. Default: 4 a rank.")
-@click.option("--group-size", type=int, help=GROUP_SIZE_HELP)
-@click.option("--slices", type=int, help=SLICES_HELP)
 @click.option(
-    "--profile",
-    metavar="NAME|FILE",
-    help="Measured costs. Default: zb-a100-6.2b; with --model none.",
-)
+    "--microbatches", type=int, metavar="N",
+    help="Microbatches a step, of one replica. Default: 4 a pipeline rank.",
+)  # fmt: skip
+@click.option("--group-size", type=int, metavar="N", help=GROUP_SIZE_HELP)
+@click.option("--slices", type=int, metavar="N", help=SLICES_HELP)
 @click.option(
-    "--micro-batch", type=int, help="Sequences a microbatch; measured, or estimated by the profile's device facts."
-)
+    "--profile", metavar="NAME|FILE",
+    help="What `ppsim profile` measured: a file, or one that ppsim has. Default: zb-a100-6.2b without --model; "
+         "with one, costs are estimated.",
+)  # fmt: skip
 @click.option(
-    "--seq-len", type=int, help="Tokens a sequence; measured, or estimated by the profile's device facts."
-)
-@click.option("--tp", type=int, help="Tensor-parallel ranks; measured, or estimated by the profile's device facts.")
+    "--micro-batch", type=int, metavar="N",
+    help="Sequences a microbatch. Default: 1 with --model, else what the profile was measured with.",
+)  # fmt: skip
 @click.option(
-    "--cp", type=int, help="Context-parallel ranks; a profile without --model must have been measured so."
-)
-@click.option("--ep", type=int, help="Expert-parallel ranks; measured, or estimated by the profile's device facts.")
+    "--seq-len", type=int, metavar="TOKENS",
+    help="Tokens a sequence. Default: the model's own, or what the profile was measured with.",
+)  # fmt: skip
+@click.option(
+    "--tp", type=int, metavar="N",
+    help="Tensor-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
+)  # fmt: skip
+@click.option(
+    "--cp", type=int, metavar="N",
+    help="Context-parallel ranks. Default: 1, or the profile's; without --model the profile must have it.",
+)  # fmt: skip
+@click.option(
+    "--ep", type=int, metavar="N",
+    help="Expert-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
+)  # fmt: skip
 @click.option(
     "--recompute", type=click.Choice(["none", "selective", "full"]),
-    help="What of a layer is computed again in its backward; a profile without --model must have been measured so.",
+    help="What of a layer is computed again in its backward: nothing, norms and activation functions, or all. "
+         "Default: none, or the profile's; without --model the profile must have it.",
 )  # fmt: skip
-@click.option("--layers", type=int, help="Layers of the model. Default: the profile's, or the model's own.")
+@click.option(
+    "--layers", type=int, metavar="N", help="Layers of the model. Default: the model's own, or the profile's."
+)
 @job_options
 @click.option(
     "--straggler", "stragglers", multiple=True, metavar="RANK:FACTOR",
-    help="A rank whose compute takes so many times as long, as 3:1.2. May be repeated.",
+    help="A rank that computes more slowly: 3:1.2 is rank 3, taking 1.2 times as long. May be repeated.",
 )  # fmt: skip
-@click.option("--tokens", type=float, help="Tokens to train on, as 15e12: how many days that takes.")
+@click.option(
+    "--tokens", type=float, metavar="N", help="Tokens to train on, as 15e12: says how many days that takes."
+)
 @click.option(
     "--split", default="auto", metavar="auto|even|N,N,…|LAYOUT", show_default=True,
-    help="Layers per stage: balanced by F + B, even, or given: numbers, or Megatron-LM's, Et*3|(tt|)*6,t*2L.",
+    help="Layers a stage: auto (balanced by F + B), even, numbers as 2,3,3,2, or Megatron-LM's layout string as "
+         "Et*3|(tt|)*6,t*2L.",
 )  # fmt: skip
 @click.option(
     "--runtime", type=click.Choice(["torch", "megatron", "ideal"]), default="torch", show_default=True,
-    help="Whose network and corners are assumed; ideal is the literature's.",
+    help="Which runtime's transfers and special cases are assumed; ideal is what papers assume.",
 )  # fmt: skip
 @channel_option
 @receives_option
@@ -71,26 +110,40 @@ from ppsim.cli.jobs import job_options
     "--search-time",
     type=float,
     metavar="SECONDS",
-    help="For --schedule auto: how long to search. Default: 10 s; less where the bound is met.",
+    help="How long to search. Default: 10 s; less where the bound is met.",
 )
-@click.option("--seed", type=int, help="For --schedule auto: the dice of the search. Default: 0.")
-@click.option("--transfer-ms", type=float, help="Milliseconds a stage-to-stage hop, instead of the profile's.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the search's random choices. Default: 0.")
+@click.option(
+    "--transfer-ms", type=float, metavar="MS", help="Milliseconds from a stage to the next, for the profile's."
+)
 @overheads_option
-@click.option("--memory-limit", metavar="SIZE", help="Memory a rank, as 80GiB; exit 1 if the plan does not fit.")
+@click.option(
+    "--memory-limit", metavar="SIZE",
+    help="Memory a rank has, as 80GiB or 80GB; exit 1 if the plan does not fit. Default: nothing is refused.",
+)  # fmt: skip
+@timeline_option
+@rows_option
 @json_option
 @output_option
-def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def project(
+    outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None, **options: Any
+) -> None:
     """Project a step: time, throughput, bubble, memory per rank, and why.
 
     \b
       ppsim project --pp 8 --vpp 2 -o timeline.html
       ppsim project --pp 8 --schedule all --microbatches 32 --memory-limit 80GiB
-      ppsim project --model llama3-405b --cluster dgx-h100 --gpus 1024 --tp 8 --pp 16 --vpp 4 --global-batch 512
+      ppsim project --model llama3-70b --gpus 64 --tp 8 --pp 4 --global-batch 512
 
-    With --model, costs are estimated from the specifications of a cluster or, with --profile, measured where it has
-    the layer and the shape, and the whole step is projected: data parallelism, optimizer and memory too. Without,
-    they are those of a profile: one pipeline of the ranks that were measured.
+    With --model, the whole training step is projected: pipeline, data parallelism, optimizer and memory. Costs are
+    estimated from the specifications of a cluster or, with --profile, measured where it has layer and shape.
+
+    Without --model, one pipeline of what a profile measured: no data parallelism, no optimizer.
+
+    Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
+    from itertools import count
+
     from ppsim import show, show_answer
     from ppsim.api.outputs import write_projections
     from ppsim.api.plans import plan_from
@@ -98,6 +151,7 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     from ppsim.projection import project as planning
     from ppsim.projection.answer import answer_of
     from ppsim.projection.plan import AUTO
+    from ppsim.schedule.catalog import every_schedule
 
     check_paths(outputs)
     is_all = options["schedule"] == "all"
@@ -105,25 +159,31 @@ def project(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     plan = plan_from(options | {"stragglers": stragglers, "schedule": None if is_all else options["schedule"]})
     comparison = answer = None
     if is_all:
-        with busy("projecting") as update:
-            comparison = planning.project_all(plan, announce=lambda name: update(f"projecting {name}"))
+        with progress("projecting", total=len(every_schedule()), unit="schedules") as bar:
+            number = count()
+            comparison = planning.project_all(
+                plan, announce=lambda name: bar.update(f"projecting {name}", done=next(number))
+            )
         shown = comparison.projections
         found = {
             "projections": [projection.to_json() for projection in shown],
             "not_possible": comparison.reasons,
         }
     else:
-        with busy("searching" if plan.schedule == AUTO else "projecting"):
-            shown = [planning.project(plan)]
+        with (
+            progress("searching", limit_s=plan.search_s) if plan.schedule == AUTO else progress("projecting") as bar
+        ):
+            shown = [planning.project(plan, progress=searching(bar))]
+        with progress("looking for what would gain"):
             answer = answer_of(shown[0], tokens=options["tokens"])
         found = shown[0].to_json() | answer.to_json()
     write_projections(outputs, shown[:2], answer, announce=say)
     if as_json:
         print_json(found)
     elif comparison:
-        show.print_plans(comparison)
+        show.print_plans(comparison, with_timeline=with_timeline)
     elif answer:
-        show_answer.print_answer(shown[0], answer)
+        show_answer.print_answer(shown[0], answer, with_rows=with_rows, with_timeline=with_timeline)
     if not shown:
         raise click.exceptions.Exit(1)
 

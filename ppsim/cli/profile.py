@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ppsim.cli.common import say
+from ppsim.cli.sections import SectionedCommand
 
 if TYPE_CHECKING:
     from ppsim.profiling.harness import Settings
@@ -17,7 +18,20 @@ _OF_MODELS = ("model", "layers", "hidden", "heads", "micro_batch", "seq_len", "t
 _LISTS = ("micro_batch", "seq_len", "tp", "cp", "ep")
 
 
-@click.command(short_help="Measure F, B, I and W of a layer on this device.")
+_SECTIONS = {
+    "What is measured": (
+        "model", "module", "suite", "layers", "hidden", "heads", "optimizer", "facts", "compile", "cuda_graphs",
+    ),
+    "Shapes, every combination": ("micro_batch", "seq_len", "tp", "cp", "ep", "recompute", "dtype"),
+    "Device and repeats": ("device", "threads", "partitions", "repeats", "warm_up"),
+    "Going on": ("start_over", "time_limit", "dry_run"),
+}  # fmt: skip
+
+
+@click.command(
+    cls=SectionedCommand, sections=_SECTIONS,
+    short_help="Measure F, B, I and W of a layer on this device.",
+)  # fmt: skip
 @click.option(
     "--model",
     metavar="NAME",
@@ -51,13 +65,14 @@ _LISTS = ("micro_batch", "seq_len", "tp", "cp", "ep")
     help="What of a layer is computed again for its backward: nothing, norms and activation functions, or all. "
     "Default: none.",
 )
-@click.option("--layers", type=int, help="Layers, instead of the model's.")
-@click.option("--hidden", type=int, help="Hidden size, instead of the model's; of a GPT.")
-@click.option("--heads", type=int, help="Attention heads, instead of the model's; of a GPT.")
+@click.option("--layers", type=int, metavar="N", help="Layers, instead of the model's.")
+@click.option("--hidden", type=int, metavar="N", help="Hidden size, instead of the model's; of a GPT.")
+@click.option("--heads", type=int, metavar="N", help="Attention heads, instead of the model's; of a GPT.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "float64", "bfloat16", "float16", "fp8"]),
-    help="Of weights and activations; fp8: bfloat16, with products of linear layers in 8 bit. Default: float32.",
+    help="Number format of weights and activations; fp8: bfloat16, with products of linear layers in 8 bit. "
+    "Default: float32.",
 )
 @click.option(
     "--optimizer",
@@ -81,10 +96,13 @@ _LISTS = ("micro_batch", "seq_len", "tp", "cp", "ep")
 @click.option(
     "--repeats",
     type=int,
+    metavar="N",
     help="Measurements of each pass. Default: the suite's, or 30 or a multiple: as many as take a second, and up "
     "to four while the median is not sure to half a percent.",
 )
-@click.option("--warm-up", type=int, help="Unmeasured ones before. Default: 5, or the suite's.")
+@click.option(
+    "--warm-up", type=int, metavar="N", help="Passes run before, not measured. Default: 5, or the suite's."
+)
 @click.option(
     "--facts",
     is_flag=True,
@@ -98,18 +116,19 @@ _LISTS = ("micro_batch", "seq_len", "tp", "cp", "ep")
     "--dry-run", is_flag=True, help="Print what would be measured, its FLOPs and its expected time, and stop."
 )
 @click.option(
-    "-o", "--output", required=True, metavar="X.json|FOLDER", help="Where to write: a file, or of a suite."
+    "-o", "--output", required=True, metavar="X.json|FOLDER", help="Profile to write, or the folder of a suite."
 )
 def profile(output: str, **options: Any) -> None:
-    """Measure what a layer costs on this device: F, B, I and W apart, activation bytes, parameters, optimizer step.
+    """Measure what a layer costs on this device: its passes, activation bytes, parameters, optimizer step.
 
     \b
       ppsim profile --model mini --micro-batch 1,2 --seq-len 128,256 -o cpu.json
-      ppsim profile --model llama3-8b --tp 4 --device cuda --dtype bfloat16 --micro-batch 1 --facts -o gpu.json
+      ppsim profile --model gpt2 --device cuda --dtype bfloat16 --facts -o h.json
       ppsim profile --suite standard -o profiles
 
-    Several shapes go into one file, which is written whole after each. Repeated, the command goes on where it was
-    stopped: shapes that the file holds are not measured again.
+    Passes are forward (F), backward (B), and backward for inputs (I) and for weights (W) apart. Several shapes go
+    into one file, which is written whole after each. Repeated, the command goes on where it was stopped: shapes
+    that the file holds are not measured again.
     """
     from ppsim.errors import ConfigError
     from ppsim.runtime.launch import require_device, require_extra

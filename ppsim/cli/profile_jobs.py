@@ -1,12 +1,11 @@
 """`ppsim profile` of models: what would be measured, and measuring it with a bar that says how long it takes."""
 
 import gc
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppsim.cli.common import say
+from ppsim.cli.progress import progress
 
 if TYPE_CHECKING:
     from ppsim.profiling.facts import Grid
@@ -27,17 +26,24 @@ def measure(
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import run_jobs
-    from ppsim.show import Page, print_measurements
+    from ppsim.show import print_measurements
+    from ppsim.show_page import Page
     from ppsim.show_profile import print_beside
+    from ppsim.units import seconds
 
     gc.freeze()  # each collection is then that of what is measured, not of all that torch has imported
     is_suite = options["suite"] is not None
     if is_suite:
         jobs[0].path.parent.mkdir(exist_ok=True)
-    with _bar() as (tell, watch):
+    with progress("", total=1) as bar:
+
+        def watch(pace: "Pace") -> None:
+            left = f"about {seconds(pace.left_s)} left" if pace.left_s else ""
+            bar.update(left, done=pace.done_work, total=pace.total or 1.0)
+
         contents = run_jobs(
             jobs, settings, optimizers=optimizers, with_facts=options["facts"] or is_suite, grid=grid,
-            start_over=options["start_over"], time_limit_s=options["time_limit"], say=tell, watch=watch,
+            start_over=options["start_over"], time_limit_s=options["time_limit"], say=bar.say, watch=watch,
         )  # fmt: skip
     for content, job in zip(contents, jobs, strict=False):
         if is_suite:
@@ -51,33 +57,11 @@ def measure(
         say(f"wrote {job.path}")
 
 
-@contextmanager
-def _bar() -> "Iterator[tuple[Callable[[str], None], Callable[[Pace], None]]]":
-    """Yield how to say a line and how to show a pace: a bar below the lines; lines alone in a pipe."""
-    if not sys.stderr.isatty():
-        yield say, lambda pace: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from ppsim.units import seconds
-
-    columns = (BarColumn(bar_width=None), TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[left]}"), console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=1.0, left="")
-
-        def watch(pace: "Pace") -> None:
-            left = "" if pace.left_s is None else f"about {seconds(pace.left_s)} left"
-            progress.update(task, completed=pace.done_work, total=pace.total or 1.0, left=left)
-
-        yield lambda message: progress.console.print(message, markup=False, highlight=False), watch
-
-
 def dry_run(jobs: "Sequence[Job]", settings: "Settings", *, with_facts: bool, start_over: bool) -> None:
     """Print what would be measured: shapes that are missing, their FLOPs, and their expected time."""
     from ppsim.profiling.expect import FACTS_S, SHAPE_S, assumed_rate
     from ppsim.profiling.suite import expected_of, waiting_keys
-    from ppsim.show import Page, table
+    from ppsim.show_page import Columns, Page
     from ppsim.units import count, seconds
 
     out, rows, total_flops, total_s = Page(), [], 0.0, 0.0
@@ -91,10 +75,11 @@ def dry_run(jobs: "Sequence[Job]", settings: "Settings", *, with_facts: bool, st
             say(f"{done} of {len(job.keys)} shapes are in {job.path} already")
     if not rows:
         return
-    out.add(table(["model", "shape", "work", "time"], rows, left=2))
+    out.add(Columns(["model", "shape", "work", "time"], rows, left=2))
     _, what = assumed_rate(settings.device, jobs[0].keys[0].dtype)
     beside = f"{seconds(SHAPE_S[settings.device])} a shape for weights and memory"
     if with_facts:
         total_s += FACTS_S[settings.device]
         beside += f", at most {seconds(FACTS_S[settings.device])} for the device's facts"
-    out.add(f"\n{len(rows)} shapes, {count(total_flops)}FLOP: about {seconds(total_s)} at {what}; {beside}")
+    shapes = "1 shape" if len(rows) == 1 else f"{len(rows)} shapes"
+    out.add(f"\n{shapes}, {count(total_flops)}FLOP: about {seconds(total_s)} at {what}; {beside}")

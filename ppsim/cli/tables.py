@@ -12,9 +12,13 @@ from ppsim.cli.common import (
     print_json,
     read_table,
     receives_option,
+    rows_option,
     say,
     table_options,
+    timeline_option,
 )  # fmt: skip
+from ppsim.cli.progress import progress
+from ppsim.cli.sections import SectionedCommand
 
 if TYPE_CHECKING:
     pass
@@ -71,7 +75,8 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
     from ppsim import show
     from ppsim.schedule.check import check as check_table
 
-    report = check_table(read_table(table, **read))
+    with progress("checking"):
+        report = check_table(read_table(table, **read))
     if as_json:
         print_json(
             {
@@ -85,12 +90,23 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
         raise click.exceptions.Exit(1 if report.errors[0].rule == "deadlock" else 2)
 
 
-@click.command()
+@click.command(
+    cls=SectionedCommand,
+    sections={
+        "Input": ("costs", "replicas", "slices"),
+        "Network and runtime": ("communication", "channel", "receives", "overheads", "relaxed_wraparound"),
+    },
+    short_help="Simulate any table at any costs.",
+)
 @click.argument("table", metavar="T.csv")
-@click.option("--costs", required=True, metavar="C.json", help="Costs per stage: see docs/formats.md.")
+@click.option(
+    "--costs", required=True, metavar="C.json", help="Seconds and bytes of each stage's passes: docs/formats.md."
+)
 @table_options
 @click.option(
-    "--communication", type=click.Choice(["overlap", "blocking"]), help="Whether compute goes on beside transfers."
+    "--communication",
+    type=click.Choice(["overlap", "blocking"]),
+    help="Whether compute goes on beside transfers, or waits. Default: what the costs file says, else overlap.",
 )
 @channel_option
 @receives_option
@@ -100,6 +116,8 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
     help="As the zero-bubble paper evaluated 1F1B-I: of each group of pp microbatches only the first waits for the "
          "hop between the last rank and the first. No runtime can do that.",
 )  # fmt: skip
+@timeline_option
+@rows_option
 @json_option
 @output_option
 def simulate(
@@ -109,18 +127,20 @@ def simulate(
     slices: int | None,
     overheads: str | None,
     relaxed_wraparound: bool,
+    with_timeline: bool | None,
+    with_rows: bool,
     as_json: bool,
     outputs: tuple[str, ...],
     **network: str | None,
 ) -> None:
-    """Simulate any table at any costs.
+    """Simulate any table at any costs: step time, bubble, idle time by cause, memory, a timeline.
 
     \b
       ppsim simulate T.csv --costs C.json
       ppsim simulate T.csv --costs C.json --channel rank -o timeline.html
       ppsim simulate T.csv --costs C.json --json
 
-    Options for communication override what the costs file says.
+    T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
     from ppsim import show
     from ppsim.costs.files import read_costs, read_overheads
@@ -139,12 +159,13 @@ def simulate(
         **{key: value for key, value in network.items() if value},
         **(read_overheads(overheads).constants if overheads else {}),
     )
-    timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
+    with progress("simulating"):
+        timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
+        report = report_of(timeline, stage_costs)
     title = timeline.schedule.name
     if relaxed_wraparound:
         title += ", relaxed wrap-around"
         say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
-    report = report_of(timeline, stage_costs)
     write_outputs(
         outputs,
         views=[View(timeline, title)],
@@ -154,10 +175,11 @@ def simulate(
     if as_json:
         print_json(report)
     else:
-        show.print_report(report)
+        show.print_report(report, with_rows=with_rows)
+        show.print_timeline(timeline, is_wanted=with_timeline)
 
 
-@click.command()
+@click.command(short_help="Write a checked table for a runtime.")
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,
@@ -175,14 +197,14 @@ def simulate(
          "table has.",
 )  # fmt: skip
 @click.option(
-    "--split", metavar="N,N,…", help="Layers per stage, for the layout string of --to megatron.",
+    "--split", metavar="N,N,…", help="Layers a stage, for the layout string of --to megatron. Default: none.",
 )  # fmt: skip
-@click.option("-o", "--output", required=True, metavar="OUT", help="Where to write it.")
+@click.option("-o", "--output", required=True, metavar="OUT", help="File to write.")
 def export(
     table: str, target: Any, receives: Any, torch_version: str | None, split: str | None, output: str,
     **read: int | None,
 ) -> None:  # fmt: skip
-    """Write a checked table for a runtime.
+    """Check a table and write it for a runtime: torch, Megatron-LM, Primus, TransformerEngine.
 
     \b
       ppsim export T.csv --to torch -o ready.csv

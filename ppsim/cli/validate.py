@@ -2,7 +2,8 @@
 
 import click
 
-from ppsim.cli.common import busy, json_option, print_json, say
+from ppsim.cli.common import json_option, print_json, say
+from ppsim.cli.progress import progress
 
 
 @click.command(short_help="Signed errors against published runs.")
@@ -13,10 +14,8 @@ from ppsim.cli.common import busy, json_option, print_json, say
     help="Write a file; the suffix decides: .svg/.pdf/.png projected against measured, .json what --json prints, "
          ".csv a line a row. May be repeated.",
 )  # fmt: skip
-@click.option(
-    "--rows", "with_rows", is_flag=True, help="Every row too; so without the option where a SET is given."
-)
-@click.option("--markdown", "as_markdown", is_flag=True, help="The section of docs/accuracy.md.")
+@click.option("--rows", "with_rows", is_flag=True, help="Print every row too. Default: where a SET is given.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the section of docs/accuracy.md.")
 @click.option(
     "--fit", "is_fit", is_flag=True,
     help="Find the constants of the set's class of machines again from its fit rows, beside those in use.",
@@ -34,6 +33,8 @@ def validate(
     Errors are predicted / measured - 1 of time (s) or memory (bytes): negative is optimistic. A class of machines
     has one set of constants, fitted on rows marked fit; the others judge. Nothing is tuned for a configuration.
     """
+    from itertools import count
+
     from ppsim import show_validation
     from ppsim.errors import ConfigError
     from ppsim.validation.cases import case_sets, require_set
@@ -51,11 +52,12 @@ def validate(
         classes = dict.fromkeys(one.machine for one in told if one.machine)
         if not classes:
             raise ConfigError(f"set '{name}' has no class of machines with constants of its own")
-        with busy("fitting"):
+        with progress("fitting"):
             show_validation.print_fits(list(classes))
         return
-    with busy("projecting") as update:
-        found = validated(name, announce=lambda one: update(f"projecting {one}"))
+    with progress("projecting", total=len(names), unit="sets") as bar:
+        number = count()
+        found = validated(name, announce=lambda one: bar.update(f"projecting {one}", done=next(number)))
     write_outputs(outputs, found.to_json()["sets"], announce=say)
     if as_json:
         print_json(found.to_json())

@@ -13,7 +13,7 @@ from ppsim.costs.slices import why_no_slices
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.projection.changes import changed_plans
-from ppsim.projection.optimise import optimise
+from ppsim.projection.optimise import Progress, optimise
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.schedule.catalog import Entry, build, every_schedule, find, require_shape
 from ppsim.schedule.check import why_not_in_torch
@@ -168,8 +168,10 @@ class Projection:
         }
 
 
-def project(plan: Plan | None = None, **fields: Any) -> Projection:
+def project(plan: Plan | None = None, *, progress: Progress | None = None, **fields: Any) -> Projection:
     """Return the projection of a plan, given as a `Plan`, as its fields, or as a plan and the fields to change.
+
+    `progress` is called while a table is searched for (auto), with the best time and its bound, in seconds.
 
     Raises `ConfigError` for what the schedule or the profile forbids, `Deadlock` where the table cannot run on
     the runtime's channels, `DoesNotFit` with the rank, its peak and what would fit.
@@ -178,7 +180,7 @@ def project(plan: Plan | None = None, **fields: Any) -> Projection:
     'interleaved-1f1b'
     """
     plan = replace(plan, **fields) if plan else Plan(**fields)
-    return _project_auto(plan) if plan.schedule == AUTO else _project(plan, find(plan.schedule_name))
+    return _project_auto(plan, progress) if plan.schedule == AUTO else _project(plan, find(plan.schedule_name))
 
 
 def _project(plan: Plan, entry: Entry) -> Projection:
@@ -229,7 +231,7 @@ def _step_s(table: Schedule, costs: StageCosts, limit: float | None = None) -> f
     return timeline.step_time_s if fits else np.inf
 
 
-def _project_auto(plan: Plan) -> Projection:
+def _project_auto(plan: Plan, progress: Progress | None = None) -> Projection:
     """Search for a table on every placement that vpp leaves, each at its own costs."""
     vpp = 1 if plan.vpp is None else plan.vpp
     if plan.group_size is not None or plan.num_slices is not None:
@@ -238,6 +240,7 @@ def _project_auto(plan: Plan) -> Projection:
         pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches,
         costs=lambda style: _costs_on(plan, style, vpp),
         memory_limit_bytes=plan.memory_limit_bytes, time_limit_s=plan.search_s, seed=plan.seed,
+        progress=progress,
     )  # fmt: skip
     note = f"schedule: searched for, from {found.started_from} on; placement {found.placement}; {found.proof}"
     return project_table(replace(plan, vpp=vpp), found.schedule, note=note)

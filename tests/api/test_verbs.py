@@ -39,9 +39,9 @@ def arguments(options: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "words", "others"),
     [
-        ("project", PlanOptions, {"tokens", "as_json", "outputs"}),
+        ("project", PlanOptions, {"tokens", "with_timeline", "with_rows", "as_json", "outputs"}),
         ("tune", TuneOptions, {"as_json", "outputs"}),
-        ("train", TrainOptions, {"schedule", "as_json", "outputs"}),
+        ("train", TrainOptions, {"schedule", "with_timeline", "with_rows", "as_json", "outputs"}),
         ("profile", ProfileOptions, {"output", "module", "suite", "dry_run"}),
     ],
 )

@@ -1,6 +1,7 @@
 """Help is true: its examples run, and every option says what it is."""
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -71,6 +72,34 @@ def test_every_example_runs(folder, line):
         word for before, word in zip(line.split(), line.split()[1:], strict=False) if before in ("-o", "--fit")
     ]
     assert all((folder / output).stat().st_size > 0 for output in outputs)
+
+
+@pytest.mark.parametrize("line", [line for name in NEED_TORCH for line in examples_of(name)])
+def test_every_example_that_needs_torch_is_understood(line):
+    """The fast form: the words are parsed, and `profile` says what it would measure; tests of torch run the rest."""
+    words = shlex.split(line.split("ppsim ")[1])
+    command = main.commands[words[0]]
+    assert command.make_context(words[0], words[1:]).params
+    if words[0] == "profile":
+        pytest.importorskip("torch")
+        assert "about" in ppsim(*words, "--dry-run").stdout
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_fits_a_terminal_of_80_columns(name):
+    text = ppsim(*name.split(), "--help").stdout
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_listed_once_and_says_what_its_value_is(name):
+    options = ppsim(*name.split(), "--help").stdout
+    assert " INTEGER" not in options
+    assert " FLOAT" not in options
+    for parameter in COMMANDS[name].params:
+        if isinstance(parameter, click.Option):
+            listed = re.findall(rf"^  (?:-o, )?{parameter.opts[-1]}\b(?!-)", options, flags=re.MULTILINE)
+            assert len(listed) == 1, f"{name} {parameter.opts[-1]}"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
