@@ -39,7 +39,7 @@ def figure() -> None:
 
     \b
       ppsim figure timeline projected.json --width one-column -o timeline.pdf
-      ppsim figure bubble --pp 8 --schedule 1f1b,zb-h1,zbv-fixed --microbatches 8,16,32 -o bubble.pdf
+      ppsim figure bubble --pp 8 --schedule 1f1b,zb-h1 -o bubble.pdf
       ppsim figure pareto tune.json -o pareto.pdf
 
     Text is 7 pt at that width, fonts are embedded, and the same input gives the same bytes. docs/figures.md.
@@ -78,8 +78,8 @@ def timeline(
 
     \b
       ppsim figure timeline projected.json -o timeline.pdf
-      ppsim figure timeline projected.json --panels compute --width one-column -o timeline.svg
-      ppsim figure timeline measured.json projected.json --title Measured --title Projected -o both.pdf
+      ppsim figure timeline projected.json --panels compute -o timeline.svg
+      ppsim figure timeline measured.json projected.json -o both.pdf
 
     A file is what project, simulate and train write with -o NAME.json.
     """
@@ -132,8 +132,8 @@ def memory(file: str, memory_limit: str | None, title: str, width: "Width", outp
 
 
 @figure.command(short_help="Bubble ratio against microbatches.")
-@click.option("--pp", type=int, required=True, help="Pipeline ranks.")
-@click.option("--vpp", type=int, help="Stages a rank. Default: the fewest that each schedule takes.")
+@click.option("--pp", type=int, metavar="N", required=True, help="Pipeline ranks.")
+@click.option("--vpp", type=int, metavar="N", help="Stages a rank. Default: the fewest that each schedule takes.")
 @click.option(
     "--schedule", default="1f1b,interleaved-1f1b,zb-h1,zbv", show_default=True, metavar="NAME,NAME,…",
     help="Schedules to compare, names from `ppsim schedules`.",
@@ -163,8 +163,8 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
 
     \b
       ppsim figure bubble --pp 8 -o bubble.pdf
-      ppsim figure bubble --pp 4 --schedule 1f1b,zb-h1,zbv --microbatches 4,8,16 --width one-column -o bubble.pdf
-      ppsim figure bubble --pp 4 --schedule 1f1b,zb-h1 --costs C.json -o bubble.svg -o bubble.csv
+      ppsim figure bubble --pp 4 --schedule 1f1b,zbv --microbatches 4,8 -o b.pdf
+      ppsim figure bubble --pp 4 --costs C.json -o bubble.svg -o bubble.csv
 
     What a schedule forbids is left out of its line, and said.
     """
@@ -219,7 +219,7 @@ def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) ->
     \b
       ppsim figure accuracy validation.json -o accuracy.pdf
       ppsim figure accuracy validation.json --width one-column -o accuracy.svg
-      ppsim figure accuracy validation.json --title "Published runs" -o accuracy.png
+      ppsim figure accuracy validation.json --title Published -o accuracy.png
 
     The file is what validate writes with -o NAME.json, of all sets or of one.
     """

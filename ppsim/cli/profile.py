@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ppsim.cli.common import say
+from ppsim.cli.common import parse_numbers, say
 from ppsim.cli.sections import SectionedCommand
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def profile(output: str, **options: Any) -> None:
     from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import SUITES, Job
 
-    given = options | {name: _numbers(name, options[name]) for name in _LISTS}
+    given = options | {name: parse_numbers(name, options[name]) for name in _LISTS}
     given["threads"] = _threads(options["threads"])
     suite = SUITES[options["suite"]] if options["suite"] else None
     settings = settings_from(given, suite.settings if suite else None)
@@ -207,19 +207,6 @@ def _threads(text: str) -> int:
 def _optimizers(text: str | None) -> list[str]:
     """Their names; none for none."""
     return [] if text == "none" else [name.strip() for name in (text or "adamw").split(",")]
-
-
-def _numbers(option: str, text: str | None) -> list[int] | None:
-    """The numbers of 1,2,4; None where nothing was given."""
-    from ppsim.errors import ConfigError
-
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        name = "--" + option.replace("_", "-")
-        raise ConfigError(f"{name} is '{text}': give a number, or several as 1,2,4") from None
 
 
 def _profiled_module(output: str, options: dict[str, Any], settings: "Settings") -> dict[str, Any]:

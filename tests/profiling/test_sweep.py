@@ -150,7 +150,7 @@ def test_a_costly_split_is_said_once_a_component() -> None:
 
 
 WRONG = {
-    "a word": (["--micro-batch", "1,two"], "--micro-batch is '1,two': give a number, or several as 1,2,4"),
+    "a word": (["--micro-batch", "1,two"], "--micro-batch is '1,two': give numbers as 1,2,4"),
     "none": (["--seq-len", "0,8"], "--seq-len must be at least 1: got 0"),
     "a model": (["--model", "llama"], "unknown model 'llama': did you mean llama"),
     "tp": (["--model", "llama-mini", "--tp", "4"], "tp must divide the key/value heads: got 4 with 2"),
