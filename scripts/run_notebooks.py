@@ -89,7 +89,13 @@ def _small(png: str) -> str:
 
     packed = io.BytesIO()
     with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
-        picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(packed, "png", optimize=True)
+        fewer = picture.convert("RGB").quantize(
+            _COLOURS,
+            method=Image.Quantize.MAXCOVERAGE,  # a small patch keeps a colour of its own
+            kmeans=2,
+            dither=Image.Dither.NONE,
+        )
+    fewer.save(packed, "png", optimize=True)
     if packed.tell() > _MOST_BYTES:
         raise ValueError(f"a picture takes {packed.tell()} bytes, more than {_MOST_BYTES}: draw less")
     return base64.b64encode(packed.getvalue()).decode()

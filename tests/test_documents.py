@@ -1,5 +1,6 @@
 """What the documents say is what CI runs and what the scripts write."""
 
+import json
 import re
 import subprocess
 import sys
@@ -37,10 +38,18 @@ def test_the_page_of_schedules_is_what_its_script_writes(monkeypatch: pytest.Mon
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:
-    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))):
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *pages):
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose_of(path)):
             if "://" not in target:
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def prose_of(path: Path) -> str:
+    if path.suffix != ".ipynb":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "schedules").glob("*.csv")), ids=lambda path: path.stem)
