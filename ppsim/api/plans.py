@@ -71,13 +71,15 @@ def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Project
 def project_all(
     plan: Plan | None = None,
     *,
+    schedules: Sequence[str] | None = None,
     announce: Callable[[str], None] = lambda name: None,
     **options: Unpack[PlanOptions],
 ) -> Comparison:
     """Return the projections of every schedule for one plan, fastest first, and why the others are not possible.
 
-    That is `ppsim project --schedule all`; the words are those of `ppsim.project`, but for `schedule`. `announce`
-    is called with the name of each schedule before it is projected.
+    That is `ppsim project --schedule all` or, with the names of some `schedules`, `--schedule NAME,NAME`; the words
+    are those of `ppsim.project`, but for `schedule`. `announce` is called with the name of each schedule before it
+    is projected.
 
     >>> import ppsim
     >>> found = ppsim.project_all(pp=4, microbatches=8)
@@ -85,8 +87,8 @@ def project_all(
     'zbv'
     """
     if options.get("schedule") is not None:
-        raise ConfigError("schedule is for ppsim.project: project_all tries every one")
-    return planning.project_all(_plan(plan, options), announce=announce)
+        raise ConfigError("schedule is for ppsim.project: project_all tries every one, or those in schedules")
+    return planning.project_all(_plan(plan, options), schedules, announce=announce)
 
 
 def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:

@@ -44,9 +44,9 @@ _SECTIONS = {
     help="Stages a rank holds; more than one is interleaving. Default: the fewest that the schedule takes.",
 )  # fmt: skip
 @click.option(
-    "--schedule", metavar="NAME|all|auto",
-    help="A name from `ppsim schedules`, all of them, or auto: the best that a search finds. Default: 1f1b, or "
-         "interleaved-1f1b for vpp > 1.",
+    "--schedule", metavar="NAME|NAME,NAME,…|all|auto",
+    help="A name from `ppsim schedules`, several or all of them to compare, or auto: the best that a search finds. "
+         "Default: 1f1b, or interleaved-1f1b for vpp > 1.",
 )  # fmt: skip
 @click.option(
     "--microbatches", type=int, metavar="N",
@@ -151,18 +151,17 @@ def project(
     from ppsim.projection import project as planning
     from ppsim.projection.answer import answer_of
     from ppsim.projection.plan import AUTO
-    from ppsim.schedule.catalog import every_schedule
 
     check_paths(outputs)
-    is_all = options["schedule"] == "all"
+    names = _compared(options["schedule"])
     stragglers = dict(map(_straggler, options["stragglers"]))
-    plan = plan_from(options | {"stragglers": stragglers, "schedule": None if is_all else options["schedule"]})
+    plan = plan_from(options | {"stragglers": stragglers, "schedule": None if names else options["schedule"]})
     comparison = answer = None
-    if is_all:
-        with progress("projecting", total=len(every_schedule()), unit="schedules") as bar:
+    if names:
+        with progress("projecting", total=len(names), unit="schedules") as bar:
             number = count()
             comparison = planning.project_all(
-                plan, announce=lambda name: bar.update(f"projecting {name}", done=next(number))
+                plan, names, announce=lambda name: bar.update(f"projecting {name}", done=next(number))
             )
         shown = comparison.projections
         found = {
@@ -177,7 +176,8 @@ def project(
         with progress("looking for what would gain"):
             answer = answer_of(shown[0], tokens=options["tokens"])
         found = shown[0].to_json() | answer.to_json()
-    write_projections(outputs, shown[:2], answer, announce=say)
+    drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
+    write_projections(outputs, drawn, answer, announce=say)
     if as_json:
         print_json(found)
     elif comparison:
@@ -186,6 +186,18 @@ def project(
         show_answer.print_answer(shown[0], answer, with_rows=with_rows, with_timeline=with_timeline)
     if not shown:
         raise click.exceptions.Exit(1)
+
+
+_DRAWN_OF_ALL = 2  # the fastest
+
+
+def _compared(schedule: str | None) -> list[str]:
+    """The names of all schedules, or of those listed; none for one schedule."""
+    from ppsim.schedule.catalog import every_schedule
+
+    if schedule == "all":
+        return list(every_schedule())
+    return [name.strip() for name in schedule.split(",")] if schedule and "," in schedule else []
 
 
 def _straggler(text: str) -> tuple[int, float]:

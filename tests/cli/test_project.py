@@ -121,6 +121,14 @@ def test_all_schedules_of_a_vpp_are_those_that_take_it():
     assert comparison["not_possible"]["1f1b"] == "1f1b needs exactly 1 stage a rank: got vpp=2 (nearest: 1)"
 
 
+def test_schedules_that_are_named_are_compared_and_all_of_them_drawn(folder):
+    named = ["--pp", 4, "--schedule", "1f1b, zbv-fixed,zb-h1", "--memory-limit", "80GiB"]
+    comparison = projected(*named, "-o", "named.html")
+    assert [one["schedule"] for one in comparison["projections"]] == ["zbv-fixed", "zb-h1", "1f1b"]
+    assert "<title>zbv-fixed, zb-h1, 1f1b</title>" in (folder / "named.html").read_text()
+    assert "did you mean zbv or" in ppsim("project", "--pp", 4, "--schedule", "1f1b,zbw", code=2).stderr
+
+
 def test_nothing_that_fits_is_an_answer_with_exit_code_1(folder):
     args = ["project", "--pp", 4, "--schedule", "all", "--memory-limit", "1GiB"]
     comparison = json.loads(ppsim(*args, "--json", "-o", "x.json", code=1).stdout)
