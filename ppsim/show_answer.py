@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ppsim.projection.project import Projection
 
 _MOST_SENSITIVE = 4
+_LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
 
 
 def print_answer(
@@ -45,7 +46,11 @@ def print_answer(
         )
     )
     out.add()
-    sensitive = [f"{name} {percent(value)}" for name, value in list(answer.sensitivities.items())[:_MOST_SENSITIVE]]
+    sensitive = [
+        f"{name} {percent(value)}"
+        for name, value in list(answer.sensitivities.items())[:_MOST_SENSITIVE]
+        if value >= _LEAST_GAIN
+    ]
     advice = [
         f"{one.change}: {signed_percent(one.gain)} throughput, iteration {seconds(one.projection.iteration_s)}"
         for one in answer.advice

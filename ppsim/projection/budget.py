@@ -110,6 +110,7 @@ def _balanced(costs: StageCosts, schedule: Schedule) -> StageCosts:
 
 
 _FASTER = 0.01
+_ALL_STAGES = "compute of all stages"
 
 
 def sensitivities(projection: Projection) -> dict[str, float]:
@@ -123,7 +124,7 @@ def sensitivities(projection: Projection) -> dict[str, float]:
     graph, schedule = timeline.graph, timeline.schedule
     durations = durations_s(graph, costs.resolved_for(schedule))
     is_transfer = np.arange(graph.num_nodes) >= graph.num_actions
-    masks: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {"compute of all stages": ~is_transfer}
+    masks: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {_ALL_STAGES: ~is_transfer}
     for stage in range(schedule.num_stages):
         mask = np.zeros(graph.num_nodes, dtype=bool)
         mask[: graph.num_actions] = schedule.stage == stage
@@ -142,8 +143,17 @@ def sensitivities(projection: Projection) -> dict[str, float]:
 
 
 def bottleneck(found: dict[str, float]) -> str:
-    """Return what limits, of `sensitivities`: the stage, the link or the collective with the largest number."""
-    return next(name for name in found if name != "compute of all stages")
+    """Return what limits, of `sensitivities`: the links, a collective, the optimizer or, of compute, a stage.
+
+    All stages together are weighed against the others, since one of many has little of the step to itself; of the
+    stages it is the one with the largest number.
+
+    >>> bottleneck({"compute of all stages": 0.9, "transfers": 0.05, "compute of stage 3": 0.02})
+    'compute of stage 3'
+    """
+    of_one = [name for name in found if name.startswith("compute of stage ")]
+    most = max((name for name in found if name not in of_one), key=lambda name: found[name])
+    return max(of_one, key=lambda name: found[name]) if most == _ALL_STAGES else most
 
 
 Interval = tuple[float, float]

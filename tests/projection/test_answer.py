@@ -78,6 +78,15 @@ def test_one_percent_of_all_compute_gains_what_compute_is_of_the_iteration() -> 
     assert all(-1e-12 <= value <= 0.01 for value in found.values())
 
 
+def test_many_stages_are_weighed_together_against_the_links() -> None:
+    """Each of them has little of the step, and links between all of them have some of it."""
+    one = project(Plan(pp=10, vpp=3, microbatches=10, transfer_s=0.006))
+    answer = answer_of(one, with_advice=False)
+    of_one = max(value for name, value in answer.sensitivities.items() if name.startswith("compute of stage "))
+    assert of_one < answer.sensitivities["transfers"] < answer.sensitivities["compute of all stages"]
+    assert answer.bottleneck.startswith("compute of stage ")
+
+
 def test_the_slowest_stage_is_the_bottleneck() -> None:
     one = on_ideal_links(job("llama3-8b", layers=16, pp=4, global_batch=32))
     answer = answer_of(project(Plan(pp=4, job=one, split=[3, 3, 7, 3])), with_advice=False)
