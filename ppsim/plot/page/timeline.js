@@ -328,6 +328,12 @@
   });
   plot.on("plotly_relayout", () => { separate(); drawLinks(); });
 
+  // What is said of a cell would stay where the cell was, when keys move the picture or the pointer leaves in a hurry.
+  function unpoint() {
+    Plotly.Fx.unhover(plot);
+    pointed = null;
+  }
+
   // --- controls ---
 
   let pointer = null; // the share of the plot's width where the pointer is
@@ -335,11 +341,12 @@
     const share = (event.clientX - plot.getBoundingClientRect().left - MARGIN.l) / (plot.clientWidth - MARGIN.l - MARGIN.r);
     pointer = share >= 0 && share <= 1 ? share : null;
   });
-  document.getElementById("stage").addEventListener("mouseleave", () => { pointer = null; });
+  document.getElementById("stage").addEventListener("mouseleave", () => { pointer = null; unpoint(); drawLinks(); });
 
   function show(from, to) {
     const [first, last] = picture.range, width = Math.min(to - from, last - first);
     const begin = Math.min(Math.max(from, first), last - width);
+    unpoint();
     return Plotly.relayout(plot, { "xaxis.range": [begin, begin + width] });
   }
 
@@ -362,7 +369,7 @@
     0: () => show(...picture.range), home: () => show(...picture.range),
     k: () => paint("kind"), m: () => paint("microbatch"), e: () => paint("error"),
     p: () => toggle("path"), i: () => toggle("causes"), l: () => toggle("links"),
-    escape: () => { kept = pointed = null; drawLinks(); },
+    escape: () => { kept = null; unpoint(); drawLinks(); },
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
