@@ -1,10 +1,12 @@
 """What the documents say is what CI runs and what the scripts write."""
 
+import importlib
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -12,6 +14,7 @@ import ppsim
 from ppsim.schedule.catalog import CATALOG
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def written_by(script: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -38,10 +41,10 @@ def test_the_page_of_schedules_is_what_its_script_writes(monkeypatch: pytest.Mon
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:
-    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
-    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *pages):
+    pages = [*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    for path in (*pages, ROOT / "CHANGELOG.md"):
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose_of(path)):
-            if "://" not in target:
+            if "://" not in target and not target.startswith("pictures/"):  # those are made with the site
                 assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
@@ -62,47 +65,56 @@ def test_every_table_that_is_shipped_passes_the_check(path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["auto.md", "figures.md", "models.md", "project.md", "python.md", "tune.md"])
-def test_the_commands_of_a_page_print_what_it_says(name: str, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / name).read_text()
-    blocks = re.findall(r"(?:`(\S+\.json)`:\n\n)?```(json|sh|text|python)\n(.*?)```", page, flags=re.DOTALL)
-    printed = ""
-    for file, kind, text in blocks:
-        if kind == "json":
-            (tmp_path / file).write_text(text)
-        elif kind == "text":
-            assert printed == text
-        else:
-            command = ["bash", "-c", text] if kind == "sh" else [sys.executable, "-c", text]
-            command[-1] = re.sub(r"^ppsim ", f"'{sys.executable}' -m ppsim ", command[-1], flags=re.MULTILINE)
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path, text=True, check=False
-            )
-            printed = done.stdout
-            assert done.returncode == 0, printed
+@pytest.fixture
+def documents(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module("run_documents")
 
 
-def test_the_commands_of_calibration_run_and_print_lines_like_those_of_its_page(tmp_path: Path) -> None:
-    """Measured numbers differ from run to run, what stands around them does not."""
-    page = (ROOT / "docs" / "calibration.md").read_text()
-    blocks = re.findall(r"(?:`(\S+\.json)`:\n\n)?```(json|sh|text)\n(.*?)```", page, flags=re.DOTALL)
-    printed = ""
-    for file, kind, text in blocks:
-        if kind == "json":
-            (tmp_path / file).write_text(text)
-        elif kind == "text":
-            assert without_numbers(printed) == without_numbers(text)
-        else:
-            command = re.sub(r"^ppsim", f"'{sys.executable}' -m ppsim", text, flags=re.MULTILINE)
-            done = subprocess.run(
-                ["bash", "-e", "-c", command], capture_output=True, cwd=tmp_path, text=True, check=False
-            )
-            printed = done.stdout
-            assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_commands_of_a_page_print_what_it_says(path: Path, documents: ModuleType, tmp_path: Path) -> None:
+    assert documents.run_page(path.read_text(), tmp_path).differences == []
 
 
-def without_numbers(text: str) -> list[str]:
-    return re.sub(r"[+-]?\d[\d.]*(?: (?:µs|ms|ns|s|%)(?=[\s,]|$))?", "#", " ".join(text.split())).split()
+@pytest.mark.parametrize(
+    ("page", "difference"),
+    [
+        ("```sh\necho 1\n```\n\n```text\n2\n```\n", "line 5: says\n2\nbut the block before it prints\n1\n"),
+        ("```python\nx = 3\n```\n\n```python\nprint(x)\n```\n\n```text\n4\n```\n", "line 9: says"),
+        ("`x.txt`:\n\n```text\n5\n```\n\n```sh\ncat x.txt\n```\n\n```text\n6\n```\n", "line 11: says"),
+        ("```sh\necho 1 ms\n```\n\n<!-- measured -->\n```text\n2 m\n```\n", "line 6: says"),
+        ("<!-- exits with 3 -->\n```sh\necho 7; exit 3\n```\n\n```text\n8\n```\n", "line 6: says"),
+    ],
+)
+def test_a_page_that_says_something_else_is_told_and_mended(
+    page: str, difference: str, documents: ModuleType, tmp_path: Path
+) -> None:
+    found = documents.run_page(page, tmp_path)
+    assert len(found.differences) == 1
+    assert found.differences[0].startswith(difference)
+    assert documents.run_page(found.text, tmp_path).differences == []
+
+
+@pytest.mark.parametrize(
+    ("page", "error"),
+    [
+        ("```sh\nfalse\ntrue\n```\n", "line 1: exits with 1"),
+        ("<!-- exits with 1 -->\n```sh\ntrue\n```\n", "line 2: exits with 0"),
+        ("```python\n1 / 0\n```\n", "ZeroDivisionError"),
+        ("<!-- not ran: a slip -->\n```sh\nfalse\n```\n", "not understood"),
+    ],
+)
+def test_a_page_that_cannot_be_run_is_refused(page: str, error: str, documents: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(documents.WrongPage, match=error):
+        documents.run_page(page, tmp_path)
+
+
+def test_measured_numbers_and_blocks_that_are_not_run_are_left_alone(documents: ModuleType, tmp_path: Path) -> None:
+    page = (
+        "```sh\necho 1 ms\n```\n\n<!-- measured -->\n```text\n2.5 s\n```\n\n"
+        "<!-- not run: needs a CUDA device -->\n```sh\nfalse\n```\n\n```text\nas it stands\n```\n"
+    )
+    assert documents.run_page(page, tmp_path).text == page
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)

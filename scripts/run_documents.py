@@ -1,0 +1,208 @@
+"""Run the commands of the documents and compare what they print with what stands there, or write it there.
+
+    python scripts/run_documents.py                          every page; exits with 1 where one says something else
+    python scripts/run_documents.py docs/tutorial.md --write
+
+The blocks of a page, in order and in one folder of its own:
+
+- ``sh`` is run by bash, which stops at the first command, or part of a pipe, that fails (so ``sed -n 1,9p``, which
+  reads to the end, not ``head``); ``python`` in one interpreter a page, so that a block knows the names of those
+  before it.
+- ``text`` is what the block before it prints, standard error included.
+- A block behind a line that ends in "`FILE`:" is written to FILE instead.
+
+Comments before a block, each on a line of its own, say where it is otherwise:
+
+- ``<!-- not run: WHY -->``: the block, and the text behind it, are taken as they stand.
+- ``<!-- exits with 1 -->``: the last command of the block does.
+- ``<!-- measured -->``: numbers of the text were measured, and are not compared.
+- ``<!-- not output -->``: the text is nothing that a command prints.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+_BLOCK = re.compile(
+    r"(?P<comments>(?:^<!--[^\n]*-->\n)*)^```(?P<kind>\w+)[^\n]*\n(?P<text>.*?)^```$",
+    flags=re.MULTILINE | re.DOTALL,
+)
+_FILE = re.compile(r"`([\w.-]+)`:\s*\Z")
+_COMMENTS = re.compile(r"<!-- (not run: .+|exits with \d+|measured|not output) -->\n")
+
+
+class WrongPage(Exception):
+    """A page that cannot be run: what stands where, and why."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: `begin` and `end` are where its text stands in the page; `file` is where it goes, or None."""
+
+    kind: str
+    text: str
+    begin: int
+    end: int
+    line: int
+    file: str | None
+    comments: frozenset[str]
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the block is a program and not said to be left alone."""
+        is_program = self.kind in ("sh", "python") and self.file is None
+        return is_program and not any(comment.startswith("not run") for comment in self.comments)
+
+    @property
+    def exit_code(self) -> int:
+        """What its last command is said to exit with."""
+        return next((int(one.split()[-1]) for one in self.comments if one.startswith("exits with")), 0)
+
+
+@dataclass
+class Found:
+    """What running a page gave: the page as it should be, and a paragraph for each text that is not so."""
+
+    text: str
+    differences: list[str] = field(default_factory=list)
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """Yield the fenced blocks of a page; raises `WrongPage` for a comment that is not understood."""
+    for match in _BLOCK.finditer(page):
+        line = page.count("\n", 0, match.start("kind")) + 1
+        comments = match["comments"]
+        known = frozenset(_COMMENTS.findall(comments))
+        if len(known) != comments.count("<!--"):
+            raise WrongPage(f"line {line}: not understood: {comments.strip()}")
+        label = _FILE.search(page[max(0, match.start() - 200) : match.start()])
+        file = label[1] if label else None
+        yield Block(match["kind"], match["text"], match.start("text"), match.end("text"), line, file, known)
+
+
+def run_page(page: str, folder: Path) -> Found:
+    """Run a page's blocks in a folder and return it as it should be; raises `WrongPage` where one fails."""
+    found, at = [], 0
+    differences = []
+    printed: str | None = None
+    with _Programs(folder) as programs:
+        for block in blocks(page):
+            if block.file is not None:
+                (folder / block.file).write_text(block.text, encoding="utf-8")
+            elif block.kind in ("sh", "python"):
+                printed = programs.run(block) if block.is_run else None
+            elif block.kind == "text" and printed is not None and "not output" not in block.comments:
+                is_measured = "measured" in block.comments
+                shape = without_numbers if is_measured else str
+                if shape(block.text) != shape(printed):
+                    differences.append(
+                        f"line {block.line}: says\n{block.text}but the block before it prints\n{printed}"
+                    )
+                    found += [page[at : block.begin], printed]
+                    at = block.end
+                printed = None
+    return Found("".join([*found, page[at:]]), differences)
+
+
+def without_numbers(text: str) -> list[str]:
+    """Return the words of a text with # for each number and its unit: what stays from run to run."""
+    return re.sub(r"[+-]?\d[\d.]*(?: (?:µs|ms|ns|s|%)(?=[\s,]|$))?", "#", " ".join(text.split())).split()
+
+
+_INTERPRETER = """
+import json, sys, traceback
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    try:
+        exec(compile(json.loads(line), "<block>", "exec"), names)
+    except BaseException:
+        traceback.print_exc()
+        break
+    print(end="\\0", flush=True)
+"""
+
+
+class _Programs:
+    """Runs blocks in a folder: shell ones each by itself, Python ones in one interpreter."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._python: subprocess.Popen[str] | None = None
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._environment = os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+
+    def __enter__(self) -> "_Programs":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._python is not None:
+            self._python.communicate()
+
+    def run(self, block: Block) -> str:
+        """Return what a block prints; raises `WrongPage` where it fails, or does not where it should."""
+        text, code = self._shell(block.text) if block.kind == "sh" else self._interpreted(block.text)
+        if code != block.exit_code:
+            raise WrongPage(f"line {block.line}: exits with {code}:\n{block.text}\n{text}")
+        return text
+
+    def _shell(self, text: str) -> tuple[str, int]:
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", text], cwd=self._folder, env=self._environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        return done.stdout, done.returncode
+
+    def _interpreted(self, text: str) -> tuple[str, int]:
+        if self._python is None:
+            self._python = subprocess.Popen(
+                [sys.executable, "-c", _INTERPRETER], cwd=self._folder, env=self._environment,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+        stdin, stdout = self._python.stdin, self._python.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(text) + "\n")
+        stdin.flush()
+        printed = ""
+        while (character := stdout.read(1)) not in ("\0", ""):
+            printed += character
+        return printed, 0 if character else 1
+
+
+@click.command()
+@click.argument("pages", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--write", is_flag=True, help="Write what the commands print into the pages.")
+def main(pages: tuple[Path, ...], write: bool) -> None:
+    """Run the commands of PAGES (default: all) and compare what they print with what stands there."""
+    is_right = True
+    for path in pages or PAGES:
+        begin = time.perf_counter()
+        page = path.read_text(encoding="utf-8")
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                found = run_page(page, Path(folder))
+        except WrongPage as error:
+            raise click.ClickException(f"{path}, {error}") from None
+        if write and found.text != page:
+            path.write_text(found.text, encoding="utf-8")
+        elif found.differences:
+            is_right = False
+            click.echo("\n".join(f"{path}, {difference}" for difference in found.differences))
+        click.echo(f"{time.perf_counter() - begin:5.1f} s  {path}", err=True)
+    sys.exit(0 if is_right else 1)
+
+
+if __name__ == "__main__":
+    main()
