@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
     """Return every row of sets, each given as `ppsim.validation.score.to_json` does.
 
-    Columns: set, table (of the publication), title, schedule, use (fit or judge), quantity (time or memory),
-    measured and predicted (seconds or bytes), error, constant_mfu_error, other_error, order_only.
+    Columns: set, table (of the publication), title, schedule, gpus, use (fit or judge), quantity (time or memory),
+    measured and predicted (seconds or bytes), error (signed: predicted / measured − 1), of a constant MFU and of
+    another tool on the same row constant_mfu_error and other_error (NaN: none), order_only.
     """
     import pandas
 
-    return pandas.DataFrame([_row(one, row) for one in sets for row in one["rows"]])
+    frame = pandas.DataFrame([_row(one, row) for one in sets for row in one["rows"]])
+    return frame.astype(dict.fromkeys(("constant_mfu_error", "other_error"), "float64"))
 
 
 def read_rows(path: str | Path) -> "pandas.DataFrame":
@@ -40,6 +42,7 @@ def _row(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "table": row["table"],
         "title": row["title"],
         "schedule": row.get("schedule", "1f1b"),
+        "gpus": row["gpus"],
         "use": row["use"],
         "quantity": quantity,
         "measured": row[f"measured_{unit}"],

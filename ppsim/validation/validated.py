@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppsim.validation.cases import case_sets
+from ppsim.validation.rows import rows_of
 from ppsim.validation.score import Validation, to_json
 from ppsim.validation.score import validate as validate_set
 
@@ -27,36 +28,15 @@ class Validated:
     sets: list[Validation]
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a published number, each with its signed errors.
+        """Return a pandas DataFrame with one row a published number: see `ppsim.validation.rows.rows_of`.
 
-        Columns: set, use (fit, judge), title, schedule, gpus, unit (s, bytes), measured, predicted, error, and of a
-        constant MFU and of another tool on the same row constant_mfu_error, other_error (NaN: none).
+        `ppsim.plot.accuracy_figure` draws it.
 
         >>> import ppsim
-        >>> ppsim.validate("zero-bubble").to_frame()[["schedule", "unit"]].iloc[0].tolist()
-        ['1f1b', 's']
+        >>> ppsim.validate("zero-bubble").to_frame()[["schedule", "quantity"]].iloc[0].tolist()
+        ['1f1b', 'time']
         """
-        import pandas
-
-        rows = [
-            {
-                "set": one.name,
-                "use": row.case.use,
-                "title": row.case.title,
-                "schedule": row.case.schedule,
-                "gpus": row.case.gpus,
-                "unit": "bytes" if row.case.is_memory else "s",
-                "measured": row.case.measured,
-                "predicted": row.predicted,
-                "error": row.error,
-                "constant_mfu_error": row.constant_mfu_error,
-                "other_error": row.other_error,
-            }
-            for one in self.sets
-            for row in one.rows
-        ]
-        frame = pandas.DataFrame(rows)
-        return frame.astype({"constant_mfu_error": "float64", "other_error": "float64"})
+        return rows_of(self.to_json()["sets"])
 
     def scores(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row a set, by name: what the errors of its judged rows come to.

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ppsim import outputs
 from ppsim.files import to_json, write_whole
-from ppsim.projection.tuning.configurations import configurations_of
 from ppsim.projection.tuning.search import Tuned
 
 SUFFIXES = {
@@ -49,7 +48,7 @@ def _figure(tuned: Tuned, suffix: str) -> bytes:
     from ppsim.plot.figures.style import figure_bytes
 
     limit = tuned.question.memory_limit_bytes
-    return figure_bytes(pareto_figure(configurations_of(tuned.to_json()), memory_limit_bytes=limit), suffix)
+    return figure_bytes(pareto_figure(tuned.configurations(), memory_limit_bytes=limit), suffix)
 
 
 def _csv(tuned: Tuned) -> str:

@@ -114,6 +114,20 @@ class Tuned:
 
         return pandas.DataFrame(self.rows())
 
+    def configurations(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame of all that was simulated and fits: see `configurations_of`.
+
+        `ppsim.plot.pareto_figure` draws it.
+
+        >>> import ppsim
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> found.configurations()["iteration_time_s"].is_monotonic_increasing
+        True
+        """
+        from ppsim.projection.tuning.configurations import configurations_of
+
+        return configurations_of(self.to_json())
+
     def __str__(self) -> str:
         from ppsim.printed import printed
         from ppsim.show_tune import print_tuned
