@@ -11,7 +11,7 @@ from ppsim.schedule.catalog import CATALOG, every_schedule, find
 from tests.cli.running import ppsim as run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own_schedule.md").read_text()
-CODE = next(block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "my_schedules.py" in block)
+CODE = re.search(r"`my_schedules.py`:\n\n```python\n(.*?)```", PAGE, re.DOTALL)[1]
 TARGET = re.search(r'gpipe-lifo = "(.*?)"', PAGE)[1]
 
 

@@ -8,6 +8,7 @@
   const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
   const TYPES = { f8: Float64Array, f4: Float32Array, i4: Int32Array, i2: Int16Array, i1: Int8Array };
   const HOVER = "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]}<br>%{customdata[3]}";
+  const SVG = "http://www.w3.org/2000/svg";
   const NONE = -1;
 
   // --- data ---
@@ -213,26 +214,39 @@
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
   });
 
-  // A pixel between cells tells them apart, but would pale those of a few pixels and hide the smallest: a row has it
-  // while its typical cell is wide enough.
-  const separable = cells.filter((row) => row.panel.kind === "compute" && row.typical);
-  let gaps = separable.map(() => 0);
+  // White lines between cells tell them apart, but would pale those of a few pixels and hide the smallest: a row has
+  // them while its typical cell is wide enough. Drawn into plotly's layers, under labels and path: with the `xgap` of
+  // its heatmaps everything would be drawn a second time.
   function separate() {
-    const [from, to] = plot.layout.xaxis.range;
-    const wanted = separable.map((row) => ((row.typical / (to - from)) * plot.clientWidth > 8 ? 1 : 0));
-    if (wanted.every((gap, index) => gap === gaps[index])) return;
-    Plotly.restyle(plot, { xgap: (gaps = wanted) }, separable.map((row) => row.trace));
+    const [from, to] = plot.layout.xaxis.range, wide = plot.clientWidth - MARGIN.l - MARGIN.r;
+    for (const panel of panels.filter((one) => one.kind === "compute")) {
+      const layer = plot.querySelector(`.subplot.x${panel.yaxis} .heatmaplayer`);
+      panel.separators ??= document.createElementNS(SVG, "path");
+      for (const [name, value] of [["stroke", colours.casing], ["shape-rendering", "crispEdges"]]) {
+        panel.separators.setAttribute(name, value);
+      }
+      layer.after(panel.separators);
+      const [bottom, top] = panel.axis.range;
+      const y = (place) => (((place - top) / (bottom - top)) * panel.shownPx).toFixed(1);
+      const lines = panel.cells.filter((row) => (row.typical / (to - from)) * wide > 8).flatMap((row) => {
+        const reach = `V${y(row.middle + row.half)}`, high = y(row.middle - row.half);
+        const seen = row.x.filter((edge) => edge > from && edge < to);
+        return Array.from(seen, (edge) => `M${(((edge - from) / (to - from)) * wide).toFixed(1)} ${high}${reach}`);
+      });
+      panel.separators.setAttribute("d", lines.join(""));
+    }
   }
 
   function rearrange(most) {
     const visible = panels.map((panel) => panel.traces.map((trace) => isShown(panel) && (state.path || traces[trace].meta !== "critical path")));
     Plotly.update(plot, { visible: visible.flat() }, stacked(most), panels.flatMap((panel) => panel.traces));
+    separate();
     drawLinks();
   }
 
   // --- who waits for whom ---
 
-  const group = document.createElementNS("http://www.w3.org/2000/svg", "g");
+  const group = document.createElementNS(SVG, "g");
   group.id = "links";
   let pointed = null, kept = null; // [row, cell]
 
@@ -275,7 +289,7 @@
     if (node === NONE || !here) return;
     const right = plot.clientWidth - MARGIN.r;
     const element = (name, attributes) => {
-      const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+      const made = document.createElementNS(SVG, name);
       for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
       group.append(made);
     };
