@@ -5,7 +5,6 @@ import json
 import zlib
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from string import Template
 from typing import Any
 
@@ -13,6 +12,7 @@ from ppsim import __version__
 from ppsim.plot import palette
 from ppsim.plot.errors import Errors
 from ppsim.plot.fills import ERROR_LENGTH, RAMP_LENGTH, fills_of
+from ppsim.plot.page import part, plotly_js
 from ppsim.plot.picture import picture_of
 from ppsim.plot.scale import heading
 from ppsim.plot.side import side_html, swatch
@@ -32,19 +32,16 @@ def timeline_html(
     projected, which are laid one above the other in each rank's row. The page makes no request: plotly.js is part
     of it.
     """
-    from plotly.offline import get_plotlyjs
-
     errors = Errors(comparison.measured, comparison.projected) if comparison else None
     picture = picture_of(views, memory_limit_bytes=memory_limit_bytes, errors=errors)
     # The texts are by far the largest part, and only needed once somebody points at a cell.
     texts = [cells.pop("texts") for panel in picture["panels"] for cells in panel["cells"]]
     names = [heading(view.timeline, view.title)[0] for view in views]
-    page = files("ppsim.plot") / "page"
-    return Template((page / "timeline.html").read_text(encoding="utf-8")).substitute(
+    return Template(part("timeline.html")).substitute(
         title=escape(", ".join(names)),
-        style=(page / "timeline.css").read_text(encoding="utf-8"),
-        script=(page / "timeline.js").read_text(encoding="utf-8"),
-        plotly=get_plotlyjs(),
+        style=part("timeline.css"),
+        script=part("timeline.js"),
+        plotly=plotly_js(),
         colourings=_colourings(with_errors=errors is not None),
         panels=_panel_boxes({panel["kind"] for panel in picture["panels"]}),
         legends=_legends(views, picture, errors),

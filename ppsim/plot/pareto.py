@@ -4,12 +4,12 @@ import json
 import re
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 from ppsim import __version__
 from ppsim.plot import palette
+from ppsim.plot.page import part, plotly_js
 from ppsim.projection.tuning.command import command_of
 from ppsim.schedule.table import Op
 from ppsim.units import count, percent, seconds, size
@@ -28,18 +28,15 @@ def pareto_html(tuned: "Tuned") -> str:
 
     Below the picture are the best configurations and the Pareto set, fastest first, each with its command.
     """
-    from plotly.offline import get_plotlyjs
-
     counts = tuned.counts
     listed = sorted({*tuned.best, *tuned.pareto}, key=lambda one: (one.iteration_s, one.peak_bytes))
     sizes = [_short(name) for name in _SIZES]
     header = ["", "schedule", "with", *sizes, "iteration", "tokens/s", "MFU", "memory", "Pareto"]
-    page = files("ppsim.plot") / "page"
-    return Template((page / "pareto.html").read_text(encoding="utf-8")).substitute(
+    return Template(part("pareto.html")).substitute(
         title=escape(_title(tuned)),
-        style=(page / "pareto.css").read_text(encoding="utf-8"),
-        script=(page / "pareto.js").read_text(encoding="utf-8"),
-        plotly=get_plotlyjs(),
+        style=part("pareto.css"),
+        script=part("pareto.js"),
+        plotly=plotly_js(),
         told=escape(
             f"{counts['configurations']} configurations, {counts['simulated']} simulated that fit "
             f"{size(tuned.question.memory_limit_bytes)} a GPU; costs estimated from specifications"
