@@ -22,7 +22,14 @@ ANSWER = {  # of `ppsim tune`, as far as `figure pareto` looks
         "tp1 cp1 ep1 dp4 pp1 vpp1 mb1 none 1f1b auto": ["does not fit", None, None],
     },
 }
-_ROW = {"table": "1", "title": "a model", "use": "judge", "constant_mfu_error": None, "other_error": None}
+_ROW = {
+    "gpus": 8,
+    "table": "1",
+    "title": "a model",
+    "use": "judge",
+    "constant_mfu_error": None,
+    "other_error": None,
+}
 VALIDATION = {  # of `ppsim validate`, as far as `figure accuracy` looks
     "sets": [
         {
