@@ -17,12 +17,8 @@ Trace = dict[str, Any]
 
 
 def binary(values: NDArray[Any]) -> dict[str, Any]:
-    """Return numbers as plotly.js reads them fastest: base64 of their bytes, with their type and shape."""
-    kind = values.dtype.str[1:]
-    packed: dict[str, Any] = {"dtype": kind, "bdata": base64.b64encode(values.tobytes()).decode()}
-    if values.ndim > 1:
-        packed["shape"] = ", ".join(str(length) for length in values.shape)
-    return packed
+    """Return a row of numbers as plotly.js reads them fastest: base64 of their bytes, with their type."""
+    return {"dtype": values.dtype.str[1:], "bdata": base64.b64encode(values.tobytes()).decode()}
 
 
 def transfer_starts(lanes: Sequence[tuple[Lane, float, float]], *, scale: Scale) -> Trace:
