@@ -12,6 +12,7 @@ from ppsim.costs.layout import why_no_split
 from ppsim.costs.slices import why_no_slices
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
+from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
 from ppsim.projection.optimise import Progress, optimise
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
@@ -20,12 +21,12 @@ from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS, EventGraph
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.problem import CAP_ROUNDING
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.report import report_of
 from ppsim.simulation.run import simulate
 from ppsim.simulation.step import Step, simulate_step
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import percent, seconds, size
+from ppsim.units import size
 
 if TYPE_CHECKING:
     import pandas
@@ -290,7 +291,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         tokens_per_s=schedule.num_microbatches * source.tokens_per_microbatch / iteration,
         model_flops_utilization=model_flops / (iteration * schedule.num_ranks * peak) if peak else None,
         peak_flops_per_s=peak,
-        assumptions=[*([note] if note else []), *_assumptions(plan, schedule, assembled, costs), *of_peak],
+        assumptions=[*([note] if note else []), *assumptions_of(plan, schedule, assembled, costs), *of_peak],
     )
 
 
@@ -450,43 +451,6 @@ def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None
         except ScheduleError:
             times[channel] = None
     return times
-
-
-def _assumptions(plan: Plan, schedule: Schedule, assembled: Assembled, costs: StageCosts) -> list[str]:
-    lines = list(assembled.assumptions)
-    if plan.microbatches is None and plan.job is None:
-        lines.append(f"microbatches: {schedule.num_microbatches} (4 a rank; --microbatches sets it)")
-    lines.append(
-        f"runtime: {plan.runtime} ({RUNTIMES[plan.runtime][1]}); channel {costs.channel}, receives {costs.receives}"
-    )
-    if plan.runtime != "ideal" and (reason := why_not_in_torch(schedule)):
-        lines.append(f"{plan.runtime} cannot run this table as it stands ({reason}); its network is assumed")
-    if costs.fused_s is None and (schedule.fused != NONE).any():
-        lines.append("fused pairs: one part after the other, nothing gained; the profile has no cost for a pair")
-    lines += [f"rank {rank} takes {factor:g} times as long to compute" for rank, factor in plan.stragglers]
-    return lines + _assumed_overheads(costs, schedule.num_replicas, has_job=plan.job is not None)
-
-
-def _assumed_overheads(costs: StageCosts, num_replicas: int, *, has_job: bool) -> list[str]:
-    lines = []
-    if costs.action_overhead_s == 0 and costs.hop_overhead_s == 0:
-        lines.append("overheads: none (fit them with ppsim calibrate, give them with --overheads)")
-    else:
-        action, hop = seconds(costs.action_overhead_s), seconds(costs.hop_overhead_s)
-        lines.append(f"overheads: {action} an action, {hop} a hop")
-    if costs.overlap_slowdown:
-        lines.append(f"compute beside a transfer takes {percent(costs.overlap_slowdown)} longer")
-    between = ", summing the replicas' gradients" if num_replicas > 1 else ""
-    if costs.step_overhead_s:
-        between_steps = seconds(costs.step_overhead_s)
-        lines.append(f"between two steps: {between_steps}, as calibrated; in iteration time, throughput and MFU")
-    if has_job:
-        return lines
-    if costs.step_overhead_s:
-        lines.append(f"not in the step time: data-parallel communication{between}")
-    else:
-        lines.append(f"not in the step time: data-parallel communication{between}, optimizer, gradient norm")
-    return lines
 
 
 def _excess(timeline: Timeline, limit: float | None) -> str | None:

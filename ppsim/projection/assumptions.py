@@ -1,0 +1,46 @@
+"""What a projection assumed, in sentences."""
+
+from ppsim.costs.assemble import Assembled
+from ppsim.costs.stages import StageCosts
+from ppsim.projection.plan import RUNTIMES, Plan
+from ppsim.schedule.check import why_not_in_torch
+from ppsim.schedule.table import NONE, Schedule
+from ppsim.units import percent, seconds
+
+
+def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: StageCosts) -> list[str]:
+    """Return the lines that say what a projection assumed, those of its costs first."""
+    lines = list(assembled.assumptions)
+    if plan.microbatches is None and plan.job is None:
+        lines.append(f"microbatches: {schedule.num_microbatches} (4 a rank; --microbatches sets it)")
+    lines.append(
+        f"runtime: {plan.runtime} ({RUNTIMES[plan.runtime][1]}); channel {costs.channel}, receives {costs.receives}"
+    )
+    if plan.runtime != "ideal" and (reason := why_not_in_torch(schedule)):
+        lines.append(f"{plan.runtime} cannot run this table as it stands ({reason}); its network is assumed")
+    if costs.fused_s is None and (schedule.fused != NONE).any():
+        lines.append("fused pairs: one part after the other, nothing gained; the profile has no cost for a pair")
+    lines += [f"rank {rank} takes {factor:g} times as long to compute" for rank, factor in plan.stragglers]
+    return lines + _assumed_overheads(costs, schedule.num_replicas, has_job=plan.job is not None)
+
+
+def _assumed_overheads(costs: StageCosts, num_replicas: int, *, has_job: bool) -> list[str]:
+    lines = []
+    if costs.action_overhead_s == 0 and costs.hop_overhead_s == 0:
+        lines.append("overheads: none (fit them with ppsim calibrate, give them with --overheads)")
+    else:
+        action, hop = seconds(costs.action_overhead_s), seconds(costs.hop_overhead_s)
+        lines.append(f"overheads: {action} an action, {hop} a hop")
+    if costs.overlap_slowdown:
+        lines.append(f"compute beside a transfer takes {percent(costs.overlap_slowdown)} longer")
+    between = ", summing the replicas' gradients" if num_replicas > 1 else ""
+    if costs.step_overhead_s:
+        between_steps = seconds(costs.step_overhead_s)
+        lines.append(f"between two steps: {between_steps}, as calibrated; in iteration time, throughput and MFU")
+    if has_job:
+        return lines
+    if costs.step_overhead_s:
+        lines.append(f"not in the step time: data-parallel communication{between}")
+    else:
+        lines.append(f"not in the step time: data-parallel communication{between}, optimizer, gradient norm")
+    return lines
