@@ -115,9 +115,10 @@ def train(
       ppsim train --schedule T.csv --partitions 4 --emulate-costs C.json -o m.json
       torchrun --nproc-per-node 4 -m ppsim train --schedule T.csv -o measured.json
 
-    Starts one local process a rank (gloo on CPU, nccl on CUDA), or joins those that torchrun started. With
-    --partitions, one process and device, and an executor of ppsim's own instead of torch's runtime. The last
-    warm-up step counts the activation bytes of every rank.
+    Starts one local process a rank (gloo on CPU, nccl on CUDA), or joins those that torchrun started: in a private
+    network, for whoever reaches torchrun's store can run code. With --partitions, one process and device, and an
+    executor of ppsim's own instead of torch's runtime. The last warm-up step counts the activation bytes of every
+    rank.
     """
     from ppsim import show
     from ppsim.api.runs import require_verified, train_from, write_run

@@ -1,12 +1,15 @@
-"""Starting the ranks of a run as local processes, by torch's own elastic launcher."""
+"""Starting the ranks of a run as local processes, which meet in a file and speak through loopback alone."""
 
 import json
-import logging
 import os
 import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,11 @@ from typing import Any
 from ppsim.errors import ConfigError, MissingExtra, RunFailed
 from ppsim.runtime.config import TrainConfig
 
-_SHUTDOWN_S = 5
-"""A rank that was asked to stop and has not by then is killed: it may be the one that hangs."""
+_BEAT_S = 0.05
+"""How often the ranks are looked at, and what passes between hearing of an error and believing it the first."""
+
+_LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+"""The interface that no other machine reaches; told of none, gloo listens on the address of the hostname."""
 
 
 def is_worker() -> bool:
@@ -51,66 +57,110 @@ def launch(config: TrainConfig) -> dict[str, Any]:
 def launch_all(configs: Sequence[TrainConfig]) -> list[dict[str, Any]]:
     """Run several configurations of as many ranks one after the other in the same processes; one result each.
 
-    Raises `RunFailed` like `launch`; nothing is returned then.
+    Raises `RunFailed` like `launch`; nothing is returned then. No rank outlives this process, however it ends.
     """
     require_extra("ppsim train")
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    # What goes wrong is told once, by the error that is raised.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     num_ranks = configs[0].num_ranks
-    with tempfile.TemporaryDirectory(prefix="ppsim-train-") as folder:
-        configs_path, results_path = Path(folder) / "configs.json", Path(folder) / "results.json"
-        configs_path.write_text(json.dumps([asdict(config) for config in configs]))
-        # Rank 0 reports its progress on stderr; what the others print goes to files that vanish with the run.
-        redirects = {rank: Std.OUT if rank == 0 else Std.ALL for rank in range(num_ranks)}
-        agent = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=num_ranks,
-            run_id=f"ppsim-{os.getpid()}",
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            max_restarts=0,
-            monitor_interval=0.1,
-            shutdown_timeout=_SHUTDOWN_S,
-            logs_specs=DefaultLogsSpecs(log_dir=str(Path(folder) / "logs"), redirects=redirects),
-        )
+    with _interruptions(), tempfile.TemporaryDirectory(prefix="ppsim-train-") as name, ExitStack() as stack:
+        folder = Path(name)  # mode 0700: the ranks trust what stands in it
+        (folder / "configs.json").write_text(json.dumps([asdict(config) for config in configs]))
+        ranks: list[subprocess.Popen[bytes]] = []
         try:
-            elastic_launch(agent, sys.executable)(
-                "-m", "ppsim.runtime.worker", str(configs_path), str(results_path)
-            )
-        except ChildFailedError as error:
-            raise _failed(*_first_failure(error.failures)) from None
-        except SignalException as error:
-            name = signal.Signals(error.sigval).name
-            raise RunFailed(f"the run was interrupted by {name}; its ranks were stopped") from None
-        results: list[dict[str, Any]] = json.loads(results_path.read_text())
+            for rank in range(num_ranks):
+                ranks.append(stack.enter_context(_started(rank, num_ranks, folder)))
+            _wait_for_all(ranks, folder)
+        finally:
+            for process in ranks:
+                process.kill()
+        results: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())
         return results
 
 
-def _first_failure(failures: dict[int, Any]) -> tuple[int, Any]:
-    """The rank that failed first and how: the launcher stops all others by SIGTERM in the same second."""
-    own = {rank: failure for rank, failure in failures.items() if failure.exitcode != -signal.SIGTERM} or failures
-    return min(own.items(), key=lambda item: (item[1].timestamp, item[0]))
+@contextmanager
+def _interruptions() -> Iterator[None]:
+    """Raise `RunFailed` for a signal that asks to end, where it is not ignored (nohup) and may be handled."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)  # a second Ctrl-C must not disturb the stopping
+        name = signal.Signals(number).name
+        raise RunFailed(f"the run was interrupted by {name}; its ranks were stopped")
+
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        asking = [each for each in signal.Signals if each.name in ("SIGINT", "SIGTERM", "SIGHUP")]
+        found = {each: signal.getsignal(each) for each in asking}
+        before = {each: handler for each, handler in found.items() if handler not in (signal.SIG_IGN, None)}
+    for each in before:
+        signal.signal(each, interrupt)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
-def _failed(rank: int, failure: Any) -> Exception:
+def _started(rank: int, num_ranks: int, folder: Path) -> "subprocess.Popen[bytes]":
+    """The process of a rank; its standard input ends with this process, and the rank with that."""
+    environment = {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
+        "GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": f"={_LOOPBACK}",
+    }  # fmt: skip
+    looks_here = {"", os.getcwd()} & set(sys.path)  # else a torch.py of this folder would run, which `-m` looks for
+    with open(_printed(folder, rank), "wb") as printed:
+        return subprocess.Popen(
+            [sys.executable, *([] if looks_here else ["-P"]), "-m", "ppsim.runtime.worker", str(folder)],
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=printed if rank else None,  # rank 0 reports its progress
+            start_new_session=True,  # Ctrl-C is for the launcher
+        )
+
+
+def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path) -> None:
+    """Return once every rank has told that it is done; raise the error of the first that failed.
+
+    No rank ends by itself: who has told waits with its connections open, so that none fails of another's error.
+    """
+    words: dict[int, Any] = {}
+    while len(words) < len(ranks):
+        paths = [word_of(folder, rank) for rank in range(len(ranks))]
+        words = {rank: json.loads(path.read_text()) for rank, path in enumerate(paths) if path.exists()}
+        time.sleep(_BEAT_S)  # who told of a rank that died is heard only once that is seen
+        for rank, process in enumerate(ranks):
+            if process.poll() is not None:
+                raise _died(rank, process.returncode, _printed(folder, rank))
+        for rank, word in words.items():
+            if word is not None:
+                raise _failed(rank, **word)
+
+
+def word_of(folder: Path, rank: int) -> Path:
+    """Return the file that a rank writes last: null where it is done, else its error."""
+    return folder / f"rank{rank}.json"
+
+
+def _printed(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.txt"
+
+
+def _died(rank: int, exit_code: int, printed: Path) -> RunFailed:
+    """The error of a rank that ended without a word."""
+    how = f"ended with exit code {exit_code}"
+    if exit_code < 0:
+        names = {each.value: each.name for each in signal.Signals}
+        how = f"was killed by {names.get(-exit_code, f'signal {-exit_code}')}"
+    error = RunFailed(f"rank {rank} {how}; the other ranks were stopped")
+    error.add_note(f"Rank {rank} printed:\n{printed.read_text(errors='replace')}")
+    return error
+
+
+def _failed(rank: int, kind: str, message: str, callstack: str) -> Exception:
     """The error of a rank as its own process told it; a wrong table or option stays one."""
-    if failure.exitcode < 0:
-        name = signal.Signals(-failure.exitcode).name
-        return RunFailed(f"rank {rank} was killed by {name}; the other ranks were stopped")
-    # The error file of torch's `record`: {"message": {"message": …, "extraInfo": {"py_callstack": …}}}
-    told = failure.message["message"] if isinstance(failure.message, dict) else failure.message
-    text, callstack = told, ""
-    if isinstance(told, dict):
-        text, callstack = told["message"], told.get("extraInfo", {}).get("py_callstack", "")
-    text = str(text).strip()
-    error: Exception = RunFailed(f"rank {rank} failed: {text}; the other ranks were stopped")
-    for name in ("ConfigError", "ScheduleError"):
-        if text.startswith(f"{name}: "):
-            error = ConfigError(text.removeprefix(f"{name}: "))
+    told = f"{kind}: {message.strip()}" if message else kind
+    error: Exception = RunFailed(f"rank {rank} failed: {told}; the other ranks were stopped")
+    if kind in ("ConfigError", "ScheduleError"):
+        error = ConfigError(message)
     error.add_note(f"On rank {rank}:\n{callstack}")
     return error

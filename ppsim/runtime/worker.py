@@ -1,10 +1,12 @@
-"""One rank of training runs: `python -m ppsim.runtime.worker CONFIGS RESULTS` under torch's elastic launcher."""
+"""One rank of training runs: `python -m ppsim.runtime.worker FOLDER`, as `ppsim.runtime.launch` starts it."""
 
 import json
 import os
 import platform
 import statistics
 import sys
+import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
@@ -13,8 +15,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 from torch.distributed.pipelining import PipelineStage
+from torch.distributed.rendezvous import rendezvous
 
 from ppsim.costs.files import read_costs
 from ppsim.costs.stages import CostArrays, StageCosts
@@ -25,6 +28,7 @@ from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.corpus import batch
 from ppsim.runtime.gpt import build_stage, loss_of
+from ppsim.runtime.launch import word_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.recorder import CudaClock, HostClock, Recorder
 from ppsim.runtime.torch_private import require_torch, schedule_runtime, schedules
@@ -34,11 +38,12 @@ from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 
 
-def run_all(configs: Sequence[TrainConfig]) -> list[dict[str, Any]] | None:
+def run_all(configs: Sequence[TrainConfig], store: Store | None = None) -> list[dict[str, Any]] | None:
     """Run this process's rank of each run, one after the other; return the results on rank 0, None elsewhere.
 
     The process must have been started by torchrun or by `ppsim.runtime.launch`, one per rank of the tables. The
-    runs share their processes, so device and time-out are the first one's.
+    ranks meet in `store`, or else in torchrun's. The runs share their processes, so device and time-out are the
+    first one's. Where it raises, connections stay open until the process ends.
     """
     require_torch()
     tables = [read_schedule(config.schedule) for config in configs]
@@ -50,27 +55,27 @@ def run_all(configs: Sequence[TrainConfig]) -> list[dict[str, Any]] | None:
     if first.device == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        "nccl" if first.device == "cuda" else "gloo", timeout=timedelta(seconds=first.timeout_s)
-    )
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    timeout = timedelta(seconds=first.timeout_s)
+    store = store or next(rendezvous("env://", timeout=timeout))[0]
+    store.set_timeout(timeout)
+    backend = "nccl" if first.device == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=num_ranks)
     results = []
-    try:
-        for config, table in zip(configs, tables, strict=True):
-            if dist.get_world_size() != table.num_ranks:
-                raise ConfigError(
-                    f"{config.schedule} has {table.num_ranks} ranks, but {dist.get_world_size()} processes were "
-                    f"started"
-                )
-            torch.set_num_threads(config.num_threads)
-            keep_freed_memory()
-            mine = _Rank(config, table, dist.get_rank(), device).train()
-            everyone: list[Any] = [None] * table.num_ranks
-            dist.all_gather_object(everyone, mine)
-            if dist.get_rank() == 0:
-                results.append(_result(table, config, everyone))
-        return results if dist.get_rank() == 0 else None
-    finally:
-        dist.destroy_process_group()
+    for run, (config, table) in enumerate(zip(configs, tables, strict=True)):
+        if num_ranks != table.num_ranks:
+            raise ConfigError(
+                f"{config.schedule} has {table.num_ranks} ranks, but {num_ranks} processes were started"
+            )
+        torch.set_num_threads(config.num_threads)
+        keep_freed_memory()
+        # As text: torch's own gathering of objects unpickles what comes over its sockets.
+        store.set(f"run {run} rank {rank}", json.dumps(_Rank(config, table, rank, device).train()))
+        if rank == 0:
+            everyone = [json.loads(store.get(f"run {run} rank {other}")) for other in range(num_ranks)]
+            results.append(_result(table, config, everyone))
+    dist.destroy_process_group()
+    return results if rank == 0 else None
 
 
 class _Rank:
@@ -250,18 +255,28 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
     }
 
 
-@record
 def main() -> None:
-    """Run one rank; rank 0 writes the results."""
-    configs_path, results_path = sys.argv[1:]
-    configs = [TrainConfig.from_dict(item) for item in json.loads(Path(configs_path).read_text())]
-    results = run_all(configs)
-    if results is not None:
-        write_whole(results_path, to_json(results))
+    """Run one rank; rank 0 writes the results, and every rank that it is done, or its error."""
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    launcher = threading.Thread(target=_end_with_launcher, daemon=True)
+    launcher.start()
+    word = None
+    try:
+        configs = [TrainConfig.from_dict(item) for item in json.loads((folder / "configs.json").read_text())]
+        results = run_all(configs, FileStore(str(folder / "store"), configs[0].num_ranks))
+        if results is not None:
+            write_whole(folder / "results.json", to_json(results))
+    except BaseException as error:
+        word = {"kind": type(error).__name__, "message": str(error), "callstack": traceback.format_exc()}
+    write_whole(word_of(folder, rank), to_json(word))
+    launcher.join()
+
+
+def _end_with_launcher() -> None:
+    """End this process, whatever it does, where the launcher has ended and with it the other end of the pipe."""
+    os.read(0, 1)
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BaseException:  # `record` has noted it, and the launcher tells it once for all ranks
-        sys.exit(1)
+    main()

@@ -114,3 +114,7 @@ def test_the_exit_codes_are_in_the_help():
     text = words_of(ppsim("--help").stdout)
     assert "0 fine; 1 valid but impossible" in text
     assert "2 wrong usage or file" in text
+
+
+def test_an_option_that_runs_code_of_a_file_says_so():
+    assert "runs its code" in next(one.help for one in COMMANDS["profile"].params if one.name == "module")

@@ -1,5 +1,6 @@
 """What we write is what torch reads: its own loader, its own lowering, its own generators."""
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -56,6 +57,25 @@ def test_our_lowering_is_torchs_own(name: str, receives: Any, tmp_path: Path) ->
             for rank, row in enumerate(ours.rows()):
                 expected = cells(runtime.pipeline_order_with_comms[rank])
                 assert cells([format_cell(cell) for cell in row]) == expected, (p, m, rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "v"), [("interleaved-1f1b", 4), ("interleaved-1f1b", 5), ("looped-bfs", 4), ("hanayo", 4)]
+)
+def test_a_rank_of_more_stages_than_torch_keeps_gathered_lets_go_of_them_as_torch_does(
+    name: str, v: int, tmp_path: Path
+) -> None:
+    """Three at a time: one forward, one backward, one being fetched."""
+    for p, m in ((2, 4), (4, 8)):
+        table = ppsim.build(name, pp=p, vpp=v, microbatches=m)
+        runtime = loaded(table, format_table(table), tmp_path / "T.csv", format="compute_only")
+        gathered = 0
+        for rank, row in enumerate(lower(table).rows()):
+            mine = [format_cell(cell) for cell in row]
+            assert cells(mine) == cells(runtime.pipeline_order_with_comms[rank])
+            held = list(accumulate(("UNSHARD" in cell) - ("RESHARD" in cell) for cell in mine))
+            gathered = max(gathered, *held)
+        assert gathered == 3
 
 
 @pytest.mark.parametrize("name", BUILDERS)

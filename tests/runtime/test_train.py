@@ -1,16 +1,12 @@
-"""`ppsim train` as a user types it: outputs, torchrun, and ranks that die or hang."""
+"""`ppsim train` as a user types it: outputs, torchrun, and what it refuses."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -21,53 +17,7 @@ from ppsim.cli import main
 from ppsim.exporting.timeline_json import read_timeline
 from ppsim.files import to_json
 from ppsim.schedule.grammar import format_table
-from tests.runtime.cases import table_of
-
-TINY = ("--hidden", "32", "--heads", "2", "--seq-len", "16", "--micro-batch", "1", "--warm-up", "0")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "T.csv").write_text(format_table(table_of("zbv-fixed", p=2, m=4)))
-    slow = {"forward_s": 0.1, "backward_input_s": 0.1, "backward_weight_s": 0.1}
-    (tmp_path / "slow.json").write_text(json.dumps(slow))
-    return tmp_path
-
-
-def started(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "ppsim", "train", "--schedule", "T.csv", *arguments],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def rank_process(parent: "subprocess.Popen[str]", rank: int) -> psutil.Process:
-    """The worker of a rank, once its interpreter has been told that it is one."""
-    for _ in range(600):
-        for child in psutil.Process(parent.pid).children(recursive=True):
-            try:
-                if child.environ().get("RANK") == str(rank) and "ppsim.runtime.worker" in child.cmdline():
-                    return child
-            except psutil.Error:
-                continue
-        time.sleep(0.05)
-    raise AssertionError("the rank never started")
-
-
-def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    children = psutil.Process(process.pid).children(recursive=True)
-    out, err = process.communicate(timeout=60)
-    _, alive = psutil.wait_procs(children, timeout=10)
-    assert not alive, f"left behind: {alive}"
-    return process.returncode, out, err
-
-
-def wait_for_line(process: "subprocess.Popen[str]", text: str) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if text in line:
-            return
-    raise AssertionError(f"never printed {text}")
+from tests.runtime.processes import TINY, finished, started
 
 
 def test_train_prints_one_json_object_and_writes_a_timeline_that_reads_again(folder: Path) -> None:
@@ -137,51 +87,6 @@ def test_transfers_of_one_queue_never_overlap(folder: Path, channel: str) -> Non
         spans.sort()
         for (_, end), (start, _) in pairwise(spans):
             assert start >= end - 1e-4
-
-
-def test_a_killed_rank_ends_the_run_with_its_name(folder: Path) -> None:
-    run = started(folder, "--emulate-costs", "slow.json", "--steps", "5", "--timeout", "30")
-    wait_for_line(run, "step 1 of 6")
-    rank_process(run, 1).send_signal(signal.SIGKILL)
-    code, _, err = finished(run)
-    assert code == 1
-    assert "rank 1 was killed by SIGKILL; the other ranks were stopped" in err
-    assert "Traceback" not in err
-
-
-def test_a_rank_that_was_stopped_is_never_the_one_that_failed_first() -> None:
-    """Both have the same second; rank 0 was only asked to stop."""
-    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-
-    from ppsim.runtime.launch import _first_failure
-
-    stopped, killed = (
-        ProcessFailure(local_rank=rank, pid=1, exitcode=exitcode, error_file="none")
-        for rank, exitcode in ((0, -signal.SIGTERM), (1, -signal.SIGKILL))
-    )
-    assert _first_failure({0: stopped, 1: killed}) == (1, killed)
-    assert _first_failure({0: stopped}) == (0, stopped)
-
-
-def test_a_rank_that_hangs_ends_the_run_within_the_time_out(folder: Path) -> None:
-    """Stage 1 is on rank 1 and never done; rank 0 gives up waiting for it, and both are stopped."""
-    costs = {"forward_s": [0.01, 1e4, 0.01, 0.01], "backward_input_s": 0.01, "backward_weight_s": 0.01}
-    (folder / "stuck.json").write_text(json.dumps(costs))
-    code, _, err = finished(started(folder, "--emulate-costs", "stuck.json", "--timeout", "3"))
-    assert code == 1
-    assert "ppsim: rank 0 failed: RuntimeError" in err
-    assert "Timed out waiting 3000ms" in err
-    assert "Traceback" not in err
-
-
-def test_ctrl_c_leaves_no_process_behind(folder: Path) -> None:
-    run = started(folder, "--emulate-costs", "slow.json", "--steps", "5")
-    wait_for_line(run, "step 1 of 6")
-    os.kill(run.pid, signal.SIGINT)
-    code, _, err = finished(run)
-    assert code == 1
-    assert err.splitlines()[-1] == "ppsim: the run was interrupted by SIGINT; its ranks were stopped"
-    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("command", [["train", "--schedule", "T.csv"], ["profile", "-o", "P.json"]])

@@ -1,0 +1,212 @@
+"""The processes of `ppsim train`: whom they listen to, whose failure is told, and that nothing of them is left."""
+
+import ipaddress
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.runtime.processes import TINY, finished, rank_process, started, wait_for_line
+
+SLOW = ("--emulate-costs", "slow.json", "--steps", "100")
+
+
+@pytest.fixture
+def temporary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a run of the folder has its own folder."""
+    (folder / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    return folder / "tmp"
+
+
+def break_rank(rank: int, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a rank do this at the end of its first step, others being in the middle of theirs."""
+    (folder / "broken").mkdir()
+    (folder / "broken" / "sitecustomize.py").write_text(
+        f"import os\nif os.environ.get('RANK') == '{rank}':\n"
+        "    from ppsim.runtime.recorder import Recorder\n"
+        f"    def take_step(self):\n        {how}\n"
+        "    Recorder.take_step = take_step\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder / "broken"))
+
+
+def sockets_of(run: "subprocess.Popen[str]") -> set[tuple[str, str]]:
+    """State and address of every socket of all processes of a run, looked at again and again until it ends."""
+    found: set[tuple[str, str]] = set()
+    own = psutil.Process(run.pid)
+    while own.status() != psutil.STATUS_ZOMBIE:
+        with suppress(psutil.Error):
+            for process in (own, *own.children(recursive=True)):
+                found |= {(each.status, each.laddr.ip) for each in process.net_connections("inet") if each.laddr}
+        time.sleep(0.01)
+    return found
+
+
+def not_loopback(sockets: set[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [one for one in sockets if not ipaddress.ip_address(one[1].removeprefix("::ffff:")).is_loopback]
+
+
+def test_a_run_has_no_socket_that_is_not_loopback(folder: Path) -> None:
+    """No store that takes pickles from whoever reaches this machine: ranks meet in a file."""
+    run = started(folder)
+    sockets = sockets_of(run)
+    assert finished(run)[0] == 0
+    assert ("LISTEN", "127.0.0.1") in sockets  # gloo's, for the tensors
+    assert not_loopback(sockets) == []
+
+
+def test_nothing_that_comes_over_a_socket_is_unpickled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unpickled message runs what its sender likes, and a local user may be quicker to connect than a rank."""
+    (folder / "strict").mkdir()
+    (folder / "strict" / "sitecustomize.py").write_text(
+        "import pickle\nclass Unpickler(pickle.Unpickler):\n    load = None\n"
+        "pickle.Unpickler, pickle.loads = Unpickler, None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder / "strict"))
+    code, _, err = finished(started(folder, *TINY))
+    assert code == 0, err
+
+
+def test_ranks_run_no_module_of_the_folder_where_the_command_does_not(folder: Path) -> None:
+    """`ppsim`, unlike `python -m ppsim`, imports nothing from where it is started."""
+    (folder / "torch.py").write_text("raise SystemExit('this is not torch')")
+    command = [sys.executable, "-P", "-m", "ppsim", "train", "--schedule", "T.csv", *TINY]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def other_interface() -> tuple[str, str]:
+    for name, addresses in psutil.net_if_addrs().items():
+        for each in addresses:
+            if each.family.name == "AF_INET" and not ipaddress.ip_address(each.address).is_loopback:
+                return name, each.address
+    pytest.skip("this machine has no interface but loopback")
+
+
+def test_an_interface_that_the_user_gave_gloo_is_not_for_local_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", other_interface()[0])
+    run = started(folder, *TINY)
+    assert not_loopback(sockets_of(run)) == []
+    assert finished(run)[0] == 0
+
+
+def test_a_hostname_that_leads_elsewhere_leads_no_run_there(folder: Path) -> None:
+    """Where nothing is said, gloo listens on the address of the hostname."""
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{other_interface()[1]} elsewhere\n")
+    there = "mount --bind hosts /etc/hosts && hostname elsewhere && "
+    under = ("unshare", "--user", "--map-root-user", "--uts", "--mount", "sh", "-c", there + 'exec "$@"', "sh")
+    try:
+        seen = subprocess.run([*under, "getent", "hosts", "elsewhere"], cwd=folder, capture_output=True, check=True)
+        assert other_interface()[1] in seen.stdout.decode()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this machine lets nobody have a hostname of their own")
+    run = started(folder, *TINY, under=under)
+    assert not_loopback(sockets_of(run)) == []
+    assert finished(run)[0] == 0
+
+
+def test_ranks_have_the_environment_of_the_user_and_meet_where_nobody_else_reads(
+    folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    run = started(folder, *TINY)
+    assert rank_process(run, 1).environ()["OMP_NUM_THREADS"] == "3"
+    (own,) = temporary.glob("ppsim-*")
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    code, _, err = finished(run)
+    assert code == 0, err
+    assert list(temporary.glob("ppsim-*")) == []
+
+
+@pytest.mark.parametrize(
+    ("rank", "how", "told"),
+    [
+        (1, "os.kill(os.getpid(), 15)", "rank 1 was killed by SIGTERM"),
+        (1, "os.kill(os.getpid(), 9)", "rank 1 was killed by SIGKILL"),
+        pytest.param(
+            *(1, "os.kill(os.getpid(), 40)", "rank 1 was killed by signal 40"),
+            marks=pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="every signal here has a name"),
+        ),
+        (1, "os._exit(3)", "rank 1 ended with exit code 3"),
+        (1, "os._exit(0)", "rank 1 ended with exit code 0"),
+        (1, "raise ValueError('no such thing')", "rank 1 failed: ValueError: no such thing"),
+        (1, "raise SystemExit", "rank 1 failed: SystemExit"),
+    ],
+)
+def test_the_rank_that_failed_is_the_one_that_is_told(
+    rank: int, how: str, told: str, folder: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rank(rank, how, folder, monkeypatch)
+    code, _, err = finished(started(folder, *TINY))
+    assert code == 1
+    assert err.splitlines()[-1] == f"ppsim: {told}; the other ranks were stopped"
+    assert "Traceback" not in err
+    assert list(temporary.glob("ppsim-*")) == []
+
+
+@pytest.mark.parametrize("line", [None, "step 1 of"])
+def test_no_rank_outlives_a_launcher_that_was_killed(line: str | None, folder: Path, temporary: Path) -> None:
+    run = started(folder, *SLOW)
+    ranks = [rank_process(run, rank) for rank in range(2)]
+    if line:
+        wait_for_line(run, line)
+    run.kill()
+    _, alive = psutil.wait_procs(ranks, timeout=20)
+    alive = [rank for rank in alive if rank.status() != psutil.STATUS_ZOMBIE]
+    for rank in alive:
+        rank.kill()
+    run.communicate()
+    assert not alive
+
+
+def test_a_rank_that_hangs_after_its_last_step_ends_the_run_within_the_time_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_rank(1, "__import__('time').sleep(1e4)", folder, monkeypatch)
+    code, _, err = finished(started(folder, *TINY, "--steps", "1", "--timeout", "3"))
+    assert code == 1
+    assert "ppsim: rank 0 failed: RuntimeError: Timeout waiting for key: run 0 rank 1 after 3000 ms" in err
+
+
+def test_a_rank_that_hangs_ends_the_run_within_the_time_out(folder: Path) -> None:
+    """Stage 1 is on rank 1 and never done; rank 0 gives up waiting for it, and both are stopped."""
+    costs = {"forward_s": [0.01, 1e4, 0.01, 0.01], "backward_input_s": 0.01, "backward_weight_s": 0.01}
+    (folder / "stuck.json").write_text(json.dumps(costs))
+    code, _, err = finished(started(folder, "--emulate-costs", "stuck.json", "--timeout", "3"))
+    assert code == 1
+    assert "ppsim: rank 0 failed: RuntimeError" in err
+    assert "Timed out waiting 3000ms" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupted_run_says_so_and_leaves_nothing_behind(name: str, folder: Path, temporary: Path) -> None:
+    run = started(folder, *SLOW)
+    wait_for_line(run, "step 1 of")
+    os.kill(run.pid, signal.Signals[name])
+    code, _, err = finished(run)
+    assert code == 1
+    assert err.splitlines()[-1] == f"ppsim: the run was interrupted by {name}; its ranks were stopped"
+    assert "Traceback" not in err
+    assert list(temporary.glob("ppsim-*")) == []
+
+
+def test_a_run_under_nohup_goes_on_when_the_terminal_is_closed(folder: Path) -> None:
+    run = started(folder, "--emulate-costs", "slow.json", "--steps", "1", under=("nohup",))
+    wait_for_line(run, "step 1 of")
+    os.kill(run.pid, signal.SIGHUP)
+    code, _, err = finished(run)
+    assert code == 0, err
