@@ -1,25 +1,113 @@
 #!/bin/sh
-# Everything that waits for a GPU, in one call: sh scripts/gpu_session.sh OUT [SECONDS]
-# Profiles, facts of the device, and the closed loop in partitions of it, into the folder OUT. Needs torch, click, rich
-# and numpy. Repeated, it goes on where it was stopped. SECONDS bound the profiles (default 420); the rest comes on
-# top. DEVICE=cpu SUITE=smoke tries it without a GPU.
+# A session on a GPU: sh scripts/gpu_session.sh [probe] [run] [profiles]; all three unless named (docs/gpu.md).
+#
+# Needs torch, numpy, click and rich; no network, no installed ppsim. Ends within LIMIT seconds (default 540), whatever a
+# step does, and packs what there is into OUT/gpu-results.tar.gz. Each part goes on where it was stopped: what was
+# measured stays in WORK (default ./gpu-results; OUT is the same unless given). DEVICE=cpu SUITE=smoke tries it without
+# a GPU, PROBE_LIMIT gives its probe more seconds. PYTHON is python3.
 set -u
-cd "$(dirname "$0")/.."
-out=${1:?where to write: a folder}
+begin=$(date +%s)
+out=${OUT:-}
+case $out in '' | /*) ;; *) out=$PWD/$out ;; esac
+cd "$(dirname "$0")/.." || exit 2
+work=${WORK:-gpu-results}
+out=${out:-$work}
 device=${DEVICE:-cuda}
 suite=${SUITE:-standard}
-model="--model gpt2 --dtype bfloat16 --micro-batch 8"
-[ "$device" = cuda ] || model="--model nano"
-table=schedules/1f1b_pp4_v1_m8.csv
+python=${PYTHON:-python3}
+packing=40 # seconds for the results, and for a step that must be killed
+end=$((begin + ${LIMIT:-540} - packing))
 failed=""
-step() { echo; echo "== $*"; "$@" || failed="$failed
-$*"; }
+logger=""
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONUNBUFFERED=1
+mkdir -p "$work/profiles" "$out" || exit 2
 
-mkdir -p "$out/profiles"
-step python -m ppsim profile --suite "$suite" --time-limit "${2:-420}" -o "$out/profiles"
-step python scripts/check_profile.py "$out"/profiles/*.json
-step python benchmarks/partitions.py --device "$device" --emulated --record "$out/spins.json"
-# shellcheck disable=SC2086  # the words of $model are arguments
-step python benchmarks/partitions.py --device "$device" $model --record "$out/runs.json"
-step python -m ppsim train --schedule "$table" --partitions 4 --device "$device" --verify -o "$out/verified.json"
-[ -z "$failed" ] || { echo; echo "failed:$failed"; exit 1; }
+left() { echo $((end - $(date +%s))); }
+
+step() { # NAME, the most SECONDS, command
+    name=$1 most=$2
+    shift 2
+    [ "$(left)" -gt "$most" ] || most=$(left)
+    echo
+    echo "== $name: $*"
+    if [ "$most" -lt 5 ]; then
+        echo "left for the next call: the time is over"
+        return 0
+    fi
+    timeout -s INT -k 10 "$most" "$@" >"$work/$name.log" 2>&1
+    code=$?
+    tail -n 30 "$work/$name.log"
+    [ $code -eq 0 ] || failed="$failed $name (exit $code)"
+    return 0
+}
+
+finish() {
+    code=$?
+    trap - EXIT INT TERM
+    [ -z "$logger" ] || kill "$logger" 2>/dev/null
+    if [ -s "$work/device.csv" ]; then
+        set -- "$work"/profiles/*.json
+        [ -e "$1" ] || shift
+        echo
+        timeout 10 "$python" scripts/device_log.py "$work/device.csv" "$@"
+    fi
+    tar -czf "$out/.packing" -C "$work" --exclude gpu-results.tar.gz --exclude .packing . &&
+        mv "$out/.packing" "$out/gpu-results.tar.gz"
+    echo
+    echo "$out/gpu-results.tar.gz: $(wc -c <"$out/gpu-results.tar.gz") bytes, after $(($(date +%s) - begin)) s"
+    [ -z "$failed" ] || echo "failed:$failed"
+    [ -z "$failed" ] || [ $code -ne 0 ] || code=1
+    exit $code
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+probe() {
+    most=${PROBE_LIMIT:-60}
+    step probe "$most" "$python" scripts/gpu_probe.py "$work/probe" --device "$device" --seconds $((most - 5))
+}
+
+run() {
+    set -- --model gpt2 --dtype bfloat16 --micro-batch 8
+    few=""
+    if [ "$device" = cpu ]; then
+        set -- --model nano --repeats 5
+        few="--partitions 2 --steps 2 --microbatches 4"
+    fi
+    # shellcheck disable=SC2086  # the words of $few are arguments
+    step spins 70 "$python" benchmarks/partitions.py --device "$device" --emulated $few --record "$work/spins.json"
+    # shellcheck disable=SC2086
+    step runs 120 "$python" benchmarks/partitions.py --device "$device" "$@" $few --record "$work/runs.json"
+    [ -e "$work/verified.json" ] ||
+        step verify 50 "$python" -m ppsim train --schedule schedules/zb-1p_pp4_v1_m8.csv --partitions 4 \
+            --device "$device" --verify -o "$work/verified.json"
+}
+
+profiles() {
+    for number in 1 2 3; do # a process that an error in a kernel has ended is begun again
+        limit=$(($(left) - 20))
+        [ $limit -gt 0 ] || limit=1
+        step "profiles-$number" 9999 "$python" -m ppsim profile --suite "$suite" --device "$device" \
+            --time-limit "$limit" -o "$work/profiles"
+        grep -q "answers no more" "$work/profiles-$number.log" 2>/dev/null || break
+    done
+    set -- "$work"/profiles/*.json
+    [ ! -e "$1" ] || step check 20 "$python" scripts/check_profile.py "$@"
+}
+
+if command -v nvidia-smi >/dev/null 2>&1; then
+    fields=$("$python" -c "from ppsim.profiling.device_log import FIELDS; print(FIELDS)")
+    nvidia-smi --query-gpu="$fields" --format=csv,noheader,nounits -lms 200 >>"$work/device.csv" 2>/dev/null &
+    logger=$!
+fi
+[ $# -gt 0 ] || set -- probe run profiles
+for part; do
+    case $part in
+        probe | run | profiles) $part ;;
+        *)
+            echo "unknown part '$part': there are probe, run and profiles"
+            exit 2
+            ;;
+    esac
+done

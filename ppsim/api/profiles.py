@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ppsim.api.words import takes
-from ppsim.costs.analytic import Recompute
+from ppsim.costs.recompute import Recompute, recompute_of
 from ppsim.errors import ConfigError
 from ppsim.files import check_folder
 from ppsim.runtime.config import MODELS, Dtype
@@ -59,7 +59,7 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
     profile is also a file, written whole after each shape, and a repeated call goes on where one was stopped. A
     module of one's own is measured by `ppsim.profiling.harness.profile_module`.
 
-    Raises `MissingExtra` without torch, `ConfigError` for what cannot be measured so.
+    Raises `MissingExtra` without torch, `ConfigError` for what cannot be measured so, `RunFailed` for what fails.
 
     >>> import ppsim
     >>> cpu = ppsim.profile(model="nano", seq_len=16, micro_batch=1, repeats=1, warm_up=0, optimizer=[])
@@ -69,6 +69,7 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
     require_extra("ppsim profile")
     from ppsim.costs.profile import load_profile
     from ppsim.profiling.suite import Job, run_jobs
+    from ppsim.profiling.sweep import require_success
 
     settings = settings_from(options)
     require_device(settings.device)
@@ -80,11 +81,12 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
         if path.suffix != ".json":
             raise ConfigError(f"a profile is a .json file: got {path}")
         check_folder(path)
-        run_jobs(
+        contents = run_jobs(
             [Job(name, model, tuple(keys_from(options, model)), path)], settings, optimizers=optimizers,
             with_facts=bool(options.get("facts")), start_over=bool(options.get("start_over")),
             time_limit_s=options.get("time_limit"),
         )  # fmt: skip
+        require_success(contents)
         return load_profile(path)
 
 
@@ -150,7 +152,7 @@ def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
             tp=tp,
             cp=cp,
             ep=ep,
-            recompute=options["recompute"] or "none",
+            recompute=recompute_of(options["recompute"] or "none"),
         )
         for tp, cp, ep, sequence_length, micro_batch in product(
             given["tp"] or [1],

@@ -248,9 +248,9 @@ def _check_partitions(table: Schedule, options: Mapping[str, Any]) -> None:
         raise ConfigError("--partitions runs all ranks in one process: leave out --nproc and torchrun")
     if options["trace"] is not None:
         raise ConfigError("--trace is for the ranks of torch's runtime, which --partitions does without")
-    check_partitions(table, options["schedule"], options["partitions"])
+    check_partitions(table, options["schedule"], options["partitions"], options["device"])
     if options["emulate_costs"]:
-        check_emulated(read_costs(options["emulate_costs"]), table.num_ranks, options["device"])
+        check_emulated(read_costs(options["emulate_costs"]))
 
 
 def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
@@ -335,4 +335,5 @@ def _facts(config: TrainConfig, result: dict[str, Any], measured: Measured) -> d
         "losses": result["losses"],
         "differences": result["differences"],
         "memory": result["memory"],
+        **{name: result[name] for name in ("attention", "partitions") if name in result},
     }

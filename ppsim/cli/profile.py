@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ppsim.cli.common import parse_numbers, say
+from ppsim.cli.common import RECOMPUTE_HELP, parse_numbers, say
 from ppsim.cli.sections import SectionedCommand
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ _SECTIONS = {
 @click.option(
     "--module",
     metavar="PKG.MOD:FACTORY",
-    help="A module of one's own: FACTORY() returns it and example inputs; taken as one layer.",
+    help="A module of one's own: PKG.MOD is imported, which runs its code, and FACTORY() returns the module and "
+    "example inputs; taken as one layer.",
 )
 @click.option(
     "--suite",
@@ -61,9 +62,8 @@ _SECTIONS = {
 @click.option("--ep", metavar="N,N,…", help="Expert-parallel ranks, of which one's part is measured. Default: 1.")
 @click.option(
     "--recompute",
-    type=click.Choice(["none", "selective", "full"]),
-    help="What of a layer is computed again for its backward: nothing, norms and activation functions, or all. "
-    "Default: none.",
+    metavar="none|full|MODULE+MODULE…",
+    help=RECOMPUTE_HELP + " Default: none.",
 )
 @click.option("--layers", type=int, metavar="N", help="Layers, instead of the model's.")
 @click.option("--hidden", type=int, metavar="N", help="Hidden size, instead of the model's; of a GPT.")
@@ -213,7 +213,8 @@ def _profiled_module(output: str, options: dict[str, Any], settings: "Settings")
     """Measure a module of one's own and write its profile."""
     from ppsim.errors import ConfigError
     from ppsim.files import to_json, write_whole
-    from ppsim.profiling.harness import is_out_of_memory, profile_module
+    from ppsim.profiling.failures import is_out_of_memory
+    from ppsim.profiling.harness import profile_module
 
     layers = options["layers"]
     if wrong := [name for name in _OF_MODELS if options[name] is not None and name != "layers"]:

@@ -8,7 +8,7 @@ from ppsim.cli.common import say
 from ppsim.cli.progress import progress
 
 if TYPE_CHECKING:
-    from ppsim.profiling.facts import Grid
+    from ppsim.profiling.grids import Grid
     from ppsim.profiling.harness import Settings
     from ppsim.profiling.pace import Pace
     from ppsim.profiling.suite import Job
@@ -26,6 +26,7 @@ def measure(
     from ppsim.costs.utilization import implausible
     from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import run_jobs
+    from ppsim.profiling.sweep import require_success
     from ppsim.show import print_measurements
     from ppsim.show_page import Page
     from ppsim.show_profile import print_beside
@@ -45,16 +46,18 @@ def measure(
             jobs, settings, optimizers=optimizers, with_facts=options["facts"] or is_suite, grid=grid,
             start_over=options["start_over"], time_limit_s=options["time_limit"], say=bar.say, watch=watch,
         )  # fmt: skip
-    for content, job in zip(contents, jobs, strict=False):
+    names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # a file may be of several jobs
+    for content, (name, _) in zip(contents, names, strict=False):
         if is_suite:
-            Page().add(f"\n[bold]{job.model_name}[/bold]")
+            Page().add(f"\n[bold]{name}[/bold]")
         print_measurements(content)
         print_beside(content)
-    for content, job in zip(contents, jobs, strict=False):
-        of_model = f"{job.model_name}, " if is_suite else ""
+    for content, (name, path) in zip(contents, names, strict=False):
+        of_model = f"{name}, " if is_suite else ""
         for sentence in costly_splits(content) + implausible(content):
             say(of_model + sentence)
-        say(f"wrote {job.path}")
+        say(f"wrote {path}")
+    require_success(contents)
 
 
 def dry_run(jobs: "Sequence[Job]", settings: "Settings", *, with_facts: bool, start_over: bool) -> None:

@@ -6,12 +6,13 @@ A profile was measured by ppsim's harness or carries its published source; `prov
 import difflib
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ppsim.costs.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
 from ppsim.costs.facts import DeviceFacts
+from ppsim.costs.recompute import Recompute, recompute_of
 from ppsim.costs.shapes import Kind, in_words
 from ppsim.errors import ConfigError
 from ppsim.files import read_json
@@ -20,15 +21,25 @@ FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
 DEFAULT = "zb-a100-6.2b"
 
 Component = Literal["embedding", "layer", "head"]
-Recompute = Literal["none", "selective", "full"]
+
+_RECOMPUTED_IN_0_2 = "layernorm+mlp_act+moe_act"
+"""What 0.2.0 measured under the word "selective"."""
+
+Recomputation = Annotated[
+    Recompute, AfterValidator(lambda word: _RECOMPUTED_IN_0_2 if word == "selective" else recompute_of(word))
+]
 
 
-class Quantity(Strict):
-    """Seconds: the median of the repeats and their quartiles (of a publication: what it gives)."""
+class Spread(Strict):
+    """Median and quartiles of samples."""
 
     median: NonNegative
     low: NonNegative
     high: NonNegative
+
+
+class Quantity(Spread):
+    """Seconds: the median of the repeats and their quartiles (of a publication: what it gives)."""
 
 
 class Device(Strict):
@@ -47,11 +58,24 @@ class Device(Strict):
     peak_flops_per_s: dict[str, AboveZero] = {}
 
 
+class UnderLoad(Strict):
+    """What nvidia-smi said while the device was busy; `held_back` is the part of samples by what held the clock."""
+
+    driver: str
+    num_samples: Positive
+    sm_clock_mhz: Spread
+    memory_clock_mhz: Spread
+    power_w: Spread
+    temperature_c: Spread
+    held_back: dict[str, NonNegative] = {}
+
+
 class Provenance(Strict):
     """Where the numbers come from; a publication is named with its table, a measurement with its software.
 
     Each component was measured `num_repeats` times or a multiple, for `least_s` seconds at least; `compiled` by
-    torch.compile, F and B with `cuda_graphs` by replay.
+    torch.compile, F and B with `cuda_graphs` by replay. `measured_at` has begin and end of each time at which
+    shapes were measured, in seconds of the epoch.
     """
 
     kind: Literal["measured", "published"]
@@ -64,6 +88,8 @@ class Provenance(Strict):
     least_s: NonNegative = 0.0
     compiled: bool = False
     cuda_graphs: bool = False
+    measured_at: list[list[float]] = []
+    under_load: UnderLoad | None = None
     notes: list[str] = []
 
 
@@ -107,7 +133,7 @@ class Shape(Strict):
     tp: Positive = 1
     cp: Positive = 1
     ep: Positive = 1
-    recompute: Recompute = "none"
+    recompute: Recomputation = "none"
 
 
 class Times(Strict):
@@ -154,9 +180,10 @@ class Measurement(Strict):
 
     I and W are null where the backward cannot be split. `activation_bytes` is what F keeps for the backward,
     `activation_bytes_kept_for_weight` what of it W needs; `transient_bytes` the most that any pass holds beside it.
-    `forward_flops` counts the model's arithmetic. `alone` is one layer on its own; `launch` what the host takes to
-    enqueue a pass, where it is not the host that computes. `estimated_from` are the measured shapes from which this
-    one was estimated, none where it was measured itself.
+    `forward_flops` counts the model's arithmetic. `attention` names the fused kernels that torch picked, "math"
+    where there were none. `alone` is one layer on its own; `launch` what the host takes to enqueue a pass, where
+    it is not the host that computes. `estimated_from` are the measured shapes from which this one was estimated,
+    none where it was measured itself.
     """
 
     component: Component
@@ -171,6 +198,7 @@ class Measurement(Strict):
     parameters: Count
     transient_bytes: Count | None = None
     forward_flops: NonNegative = 0.0
+    attention: str | None = None
     alone: Alone | None = None
     launch: Times | None = None
     estimated_from: list[Shape] = []
@@ -200,11 +228,20 @@ class Transfer(Strict):
     seconds: Quantity
 
 
+class Failure(Strict):
+    """An error that ended the measurement of a shape, or of an optimizer's step for it."""
+
+    shape: Shape
+    optimizer: str | None = None
+    error: str
+
+
 class Profile(Strict):
     """A measured or published profile; `load_profile` reads one.
 
     `optimizer` has what a step takes, where it was measured; `does_not_fit` the shapes for which the device had not
-    enough memory. With `device_facts`, shapes that were not measured can be estimated (`ppsim.costs.estimate`).
+    enough memory, `failed` those that ended with another error. With `device_facts`, shapes that were not measured
+    can be estimated (`ppsim.costs.estimate`).
 
     >>> import ppsim
     >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -220,6 +257,7 @@ class Profile(Strict):
     optimizer: list[OptimizerStep] = []
     transfers: list[Transfer] = []
     does_not_fit: list[Shape] = []
+    failed: list[Failure] = []
     device_facts: DeviceFacts | None = None
 
     @field_validator("measurements")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
+from torch.utils.checkpoint import checkpoint
 
 from ppsim.costs.shapes import LayerShape
 from ppsim.profiling.recompute import Cheaply
@@ -26,6 +27,23 @@ class Core(nn.Module):
         yield found.transpose(1, 2).flatten(2)
 
 
+class RecomputedCore(nn.Module):
+    """Attention of which queries, keys and values are kept, and what comes out for the product behind it."""
+
+    def __init__(self, core: "Core | ContextCore | RecomputedCore") -> None:
+        super().__init__()
+        self.core = core
+
+    @contextmanager
+    def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
+        """As `Core.attended`."""
+        yield checkpoint(self._attended, q, k, v, use_reentrant=False)
+
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with self.core.attended(q, k, v) as found:
+            return found
+
+
 class ContextCore(nn.Module):
     """Attention of the first of `cp` ranks, which has the first and the last of 2·cp chunks of every sequence.
 
@@ -33,7 +51,7 @@ class ContextCore(nn.Module):
     whole causal prefix. As in Llama 3 (arXiv 2407.21783, §3.3.2) and TransformerEngine's "all_gather", keys and
     values of the peers are gathered before, and again for the backward: only a rank's own are kept. The collectives
     are left out; random numbers, copied, stand for what they would bring. `cheaply` says how the gathered are kept:
-    `plainly` is for a layer that is recomputed whole.
+    `plainly` is for what is recomputed whole.
     """
 
     mask: Tensor

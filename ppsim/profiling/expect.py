@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from ppsim.costs.peaks import data_sheet
+from ppsim.costs.hardware import data_sheet
 from ppsim.costs.shapes import ModelShape
+from ppsim.profiling.graphs import NUM_WARM_UP as GRAPH_WARM_UP
 from ppsim.profiling.harness import NUM_BLOCKS, Key, Settings, forward_flops
-from ppsim.profiling.measure import LEAST_REPEATS
+from ppsim.profiling.measure import LAUNCHES, LAUNCHES_BEFORE, LEAST_REPEATS
 
 PART_OF_PEAK = 0.4
 """What is reckoned with, all in all: products run at more, what moves memory at less."""
@@ -16,11 +17,13 @@ SHAPE_S = {"cuda": 1.5, "cpu": 0.2}
 FACTS_S = {"cuda": 60.0, "cpu": 5.0}
 """What the facts of a device take at most."""
 
-_REPEAT = 6.0
-"""F twice, B, and I and W: 2 + 2 + 2 forwards' worth of FLOPs."""
+_F, _B, _SPLIT = 1.0, 2.0, 2.0
+"""Forwards' worth of FLOPs: F, B, and I with W."""
 
-_AROUND = 14.0
-"""The trial of the split, bytes that are kept and held (6 + 3 + 3), two forwards in flight (2)."""
+_AGAIN = (1.0, 8.0)
+"""Forwards more in B, and in I with W, of recomputed layers: W does it for each of a Llama's seven matrices."""
+
+_IN_FLIGHT = 2 * _F
 
 _CPU_FLOPS_PER_S = 5e10
 _REFERENCE = "NVIDIA H100 80GB HBM3"
@@ -40,13 +43,14 @@ def assumed_rate(device: str, dtype: str) -> tuple[float, str]:
         return _CPU_FLOPS_PER_S, f"{_CPU_FLOPS_PER_S / 1e9:.0f} GFLOP/s, a guess for a CPU"
     import torch
 
+    dtype = "bfloat16" if dtype == "fp8" else dtype  # by what is measured beside products of 8 bit
     here = torch.cuda.get_device_name() if torch.cuda.is_available() else _REFERENCE
     sheet, name = data_sheet(here), here
-    if sheet is None or dtype not in sheet.flops_per_s:
+    if sheet is None or sheet.peak(dtype) is None:
         name = _REFERENCE
         sheet = data_sheet(name)
         assert sheet is not None
-    peak = sheet.flops_per_s.get(dtype, sheet.flops_per_s["bfloat16"])
+    peak = sheet.peak(dtype) or sheet.flops_per_s["bfloat16"]
     return PART_OF_PEAK * peak, f"{100 * PART_OF_PEAK:.0f} % of {peak / 1e12:.1f} TFLOP/s ({name}, {sheet.source})"
 
 
@@ -54,10 +58,28 @@ def expected(model: ModelShape, key: Key, settings: Settings) -> Expected:
     """Return what measuring a model at a key takes, repeats bounded by `settings.component_s`."""
     rate, _ = assumed_rate(settings.device, key.dtype)
     layer, head = forward_flops(model, key)
-    flops = 0.0
-    for once, repeated in ((NUM_BLOCKS * layer, (NUM_BLOCKS + 1) * layer), (head, head)):  # one layer alone as well
-        repeats = float(settings.num_repeats)
-        if settings.component_s is not None:
-            repeats = min(repeats, max(LEAST_REPEATS, settings.component_s * rate / (_REPEAT * repeated)))
-        flops += _AROUND * once + _REPEAT * (settings.num_warm_up + repeats) * repeated
+    again = _AGAIN if key.recompute == "full" else (0.0, 0.0)
+    # Layers are measured in a row, and one of them alone, which is the one that is launched.
+    flops = _component_flops(NUM_BLOCKS * layer, layer, layer, settings, rate, again)
+    flops += _component_flops(head, 0.0, head, settings, rate, (0.0, 0.0))
+    if not settings.compiled:
+        flops += layer  # to see its attention
     return Expected(flops, flops / rate + SHAPE_S[settings.device])
+
+
+def _component_flops(
+    row: float, alone: float, launched: float, settings: Settings, rate: float, again: tuple[float, float]
+) -> float:
+    """FLOPs of all that is done with a component, whose forwards take these: what `harness._measured` calls."""
+    both, whole, split = row + alone, _B + again[0], _SPLIT + again[1]
+    if settings.cuda_graphs:  # no I and W; without a graph a repeat and the bytes, and three warm-ups
+        eager = _IN_FLIGHT + _F + whole + _F + _F + whole
+        return both * (eager + (GRAPH_WARM_UP + settings.num_warm_up + settings.num_repeats) * (_F + whole))
+    repeat, repeats = 2 * _F + whole + split, float(settings.num_repeats)
+    if settings.component_s is not None:
+        repeats = min(repeats, max(LEAST_REPEATS, settings.component_s * rate / (repeat * both)))
+    # A trial of the split, which is a repeat; two forwards in flight; bytes kept and held.
+    flops = row * repeat + both * (_IN_FLIGHT + (settings.num_warm_up + repeats) * repeat + _F + split)
+    if settings.device != "cpu":  # transient bytes, and launches
+        flops += both * (_F + whole) + launched * (LAUNCHES_BEFORE + LAUNCHES) * repeat
+    return flops

@@ -8,7 +8,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -17,98 +17,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from ppsim.files import read_json, to_json, write_whole
-from ppsim.profiling.harness import Say, Settings, is_out_of_memory
+from ppsim.profiling.failures import first_sentence, is_out_of_memory
+from ppsim.profiling.grids import CPU, CUDA, Attention, Grid
+from ppsim.profiling.harness import Say, Settings
 from ppsim.profiling.layers import grouped_mm
-from ppsim.profiling.measure import quantity
+from ppsim.profiling.measure import is_beside
+from ppsim.profiling.samples import quantity
 from ppsim.profiling.timing import Stopwatch
 from ppsim.units import size
 
 Work = Callable[[], object]
 
-_MIB = 2**20
 _FEWEST, _MOST = 5, 30  # samples of a point
+_MOST_RUNS = 250
+"""Of a sample: a GPU's queue holds a thousand kernels, and the host waits for a place in it."""
 
-
-@dataclass(frozen=True)
-class Attention:
-    """Sizes of one attention that is measured."""
-
-    micro_batch: int
-    num_heads: int
-    num_kv_heads: int
-    sequence_length: int
-    head_size: int
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Where a device is measured.
-
-    `tokens` and `weights` (in, out of a linear layer) are combined; `groups` (number, in, out) take `tokens` rows
-    in all. `memory_bytes` are the sizes of one operand, `beside` the edge of the product beside which copies run. A
-    point takes about `point_s`, a sample of it `sample_s`; operands are rotated over `rotated_bytes`.
-    """
-
-    tokens: tuple[int, ...]
-    weights: tuple[tuple[int, int], ...]
-    groups: tuple[tuple[int, int, int], ...]
-    attention: tuple[Attention, ...]
-    memory_bytes: tuple[int, ...]
-    beside: int
-    rotated_bytes: int
-    point_s: float
-    sample_s: float
-
-
-CUDA = Grid(
-    tokens=(512, 2048, 8192, 16384),
-    # Of Llama-3 8B, 70B and 405B, GPT-3 175B and their tensor-parallel parts, and two heads.
-    weights=(
-        (4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (8192, 1024), (8192, 8192), (8192, 28672),
-        (3584, 8192), (16384, 2048), (16384, 6656), (12288, 4608), (2048, 7168), (7168, 2048), (4096, 32000),
-        (8192, 16032),
-    ),
-    groups=((4, 7168, 2048), (4, 2048, 7168), (8, 4096, 14336), (8, 14336, 4096)),
-    attention=tuple(
-        Attention(batch, heads, kv_heads, sequence, 128)
-        for sequence in (1024, 4096, 8192, 16384)
-        for batch, heads, kv_heads in ((1, 32, 8), (2, 32, 8), (1, 8, 1), (1, 16, 16))
-    ),
-    memory_bytes=(_MIB, 16 * _MIB, 128 * _MIB, 1024 * _MIB),
-    beside=8192,
-    rotated_bytes=192 * _MIB,  # more than any L2
-    point_s=0.03,
-    sample_s=1e-3,
-)  # fmt: skip
-
-CPU = Grid(
-    tokens=(32, 128, 512, 2048),
-    weights=((64, 64), (64, 256), (128, 128), (128, 352), (352, 128), (256, 256), (256, 1024), (1024, 256)),
-    groups=((4, 128, 128),),
-    attention=tuple(
-        Attention(batch, heads, kv_heads, sequence, head)
-        for sequence in (32, 128, 512)
-        for batch, heads, kv_heads, head in ((1, 4, 2, 32), (4, 4, 2, 32), (2, 4, 4, 64), (2, 4, 4, 16))
-    ),
-    memory_bytes=(2**12, 2**16, _MIB, 16 * _MIB),
-    beside=512,
-    rotated_bytes=0,
-    point_s=0.02,
-    sample_s=2e-4,
-)
-
-QUICK = Grid(
-    tokens=(16, 64),
-    weights=((32, 32), (32, 128), (128, 32)),
-    groups=((2, 32, 32),),
-    attention=tuple(Attention(batch, 2, 1, sequence, 16) for batch in (1, 2) for sequence in (16, 64)),
-    memory_bytes=(2**12, 2**16),
-    beside=64,
-    rotated_bytes=0,
-    point_s=5e-4,
-    sample_s=5e-5,
-)
-"""For `--suite smoke` and tests: every kind of fact in a fraction of a second, none of them exact."""
+_MOST_OPERANDS = 200
 
 
 def add_facts(
@@ -152,7 +76,10 @@ def measure_facts(
         ("beside_copies", "a product beside a copy", _beside_copies),
     ):
         say(f"measuring {what}")
-        facts[name] = list(measured(bench))
+        facts[name] = []
+        with bench.fits(what):
+            for point in measured(bench):
+                facts[name].append(point)
         bench.release()
     return facts | {"not_measured": bench.not_measured}
 
@@ -171,12 +98,18 @@ class _Bench:
     def randn(self, *sizes: int) -> Tensor:
         return torch.randn(*sizes, device=self.where, dtype=self.kind)
 
+    def random_bytes(self, count: int) -> Tensor:
+        return torch.randint(256, (count,), dtype=torch.uint8, device=self.where)
+
     def copies(self, num_bytes: int) -> int:
         """How many operands of so many bytes to rotate so that none is found in a cache."""
-        return max(1, min(16, -(-self.grid.rotated_bytes // num_bytes)))
+        return max(1, min(_MOST_OPERANDS, -(-self.grid.rotated_bytes // num_bytes)))
 
     def timed(self, works: Sequence[Work]) -> dict[str, float]:
-        """Median and quartiles of the seconds of a run; the works are taken in turn, several runs a sample."""
+        """Median and quartiles of the seconds of a run; the works are taken in turn, several runs a sample.
+
+        A GPU runs them one behind the other, however long the host takes to launch each.
+        """
         stopwatch, turn = Stopwatch(self.where), itertools.cycle(works)
 
         def run(times: int) -> None:
@@ -185,20 +118,21 @@ class _Bench:
 
         run(len(works) + 1)
         once = max(stopwatch.time(run, len(works))[1]() / len(works), 1e-7)
-        times = max(1, min(1000, round(self.grid.sample_s / once)))
+        times = max(1, min(_MOST_RUNS, round(self.grid.sample_s / once)))
         num_samples = max(_FEWEST, min(_MOST, int(self.grid.point_s / (once * times))))
-        samples = [stopwatch.time(run, times)[1] for _ in range(num_samples)]
+        launch_s = stopwatch.time_launch(run, times)[1] if is_beside(self.where) else 0.0
+        samples = [stopwatch.time(run, times, launch_s=launch_s)[1] for _ in range(num_samples)]
         return quantity([seconds() / times for seconds in samples])
 
     @contextmanager
     def fits(self, what: str) -> Iterator[None]:
-        """Leave out, with a sentence, what does not fit the memory."""
+        """Leave out, with a sentence, what does not fit the memory or fails: the next point need not."""
         try:
             yield
         except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            self.not_measured.append(f"{what}: does not fit the memory of the device")
+            too_large = is_out_of_memory(error)
+            why = "does not fit the memory of the device" if too_large else f"fails ({first_sentence(error)})"
+            self.not_measured.append(f"{what}: {why}")
             self.release()
 
     def release(self) -> None:
@@ -215,9 +149,13 @@ def _products(bench: _Bench) -> Iterator[dict[str, Any]]:
         return
     for tokens, (groups, inputs, outputs) in itertools.product(bench.grid.tokens, bench.grid.groups):
         with bench.fits(f"product of {groups} groups with [{outputs}, {inputs}]"):
-            rows, weights = bench.randn(tokens, inputs), bench.randn(groups, inputs, outputs)
+            num_bytes = (tokens * (inputs + outputs) + groups * inputs * outputs) * bench.kind.itemsize
+            parts = [
+                (bench.randn(tokens, inputs), bench.randn(groups, inputs, outputs))
+                for _ in range(bench.copies(num_bytes))
+            ]
             counts = torch.full((groups,), tokens // groups, device=bench.where)
-            seconds = bench.timed([partial(grouped_mm, rows, weights, counts)])
+            seconds = bench.timed([partial(grouped_mm, rows, weights, counts) for rows, weights in parts])
             yield _product(bench, "forward", tokens, outputs, inputs, seconds, groups=groups)
 
 
@@ -252,21 +190,23 @@ def _attention(bench: _Bench) -> Iterator[dict[str, Any]]:
 def _attended(bench: _Bench, shape: Attention) -> dict[str, Any]:
     batch, sequence, head = shape.micro_batch, shape.sequence_length, shape.head_size
     is_grouped = shape.num_kv_heads != shape.num_heads
-    q, k, v = (
-        bench.randn(batch, sequence, heads, head).transpose(1, 2).requires_grad_()
-        for heads in (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
-    )
 
-    def forward() -> Tensor:
+    def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=is_grouped)
 
-    output = forward()
-    grad = torch.ones_like(output)
-
-    def backward() -> object:
-        return torch.autograd.grad(output, (q, k, v), grad, retain_graph=True)
-
-    return {"forward_s": bench.timed([forward]), "backward_s": bench.timed([backward])}
+    num_bytes = 2 * batch * sequence * (shape.num_heads + shape.num_kv_heads) * head * bench.kind.itemsize
+    forwards: list[Work] = []
+    backwards: list[Work] = []
+    for _ in range(bench.copies(num_bytes)):
+        operands = [
+            bench.randn(batch, sequence, heads, head).transpose(1, 2).requires_grad_()
+            for heads in (shape.num_heads, shape.num_kv_heads, shape.num_kv_heads)
+        ]
+        output = forward(*operands)
+        forwards.append(partial(forward, *operands))
+        grad = torch.randn_like(output)
+        backwards.append(partial(torch.autograd.grad, output, operands, grad, retain_graph=True))
+    return {"forward_s": bench.timed(forwards), "backward_s": bench.timed(backwards)}
 
 
 def _memory(bench: _Bench) -> Iterator[dict[str, Any]]:
@@ -274,16 +214,15 @@ def _memory(bench: _Bench) -> Iterator[dict[str, Any]]:
     for num_bytes in bench.grid.memory_bytes:
         with bench.fits(f"operands of {size(num_bytes)}"):
             rows = max(1, num_bytes // bench.kind.itemsize // row)
-            one, other, result = (bench.randn(rows, row) for _ in range(3))
-            kernels: dict[str, tuple[int, Work]] = {
-                "copy": (2, partial(result.copy_, one)),
-                "elementwise": (3, partial(torch.mul, one, other, out=result)),
-                "norm": (2, partial(functional.rms_norm, one, (row,))),
+            sets = [[bench.randn(rows, row) for _ in range(3)] for _ in range(bench.copies(3 * num_bytes))]
+            kernels: dict[str, tuple[int, list[Work]]] = {
+                "copy": (2, [partial(result.copy_, one) for one, _, result in sets]),
+                "elementwise": (3, [partial(torch.mul, one, other, out=result) for one, other, result in sets]),
+                "norm": (2, [partial(functional.rms_norm, one, (row,)) for one, _, _ in sets]),
             }
-            moved = one.numel() * one.element_size()
-            for kernel, (operands, work) in kernels.items():
-                seconds = bench.timed([work])
-                yield {"kernel": kernel, "bytes": operands * moved, "dtype": bench.dtype, "seconds": seconds}
+            for kernel, (operands, works) in kernels.items():
+                moved, seconds = operands * sets[0][0].nbytes, bench.timed(works)
+                yield {"kernel": kernel, "bytes": moved, "dtype": bench.dtype, "seconds": seconds}
 
 
 def _host_transfers(bench: _Bench) -> Iterator[dict[str, Any]]:
@@ -291,8 +230,8 @@ def _host_transfers(bench: _Bench) -> Iterator[dict[str, Any]]:
         bench.not_measured.append("copies between host and device: the device is the host")
         return
     for num_bytes in bench.grid.memory_bytes:
-        there = torch.empty(num_bytes, dtype=torch.uint8, device=bench.where)
-        here = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        there = bench.random_bytes(num_bytes)
+        here = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).copy_(there)
         for direction, to, source in (("to_device", there, here), ("to_host", here, there)):
             seconds = bench.timed([partial(to.copy_, source, non_blocking=True)])
             yield {"direction": direction, "bytes": num_bytes, "seconds": seconds}
@@ -323,9 +262,9 @@ def _beside_copies(bench: _Bench) -> Iterator[dict[str, Any]]:
     length, num_bytes = bench.grid.beside, max(bench.grid.memory_bytes)
     x, weight = bench.randn(length, length), bench.randn(length, length)
     target = torch.empty(num_bytes, dtype=torch.uint8, device=bench.where)
-    sources = {"device": torch.empty_like(target)}
+    sources = {"device": bench.random_bytes(num_bytes)}
     if bench.where.type == "cuda":
-        sources["host"] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        sources["host"] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).copy_(sources["device"])
     alone = bench.timed([partial(torch.matmul, x, weight)])
     for name, source in sources.items():
         copying = _copying_stream if bench.where.type == "cuda" else _copying_thread

@@ -2,17 +2,26 @@
 
 Weights stay in bfloat16, and so does what is kept for the backward: inputs and weights are cast again there, as
 torchao's Float8Linear does, so that projections that share an input share what is kept of it. One scale a tensor,
-of the values at hand (dynamic), after Micikevicius et al. 2022, arXiv 2209.05433.
+of the values at hand (dynamic), after Micikevicius et al. 2022, arXiv 2209.05433. Forward products accumulate fast,
+those of gradients in float32, as Transformer Engine's do. On a GPU torch.compile makes the casts: by torch's own
+operators, one after the other, they would take longer than the products.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ppsim.errors import ConfigError
+from ppsim.profiling.failures import first_sentence
 
 _FORWARD, _GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
+Cast = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor]]
+"""Of a tensor and a type of 8 bit: the tensor in it, row by row in memory, and the scale that takes it back."""
+
+_MOST_CASTS = 64
 _ALIGNED = 16
 """Sizes of a product in 8 bit are multiples of it."""
 
@@ -24,7 +33,7 @@ def require_float8(device: torch.device, num_tokens: int) -> None:
     try:
         tiny = torch.ones(_ALIGNED, _ALIGNED, device=device, dtype=torch.bfloat16)
         for kind in (_FORWARD, _GRADIENT):
-            _product(*_cast(tiny, kind), *_cast(tiny, _FORWARD))
+            _product(*cast_plainly(tiny, kind), *cast_plainly(tiny, _FORWARD), is_fast=False)
     except (RuntimeError, ValueError, AttributeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
@@ -32,7 +41,32 @@ def require_float8(device: torch.device, num_tokens: int) -> None:
         ) from error
 
 
-def to_float8(module: nn.Module) -> nn.Module:
+@cache
+def fused_cast(device: str, *, compiled: bool = False) -> tuple[Cast, str]:
+    """Return how to cast on a device, and the sentence that says so.
+
+    torch.compile is tried on a GPU: where it fails, torch's own operators do it, one after the other. It has the
+    casts of a layer that is `compiled` anyway.
+    """
+    if compiled:
+        return cast_plainly, "fp8: casts in what torch.compile makes of a layer."
+    if device != "cuda":
+        return cast_plainly, "fp8: casts by torch's operators, one after the other."
+    import torch._dynamo.config
+
+    # A cast is compiled anew by type and layout, and for square ones: more often than the limit of 8, behind which
+    # torch's operators would do it, and nobody be told.
+    torch._dynamo.config.recompile_limit = _MOST_CASTS
+    fused: Cast = torch.compile(cast_plainly, dynamic=True)
+    try:
+        fused(torch.ones(_ALIGNED, _ALIGNED, device=device, dtype=torch.bfloat16), _FORWARD)
+    except Exception as error:  # whatever stands in the compiler's way
+        reason = first_sentence(error)
+        return cast_plainly, f"fp8: casts by torch's operators, since torch.compile fails ({reason})."
+    return fused, "fp8: casts by torch.compile, of any size."
+
+
+def to_float8(module: nn.Module, cast: Cast) -> nn.Module:
     """Replace the linear layers in a module by 8-bit ones where their sizes allow, but for routers; return it.
 
     Expert matrices that are multiplied in groups stay as they are.
@@ -40,21 +74,23 @@ def to_float8(module: nn.Module) -> nn.Module:
     for name, child in module.named_children():
         if type(child) is nn.Linear and name != "router" and not _odd_sizes(child):
             replaced = Float8Linear(child.in_features, child.out_features, bias=child.bias is not None)
-            replaced.weight, replaced.bias = child.weight, child.bias
+            replaced.weight, replaced.bias, replaced.cast = child.weight, child.bias, cast
             setattr(module, name, replaced)
         else:
-            to_float8(child)
+            to_float8(child, cast)
     return module
 
 
 class Float8Linear(nn.Linear):
     """x·Wᵀ + bias of bfloat16 tensors, each of its three products in 8 bit; its backward can be split."""
 
+    cast: Cast
+
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., out] for [..., in]."""
         rows = x.flatten(0, -2)
-        product: Tensor = _OfInput.apply(rows, self.weight.detach())  # type: ignore[no-untyped-call]
-        weighed = _OfWeight.apply(self.weight, rows.detach())  # type: ignore[no-untyped-call]
+        product: Tensor = _OfInput.apply(rows, self.weight.detach(), self.cast)  # type: ignore[no-untyped-call]
+        weighed = _OfWeight.apply(self.weight, rows.detach(), self.cast)  # type: ignore[no-untyped-call]
         product = _Both.apply(product, weighed).view(*x.shape[:-1], -1)  # type: ignore[no-untyped-call]
         return product if self.bias is None else product + self.bias
 
@@ -62,28 +98,33 @@ class Float8Linear(nn.Linear):
 # A Python function's backward computes all of its gradients or none, so I and W are two functions.
 class _OfInput(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, cast: Cast) -> Tensor:
         ctx.save_for_backward(weight)
-        return _product(*_cast(x, _FORWARD), *_cast(weight, _FORWARD))
+        ctx.cast = cast
+        # Detached: with a gradient it would be another kind of tensor, for which the compiler makes another cast.
+        return _product(*cast(x.detach(), _FORWARD), *cast(weight, _FORWARD), is_fast=True)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         (weight,) = ctx.saved_tensors
-        return _product(*_cast(grad, _GRADIENT), *_cast(weight.t(), _FORWARD)), None
+        halves = *ctx.cast(grad, _GRADIENT), *ctx.cast(weight.t(), _FORWARD)
+        return _product(*halves, is_fast=False), None, None
 
 
 class _OfWeight(torch.autograd.Function):
     """A branch of the graph that the weight's gradient comes through; its value is nothing."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, x: Tensor) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, x: Tensor, cast: Cast) -> Tensor:
         ctx.save_for_backward(x)
+        ctx.cast = cast
         return weight.new_zeros(()).expand(x.shape[0], weight.shape[0])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         (x,) = ctx.saved_tensors
-        return _product(*_cast(grad.t(), _GRADIENT), *_cast(x.t(), _FORWARD)), None
+        halves = *ctx.cast(grad.t(), _GRADIENT), *ctx.cast(x.t(), _FORWARD)
+        return _product(*halves, is_fast=False), None, None
 
 
 class _Both(torch.autograd.Function):
@@ -96,17 +137,17 @@ class _Both(torch.autograd.Function):
         return grad, grad
 
 
-def _cast(tensor: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The tensor in 8 bit, row by row in memory, and the scale that takes it back."""
+def cast_plainly(tensor: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cast by torch's operators."""
     largest = torch.finfo(kind).max
     scale = tensor.abs().amax().float().clamp(min=1e-12) / largest
     return (tensor / scale).clamp(-largest, largest).to(kind).contiguous(), scale
 
 
-def _product(left: Tensor, left_scale: Tensor, right: Tensor, right_scale: Tensor) -> Tensor:
+def _product(left: Tensor, left_scale: Tensor, right: Tensor, right_scale: Tensor, *, is_fast: bool) -> Tensor:
     """left·rightᵀ in bfloat16; both hold the dimension that is summed over in consecutive places."""
     found: Tensor = torch._scaled_mm(
-        left, right.t(), scale_a=left_scale, scale_b=right_scale, out_dtype=torch.bfloat16
+        left, right.t(), scale_a=left_scale, scale_b=right_scale, out_dtype=torch.bfloat16, use_fast_accum=is_fast
     )
     return found
 

@@ -2,11 +2,12 @@
 
 import torch
 
-from ppsim.errors import ConfigError
-from ppsim.profiling.measure import Module
+from ppsim.errors import RunFailed
+from ppsim.profiling.failures import first_sentence, is_out_of_memory
+from ppsim.profiling.measure import Input, Module
 from ppsim.profiling.timing import Stopwatch, undisturbed
 
-_NUM_WARM_UP = 3
+NUM_WARM_UP = 3
 """Passes on a stream beside before capture, as torch's documentation asks: libraries set themselves up in them."""
 
 
@@ -15,15 +16,14 @@ def replayed(
 ) -> tuple[list[float], list[float]]:
     """Return the seconds of F and of B, one entry a repeat. Every replay reads the same input.
 
-    Raises `ConfigError` where a pass cannot be captured: something in it waits for the device.
+    Raises `RunFailed` where a pass cannot be captured: something in it waits for the device.
     """
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())
     x = subject.next_input()
     with torch.cuda.stream(beside):
-        for _ in range(_NUM_WARM_UP):
-            output = subject.forward(x)
-            subject.backward(x, output, subject.grad_of(output))
+        for _ in range(NUM_WARM_UP):
+            _pass_once(subject, x)
     torch.cuda.current_stream().wait_stream(beside)
     forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     try:
@@ -33,10 +33,10 @@ def replayed(
         with torch.cuda.graph(backward, pool=forward.pool()):
             subject.backward(x, output, grad)
     except RuntimeError as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if is_out_of_memory(error):
             raise
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"--cuda-graphs: a pass cannot be captured ({reason}); leave it out") from error
+        reason = first_sentence(error)
+        raise RunFailed(f"--cuda-graphs: a pass cannot be captured ({reason}); leave it out") from error
     stopwatch = Stopwatch(device)
     with undisturbed():
         passes = [
@@ -46,3 +46,9 @@ def replayed(
     subject.module.zero_grad(set_to_none=True)
     forward_s, backward_s = ([seconds() for seconds in column] for column in zip(*passes, strict=True))
     return forward_s, backward_s
+
+
+def _pass_once(subject: Module, x: Input) -> None:
+    """F and B; the output ends here, and the nodes with it, which belong to the stream that they ran on."""
+    output = subject.forward(x)
+    subject.backward(x, output, subject.grad_of(output))

@@ -11,23 +11,26 @@ from torch import nn
 
 import ppsim
 from ppsim.costs import shapes
-from ppsim.costs.peaks import data_sheet
-from ppsim.costs.shapes import ModelShape, Recompute
+from ppsim.costs.hardware import data_sheet
+from ppsim.costs.recompute import Recompute, recomputes
+from ppsim.costs.shapes import ModelShape
 from ppsim.errors import ConfigError
 from ppsim.profiling.beside import in_partition
-from ppsim.profiling.float8 import require_float8, to_float8
+from ppsim.profiling.float8 import fused_cast, require_float8, to_float8
 from ppsim.profiling.layers import build_embedding, build_head, build_layer
 from ppsim.profiling.measure import (
     LEAST_REPEATS,
     Input,
     Module,
     Passes,
+    is_beside,
     launch_seconds,
     measure,
     measure_together,
-    quantity,
 )
+from ppsim.profiling.samples import quantity
 from ppsim.profiling.split import why_not_split
+from ppsim.runtime.attention import attention_in
 from ppsim.runtime.config import Dtype
 from ppsim.runtime.gpt import loss_of
 from ppsim.units import seconds
@@ -126,13 +129,13 @@ def measure_shape(
     if settings.compiled:
         for end in ends:
             end.compile()
-    return [
-        measured("embedding", Module(ends[0], tokens, is_first=True), flops=0.0),
-        measured(
-            "layer", Module(blocks, hidden), Module(blocks[0], hidden), flops=layer_flops, num_units=NUM_BLOCKS
-        ),
-        measured("head", Module(ends[1], hidden, loss=lambda logits: loss_of(logits, tokens[0])), flops=head_flops),
-    ]
+    row, alone = Module(blocks, hidden), Module(blocks[0], hidden)
+    embedding = measured("embedding", Module(ends[0], tokens, is_first=True), flops=0.0)
+    layer = measured("layer", row, alone, flops=layer_flops, num_units=NUM_BLOCKS)
+    if not settings.compiled:  # what the compiler calls, nobody sees
+        layer["attention"] = attention_in(lambda: alone.forward(alone.next_input()))
+    head = Module(ends[1], hidden, loss=lambda logits: loss_of(logits, tokens[0]))
+    return [embedding, layer, measured("head", head, flops=head_flops)]
 
 
 def build_blocks(shard: ModelShape, key: Key, settings: Settings) -> nn.Sequential:
@@ -144,7 +147,8 @@ def build_blocks(shard: ModelShape, key: Key, settings: Settings) -> nn.Sequenti
         for _ in range(NUM_BLOCKS)
     ]
     if key.dtype == "fp8":
-        blocks = [to_float8(block) for block in blocks]
+        cast, _ = fused_cast(settings.device, compiled=settings.compiled)
+        blocks = [to_float8(block, cast) for block in blocks]
     return nn.Sequential(*blocks)
 
 
@@ -155,10 +159,14 @@ def require_measurable(model: ModelShape, key: Key, settings: Settings) -> None:
         raise ConfigError(reason)
     if key.dtype == "fp8":
         require_float8(torch.device(settings.device), key.micro_batch * key.sequence_length // key.cp)
-    if settings.compiled and key.recompute == "selective":
-        raise ConfigError(
-            "torch.compile chooses by itself what to recompute: --recompute none or full, not selective"
-        )
+        fused_cast(settings.device, compiled=settings.compiled)  # here, where no device is torch's default
+    if key.recompute not in ("none", "full"):
+        if settings.compiled:
+            raise ConfigError(
+                f"torch.compile chooses by itself what to recompute: --recompute none or full, not {key.recompute}"
+            )
+        if recomputes(key.recompute, "mla_up_proj"):
+            raise ConfigError("mla_up_proj is of latent attention, which profile has not: leave it out")
 
 
 def forward_flops(model: ModelShape, key: Key) -> tuple[float, float]:
@@ -258,6 +266,7 @@ def header(name: str, model: dict[str, Any], settings: Settings, notes: list[str
         "optimizer": [],
         "transfers": [],
         "does_not_fit": [],
+        "failed": [],
     }
 
 
@@ -291,11 +300,6 @@ def split_ratio(measurement: dict[str, Any]) -> float | None:
     return float(sum(half["median"] for half in halves) / whole["median"])
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error says that the device, or the machine, has not that much memory."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 def _measured(subjects: Sequence[Module], settings: Settings, *, say: Say, num_units: int = 1) -> dict[str, Any]:
     """The costs of one of `num_units` alike in the first subject; the second, if any, is one of them alone.
 
@@ -327,24 +331,15 @@ def _measured(subjects: Sequence[Module], settings: Settings, *, say: Say, num_u
     found = {**_per_unit(passes[0], num_units), "parameters": parameters // num_units}
     if len(passes) > 1:
         found["alone"] = {"num_in_row": num_units, **_times(passes[1], 1)}
-    if settings.device == "cuda" and not settings.cuda_graphs:
-        found["launch"] = launch_times(subject, settings, can_split=reason is None, num_units=num_units)
+    if is_beside(where) and not settings.cuda_graphs:
+        found["launch"] = launch_times(subjects[-1], where, can_split=reason is None)
     return found
 
 
-def launch_times(subject: Module, settings: Settings, *, can_split: bool, num_units: int = 1) -> dict[str, Any]:
-    """Return the seconds that the host takes to enqueue a pass of one of `num_units`, as a profile has them."""
-    taken = launch_seconds(
-        subject,
-        device=torch.device(settings.device),
-        num_repeats=settings.num_repeats,
-        num_warm_up=settings.num_warm_up,
-        can_split=can_split,
-    )
-    return {
-        key: quantity([seconds / num_units for seconds in taken[name]]) if name in taken else None
-        for name, key in _TIMES.items()
-    }
+def launch_times(subject: Module, device: torch.device, *, can_split: bool) -> dict[str, Any]:
+    """Return the seconds that the host takes to enqueue a pass, as a profile has them."""
+    taken = launch_seconds(subject, device=device, can_split=can_split)
+    return {key: quantity(taken[name]) if name in taken else None for name, key in _TIMES.items()}
 
 
 def _replayed(subject: Module, counts: dict[str, Any]) -> Passes:

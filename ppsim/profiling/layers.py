@@ -1,21 +1,24 @@
 """The layer kinds that are measured, as torch modules of a rank's shard: [batch, sequence, hidden] → the same.
 
 A shard has its part of heads, columns and experts, and works without its peers: the collectives of tensor, context
-and expert parallelism are left out, so what is measured is one rank's own compute. `cheaply` says how a layer keeps
-what is cheap to compute: `recompute.plainly` or `recompute.again`.
+and expert parallelism are left out, so what is measured is one rank's own compute. `recompute` names what of a
+layer is computed again, as `ppsim.costs.recompute` has it.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ppsim.costs.shapes import LayerShape, ModelShape, Recompute
-from ppsim.profiling.attention import ContextCore, Core
+from ppsim.costs.recompute import Recompute, recomputes
+from ppsim.costs.shapes import LayerShape, ModelShape
+from ppsim.profiling.attention import ContextCore, Core, RecomputedCore
 from ppsim.profiling.recompute import Cheaply, again, plainly
 from ppsim.runtime import gpt
+
+AnyCore: TypeAlias = Core | ContextCore | RecomputedCore
 
 ROTARY_BASE = 500_000.0
 """Of Llama 3; its value changes no cost."""
@@ -27,7 +30,7 @@ class Attention(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, shape: LayerShape, positions: Tensor, core: Core | ContextCore) -> None:
+    def __init__(self, shape: LayerShape, positions: Tensor, core: AnyCore) -> None:
         super().__init__()
         self.core = core
         self.num_heads, self.num_kv_heads, self.head_size = shape.num_heads, shape.num_kv_heads, shape.head_size
@@ -64,7 +67,7 @@ class SwiGLU(nn.Module):
 
     def __init__(self, hidden_size: int, ffn_size: int, *, cheaply: Cheaply = plainly) -> None:
         super().__init__()
-        self.cheaply = cheaply
+        self.cheaply = cheaply  # how the product behind the activation keeps it
         self.gate = nn.Linear(hidden_size, ffn_size, bias=False)
         self.up = nn.Linear(hidden_size, ffn_size, bias=False)
         self.down = nn.Linear(ffn_size, hidden_size, bias=False)
@@ -87,9 +90,9 @@ class Experts(nn.Module):
     number is taken, so that this rank's own tokens stand in for those its peers would send, T·k pairs in all.
     """
 
-    def __init__(self, shape: LayerShape, *, cheaply: Cheaply = plainly) -> None:
+    def __init__(self, shape: LayerShape, *, recompute: Recompute = "none") -> None:
         super().__init__()
-        self.cheaply = cheaply
+        self.cheaply = _kept(recompute, "moe_act")
         hidden, columns, count = shape.hidden_size, shape.ffn_size, shape.local_experts
         self.experts_per_token, self.num_local = shape.experts_per_token, count
         self.router = nn.Linear(hidden, shape.num_experts, bias=False)
@@ -106,20 +109,17 @@ class Experts(nn.Module):
         expert = chosen.flatten() % self.num_local
         order = expert.argsort(stable=True)
         token = order // self.experts_per_token
-        counts = torch.bincount(expert, minlength=self.num_local)
+        # By scattering, which has the size of its result: bincount asks the device for it, and the host waits.
+        counts = expert.new_zeros(self.num_local).scatter_add_(0, expert, torch.ones_like(expert))
 
-        with self.cheaply(_rows, tokens, token) as taken:  # [tokens · k, hidden], sorted by expert
-            gate, up = grouped_mm(taken, self.gate, counts), grouped_mm(taken, self.up, counts)
+        taken = tokens.index_select(0, token)  # [tokens · k, hidden], sorted by expert
+        gate, up = grouped_mm(taken, self.gate, counts), grouped_mm(taken, self.up, counts)
         with self.cheaply(_gated, gate, up) as hidden:
             found = grouped_mm(hidden, self.down, counts)
         found = found.index_select(0, order.argsort())  # back to the tokens' order
         found = found.view(-1, self.experts_per_token, tokens.shape[-1])
         output: Tensor = (found * weights.unsqueeze(-1)).sum(dim=1).view_as(x)
         return output
-
-
-def _rows(tokens: Tensor, which: Tensor) -> Tensor:
-    return tokens.index_select(0, which)
 
 
 def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
@@ -137,11 +137,11 @@ def grouped_mm(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
 class Mixture(nn.Module):
     """Routed experts, and one that every token passes where the shape has it."""
 
-    def __init__(self, shape: LayerShape, *, cheaply: Cheaply = plainly) -> None:
+    def __init__(self, shape: LayerShape, *, recompute: Recompute = "none") -> None:
         super().__init__()
-        self.experts = Experts(shape, cheaply=cheaply)
+        self.experts = Experts(shape, recompute=recompute)
         hidden, columns = shape.hidden_size, shape.shared_ffn_size
-        self.shared = SwiGLU(hidden, columns, cheaply=cheaply) if columns else None
+        self.shared = _whole(SwiGLU(hidden, columns), recompute, "shared_experts") if columns else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum of both."""
@@ -153,17 +153,18 @@ class Layer(nn.Module):
     """Pre-norm layer of kind "llama" or "moe"."""
 
     def __init__(
-        self, shape: LayerShape, positions: Tensor, core: Core | ContextCore, *, cheaply: Cheaply = plainly
+        self, shape: LayerShape, positions: Tensor, core: AnyCore, *, recompute: Recompute = "none"
     ) -> None:
         super().__init__()
         hidden = shape.hidden_size
-        self.cheaply = cheaply
+        self.cheaply = _kept(recompute, "layernorm")
         self.norm_1, self.norm_2 = nn.RMSNorm(hidden), nn.RMSNorm(hidden)
         self.attention = Attention(shape, positions, core)
-        is_dense = shape.kind == "llama"
-        self.feed_forward = (
-            SwiGLU(hidden, shape.ffn_size, cheaply=cheaply) if is_dense else Mixture(shape, cheaply=cheaply)
-        )
+        if shape.kind == "llama":
+            dense = SwiGLU(hidden, shape.ffn_size, cheaply=_kept(recompute, "mlp_act"))
+            self.feed_forward = _whole(dense, recompute, "mlp")
+        else:
+            self.feed_forward = _whole(Mixture(shape, recompute=recompute), recompute, "moe")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return attention and feed-forward, each added to its input."""
@@ -177,9 +178,11 @@ class Layer(nn.Module):
 class GPTLayer(gpt.Block):
     """The GPT layer that `ppsim train` runs, with a choice of attention and of what it keeps."""
 
-    def __init__(self, shape: LayerShape, core: Core | ContextCore, *, cheaply: Cheaply) -> None:
+    def __init__(self, shape: LayerShape, core: AnyCore, *, recompute: Recompute) -> None:
         super().__init__(shape)
-        self.core, self.cheaply = core, cheaply
+        self.core, self.cheaply = core, _kept(recompute, "layernorm")
+        self.activated = _kept(recompute, "mlp_act")
+        self.is_mlp_recomputed = recomputes(recompute, "mlp")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return attention and feed-forward, each added to its input."""
@@ -189,14 +192,20 @@ class GPTLayer(gpt.Block):
         with self.core.attended(*heads.permute(2, 0, 3, 1, 4)) as attended:
             x = x + self.out(attended)
         with self.cheaply(self.norm_2, x) as normed:
-            up = self.up(normed)
-        with self.cheaply(functional.gelu, up) as hidden:
-            mlp: Tensor = self.down(hidden)
+            if self.is_mlp_recomputed:
+                mlp: Tensor = checkpoint(self._feed_forward, normed, use_reentrant=False)
+            else:
+                mlp = self._feed_forward(normed)
         return x + mlp
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        with self.activated(functional.gelu, self.up(x)) as hidden:
+            output: Tensor = self.down(hidden)
+        return output
 
 
 class Recomputed(nn.Module):
-    """A layer of which only the input is kept: its forward runs again where a backward needs it."""
+    """A layer, or a part, of which only the input is kept: its forward runs again where a backward needs it."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -206,6 +215,16 @@ class Recomputed(nn.Module):
         """Return what the layer returns."""
         output: Any = checkpoint(self.layer, x, use_reentrant=False)
         return output  # type: ignore[no-any-return]
+
+
+def _kept(recompute: Recompute, module: str) -> Cheaply:
+    """How what is cheap to compute is kept."""
+    return again if recomputes(recompute, module) else plainly
+
+
+def _whole(part: nn.Module, recompute: Recompute, module: str) -> nn.Module:
+    """A part that is recomputed from its input, if it is."""
+    return Recomputed(part) if recomputes(recompute, module) else part
 
 
 class Embedding(nn.Module):
@@ -244,21 +263,22 @@ def build_layer(
     A `compiled` one goes through torch.compile when it is first called; what it keeps is the compiler's choice.
     With `cp` above 1 it takes [batch, sequence_length / cp, hidden], the positions of the first of so many ranks.
     """
-    cheaply = again if recompute == "selective" else plainly
     positions = torch.arange(sequence_length)
-    core: Core | ContextCore = Core(shape)
+    core: AnyCore = Core(shape)
+    is_core_whole = recomputes(recompute, "core_attn")
     if cp > 1:
         chunk = sequence_length // (2 * cp)
         positions = torch.cat((positions[:chunk], positions[-chunk:]))
-        core = ContextCore(
-            shape, sequence_length, cp, cheaply=plainly if recompute == "full" or compiled else again
-        )
+        is_whole = recompute == "full" or compiled or is_core_whole
+        core = ContextCore(shape, sequence_length, cp, cheaply=plainly if is_whole else again)
+    if is_core_whole:
+        core = RecomputedCore(core)
     if shape.kind != "gpt":
-        layer: nn.Module = Layer(shape, positions, core, cheaply=cheaply)
-    elif cp == 1 and recompute != "selective":
+        layer: nn.Module = Layer(shape, positions, core, recompute=recompute)
+    elif cp == 1 and recompute in ("none", "full"):
         layer = gpt.Block(shape)
     else:
-        layer = GPTLayer(shape, core, cheaply=cheaply)
+        layer = GPTLayer(shape, core, recompute=recompute)
     if compiled:
         layer.compile()
     return Recomputed(layer) if recompute == "full" else layer

@@ -5,7 +5,6 @@ may import beside torch: click, rich, numpy.
 """
 
 import gc
-import statistics
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -44,6 +43,12 @@ class Passes:
 LEAST_REPEATS = 5
 """However long they take: fewer have no quartiles to speak of."""
 
+LAUNCHES, LAUNCHES_BEFORE = LEAST_REPEATS, 1
+"""How often launching a pass is timed, and done before: the device computes each to its end in between."""
+
+_FEWEST_GRADS = 3
+"""Are rotated, where an output is far larger than an input, as an embedding's is."""
+
 Input = tuple[Tensor, ...]
 
 
@@ -51,9 +56,10 @@ class Module:
     """A module as a pipeline stage sees it: inputs, one output, and for the last stage a loss.
 
     `inputs` is a list of what the module is called with, a tensor or a tuple of them; it is rotated, because a
-    pipeline never finds its own input warm. Gradients go to the floating-point ones. `is_first` says that none has
-    a gradient, so that I does nothing and W is the whole backward, as on torch's stage 0. Raises `ConfigError` in
-    `forward` where the output is not one tensor.
+    pipeline never finds its own input warm, and so are the gradients that come back: random numbers, since a GPU's
+    clock falls with the bits that change, and ones change few. Gradients go to the floating-point inputs.
+    `is_first` says that none has a gradient, so that I does nothing and W is the whole backward, as on torch's
+    stage 0. Raises `ConfigError` in `forward` where the output is not one tensor.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class Module:
     ) -> None:
         self.module, self.is_first, self.loss = module, is_first, loss
         self._inputs = [(one,) if isinstance(one, Tensor) else one for one in inputs]
+        self._grads: list[Tensor] = []
         self._turn = 0
 
     def next_input(self) -> Input:
@@ -100,8 +107,14 @@ class Module:
             stage_backward_weight(self.module.parameters(), groups)
 
     def grad_of(self, output: Tensor) -> Tensor | None:
-        """What the next stage would send back; None behind a loss."""
-        return None if self.loss is not None else torch.ones_like(output)
+        """What the next stage would send back, another after each input; None behind a loss."""
+        if self.loss is not None:
+            return None
+        if not self._grads or self._grads[0].shape != output.shape:
+            taken = sum(part.nbytes for one in self._inputs for part in one)  # more than a cache; gradients as well
+            count = min(len(self._inputs), max(_FEWEST_GRADS, taken // output.nbytes + 1))
+            self._grads = [torch.randn_like(output) for _ in range(count)]
+        return self._grads[self._turn % len(self._grads)]
 
 
 def measure(
@@ -171,9 +184,14 @@ def measure_together(
     return [_passes(run, device) for run in runs]
 
 
+def is_beside(device: torch.device) -> bool:
+    """Whether a device computes beside the host, which launches its work and counts its memory."""
+    return device.type == "cuda"
+
+
 def _now(device: torch.device) -> float:
     """The time at which the device is done with what it was given: the host is ahead of it."""
-    if device.type == "cuda":
+    if is_beside(device):
         torch.cuda.synchronize(device)
     return time.monotonic()
 
@@ -228,14 +246,12 @@ def _passes(run: _Run, device: torch.device) -> Passes:
         activation_bytes=activation_bytes,
         kept_bytes=kept_bytes,
         output_bytes=output_bytes,
-        transient_bytes=_transient_bytes(subject, activation_bytes) if device.type == "cuda" else None,
+        transient_bytes=_transient_bytes(subject, activation_bytes) if is_beside(device) else None,
     )
 
 
-def launch_seconds(
-    subject: Module, *, device: torch.device, num_repeats: int, num_warm_up: int, can_split: bool
-) -> dict[str, list[float]]:
-    """Return what the host takes to enqueue each pass ("F", "B", "I", "W") on an idle device, one entry a repeat.
+def launch_seconds(subject: Module, *, device: torch.device, can_split: bool) -> dict[str, list[float]]:
+    """Return what the host takes to enqueue each pass ("F", "B", "I", "W") on an idle device, `LAUNCHES` times.
 
     On a CPU, which computes as it goes, these are the passes themselves.
     """
@@ -248,7 +264,7 @@ def launch_seconds(
         return done
 
     with undisturbed():
-        for _ in range(num_warm_up + num_repeats):
+        for _ in range(LAUNCHES_BEFORE + LAUNCHES):
             x = subject.next_input()
             output = timed("F", subject.forward, x)
             timed("B", subject.backward, x, output, subject.grad_of(output))
@@ -260,7 +276,7 @@ def launch_seconds(
                 timed("W", subject.backward_weight, x, output, grad, groups)
                 del groups
     subject.module.zero_grad(set_to_none=True)
-    return {name: samples[num_warm_up:] for name, samples in taken.items()}
+    return {name: samples[LAUNCHES_BEFORE:] for name, samples in taken.items()}
 
 
 def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
@@ -296,7 +312,9 @@ def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
 
 
 def _transient_bytes(subject: Module, activation_bytes: int) -> int:
-    """The most that F and B allocate beyond what was there and what F keeps."""
+    """The most that F and B allocate beyond what was there and what F keeps, all gradients being there."""
+    for parameter in subject.module.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -306,10 +324,3 @@ def _transient_bytes(subject: Module, activation_bytes: int) -> int:
     peak = torch.cuda.max_memory_allocated()
     subject.module.zero_grad(set_to_none=True)
     return max(int(peak - before - activation_bytes), 0)
-
-
-def quantity(samples: list[float]) -> dict[str, float]:
-    """Return median and quartiles as a profile file has them, none beyond the samples."""
-    low, median, high = statistics.quantiles(samples, n=4) if len(samples) > 1 else samples * 3
-    # Of two or three samples the quartiles are extrapolated: as far as below 0, which no profile may hold.
-    return {"median": median, "low": max(low, min(samples)), "high": min(high, max(samples))}

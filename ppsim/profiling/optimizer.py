@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ppsim.errors import ConfigError
-from ppsim.profiling.measure import quantity
+from ppsim.profiling.samples import quantity
 from ppsim.profiling.timing import Stopwatch, are_enough, undisturbed
 
 OPTIMIZERS = ("adamw", "muon")

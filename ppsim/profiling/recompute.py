@@ -1,10 +1,8 @@
-"""Selective recomputation: what is cheap to compute is not kept, but computed again where a backward asks for it.
+"""Recomputation of what is cheap to compute: it is not kept, but computed again where a backward asks for it.
 
-Cheap are norms, activation functions, and gathering tokens for their experts; outputs of matrix products and of
-fused attention are kept. Megatron Core does this with `--recompute-modules layernorm moe_act`: the output is
-discarded, so the product behind it keeps a recipe instead. Rotary positions are not recomputed: their results take
-no more bytes than the products they are made of. Unlike torch's selective checkpointing, whose cache can be emptied
-once only, a recipe can be followed any number of times: a split backward works.
+Cheap are norms and activation functions. As Megatron Core does with `--recompute-modules layernorm moe_act`, the
+output is discarded, so the product behind it keeps a recipe instead. Unlike torch's selective checkpointing, whose
+cache can be emptied once only, a recipe can be followed any number of times: a split backward works.
 """
 
 from collections.abc import Callable, Iterator

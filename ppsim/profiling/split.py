@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.measure import Module
 
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -38,10 +39,10 @@ def why_not_split(subject: Module) -> str | None:
             groups = subject.backward_input(leaves, output, grad)
             subject.backward_weight(leaves, output, grad, groups)
         except (RuntimeError, KeyError, AttributeError) as error:
-            if isinstance(error, torch.OutOfMemoryError):
+            if is_out_of_memory(error):
                 raise
             subject.module.zero_grad(set_to_none=True)
-            return f"torch's split backward fails in it ({_first_sentence(error)})"
+            return f"torch's split backward fails in it ({first_sentence(error)})"
     halves = _taken_gradients(subject, tuple(leaf.grad for leaf in leaves))
     for name, one in whole.items():
         other = halves.get(name)
@@ -65,11 +66,3 @@ def _are_close(one: Tensor, other: Tensor) -> bool:
     difference = torch.linalg.vector_norm((one - other).flatten(), dtype=torch.float64)
     scale = torch.linalg.vector_norm(one.flatten(), dtype=torch.float64)
     return bool(difference <= tolerance * scale + 1e-12)
-
-
-def _first_sentence(error: BaseException) -> str:
-    """What torch said first: its runtime wraps the cause in a long report."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return line.split(". ")[0].rstrip(".")

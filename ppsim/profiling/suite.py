@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ppsim.costs.shapes import ModelShape
 from ppsim.files import read_json, to_json, write_whole
 from ppsim.profiling.expect import FACTS_S, Expected, expected
-from ppsim.profiling.facts import QUICK, Grid, add_facts, has_facts
-from ppsim.profiling.harness import Key, Say, Settings, model_header
+from ppsim.profiling.facts import add_facts, has_facts
+from ppsim.profiling.grids import QUICK, Grid
+from ppsim.profiling.harness import Key, Say, Settings, model_header, type_of
 from ppsim.profiling.models import find_model
 from ppsim.profiling.pace import Pace
 from ppsim.profiling.sweep import Measure, begun, continued, finished_keys, sweep
@@ -28,55 +29,66 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Suite:
-    """Models by name, each with the (tp, ep) of which one rank's part is measured, and the shapes of all."""
+class Part:
+    """What of a model is measured: each combination of (tp, ep), sequence length and micro-batch, in this order."""
 
-    device: str
-    dtype: Dtype
-    parts: dict[str, tuple[tuple[int, int], ...]]
+    model: str
+    cut: tuple[tuple[int, int], ...]
     sequence_lengths: tuple[int, ...]
     micro_batches: tuple[int, ...]
+    dtype: Dtype | Literal["fp8"]
+
+    def keys(self) -> tuple[Key, ...]:
+        """Return them; of what is cut, one rank's part is measured."""
+        return tuple(
+            Key(micro_batch=micro_batch, sequence_length=length, dtype=self.dtype, tp=tp, ep=ep)
+            for (tp, ep), length, micro_batch in product(self.cut, self.sequence_lengths, self.micro_batches)
+        )
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Parts of models, what is worth most first: the time may not suffice for all."""
+
+    device: str
+    parts: tuple[Part, ...]
     settings: Settings
     grid: Grid | None = None
 
     def jobs(self, folder: str | Path) -> list[Job]:
-        """Return the jobs, one file a model in `folder`, the cheapest part of each model first."""
+        """Return a job a part; parts of one model go into one file in `folder`."""
         return [
-            Job(
-                name,
-                find_model(name),
-                tuple(
-                    Key(micro_batch=micro_batch, sequence_length=length, dtype=self.dtype, tp=tp, ep=ep)
-                    for (tp, ep), length, micro_batch in product(parts, self.sequence_lengths, self.micro_batches)
-                ),
-                Path(folder) / f"{name}.json",
-            )
-            for name, parts in self.parts.items()
+            Job(part.model, find_model(part.model), part.keys(), Path(folder) / f"{part.model}.json")
+            for part in self.parts
         ]
 
+
+_LENGTHS = (4096, 8192)
 
 SUITES = {
     "standard": Suite(
         device="cuda",
-        dtype="bfloat16",
-        parts={
-            "llama3-8b": ((1, 1),),
-            "llama3-70b": ((8, 1), (4, 1), (2, 1), (1, 1)),
-            "llama3-405b": ((8, 1),),
-            "gpt3-175b": ((8, 1),),
-            "mixtral-8x7b": ((1, 8), (1, 2)),
-            "deepseek-v3-like": ((1, 64), (1, 32)),
-        },
-        sequence_lengths=(4096, 8192),
-        micro_batches=(1, 2),
+        parts=(
+            Part("llama3-8b", ((1, 1),), _LENGTHS, (1, 2, 4), "bfloat16"),
+            Part("mixtral-8x7b", ((1, 8), (1, 2)), _LENGTHS, (1, 2), "bfloat16"),
+            Part("llama3-70b", ((8, 1), (4, 1)), _LENGTHS, (1, 2), "bfloat16"),
+            Part("llama3-8b", ((1, 1),), _LENGTHS, (1, 2), "fp8"),
+            Part("deepseek-v3-like", ((1, 64), (1, 32)), _LENGTHS, (1, 2), "bfloat16"),
+            Part("llama3-405b", ((8, 1),), _LENGTHS, (1, 2), "bfloat16"),
+            Part("gpt3-175b", ((8, 1),), _LENGTHS, (1, 2), "bfloat16"),
+            Part("llama3-70b", ((2, 1), (1, 1)), _LENGTHS, (1, 2), "bfloat16"),
+            Part("llama3-70b", ((8, 1),), _LENGTHS, (1, 2), "fp8"),
+        ),
         settings=Settings("cuda", num_repeats=30, num_warm_up=2, component_s=1.2),
     ),
     "smoke": Suite(
         device="cpu",
-        dtype="float32",
-        parts={"nano": ((1, 1),), "llama-mini": ((1, 1), (2, 1)), "moe-mini": ((1, 4),)},
-        sequence_lengths=(16, 32),
-        micro_batches=(1,),
+        parts=(
+            Part("nano", ((1, 1),), (16, 32), (1,), "float32"),
+            Part("llama-mini", ((1, 1), (2, 1)), (16, 32), (1,), "float32"),
+            Part("moe-mini", ((1, 4),), (16, 32), (1,), "float32"),
+            Part("nano", ((1, 1),), (16,), (2,), "float32"),
+        ),
         settings=Settings("cpu", num_repeats=5, num_warm_up=1, component_s=0.05),
         grid=QUICK,
     ),
@@ -114,9 +126,9 @@ def run_jobs(
     """Measure every job into its file and return the files' contents, those that were begun.
 
     Each file is written whole after each shape; repeated, only what is missing is measured. A step of each of
-    `optimizers` is measured for every part of a model. With `with_facts` the
-    device is measured after the first job, and its facts go into every file. After `time_limit_s` no further shape
-    is begun. `watch` is called with the pace of all jobs after each shape.
+    `optimizers` is measured for every part of a model. With `with_facts` the device is measured after the first
+    job, and its facts go into every file. After `time_limit_s` no further shape is begun. `watch` is called with
+    the pace of all jobs after each shape.
 
     Raises `ConfigError` before anything is measured where one of the files was measured otherwise.
     """
@@ -132,23 +144,23 @@ def run_jobs(
         say(message)
         watch(pace)
 
-    contents: list[dict[str, Any]] = []
+    contents: dict[Path, dict[str, Any]] = {}
     facts: dict[str, Any] = {}
     for job in jobs:
         if len(jobs) > 1:
             watched(f"{job.model_name}: {len(job.keys)} shapes, into {job.path}")
         content = sweep(
             job.path, job.model, job.keys, settings, model_name=job.model_name, optimizers=optimizers,
-            start_over=start_over, say=watched, measure_one=measure_one, pace=pace,
+            start_over=start_over and job.path not in contents, say=watched, measure_one=measure_one, pace=pace,
         )  # fmt: skip
         watch(pace)
-        if not content["measurements"] and not content["does_not_fit"]:
+        if not any(content[name] for name in ("measurements", "does_not_fit", "failed")):
             break
         if with_facts:
             facts = _with_facts(job, content, settings, known=facts, grid=grid, pace=pace, say=watched)
             content = read_json(job.path)
-        contents.append(content)
-    return contents
+        contents[job.path] = content
+    return list(contents.values())
 
 
 def _with_facts(
@@ -156,7 +168,7 @@ def _with_facts(
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
     """Put the device's facts into a file: those that it has, those of another file, or measured now."""
-    dtype, there = job.keys[0].dtype, content.get("device_facts") or {}
+    dtype, there = str(type_of(job.keys[0])).removeprefix("torch."), content.get("device_facts") or {}
     if has_facts(there, dtype):
         return there
     if has_facts(known, dtype):

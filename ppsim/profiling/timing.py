@@ -14,6 +14,9 @@ from ppsim.runtime.allocator import keep_freed_memory
 _CLOSE_ENOUGH = 0.005
 """Standard error of a median, relative, below which more repeats tell nothing new."""
 
+_CYCLES_PER_S = 3e9
+"""More than any GPU's, so that a sleep of so many is no shorter than asked for."""
+
 _PATIENCE = 4
 """How often the least time is spent before a median that is still uncertain is taken as it is."""
 
@@ -24,14 +27,22 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
 
-    def time(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, Callable[[], float]]:
-        """Return what the work returned, and a function that gives its seconds once the device is done."""
+    def time(
+        self, work: Callable[..., Any], *arguments: Any, launch_s: float = 0.0
+    ) -> tuple[Any, Callable[[], float]]:
+        """Return what the work returned, and a function that gives its seconds once the device is done.
+
+        With `launch_s`, what the host takes to launch the work, a GPU sleeps so long before: it finds all kernels
+        in its queue, and none of the launches in its seconds.
+        """
         if not self._cuda:
             begin = time.perf_counter()
             done = work(*arguments)
             taken = time.perf_counter() - begin
             return done, lambda: taken
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        if launch_s:
+            torch.cuda._sleep(round(launch_s * _CYCLES_PER_S))
         first.record()
         done = work(*arguments)
         last.record()
@@ -43,9 +54,9 @@ class Stopwatch:
         return done, seconds
 
     def time_launch(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-        """Return what the work returned, and the seconds until the host is free again, the device idle before."""
+        """Return what the work returned, and the seconds until the host is free again, its stream idle before."""
         if self._cuda:
-            torch.cuda.synchronize()
+            torch.cuda.current_stream().synchronize()
         begin = time.perf_counter()
         done = work(*arguments)
         return done, time.perf_counter() - begin

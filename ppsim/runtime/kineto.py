@@ -6,6 +6,8 @@ The format is Kineto's (pytorch/kineto, libkineto/src/output_json.cpp): complete
 - `user_annotation` "PP:3F0": the range in which torch's runtime executes a cell, on the host.
 - `user_annotation` "gloo:recv" and "ppsim:wait", which end when a receive has been waited for (CPU).
 - `cpu_op` "autograd::engine::evaluate_function…": tells the backward of a fused cell from its forward.
+- `cpu_op` "record_param_comms": what a send carries, where its kernel does not tell. Torch up to 2.12 batches
+  sends, whose kernel is launched at the end of NCCL's group, behind these (pytorch/pytorch#194693).
 - `cuda_runtime`, `cuda_driver`: launches; the `correlation` in `args` is that of what they launched.
 - `kernel`, `gpu_memcpy`, `gpu_memset`: the device's work. A trace that has any is read by it: an action is from
   its first kernel's start to its last one's end, wherever on the host it was launched within the range (a backward
@@ -32,6 +34,7 @@ _WAITS = (WAIT_MARK, "gloo:recv")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _AUTOGRAD = "autograd::engine::evaluate_function"
+_MESSAGE = "record_param_comms"
 _ELEMENT_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4,
     "long": 8, "byte": 1, "char": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -234,7 +237,7 @@ def _ranges(events: list[dict[str, Any]], base_s: float, source: str) -> tuple[l
         begin = base_s + event["ts"] / 1e6
         return Span(begin, begin + event.get("dur", 0) / 1e6)
 
-    named, waits, launches = [], [], []
+    named, waits, launches, messages = [], [], [], []
     operators: list[Span] = []
     nodes: list[Span] = []
     device: dict[Any, list[dict[str, Any]]] = {}
@@ -246,6 +249,8 @@ def _ranges(events: list[dict[str, Any]], base_s: float, source: str) -> tuple[l
             waits.append(span(event))
         elif kind == "cpu_op":
             (nodes if name.startswith(_AUTOGRAD) else operators).append(span(event))
+            if name == _MESSAGE and event.get("args", {}).get("Collective name") == "send":  # others wait, say
+                messages.append((span(event).begin, event))
         elif kind in _LAUNCHES and "correlation" in event.get("args", {}):
             launches.append((span(event).begin, event["args"]["correlation"]))
         elif kind in _ON_DEVICE and "correlation" in event.get("args", {}):
@@ -260,6 +265,7 @@ def _ranges(events: list[dict[str, Any]], base_s: float, source: str) -> tuple[l
         item = CellRange(at.begin, at.end, cell)
         inside = _between(launches, at, key=lambda launch: launch[0])
         work = [(moment, event) for moment, number in inside for event in device.get(number, ())]
+        told = [event for _, event in (*work, *_between(messages, at, key=lambda message: message[0]))]
         if item.is_compute:
             work = [(moment, event) for moment, event in work if "nccl" not in event["name"].lower()]
         found.append(
@@ -267,7 +273,7 @@ def _ranges(events: list[dict[str, Any]], base_s: float, source: str) -> tuple[l
                 item,
                 waits=_between(waits, at, key=lambda wait: wait.end),
                 device=sorted(((moment, span(event)) for moment, event in work), key=lambda one: one[1].begin),
-                message_bytes=next((size for _, event in work if (size := _bytes_of(event["args"]))), None),
+                message_bytes=next((size for event in told if (size := _bytes_of(event["args"]))), None),
             )
         )
     for place, item in enumerate(found):
@@ -284,7 +290,7 @@ def _between(sorted_items: list[_Item], at: Span, *, key: Callable[[_Item], floa
 
 
 def _bytes_of(args: dict[str, Any]) -> float | None:
-    """What a kernel of NCCL carries: elements and type, where torch has noted them."""
+    """What a kernel of NCCL carries, or the operator that asked for it: elements and type, where they are noted."""
     count, element = args.get("In msg nelems"), _ELEMENT_BYTES.get(str(args.get("dtype", "")).lower())
     return float(count * element) if isinstance(count, int) and count > 0 and element else None
 

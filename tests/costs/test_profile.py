@@ -42,7 +42,7 @@ WRONG = {
     "negative parameters": (("measurements", 0, "parameters"), -1, "measurements[0].parameters: must be at least 0, got -1"),
     "more kept than there is": (("measurements", 1, "activation_bytes_kept_for_weight"), 500, "measurements[1]: activation_bytes_kept_for_weight is 500, more than the 400 activation_bytes it is part of"),
     "no micro-batch": (("measurements", 1, "shape", "micro_batch"), 0, "measurements[1].shape.micro_batch: must be at least 1, got 0"),
-    "an unknown recomputation": (("measurements", 1, "shape", "recompute"), "half", "measurements[1].shape.recompute: input should be 'none', 'selective' or 'full'"),
+    "an unknown recomputation": (("measurements", 1, "shape", "recompute"), "half", "shape.recompute: recompute must be none, selective, full or modules joined by +: got 'half'"),
     "a component twice": (("measurements",), [EXAMPLE["measurements"][0]] * 2, "measurements: the embedding at micro-batch 2, sequence length 16, bf16 stands there twice"),
     "a transfer of nothing": (("transfers", 0, "bytes"), 0, "transfers[0].bytes: must be at least 1, got 0"),
     "no peak": (("provenance", "device", "peak_flops_per_s", "bf16"), 0.0, "provenance.device.peak_flops_per_s.bf16: must be more than 0, got 0.0"),
@@ -108,8 +108,15 @@ def test_what_is_not_cut_and_not_recomputed_comes_first():
     assert one.shape_at(tp=2) == one.shapes[1]
     assert one.shape_at(recompute="full") == one.shape_at(ep=4) == one.shapes[0]
     assert describe(one.shapes[0]) == "micro-batch 2, sequence length 16, bf16, tp 2, ep 4, recompute full"
-    with pytest.raises(ConfigError, match="profile example was not measured at tp 2, recompute selective"):
-        one.shape_at(tp=2, recompute="selective")
+    with pytest.raises(ConfigError, match="profile example was not measured at tp 2, recompute core_attn"):
+        one.shape_at(tp=2, recompute="core_attn")
+
+
+def test_selective_in_a_file_is_what_0_2_0_measured_by_that_word():
+    """Norms and activation functions; the core of attention alone is what people ask for by it."""
+    one = profile(example(measurements=cut(recompute="selective")))
+    assert one.shapes[0].recompute == "layernorm+mlp_act+moe_act"
+    assert one.shape_at(recompute="layernorm+mlp_act+moe_act") == one.shapes[0]
 
 
 def test_a_shape_that_did_not_fit_is_not_called_unmeasured():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from ppsim.costs.facts import DeviceFacts
 from ppsim.costs.profile import load_profile
 from ppsim.files import to_json
 from ppsim.profiling import facts as facts_module
-from ppsim.profiling.facts import CPU, CUDA, QUICK, add_facts, measure_facts
+from ppsim.profiling.facts import add_facts, measure_facts
+from ppsim.profiling.grids import CPU, CUDA, QUICK, Grid
 from ppsim.profiling.harness import Key, Settings
 from ppsim.profiling.models import MODELS
 from ppsim.profiling.sweep import sweep
@@ -53,7 +55,7 @@ def test_a_sample_of_many_runs_is_divided_by_their_number(monkeypatch: pytest.Mo
         def __init__(self, device: torch.device) -> None:
             pass
 
-        def time(self, work: Any, times: int) -> tuple[None, Any]:
+        def time(self, work: Any, times: int, launch_s: float = 0.0) -> tuple[None, Any]:
             work(times)
             return None, lambda: 2e-3 * times
 
@@ -67,22 +69,85 @@ def test_a_sample_of_many_runs_is_divided_by_their_number(monkeypatch: pytest.Mo
     assert abs(runs.count("one") - runs.count("other")) <= 1
 
 
+def test_a_gpu_sleeps_until_all_runs_of_a_sample_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel of 0.5 µs that takes 5 µs to launch: on stand-ins for events, what a sample's two stand around."""
+    now, order = [0.0], []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            pass
+
+        def record(self) -> None:
+            order.append("event")
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, last: Any) -> float:
+            return 8 * 0.5e-3  # ms
+
+    class Stream:
+        def synchronize(self) -> None:
+            pass
+
+    def launch() -> None:
+        now[0] += 5e-6
+        order.append("launch")
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    for name, stand_in in {
+        "Event": Event, "current_stream": Stream, "_sleep": lambda cycles: order.append(f"sleep {cycles / 3e9:.1e} s"),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    grid = dataclasses.replace(QUICK, sample_s=8 * 4e-6, point_s=1e-9)
+    bench = facts_module._Bench(torch.device("cuda"), torch.float32, grid)
+    seconds = bench.timed([launch])
+    sample = ["sleep 4.0e-05 s", "event", *["launch"] * 8, "event"]
+    assert order[-5 * len(sample) :] == 5 * sample
+    assert seconds["median"] == pytest.approx(0.5e-6)
+
+
+def test_every_operand_is_rotated_over_more_than_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random numbers, all of them: a GPU computes on zeros above the clock that it holds on data."""
+    rotated: list[int] = []
+    operands: list[torch.Tensor] = []
+
+    def timed(bench: Any, works: list[Any]) -> dict[str, float]:
+        rotated.append(len(works))
+        for work in works:
+            operands.extend(one for one in work.args if isinstance(one, torch.Tensor) and one.numel() > 64)
+        return {"median": 1.0, "low": 1.0, "high": 1.0}
+
+    monkeypatch.setattr(facts_module._Bench, "timed", timed)
+    monkeypatch.setattr(facts_module, "_beside_copies", lambda bench: [])
+    measure_facts(Settings(), "float32", grid=dataclasses.replace(QUICK, rotated_bytes=2**20))
+    assert min(rotated) >= 5  # 2^20 bytes of at most three operands of 2^16
+    assert all(float(one.detach().float().std()) > 0.05 for one in operands)  # of attention's means the least
+
+
 def test_bytes_of_a_kernel_are_read_and_written_ones(found: dict[str, Any]) -> None:
     """Operands of 2¹⁶ bytes: one read and one written by a copy, two read and one written by a product."""
     moved = {one["kernel"]: one["bytes"] for one in found["memory"]}
     assert moved == {"copy": 2 * 2**16, "elementwise": 3 * 2**16, "norm": 2 * 2**16}
 
 
-def test_a_point_that_does_not_fit_is_left_out_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), "does not fit the memory of the device"),
+        (RuntimeError("No available kernel. Aborting execution."), "fails (No available kernel)"),
+    ],
+)
+def test_a_point_that_does_not_fit_or_fails_is_left_out_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError, why: str
+) -> None:
     def fails(*arguments: Any, **keywords: Any) -> torch.Tensor:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(facts_module.functional, "scaled_dot_product_attention", fails)
     found = measure_facts(Settings(), "float32", grid=QUICK)
     assert found["attention"] == []
-    assert (
-        "attention of 2 heads, sequence length 16: does not fit the memory of the device" in found["not_measured"]
-    )
+    assert f"attention of 2 heads, sequence length 16: {why}" in found["not_measured"]
     assert found["products"]
 
 
@@ -125,7 +190,7 @@ def test_the_command_measures_them_and_project_estimates_from_them(
 
 
 @pytest.mark.parametrize("grid", [CPU, CUDA])
-def test_grids_hold_what_they_promise(grid: facts_module.Grid) -> None:
+def test_grids_hold_what_they_promise(grid: Grid) -> None:
     """Tokens are divided among groups without a rest, and heads among key/value heads."""
     assert all(tokens % groups == 0 for tokens in grid.tokens for groups, _, _ in grid.groups)
     assert all(one.num_heads % one.num_kv_heads == 0 for one in grid.attention)

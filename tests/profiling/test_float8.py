@@ -1,20 +1,26 @@
 """Linear layers in 8 bit: close to bfloat16, as many bytes kept, a backward that can be split."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
+import torch._dynamo
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from ppsim.costs import shapes
 from ppsim.errors import ConfigError
-from ppsim.profiling.float8 import Float8Linear, require_float8, to_float8
+from ppsim.profiling import float8
+from ppsim.profiling.float8 import Float8Linear, cast_plainly, fused_cast, require_float8, to_float8
 from ppsim.profiling.harness import Key, Settings, measure_shape
 from ppsim.profiling.layers import build_layer
 from ppsim.profiling.measure import Module, measure
 from ppsim.profiling.models import MODELS
 from ppsim.profiling.split import why_not_split
+from ppsim.profiling.sweep import sweep
 
 from .test_layers import BATCH, CPU, SEQUENCE, shard_of
 
@@ -28,7 +34,7 @@ def test_output_and_gradients_are_those_of_bfloat16_to_the_precision_of_8_bit() 
     """e4m3 has 3 bits behind the point, e5m2 has 2: about 4 % of noise a product, less than 10 %."""
     torch.manual_seed(0)
     plain = nn.Linear(64, 96).bfloat16()
-    short = to_float8(nn.Sequential(nn.Linear(64, 96).bfloat16()))[0]
+    short = to_float8(nn.Sequential(nn.Linear(64, 96).bfloat16()), cast_plainly)[0]
     assert isinstance(short, Float8Linear)
     short.load_state_dict(plain.state_dict())
     found = []
@@ -44,12 +50,12 @@ def test_output_and_gradients_are_those_of_bfloat16_to_the_precision_of_8_bit() 
     assert errors[3] < 0.01  # of the bias no product
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("recompute", ["none", "layernorm+mlp_act+moe_act", "mlp+moe", "full"])
 @pytest.mark.parametrize("case", ["gpt", "llama", "moe, shared"])
 def test_a_layer_in_8_bit_keeps_what_it_keeps_in_bfloat16_and_can_be_split(case: str, recompute: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    layer = to_float8(build_layer(shard_of(case), SEQUENCE, recompute=recompute).bfloat16())  # type: ignore[arg-type]
+    layer = to_float8(build_layer(shard_of(case), SEQUENCE, recompute=recompute).bfloat16(), cast_plainly)  # type: ignore[arg-type]
     assert sum(isinstance(one, Float8Linear) for one in layer.modules()) >= 4
     subject = Module(layer, [torch.randn(BATCH, SEQUENCE, 64, dtype=torch.bfloat16)])
     assert why_not_split(subject) is None
@@ -59,6 +65,85 @@ def test_a_layer_in_8_bit_keeps_what_it_keeps_in_bfloat16_and_can_be_split(case:
     )  # fmt: skip
     saved = measure(subject, device=CPU, num_repeats=1, num_warm_up=0).activation_bytes
     assert saved == pytest.approx(formula, rel=0.02)
+
+
+def test_on_a_gpu_the_compiler_makes_the_casts_and_the_file_says_who_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler is left out: what is handed to it, what then casts, and what is said where it fails."""
+    handed: list[tuple[object, object]] = []
+    casts: list[tuple[int, ...]] = []
+
+    def compiled(function: object, dynamic: object) -> object:
+        handed.append((function, dynamic))
+
+        def cast(tensor: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+            casts.append(tuple(tensor.shape))
+            return cast_plainly(tensor, kind)
+
+        return cast
+
+    def fails(function: object, dynamic: object) -> object:
+        raise RuntimeError("Failed to find C compiler. Please specify via CC")
+
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *sizes, **fields: ones(*sizes, **fields | {"device": "cpu"}))
+    monkeypatch.setattr(torch, "compile", compiled)
+    cast, said = fused_cast.__wrapped__("cuda")
+    assert (handed, said) == ([(cast_plainly, True)], "fp8: casts by torch.compile, of any size.")
+    casts.clear()
+    layer = to_float8(nn.Sequential(nn.Linear(64, 96, bias=False).bfloat16()), cast)
+    x = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
+    layer(x).sum().backward()
+    assert sorted(casts) == sorted([(32, 64), (96, 64), (32, 96), (64, 96), (96, 32), (64, 32)])
+    monkeypatch.setattr(torch, "compile", lambda *arguments, **fields: fails)
+    assert fused_cast.__wrapped__("cuda") == (
+        cast_plainly, "fp8: casts by torch's operators, since torch.compile fails (Failed to find C compiler)."
+    )  # fmt: skip
+    assert fused_cast.__wrapped__("cuda", compiled=True)[0] is cast_plainly
+    content = sweep(
+        tmp_path / "p.json", MODELS["nano"], [Key(1, 16, "fp8")], Settings(num_repeats=1, num_warm_up=0),
+        model_name="nano",
+    )  # fmt: skip
+    assert content["provenance"]["notes"][-1] == "fp8: casts by torch's operators, one after the other."
+
+
+def test_the_compiler_makes_every_kind_of_cast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By type, layout, square or not: more than 8, its limit, behind which it makes none and says nothing."""
+    counter, compiler, ones = CompileCounter(), torch.compile, torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *sizes, **fields: ones(*sizes, **fields | {"device": "cpu"}))
+    monkeypatch.setattr(
+        torch, "compile", lambda function, dynamic: compiler(function, dynamic=dynamic, backend=counter)
+    )
+    monkeypatch.setattr(
+        float8, "_product", lambda left, _, right, __, is_fast: left.bfloat16() @ right.bfloat16().t()
+    )
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    torch._dynamo.reset()
+    cast, _ = fused_cast.__wrapped__("cuda")
+    shape = MODELS["llama-mini"]
+    for recompute, batch in (("none", 1), ("layernorm+mlp_act", 2)):  # 128 tokens of 128 numbers are a square
+        layer = to_float8(build_layer(shape.layer, 128, recompute=recompute).bfloat16(), cast)  # type: ignore[arg-type]
+        subject = Module(layer, [torch.randn(batch, 128, shape.layer.hidden_size, dtype=torch.bfloat16)])
+        assert why_not_split(subject) is None
+    assert counter.frame_count > 8
+
+
+def test_forward_products_accumulate_fast_and_those_of_gradients_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast: list[bool] = []
+    product = torch._scaled_mm
+
+    def noting(*arguments: torch.Tensor, use_fast_accum: bool, **fields: object) -> torch.Tensor:
+        fast.append(use_fast_accum)
+        return product(*arguments, **fields)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch, "_scaled_mm", noting)
+    layer = to_float8(nn.Sequential(nn.Linear(64, 96).bfloat16()), cast_plainly)
+    x = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
+    output = layer(x)
+    assert fast == [True]
+    output.sum().backward()
+    assert fast == [True, False, False]
 
 
 def test_the_harness_measures_it_and_refuses_odd_numbers_of_tokens() -> None:

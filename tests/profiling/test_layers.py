@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ppsim.costs import shapes
 from ppsim.costs.shapes import LayerShape, ModelShape
 from ppsim.errors import ConfigError
+from ppsim.profiling import layers
 from ppsim.profiling.layers import Experts, build_embedding, build_head, build_layer
 from ppsim.profiling.measure import Module, measure
 from ppsim.profiling.models import MODELS, find_model
@@ -138,6 +140,18 @@ def test_an_expert_without_tokens_gets_a_gradient_of_zero() -> None:
     assert experts.gate.grad is not None
     assert experts.gate.grad[:2].abs().sum() > 0
     assert experts.gate.grad[2:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("case", LAYERS)
+def test_no_forward_on_a_gpu_waits_for_the_host(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tensors without values: an operator that must see one on the host raises. A GPU has grouped products."""
+    monkeypatch.setattr(layers, "grouped_mm", lambda rows, weights, counts: rows @ weights[0] + 0 * counts.sum())
+    with FakeTensorMode():
+        layer = build_layer(LAYERS[case], SEQUENCE)
+        subject = Module(layer, [torch.randn(BATCH, SEQUENCE, LAYERS[case].hidden_size)])
+        x = subject.next_input()
+        subject.backward(x, output := subject.forward(x), torch.empty_like(output))
+        assert output.shape == x[0].shape
 
 
 def test_rotary_positions_make_scores_depend_on_the_distance_only() -> None:

@@ -16,9 +16,11 @@ from torch import nn
 from ppsim.costs.profile import load_profile
 from ppsim.files import to_json
 from ppsim.profiling.harness import Key, Settings, measure_shape, model_header
-from ppsim.profiling.measure import Module, measure, quantity
+from ppsim.profiling.measure import Module, _transient_bytes, measure
 from ppsim.profiling.models import of_gpt
+from ppsim.profiling.samples import quantity
 from ppsim.runtime.config import GPTShape
+from tests.profiling.emulated import Allocator
 
 CPU = torch.device("cpu")
 SHAPE = GPTShape(num_layers=2, hidden_size=32, num_heads=2, sequence_length=16)
@@ -80,6 +82,28 @@ def test_the_first_stage_does_its_whole_backward_in_w() -> None:
     assert module.weight.grad is not None
 
 
+def test_gradients_that_come_back_are_random_and_others_after_another_input() -> None:
+    """The same for a B and for the I and W that are compared with it, which take one input."""
+    subject = Module(nn.Linear(64, 64), [torch.randn(64, 64) for _ in range(3)])
+    output = subject.forward(subject.next_input())
+    first, again = subject.grad_of(output), subject.grad_of(output)
+    subject.next_input()
+    second = subject.grad_of(output)
+    assert first is again is not second
+    for grad in (first, second):
+        assert grad is not None
+        assert abs(float(grad.std()) - 1.0) < 0.1
+        assert len(grad.unique()) > 0.9 * grad.numel()
+
+
+def test_gradients_take_no_more_memory_than_inputs_but_for_three_of_them() -> None:
+    """An embedding has thousands of inputs of some kilobytes each, and outputs of megabytes."""
+    for out, expected in ((8, 100), (80, 11), (800, 3)):
+        subject = Module(nn.Linear(8, out), [torch.randn(2, 8) for _ in range(100)])
+        subject.grad_of(subject.forward(subject.next_input()))
+        assert len(subject._grads) == expected
+
+
 def test_saved_bytes_are_those_of_the_input_of_a_linear_layer() -> None:
     """A linear layer saves its input, 8 × 16 floats, and its weight, which is a parameter; W needs the input."""
     passes = measure(
@@ -96,6 +120,18 @@ def test_what_only_i_needs_is_not_kept_for_w() -> None:
     passes = measure(Module(module, [torch.randn(8, 16)]), device=CPU, num_repeats=1, num_warm_up=0)
     assert passes.activation_bytes == (8 * 16 + 8 * 32) * 4
     assert passes.kept_bytes < passes.activation_bytes
+
+
+def test_transient_bytes_leave_out_the_gradients_of_parameters_but_for_one_that_is_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of five products, whose weights are all there is: in a steady state each new gradient lives until it is added."""
+    module = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(5)))
+    subject, weight_bytes = Module(module, [torch.randn(2, 256)]), 256 * 256 * 4
+    with Allocator(monkeypatch):
+        found = _transient_bytes(subject, activation_bytes=5 * 2 * 256 * 4)
+    assert weight_bytes <= found < 1.1 * weight_bytes
+    assert all(parameter.grad is None for parameter in module.parameters())
 
 
 def test_every_repeat_is_a_sample_and_no_sample_is_a_warm_up() -> None:

@@ -11,16 +11,20 @@ pytest.importorskip("torch")
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ppsim.cli import main
 from ppsim.cli.profile import _threads
 from ppsim.costs.boundary import validated
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.errors import ConfigError
+from ppsim.profiling import harness
+from ppsim.profiling import measure as measure_module
 from ppsim.profiling.harness import Key, Settings, launch_times, measure_shape, model_header, profile_module
 from ppsim.profiling.measure import Module, measure, measure_together
 from ppsim.profiling.models import MODELS
 from ppsim.profiling.timing import are_enough, undisturbed
+from tests.profiling.emulated import Allocator
 
 CPU = torch.device("cpu")
 
@@ -48,6 +52,32 @@ def test_no_garbage_is_collected_while_it_is_measured() -> None:
     with undisturbed():
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+def test_of_layers_in_a_row_one_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's time is that of one layer; the device would compute four where one says as much."""
+    launched: list[int] = []
+
+    def noted(subject: Module, **fields: Any) -> dict[str, list[float]]:
+        launched.append(sum(one.numel() for one in subject.module.parameters()))
+        return {name: [1e-3] * 5 for name in "FBIW"}
+
+    Allocator(monkeypatch)
+    for module in (harness, measure_module):
+        monkeypatch.setattr(module, "is_beside", lambda where: True)
+    monkeypatch.setattr(harness, "launch_seconds", noted)
+    settings = Settings(num_repeats=1, num_warm_up=0)
+    found = measure_shape(MODELS["nano"], Key(micro_batch=1, sequence_length=16, dtype="float32"), settings)
+    assert launched == [part["parameters"] for part in found]
+    assert found[1]["launch"]["forward_s"]["median"] == 1e-3
+
+
+def test_the_attention_that_was_picked_is_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, settings = Key(micro_batch=1, sequence_length=16, dtype="float32"), Settings(num_repeats=1, num_warm_up=0)
+    found = measure_shape(MODELS["nano"], key, settings)
+    assert [part.get("attention") for part in found] == [None, "flash", None]
+    with sdpa_kernel(SDPBackend.MATH):
+        assert measure_shape(MODELS["nano"], key, settings)[1]["attention"] == "math"
 
 
 def test_several_are_measured_in_turns() -> None:
@@ -80,14 +110,21 @@ def test_one_layer_alone_is_in_the_file_beside_those_in_a_row() -> None:
     assert layer.launch is None  # on a CPU the host computes
 
 
-def test_launches_are_a_profiles_times() -> None:
+def test_launches_are_a_profiles_times_and_few() -> None:
     """On a CPU the host is free only when the pass is done: the times are the passes'."""
-    subject = Module(nn.Linear(64, 64), [torch.randn(32, 64)])
-    settings = Settings(num_repeats=3, num_warm_up=1)
-    times = launch_times(subject, settings, can_split=True)
+    calls: list[int] = []
+
+    class Counted(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            calls.append(1)
+            return super().forward(x)
+
+    subject = Module(Counted(64, 64), [torch.randn(32, 64)])
+    times = launch_times(subject, CPU, can_split=True)
     assert set(times) == {"forward_s", "backward_s", "backward_input_s", "backward_weight_s"}
     assert all(time["median"] > 0 for time in times.values())
-    assert launch_times(subject, settings, can_split=False)["backward_weight_s"] is None
+    assert len(calls) == 2 * (1 + 5)
+    assert launch_times(subject, CPU, can_split=False)["backward_weight_s"] is None
 
 
 class Doubled(torch.autograd.Function):

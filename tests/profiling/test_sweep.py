@@ -19,10 +19,10 @@ import torch
 from ppsim.cli import main
 from ppsim.costs import shapes
 from ppsim.costs.profile import load_profile
-from ppsim.errors import ConfigError
-from ppsim.profiling.harness import Key, Settings, costly_splits
+from ppsim.errors import ConfigError, RunFailed
+from ppsim.profiling.harness import Key, Settings, costly_splits, measure_shape
 from ppsim.profiling.models import MODELS
-from ppsim.profiling.sweep import sweep
+from ppsim.profiling.sweep import require_success, sweep
 
 QUICK = ["--repeats", "2", "--warm-up", "0"]
 
@@ -79,6 +79,24 @@ def test_killed_in_the_middle_it_goes_on_with_what_is_missing(tmp_path: Path) ->
     assert [one.name for one in tmp_path.iterdir() if not one.name.startswith(".")] == ["p.json"]
 
 
+def test_the_clock_is_raised_before_the_first_shape_and_never_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr("ppsim.profiling.sweep.raise_clock", lambda device: order.append(f"clock of {device}"))
+
+    def measured(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+        order.append(f"shape {key.micro_batch}")
+        return []
+
+    keys = [Key(micro_batch=batch, sequence_length=8, dtype="float32") for batch in (1, 2)]
+    run = {"model_name": "nano", "measure_one": measured}
+    sweep(tmp_path / "p.json", MODELS["nano"], keys, Settings(), **run)
+    assert order == ["clock of cpu", "shape 1", "shape 2"]
+    sweep(tmp_path / "q.json", MODELS["nano"], [], Settings(), **run)
+    assert len(order) == 3
+
+
 def test_a_shape_that_does_not_fit_is_recorded_and_the_rest_measured(tmp_path: Path) -> None:
     """10¹² sequences exceed the address space: the allocator says so at once."""
     path = tmp_path / "p.json"
@@ -92,18 +110,82 @@ def test_a_shape_that_does_not_fit_is_recorded_and_the_rest_measured(tmp_path: P
         load_profile(str(path)).shape_at(micro_batch=10**12)
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("a defect")])
-def test_only_lack_of_memory_is_taken_for_it(tmp_path: Path, error: RuntimeError) -> None:
-    def fails(*arguments: Any) -> list[dict[str, Any]]:
-        raise error
+NO_MEMORY = (
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+)
 
+
+@pytest.mark.parametrize("error", [*NO_MEMORY, RuntimeError("a defect. More of it"), KeyError("forward")])
+def test_whatever_a_shape_fails_with_is_recorded_and_the_next_one_measured(
+    tmp_path: Path, error: Exception
+) -> None:
+    """Want of memory for what it is; anything else in `failed`. A repeated sweep leaves both."""
+    calls: list[Key] = []
+
+    def fails(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+        calls.append(key)
+        if key.micro_batch == 1:
+            raise error
+        return measure_shape(model, key, settings)
+
+    keys = [Key(micro_batch=batch, sequence_length=8, dtype="float32") for batch in (1, 2)]
+    path, settings = tmp_path / "p.json", Settings(num_repeats=1, num_warm_up=0)
     run = {"model_name": "nano", "measure_one": fails}
-    keys = [Key(micro_batch=1, sequence_length=8, dtype="float32")]
-    if isinstance(error, torch.OutOfMemoryError):
-        assert len(sweep(tmp_path / "p.json", MODELS["nano"], keys, Settings(), **run)["does_not_fit"]) == 1
+    for _ in range(2):
+        content = sweep(path, MODELS["nano"], keys, settings, **run)
+    assert calls == keys
+    assert shapes_of(path) == [(2, 8)]
+    failed = [(one["shape"]["micro_batch"], one["error"]) for one in content["failed"]]
+    if error in NO_MEMORY:
+        assert ([one["micro_batch"] for one in content["does_not_fit"]], failed) == ([1], [])
+        require_success([content])
     else:
-        with pytest.raises(RuntimeError, match="a defect"):
-            sweep(tmp_path / "p.json", MODELS["nano"], keys, Settings(), **run)
+        words = {RuntimeError: "RuntimeError: a defect", KeyError: "KeyError: 'forward'"}[type(error)]
+        assert failed == [(1, words)]
+        with pytest.raises(RunFailed, match="1 shape failed, first micro-batch 1, sequence length 8, float32: "):
+            require_success([content])
+    assert len(load_profile(str(path)).failed) == len(failed)
+
+
+def test_a_step_that_fails_is_recorded_and_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any, **fields: Any) -> list[dict[str, Any]]:
+        raise RuntimeError("no such optimizer")
+
+    monkeypatch.setattr("ppsim.profiling.sweep.measure_optimizer", fails)
+    path = tmp_path / "p.json"
+    arguments = ["--model", "nano", "--seq-len", "8", "-o", str(path)]
+    made = profiled(*arguments)
+    assert made.exit_code == 1
+    assert (
+        "a step of adamw for micro-batch 2, sequence length 8, float32 fails: RuntimeError: no such" in made.stderr
+    )
+    assert f"wrote {path}" in made.stderr
+    assert shapes_of(path) == [(2, 8)]
+    again = profiled(*arguments)
+    assert again.exit_code == 1
+    assert "a step of adamw" not in again.stderr
+    assert "1 shape failed, first micro-batch 2" in again.stderr
+
+
+def test_a_device_that_answers_no_more_ends_the_process_and_the_file_names_the_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in a kernel stays with the process: those behind it would be recorded as failed too."""
+
+    def fails(*arguments: Any) -> list[dict[str, Any]]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def answers_not(settings: Settings) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr("ppsim.profiling.sweep._release", answers_not)
+    path = tmp_path / "p.json"
+    keys = [Key(micro_batch=batch, sequence_length=8, dtype="float32") for batch in (1, 2)]
+    with pytest.raises(RunFailed, match=r"the device answers no more .*illegal memory access.*repeat the command"):
+        sweep(path, MODELS["nano"], keys, Settings(), model_name="nano", measure_one=fails)
+    assert [one["shape"]["micro_batch"] for one in json.loads(path.read_text())["failed"]] == [1]
 
 
 def test_parts_of_a_rank_are_projected_where_they_are_asked_for(tmp_path: Path) -> None:

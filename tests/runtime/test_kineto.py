@@ -66,6 +66,17 @@ def test_kernels_of_a_transfer_are_it_from_when_the_second_of_them_runs() -> Non
     assert run.message_bytes == 2**20
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_size_of_a_message_is_told_by_the_kernel_or_by_the_host(batched: bool) -> None:
+    timeline = timeline_of("1f1b")
+    traces = traces_of([timeline] * 2, gap_s=GAP_S, cuda=True, message_bytes=2**20, batched=batched)
+    kernels = [event for event in traces[0]["traceEvents"] if "nccl" in event["name"].lower()]
+    assert [event for event in kernels if "In msg nelems" in event["args"]] == ([] if batched else kernels)
+    run = run_of_traces(traces)
+    assert run.message_bytes == 2**20
+    assert run.knows_transfers
+
+
 def test_calibration_from_kernels_finds_what_was_put_in() -> None:
     """Of four steps one straggles and the first, of warm-up, takes twice as long."""
     runs = []

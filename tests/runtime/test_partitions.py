@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from ppsim.cli import main
 from ppsim.errors import ConfigError, RunFailed
 from ppsim.exporting.timeline_json import read_timeline
 from ppsim.runtime.partitions import green
+from ppsim.runtime.partitions.check import check_streams
 from ppsim.runtime.partitions.device import Threads
 from ppsim.runtime.partitions.executor import Executor
 from ppsim.runtime.partitions.green import largest_partition
@@ -52,6 +54,12 @@ def test_loss_and_gradients_are_those_of_one_process(case: Any, tmp_path: Path) 
     for rank in range(p):
         mine = slice(*table.rank_offsets[rank : rank + 2])
         assert (timeline.start[mine][1:] >= timeline.end[mine][:-1]).all()
+
+
+def test_a_run_says_which_attention_and_what_of_the_device(tmp_path: Path) -> None:
+    table = table_of("1f1b", p=2, m=2)
+    result = run_partitions(config_of(table, tmp_path))
+    assert (result["attention"], result["partitions"]) == ("flash", {"num_threads": 1})
 
 
 def test_no_action_begins_before_what_it_takes_was_made_and_copied(tmp_path: Path) -> None:
@@ -123,6 +131,32 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class Noting(SpinningStage):
+    """Notes the threads that run it."""
+
+    def __init__(self, seconds: dict[str, float], spin: Any) -> None:
+        super().__init__(seconds, spin)
+        self.threads: list[threading.Thread] = []
+
+    def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
+        self.threads.append(threading.current_thread())
+        return super().run(op, microbatch, received)
+
+
+def test_a_rank_is_the_same_thread_in_every_step_and_ends_with_the_run() -> None:
+    """What libraries keep by thread, as cuDNN's plans of attention, is made once and not in every step."""
+    executor = executor_of(table_of("1f1b", p=2, m=4), Noting, [1e-4, 1e-4], 60.0)
+    with closing(executor):
+        for _ in range(3):
+            executor.step()
+    for rank, stage in executor.stages.items():
+        assert isinstance(stage, Noting)
+        assert {thread.name for thread in stage.threads} == {f"rank {rank}"}
+        assert len(stage.threads) == 3 * 2 * 4
+        assert all(thread is stage.threads[0] for thread in stage.threads)
+    assert not ranks_alive()
+
+
 def test_ctrl_c_ends_the_run_with_one_sentence(folder: Path) -> None:
     command = [sys.executable, "-m", "ppsim", "train", "--schedule", "T.csv", "--partitions", "2"]
     run = subprocess.Popen(
@@ -186,6 +220,15 @@ def test_what_partitions_cannot_do_ends_before_anything_is_started(
     result = CliRunner().invoke(main, ["train", "--schedule", "T.csv", *arguments])
     assert result.exit_code == 2
     assert sentence in result.stderr
+
+
+def test_ranks_and_edges_that_a_gpu_has_no_queues_for_are_refused_with_their_numbers() -> None:
+    """1F1B over p ranks transfers over 2 (p − 1) directed pairs, a stream each: 3p − 2 streams in 32 queues."""
+    for p in (2, 4, 8, 11):
+        check_streams(table_of("1f1b", p=p, m=p), "cuda")
+    check_streams(table_of("1f1b", p=16, m=16), "cpu")
+    with pytest.raises(ConfigError, match=r"--partitions 16: 16 ranks and 30 directed pairs .* need 46 streams"):
+        check_streams(table_of("1f1b", p=16, m=16), "cuda")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

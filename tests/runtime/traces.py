@@ -21,8 +21,15 @@ def sender(receive: Action) -> str:
     )
 
 
-def traces_of(steps: Sequence[Timeline], *, gap_s: float, cuda: bool, message_bytes: int = 2**20) -> list[Any]:
-    """One trace a rank: the steps of the timelines with `gap_s` seconds between, on the host or by kernels."""
+def traces_of(
+    steps: Sequence[Timeline], *, gap_s: float, cuda: bool, message_bytes: int = 2**20, batched: bool = False
+) -> list[Any]:
+    """One trace a rank: the steps of the timelines with `gap_s` seconds between, on the host or by kernels.
+
+    `batched` as torch up to 2.12 sends: the kernel is launched at the end of NCCL's group, and what it carries is told
+    by the operator on the host alone, `record_param_comms`, which has ended by then
+    (https://github.com/pytorch/pytorch/issues/194693).
+    """
     schedule = steps[0].schedule
     table = lower(schedule, receives="torch")
     offset, offsets = 100.0, []
@@ -35,14 +42,20 @@ def traces_of(steps: Sequence[Timeline], *, gap_s: float, cuda: bool, message_by
             "distributedInfo": {"backend": "nccl" if cuda else "gloo", "rank": rank, "world_size": len(table.rows())},
             "host_name": "host",
             "baseTimeNanoseconds": 1_700_000_000_000_000_000,
-            "traceEvents": _events(steps, offsets, rank, list(table.rows())[rank], cuda, message_bytes),
+            "traceEvents": _events(steps, offsets, rank, list(table.rows())[rank], cuda, message_bytes, batched),
         }
         for rank in range(schedule.num_ranks)
     ]  # fmt: skip
 
 
 def _events(
-    steps: Sequence[Timeline], offsets: list[float], rank: int, row: Any, cuda: bool, message_bytes: int
+    steps: Sequence[Timeline],
+    offsets: list[float],
+    rank: int,
+    row: Any,
+    cuda: bool,
+    message_bytes: int,
+    batched: bool,
 ) -> list[Event]:
     events: list[Event] = [{"ph": "M", "name": "process_name", "pid": 1}]
     number = 0
@@ -126,10 +139,14 @@ def _events(
                 number += 1
                 start, end = offset + step.start[node], offset + step.end[node]
                 # A receive is posted early and its kernel waits for the sender's.
-                add("cuda_runtime", "cudaLaunchKernelExC", at + 2e-7, at + 4e-7, correlation=number)
+                told = {"In msg nelems": message_bytes // 2, "Out msg nelems": message_bytes // 2, "dtype": "BFloat16",
+                        "Collective name": "send" if is_send else "recv", "Group size": 2}  # fmt: skip
+                waits = told | {"Collective name": "wait", "dtype": "Byte", "In msg nelems": 1}
+                add("cpu_op", "record_param_comms", at + 5e-9, at + 8e-9, **waits)
+                add("cpu_op", "record_param_comms", at + 1e-8, at + 2e-7 if batched else at + 5e-7, **told)
+                add("cuda_runtime", "cudaLaunchKernelExC", at + 3e-7, at + 4e-7, correlation=number)
                 add("kernel", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", start if is_send else start - 1e-4,
-                    end, stream=20, correlation=number, dtype="BFloat16",
-                    **{"In msg nelems": message_bytes // 2, "Collective name": "send" if is_send else "recv"})  # fmt: skip
+                    end, stream=20, correlation=number, **({} if batched else told))  # fmt: skip
             at += 2e-6 if cuda else 2e-9
     return events
 

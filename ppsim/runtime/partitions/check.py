@@ -4,13 +4,14 @@ import os
 
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError
+from ppsim.schedule.graph import transfers_of
 from ppsim.schedule.table import Schedule
 
-_MOST_SPINNING = 16
-"""Ranks that spin on one GPU: with a stream more each for transfers they fill its 32 hardware queues."""
+_NUM_QUEUES = 32
+"""Of a GPU: streams that share one wait for each other."""
 
 
-def check_partitions(table: Schedule, source: str, num_partitions: int) -> None:
+def check_partitions(table: Schedule, source: str, num_partitions: int, device: str) -> None:
     """Raise `ConfigError` where the ranks of a table from `source` cannot be these partitions of one device."""
     if num_partitions != table.num_ranks:
         raise ConfigError(f"{source} has {table.num_ranks} ranks: got --partitions {num_partitions}")
@@ -19,7 +20,23 @@ def check_partitions(table: Schedule, source: str, num_partitions: int) -> None:
             f"{source} spells out its sends and receives, which partitions of one device do not execute: give the "
             f"compute-only table (ppsim export --to torch writes it)"
         )
+    check_streams(table, device)
     queue_streams_apart()
+
+
+def check_streams(table: Schedule, device: str) -> None:
+    """Raise `ConfigError` where a GPU has too few hardware queues for the streams of a table.
+
+    A rank has one, and so has every directed pair of ranks for its transfers: 16 and 30 of 1F1B over 16 ranks.
+    """
+    source, target = transfers_of(table)
+    num_edges = len(set(zip(table.rank[source].tolist(), table.rank[target].tolist(), strict=True)))
+    if device == "cuda" and table.num_ranks + num_edges > _NUM_QUEUES:
+        raise ConfigError(
+            f"--partitions {table.num_ranks}: {table.num_ranks} ranks and {num_edges} directed pairs of them that "
+            f"transfer need {table.num_ranks + num_edges} streams, which would wait for each other in the "
+            f"{_NUM_QUEUES} hardware queues of a GPU (8 ranks fit)"
+        )
 
 
 def queue_streams_apart() -> None:
@@ -27,15 +44,10 @@ def queue_streams_apart() -> None:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
-def check_emulated(costs: StageCosts, num_partitions: int, device: str) -> None:
+def check_emulated(costs: StageCosts) -> None:
     """Raise `ConfigError` where waiting on one device cannot stand for these costs."""
     if costs.channel != "ideal":
         raise ConfigError(
             f"channel {costs.channel} cannot be emulated in partitions: on one device a copy waits for its content "
             f"only (ideal)"
-        )
-    if device == "cuda" and num_partitions > _MOST_SPINNING:
-        raise ConfigError(
-            f"--partitions {num_partitions}: at most {_MOST_SPINNING} ranks can spin on one GPU without waiting "
-            f"for each other's hardware queues"
         )

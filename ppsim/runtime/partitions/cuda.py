@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ppsim.runtime.clock import raise_clock
 from ppsim.runtime.partitions.device import Edge, timed_out
 from ppsim.runtime.partitions.green import release, split_device
 
@@ -31,6 +32,7 @@ class Streams:
         torch.cuda.init()
         self.where = torch.device("cuda", torch.cuda.current_device())
         torch.zeros(1, device=self.where)  # makes the primary context, from which the partitions are cut
+        raise_clock(self.where)  # before cycles of it are counted
         name = torch.cuda.get_device_name(self.where)
         self._partitions = [] if spinning else split_device(self.where.index, name, num_ranks)
         self._streams: list[Any] = [
@@ -40,6 +42,12 @@ class Streams:
         self._edges: dict[Edge, Any] = {}
         self._lock = threading.Lock()
         self._stopped = False
+
+    def facts(self) -> dict[str, Any]:
+        """Return its name, and the cycles of a second of spinning or the multiprocessors of each partition."""
+        parts = [partition.num_multiprocessors for partition in self._partitions]
+        counts = {"num_multiprocessors": parts} if parts else {"spin_cycles_per_s": self._cycles_per_s}
+        return {"name": torch.cuda.get_device_name(self.where), **counts}
 
     @contextmanager
     def rank(self, rank: int) -> Iterator[None]:

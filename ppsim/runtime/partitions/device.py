@@ -32,6 +32,9 @@ class SharedDevice(Protocol):
 
     where: torch.device
 
+    def facts(self) -> dict[str, Any]:
+        """Return what a run says of the device, as file content."""
+
     def rank(self, rank: int) -> Any:
         """Return the context in which a thread computes as this rank: in its partition, on its stream."""
 
@@ -71,6 +74,10 @@ class Threads:
         self.where = torch.device("cpu")
         self._num_threads = num_threads
         self._stopped = threading.Event()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the threads of a rank."""
+        return {"num_threads": self._num_threads}
 
     @contextmanager
     def rank(self, rank: int) -> Iterator[None]:

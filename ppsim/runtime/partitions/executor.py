@@ -1,9 +1,11 @@
 """Executes a table with its ranks as threads of this process: each in its own order, handing over what it makes."""
 
+import queue
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -29,7 +31,7 @@ class Executor:
     """The stages of all ranks of a compute-only table on one device.
 
     `transfer_s` (one entry a hop) is what transfers shall take; zero where they are copies of real tensors.
-    `timeout_s` bounds a rank's wait for another.
+    `timeout_s` bounds a rank's wait for another. Close it when the last step is done.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Executor:
         self._transfer_s, self._timeout_s = transfer_s, timeout_s
         self._takes_from = dependencies(table).neighbour.tolist()
         self._sends = self._sends_of_cells()
+        self._threads = [_RankThread(rank) for rank in range(table.num_ranks)]
 
     def _sends_of_cells(self) -> dict[int, list[tuple[int, int]]]:
         """By the last action of a cell: the actions of it whose content leaves for another rank, and which."""
@@ -60,16 +63,22 @@ class Executor:
         With `counters`, one a rank, the bytes that autograd keeps are counted, which takes host time.
 
         Raises `RunFailed` with the error of the rank that failed first, and after the time-out. Whatever is raised,
-        all ranks are stopped by then.
+        all ranks are stopped by then, for good.
         """
         run = _Step(self, counters)
         try:
-            run.run()
+            run.run(self._threads)
             self.device.finish_step(self._timeout_s)
         except BaseException:
             run.stop()
+            self.close()
             raise
         return [self._in_seconds(row) for row in run.rows]
+
+    def close(self) -> None:
+        """End the threads of the ranks."""
+        for thread in self._threads:
+            thread.end()
 
     def name_of_send(self, source: int) -> str:
         """Return `3SEND_F0` for what the forward 3F0 hands over."""
@@ -114,6 +123,32 @@ class _Slot:
         self.parcel: Parcel | None = None
 
 
+class _RankThread(threading.Thread):
+    """A rank for as long as the executor lives: libraries keep by thread what is costly to make.
+
+    cuDNN's plans of attention are such, tens of milliseconds each.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(name=f"rank {rank}", daemon=True)
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.start()
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Have a job done, which raises nothing."""
+        self._jobs.put(job)
+
+    def run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # with what the step holds, until the next one comes
+
+    def end(self) -> None:
+        """End it behind what it has to do."""
+        self._jobs.put(None)
+        self.join(_SHUTDOWN_S)
+
+
 class _Step:
     """One execution of the table."""
 
@@ -127,19 +162,17 @@ class _Step:
         self._stopped = False
         self._failure: BaseException | None = None
         self.rows = [_Row() for _ in range(self._table.num_ranks)]
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(rank,), name=f"rank {rank}", daemon=True)
-            for rank in range(self._table.num_ranks)
-        ]
+        self._begun: list[threading.Event] = []
 
-    def run(self) -> None:
+    def run(self, threads: Sequence[_RankThread]) -> None:
         """Run every rank to its end, or raise what the first of them failed with."""
         self._device.begin_step()
-        for thread in self._threads:
-            thread.start()
-        for thread in self._threads:
-            while thread.is_alive() and self._failure is None:
-                thread.join(0.1)
+        for rank, thread in enumerate(threads):
+            self._begun.append(threading.Event())
+            thread.put(partial(self._guarded, rank, self._begun[-1]))
+        for is_over in self._begun:
+            while not is_over.wait(0.1) and self._failure is None:
+                pass
         if self._failure is not None:
             raise self._failure
 
@@ -150,11 +183,10 @@ class _Step:
         self._start.abort()
         for slot in self._slots.values():
             slot.posted.set()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(_SHUTDOWN_S)
+        for is_over in self._begun:
+            is_over.wait(_SHUTDOWN_S)
 
-    def _guarded(self, rank: int) -> None:
+    def _guarded(self, rank: int, is_over: threading.Event) -> None:
         try:
             counting = self._counters[rank].counting() if self._counters else nullcontext()
             with self._device.rank(rank), counting:
@@ -166,6 +198,8 @@ class _Step:
             with self._lock:
                 if self._failure is None and not self._stopped:
                     self._failure = _as_failure(rank, error)
+        finally:
+            is_over.set()
 
     def _run_rank(self, rank: int) -> None:
         table, executor, device, row = self._table, self._executor, self._device, self.rows[rank]

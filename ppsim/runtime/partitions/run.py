@@ -4,23 +4,24 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ppsim.costs.plain import read_costs
 from ppsim.costs.stages import CostArrays
 from ppsim.errors import RunFailed
+from ppsim.runtime.attention import attention_in
 from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.corpus import batch
 from ppsim.runtime.emulate import stage_seconds
 from ppsim.runtime.gpt import build_stage
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
-from ppsim.runtime.partitions.check import check_emulated
+from ppsim.runtime.partitions.check import check_emulated, check_streams
 from ppsim.runtime.partitions.device import SharedDevice, open_device, quick_turns
 from ppsim.runtime.partitions.executor import Executor
 from ppsim.runtime.partitions.stages import ModelStage, SpinningStage, Stage
@@ -43,14 +44,14 @@ def run_partitions(config: TrainConfig) -> dict[str, Any]:
     table = read_schedule(config.schedule)
     validate(table)
     build_graph(table)  # a table whose ranks wait for each other would only time out
+    check_streams(table, config.device)
     costs = _emulated_costs(config, table)
     torch.set_num_threads(config.num_threads)
     device = open_device(config.device, table.num_ranks, spinning=costs is not None, num_threads=config.num_threads)
     with closing(device), quick_turns():
         try:
-            if costs is not None:
-                return _emulate(config, table, device, costs)
-            return _train(config, table, device)
+            run = _train(config, table, device) if costs is None else _emulate(config, table, device, costs)
+            return run | {"partitions": device.facts()}
         except KeyboardInterrupt:
             raise RunFailed("the run was interrupted by SIGINT; its ranks were stopped") from None
 
@@ -60,7 +61,7 @@ def _emulated_costs(config: TrainConfig, table: Schedule) -> CostArrays | None:
     if config.emulate_costs is None:
         return None
     costs = read_costs(config.emulate_costs)
-    check_emulated(costs, table.num_ranks, config.device)
+    check_emulated(costs)
     counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
     return costs.with_torch_first_stage(**counts).resolved(**counts)
 
@@ -69,9 +70,10 @@ def _emulate(config: TrainConfig, table: Schedule, device: SharedDevice, costs: 
     stages = {s: SpinningStage(stage_seconds(costs, s), device.spin) for s in range(table.num_stages)}
     executor = Executor(table, stages, device, transfer_s=costs.transfer_s, timeout_s=config.timeout_s)
     steps = []
-    for step in range(config.num_warm_up + config.num_steps):
-        steps.append(executor.step())
-        _tell(step, config)
+    with closing(executor):
+        for step in range(config.num_warm_up + config.num_steps):
+            steps.append(executor.step())
+            _tell(step, config)
     return _result(config, steps, losses=[])
 
 
@@ -88,38 +90,50 @@ def _train(config: TrainConfig, table: Schedule, device: SharedDevice) -> dict[s
         for stage, module in enumerate(modules)
     ]
     by_index: dict[int, Stage] = dict(enumerate(stages))
-    executor = Executor(table, by_index, device, transfer_s=np.zeros(num_stages), timeout_s=config.timeout_s)
     parameters = [parameter for module in modules for parameter in module.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate)
     result = _result(config, [], losses=[])
-    for step in range(config.num_warm_up + config.num_steps):
-        inputs, targets = _batch(config, table, step, device.where)
-        for stage in stages:
-            stage.begin_step(list(inputs.chunk(num_microbatches)), list(targets.chunk(num_microbatches)))
-        optimizer.zero_grad()
-        if step == config.num_warm_up - 1:  # counting takes time that a recorded step has not
-            counters = [
-                LiveBytes(modules[stage] for stage in table.stages_of(rank)) for rank in range(table.num_ranks)
-            ]
-            allocated = AllocatedPeak(device.where, parameters)
-            result["steps"].append(executor.step(counters))
-            result["memory"] = {
-                "ranks": [counter.peak(rank) for rank, counter in enumerate(counters)],
-                "device_peak_bytes": allocated.bytes(),
-            }
-        else:
-            result["steps"].append(executor.step())
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.div_(num_microbatches)
-        losses = [stages[-1].losses[microbatch] for microbatch in range(num_microbatches)]
-        if config.verify and step == 0:
-            gradients = {index: [one.grad for one in module.parameters()] for index, module in enumerate(modules)}
-            result["differences"] = differences(config, table, inputs, targets, losses, gradients)
-        result["optimizer_s"].append(_seconds_of(optimizer.step, device.where))
-        result["losses"].append(statistics.fmean(map(float, losses)))
-        _tell(step, config)
+    tokens = _batch(config, table, 0, device.where)[0][: config.micro_batch]
+    result["attention"] = attention_in(lambda: modules[0](tokens))
+    with closing(
+        Executor(table, by_index, device, transfer_s=np.zeros(num_stages), timeout_s=config.timeout_s)
+    ) as executor:
+        for step in range(config.num_warm_up + config.num_steps):
+            inputs, targets = _batch(config, table, step, device.where)
+            for stage in stages:
+                stage.begin_step(list(inputs.chunk(num_microbatches)), list(targets.chunk(num_microbatches)))
+            optimizer.zero_grad()
+            if step == config.num_warm_up - 1:  # counting takes time that a recorded step has not
+                result["memory"] = _count(executor, modules, parameters, result["steps"])
+            else:
+                result["steps"].append(executor.step())
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(num_microbatches)
+            losses = [stages[-1].losses[microbatch] for microbatch in range(num_microbatches)]
+            if config.verify and step == 0:
+                gradients = {
+                    index: [one.grad for one in module.parameters()] for index, module in enumerate(modules)
+                }
+                result["differences"] = differences(config, table, inputs, targets, losses, gradients)
+            result["optimizer_s"].append(_seconds_of(optimizer.step, device.where))
+            result["losses"].append(statistics.fmean(map(float, losses)))
+            _tell(step, config)
     return result
+
+
+def _count(
+    executor: Executor, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], steps: list[Any]
+) -> dict[str, Any]:
+    """Run a step as the next of `steps`, and return the most bytes that each rank, and the device, held in it."""
+    table = executor.table
+    counters = [LiveBytes(modules[stage] for stage in table.stages_of(rank)) for rank in range(table.num_ranks)]
+    allocated = AllocatedPeak(executor.device.where, parameters)
+    steps.append(executor.step(counters))
+    return {
+        "ranks": [counter.peak(rank) for rank, counter in enumerate(counters)],
+        "device_peak_bytes": allocated.bytes(),
+    }
 
 
 def _batch(config: TrainConfig, table: Schedule, step: int, where: torch.device) -> tuple[Tensor, Tensor]:
@@ -154,4 +168,5 @@ def _result(config: TrainConfig, steps: list[Any], *, losses: list[float]) -> di
         "steps": steps,
         "differences": None,
         "memory": None,
+        "attention": None,
     }

@@ -1,0 +1,87 @@
+"""Where a device is measured for its own facts. Imports no torch."""
+
+from dataclasses import dataclass
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Sizes of one attention that is measured."""
+
+    micro_batch: int
+    num_heads: int
+    num_kv_heads: int
+    sequence_length: int
+    head_size: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where a device is measured.
+
+    `tokens` and `weights` (in, out of a linear layer) are combined; `groups` (number, in, out) take `tokens` rows
+    in all. `memory_bytes` are the sizes of one operand, `beside` the edge of the product beside which copies run. A
+    point takes about `point_s`, a sample of it `sample_s`; operands are rotated over `rotated_bytes`.
+    """
+
+    tokens: tuple[int, ...]
+    weights: tuple[tuple[int, int], ...]
+    groups: tuple[tuple[int, int, int], ...]
+    attention: tuple[Attention, ...]
+    memory_bytes: tuple[int, ...]
+    beside: int
+    rotated_bytes: int
+    point_s: float
+    sample_s: float
+
+
+CUDA = Grid(
+    tokens=(512, 2048, 8192, 16384),
+    # Of Llama-3 8B, 70B and 405B, GPT-3 175B and their tensor-parallel parts, and two heads.
+    weights=(
+        (4096, 1024), (4096, 4096), (4096, 14336), (14336, 4096), (8192, 1024), (8192, 8192), (8192, 28672),
+        (3584, 8192), (16384, 2048), (16384, 6656), (12288, 4608), (2048, 7168), (7168, 2048), (4096, 32000),
+        (8192, 16032),
+    ),
+    groups=((4, 7168, 2048), (4, 2048, 7168), (8, 4096, 14336), (8, 14336, 4096)),
+    attention=tuple(
+        Attention(batch, heads, kv_heads, sequence, 128)
+        for sequence in (1024, 4096, 8192, 16384)
+        for batch, heads, kv_heads in ((1, 32, 8), (2, 32, 8), (1, 8, 1), (1, 16, 16))
+    ),
+    memory_bytes=(_MIB, 16 * _MIB, 128 * _MIB, 1024 * _MIB),
+    beside=8192,
+    rotated_bytes=192 * _MIB,  # more than any L2
+    point_s=0.03,
+    sample_s=1e-3,
+)  # fmt: skip
+
+CPU = Grid(
+    tokens=(32, 128, 512, 2048),
+    weights=((64, 64), (64, 256), (128, 128), (128, 352), (352, 128), (256, 256), (256, 1024), (1024, 256)),
+    groups=((4, 128, 128),),
+    attention=tuple(
+        Attention(batch, heads, kv_heads, sequence, head)
+        for sequence in (32, 128, 512)
+        for batch, heads, kv_heads, head in ((1, 4, 2, 32), (4, 4, 2, 32), (2, 4, 4, 64), (2, 4, 4, 16))
+    ),
+    memory_bytes=(2**12, 2**16, _MIB, 16 * _MIB),
+    beside=512,
+    rotated_bytes=0,
+    point_s=0.02,
+    sample_s=2e-4,
+)
+
+QUICK = Grid(
+    tokens=(16, 64),
+    weights=((32, 32), (32, 128), (128, 32)),
+    groups=((2, 32, 32),),
+    attention=tuple(Attention(batch, 2, 1, sequence, 16) for batch in (1, 2) for sequence in (16, 64)),
+    memory_bytes=(2**12, 2**16),
+    beside=64,
+    rotated_bytes=0,
+    point_s=5e-4,
+    sample_s=5e-5,
+)
+"""For `--suite smoke` and tests: every kind of fact in a fraction of a second, none of them exact."""

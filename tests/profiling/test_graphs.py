@@ -1,0 +1,96 @@
+"""CUDA graphs: what capture finds, on a stand-in for streams and graphs."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+
+from ppsim.errors import RunFailed
+from ppsim.profiling.graphs import replayed
+from ppsim.profiling.measure import Input, Module
+
+
+class Stream:
+    """Waits for none."""
+
+    def wait_stream(self, other: "Stream") -> None:
+        pass
+
+
+class Watched(Module):
+    """Remembers its input, and its outputs as far as somebody else does."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), [torch.randn(4, 8)])
+        self.x: Input = ()
+        self.outputs: list[weakref.ref[Tensor]] = []
+
+    def forward(self, x: Input) -> Tensor:
+        self.x, output = x, super().forward(x)
+        self.outputs.append(weakref.ref(output))
+        return output
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was done with graphs, in order."""
+    done: list[str] = []
+
+    class Graph:
+        def pool(self) -> None:
+            return None
+
+        def replay(self) -> None:
+            done.append("replay")
+
+    @contextmanager
+    def graph(one: Any, pool: Any = None) -> Iterator[None]:
+        done.append("capture")
+        yield
+
+    for name, stand_in in {
+        "Stream": Stream, "current_stream": Stream, "stream": lambda stream: nullcontext(), "CUDAGraph": Graph,
+        "graph": graph,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    return done
+
+
+def test_at_capture_nothing_is_left_of_the_warm_up_but_gradients_of_parameters(
+    captures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that an output keeps belong to the stream beside; an input's gradient would be added to in every replay."""
+    subject, found = Watched(), []
+    capture = torch.cuda.graph
+
+    def looking(one: Any, pool: Any = None) -> Any:
+        if not found:
+            grads = [parameter.grad is not None for parameter in subject.module.parameters()]
+            found.append(([output() for output in subject.outputs], subject.x[0].grad, grads))
+        return capture(one, pool)
+
+    monkeypatch.setattr(torch.cuda, "graph", looking)
+    forward_s, backward_s = replayed(subject, device=torch.device("cpu"), num_repeats=4, num_warm_up=1)
+    assert found == [([None] * 3, None, [True, True])]
+    assert subject.x[0].grad is None
+    assert captures == ["capture", "capture", *["replay"] * 10]
+    assert (len(forward_s), len(backward_s)) == (4, 4)
+
+
+def test_what_cannot_be_captured_is_said_in_the_words_of_torch(
+    captures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(one: Any, pool: Any = None) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore of it")
+
+    monkeypatch.setattr(torch.cuda, "graph", refuses)
+    with pytest.raises(RunFailed, match=r"cannot be captured \(operation not permitted when stream is capturing\)"):
+        replayed(Watched(), device=torch.device("cpu"), num_repeats=1, num_warm_up=0)
+    assert captures == []
