@@ -11,11 +11,13 @@ import sys
 from pathlib import Path
 from statistics import mean
 
-from ppsim.costs.analytic import Estimate, Execution, Place, embedding_estimate, head_estimate, layer_estimate
+from ppsim.costs.analytic import Execution, Place, embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.cluster_files import load_cluster
 from ppsim.costs.model import Model, layer_of
 from ppsim.costs.optimizer import step_end
+from ppsim.costs.parts import Estimate
 from ppsim.costs.ranks import layout_on
+from ppsim.costs.recompute import recompute_of
 from ppsim.costs.shapes import LayerShape
 from ppsim.units import seconds, signed_percent
 
@@ -76,7 +78,7 @@ def estimate_of(row: dict[str, str]) -> float:
     execution = Execution(
         dtype=row["dtype"],
         attention=row["attention"],
-        recompute=row["recompute"],
+        recompute=recompute_of(row["recompute"]),
         sequence_parallel=row["sequence_parallel"] == "yes",
         dropout=row["dropout"] == "yes",
         fused_cross_entropy=row["fused_cross_entropy"] == "yes",

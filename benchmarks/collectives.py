@@ -26,7 +26,7 @@ def main() -> None:
     print("|---|---|--:|--:|--:|--:|" + "--:|" * len(SIZES))
     for name, rows in PUBLISHED.items():
         cluster = load_cluster(name)
-        ranks = group(Layout(tp=8), "tp", cluster.domain_sizes)
+        ranks = group(Layout(tp=8), "tp", cluster.domain_sizes(8))
         for operation, published in rows.items():
             ours = bus_bytes_per_s(operation, 512 * 2**20, ranks, cluster)
             print(

@@ -61,7 +61,7 @@ def korthikanti(row: dict[str, str]) -> float:
     model = gpt(layers, int(row["hidden"]), int(row["heads"]), vocab=51200)
     parallel = row["recompute"] == "selective + SP"
     settings = Settings(
-        Batch(int(row["micro_batch"]), int(row["seq_len"]), recompute="selective" if parallel else "none"),
+        Batch(int(row["micro_batch"]), int(row["seq_len"]), recompute="core_attn" if parallel else "none"),
         Cut(tp=int(row["tp"]), sequence_parallel=parallel),
         Adam("fp16", zero_stage=0, gradient_bytes=4),
         PAPER,

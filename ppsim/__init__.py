@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ppsim.costs.training import Job
     from ppsim.projection.plan import Plan
     from ppsim.projection.project import Projection
+    from ppsim.projection.tables import build
     from ppsim.projection.tuning.search import Tuned
-    from ppsim.schedule.catalog import build
     from ppsim.schedule.check import check
     from ppsim.schedule.grammar import read_schedule
     from ppsim.schedule.table import Action, Op, Schedule
@@ -69,7 +69,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Trained": "ppsim.api.runs",
     "Tuned": "ppsim.projection.tuning.search",
     "Validated": "ppsim.validation.validated",
-    "build": "ppsim.schedule.catalog",
+    "build": "ppsim.projection.tables",
     "calibrate": "ppsim.api.measured",
     "check": "ppsim.schedule.check",
     "clusters": "ppsim.api.catalogues",

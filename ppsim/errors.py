@@ -8,7 +8,7 @@
     │   └── Deadlock                a complete table whose actions wait for each other; exit code 1
     ├── DoesNotFit                  valid, but more memory than there is; exit code 1
     ├── MissingExtra                needs an optional dependency that is not installed
-    └── RunFailed                   a training run started and did not finish; exit code 1
+    └── RunFailed                   a run or a measurement started and did not finish; exit code 1
 """
 
 from typing import ClassVar
@@ -45,6 +45,6 @@ class MissingExtra(PpsimError):
 
 
 class RunFailed(PpsimError):
-    """A training run was started and did not finish; the message carries the failing rank's own error."""
+    """A run or a measurement was started and did not finish; the message carries the failing part's own error."""
 
     exit_code = 1

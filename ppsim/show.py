@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppsim.show_page import Columns, Page, facts, some_of
-from ppsim.units import count, percent, seconds, size
+from ppsim.units import count, percent, seconds, signed_percent, size
 
 if TYPE_CHECKING:
     from ppsim.projection.project import Comparison as PlanComparison
+    from ppsim.projection.project import Projection
     from ppsim.schedule.catalog import Entry
     from ppsim.schedule.check import CheckReport
     from ppsim.show_timeline import Drawing
@@ -189,6 +190,8 @@ def print_measurements(profile: dict[str, Any]) -> None:
         out.add(Columns(names, rows, spare=["kept for W", "(I+W)/B"]))
     for shape in profile["does_not_fit"]:
         out.add(f"\n{in_words(shape)}: does not fit")
+    for failure in profile["failed"]:
+        out.add(f"\n{in_words(failure['shape'])}: {failure['error']}")
     for dtype, (best, what) in peaks.items():
         out.add(f"\nMFU, {dtype}: of {count(best)}FLOP/s, {what}; of attention the causal half is counted")
 
@@ -208,45 +211,34 @@ def _measured_row(part: dict[str, Any]) -> list[str]:
 
 
 def print_plans(comparison: "PlanComparison", *, with_timeline: bool | None = None) -> None:
-    """Print every schedule that fits, best first, why the others do not, and the best one's timeline if wanted."""
+    """Print every schedule that is possible, best first, why the others are not, and the best one's timeline."""
     out = Page()
     if comparison.projections:
-        fastest = comparison.projections[0].timeline.step_time_s
-        out.add(
-            Columns(
-                [
-                    "schedule",
-                    "vpp",
-                    "step time",
-                    "vs best",
-                    "gap",
-                    "bubble",
-                    "span bubble",
-                    "tokens/s",
-                    "peak",
-                    "rank",
-                ],
-                [
-                    [
-                        projection.plan.schedule_name + ("*" if projection.not_in_runtime else ""),
-                        str(projection.plan.vpp),
-                        seconds(projection.timeline.step_time_s),
-                        f"+{percent(projection.timeline.step_time_s / fastest - 1)}",
-                        percent(gap_of(projection.timeline.step_time_s, projection.report["lower_bound_s"])),
-                        percent(projection.timeline.bubble_ratio),
-                        percent(projection.timeline.span_bubble_ratio),
-                        count(projection.tokens_per_s),
-                        size(float(projection.timeline.memory.peak_bytes.max())),
-                        str(int(projection.timeline.memory.peak_bytes.argmax())),
-                    ]
-                    for projection in comparison.projections
-                ],
-                spare=["rank", "span bubble", "gap", "vpp", "bubble"],
-            )
-        )
-    if unrunnable := [projection for projection in comparison.projections if projection.not_in_runtime]:
-        runtime = unrunnable[0].plan.runtime
-        out.add(f"* {runtime} cannot run this table; its network is assumed. ppsim schedules NAME says why.")
+        fastest = comparison.projections[0].iteration_s
+        has_steps = any(one.iteration_s != one.timeline.step_time_s for one in comparison.projections)
+        rows = [
+            [
+                projection.plan.schedule_name + _marks(projection),
+                str(projection.plan.vpp),
+                seconds(projection.iteration_s),
+                signed_percent(projection.iteration_s / fastest - 1),
+                count(projection.tokens_per_s),
+                *([seconds(projection.timeline.step_time_s)] if has_steps else []),
+                percent(gap_of(projection.timeline.step_time_s, projection.report["lower_bound_s"])),
+                percent(projection.timeline.bubble_ratio),
+                percent(projection.timeline.span_bubble_ratio),
+                size(float(projection.timeline.memory.peak_bytes.max())),
+                str(int(projection.timeline.memory.peak_bytes.argmax())),
+            ]
+            for projection in comparison.projections
+        ]
+        names = [
+            "schedule", "vpp", "iteration", "vs best", "tokens/s", *(["step time"] if has_steps else []),
+            "gap", "bubble", "span bubble", "peak", "rank",
+        ]  # fmt: skip
+        out.add(Columns(names, rows, spare=["rank", "span bubble", "gap", "step time", "vpp", "bubble"]))
+        for line in _of_marks(comparison.projections):
+            out.add(line)
     if comparison.reasons:
         out.add()
         add_list(out, "not possible", _by_reason(comparison.reasons))
@@ -257,6 +249,21 @@ def print_plans(comparison: "PlanComparison", *, with_timeline: bool | None = No
         if with_timeline:
             out.add(f"\n[bold]{name}[/bold]")
             print_timeline(comparison.projections[0].timeline, is_wanted=True)
+
+
+def _marks(projection: "Projection") -> str:
+    return ("*" if projection.not_in_runtime else "") + ("!" if projection.not_in_memory else "")
+
+
+def _of_marks(projections: Sequence["Projection"]) -> list[str]:
+    """What the marks behind names say; a schedule with one comes behind all without."""
+    plan, lines = projections[0].plan, []
+    if any(one.not_in_runtime for one in projections):
+        says_why = "ppsim schedules NAME says why."
+        lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
+    if any(one.not_in_memory for one in projections):
+        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank has.")
+    return lines
 
 
 def _by_reason(reasons: dict[str, str]) -> list[str]:

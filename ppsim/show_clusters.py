@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ppsim.costs.cluster import Cluster, Link
+from ppsim.costs.cluster import Cluster, Link, Tier
 from ppsim.show_page import Columns, Page, facts
 from ppsim.units import count, percent, rate, seconds, size
 
@@ -20,9 +20,7 @@ def print_clusters(clusters: Sequence[Cluster]) -> None:
                     _peak(cluster, "bfloat16"),
                     size(cluster.device.memory_bytes),
                     rate(cluster.device.memory_bytes_per_s),
-                    ", ".join(
-                        f"{tier.num_devices or 'all'}: {tier.link.bytes_per_s / 1e9:g}" for tier in cluster.tiers
-                    ),
+                    ", ".join(f"{_devices_of(tier)}: {tier.link.bytes_per_s / 1e9:g}" for tier in cluster.tiers),
                 ]
                 for cluster in clusters
             ],
@@ -32,6 +30,11 @@ def print_clusters(clusters: Sequence[Cluster]) -> None:
     )
     out.add()
     out.add("bfloat16: dense peak. links: devices of a domain, and what one device sends. NAME gives sources.")
+
+
+def _devices_of(tier: Tier) -> str:
+    usable = f"{tier.usable_devices} of " if tier.usable_devices else ""
+    return f"{usable}{tier.num_devices or 'all'}"
 
 
 def print_cluster(cluster: Cluster) -> None:
@@ -81,8 +84,7 @@ def print_cluster(cluster: Cluster) -> None:
     )
     for tier in cluster.tiers:
         out.add()
-        devices = "all devices" if tier.num_devices is None else f"{tier.num_devices} devices"
-        out.add(f"[bold]{tier.name}[/bold]   {devices} by {tier.link.name}")
+        out.add(f"[bold]{tier.name}[/bold]   {_devices_of(tier)} devices by {tier.link.name}")
         out.add(facts(_link(tier.link)), markup=False)
 
 

@@ -110,7 +110,7 @@ def clusters() -> "pandas.DataFrame":
             "bfloat16_flops_per_s": cluster.device.peak_flops_per_s.get("bfloat16"),
             "memory_bytes": cluster.device.memory_bytes,
             "memory_bytes_per_s": cluster.device.memory_bytes_per_s,
-            "domain_sizes": cluster.domain_sizes,
+            "domain_sizes": tuple(tier.num_devices for tier in cluster.tiers),
             "link_bytes_per_s": tuple(tier.link.bytes_per_s for tier in cluster.tiers),
             "source": cluster.source,
         }

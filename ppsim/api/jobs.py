@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from ppsim.api.words import takes
-from ppsim.costs.analytic import Execution, Recompute
+from ppsim.costs.analytic import Execution
 from ppsim.costs.around import Update
 from ppsim.costs.cluster import Cluster
 from ppsim.costs.cluster_files import load_cluster
@@ -13,6 +13,7 @@ from ppsim.costs.memory import Optimizer, Precision
 from ppsim.costs.model_config import read_model
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.costs.ranks import DEFAULT_ORDER, Layout, layout_on
+from ppsim.costs.recompute import Recompute, recompute_of
 from ppsim.costs.training import Job
 from ppsim.errors import ConfigError
 
@@ -113,8 +114,8 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         micro_batch=micro_batch,
         sequence_length=options["seq_len"],
         execution=Execution(
-            dtype=dtype, recompute=options["recompute"] or "none", sequence_parallel=sequence_parallel,
-            fused_cross_entropy=True,
+            dtype=dtype, recompute=recompute_of(options["recompute"] or "none"),
+            sequence_parallel=sequence_parallel, fused_cross_entropy=True,
         ),
         optimizer=Optimizer(
             precision=precision,

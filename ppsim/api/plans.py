@@ -9,7 +9,9 @@ from ppsim.api.texts import parse_size, parse_split
 from ppsim.api.words import takes
 from ppsim.costs.estimate import with_estimates
 from ppsim.costs.files import Overheads, read_overheads
+from ppsim.costs.layout import MegatronSplit, Split
 from ppsim.costs.profile import DEFAULT
+from ppsim.costs.recompute import recompute_of
 from ppsim.costs.training import Job
 from ppsim.errors import ConfigError
 from ppsim.projection import project as planning
@@ -30,6 +32,10 @@ class PlanOptions(JobOptions, total=False):
     job: Job | None
     stragglers: Mapping[int, float] | None
     split: str | Sequence[int] | None
+    account_for_embedding_in_pipeline_split: bool | None
+    account_for_loss_in_pipeline_split: bool | None
+    decoder_first_pipeline_num_layers: int | None
+    decoder_last_pipeline_num_layers: int | None
     runtime: Runtime | None
     channel: Channel | None
     receives: Receives | None
@@ -41,6 +47,12 @@ class PlanOptions(JobOptions, total=False):
 
 
 _OF_JOBS = tuple(name for name in JobOptions.__annotations__ if name != "pp")
+_OF_MEGATRON = {
+    "account_for_embedding_in_pipeline_split": "counts_embedding",
+    "account_for_loss_in_pipeline_split": "counts_loss",
+    "decoder_first_pipeline_num_layers": "first",
+    "decoder_last_pipeline_num_layers": "last",
+}
 _SEARCH = {"search_time": "search_s", "seed": "seed"}
 
 
@@ -84,7 +96,7 @@ def project_all(
     >>> import ppsim
     >>> found = ppsim.project_all(pp=4, microbatches=8)
     >>> found.to_frame()["schedule"][0]
-    'zbv'
+    'v-flex'
     """
     if options.get("schedule") is not None:
         raise ConfigError("schedule is for ppsim.project: project_all tries every one, or those in schedules")
@@ -129,7 +141,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
             tp=options["tp"],
             cp=options["cp"],
             ep=options["ep"],
-            recompute=options["recompute"],
+            recompute=None if options["recompute"] is None else recompute_of(options["recompute"]),
         )
     overheads: dict[str, Any] = {}
     if options["overheads"]:
@@ -149,7 +161,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         shape=shape,
         num_layers=None if job else options["layers"],
         stragglers=tuple((options["stragglers"] or {}).items()),
-        split=parse_split(options["split"] or "auto"),
+        split=_split(options),
         runtime=options["runtime"] or "torch",
         channel=options["channel"],
         receives=options["receives"] or "torch",
@@ -158,6 +170,16 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         **overheads,
         **search,
     )
+
+
+def _split(options: Mapping[str, Any]) -> Split | None:
+    """The split, by --split or by Megatron-LM's own options."""
+    given = {field: options[name] for name, field in _OF_MEGATRON.items() if options[name] is not None}
+    split = options["split"]
+    if given and split not in (None, "megatron"):
+        name = next(name for name in _OF_MEGATRON if options[name] is not None).replace("_", "-")
+        raise ConfigError(f"--{name} is of Megatron-LM's own rule: leave out --split {split}")
+    return MegatronSplit(**given) if given or split == "megatron" else None if split is None else parse_split(split)
 
 
 def _job(options: Mapping[str, Any]) -> Job | None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack
 from ppsim.api.jobs import JobOptions, StudyOptions, job_from
 from ppsim.api.texts import parse_size
 from ppsim.api.words import takes
-from ppsim.costs.analytic import Recompute
+from ppsim.costs.recompute import Recompute, recompute_of
 from ppsim.errors import ConfigError
 from ppsim.projection.plan import Runtime
 from ppsim.projection.tuning import search
@@ -38,8 +38,8 @@ class TuneOptions(StudyOptions, total=False):
     resume: str | Path | None
 
 
-_RANGES = ("tp", "cp", "ep", "dp", "pp", "vpp", "micro_batch", "schedule")
-_CHOICES = {"recompute": ("none", "selective", "full"), "split": ("auto", "even")}
+_RANGES = ("tp", "cp", "ep", "dp", "pp", "vpp", "micro_batch", "schedule", "recompute", "split")
+_SPLITS = ("auto", "even")
 
 
 @takes(TuneOptions)
@@ -65,12 +65,13 @@ def tune(*, progress: Progress = lambda decided, total, best_s: None, **options:
 def tune_from(options: Mapping[str, Any], progress: Progress) -> Tuned:
     """Return what the options ask for; they have every word of `TuneOptions`, None where it was not given."""
     question = _question(options)
-    given = {name: _listed(name, options[name]) for name in (*_RANGES, *_CHOICES)}
-    for name, choices in _CHOICES.items():
-        if unknown := [one for one in given[name] or () if one not in choices]:
-            raise ConfigError(
-                f"--{name} is '{','.join(given[name] or ())}': {unknown[0]} is none of {', '.join(choices)}"
-            )
+    given = {name: _listed(name, options[name]) for name in _RANGES}
+    if given["recompute"] is not None:
+        given["recompute"] = [recompute_of(one) for one in given["recompute"]]
+    if unknown := [one for one in given["split"] or () if one not in _SPLITS]:
+        raise ConfigError(
+            f"--split is '{','.join(given['split'] or ())}': {unknown[0]} is none of {', '.join(_SPLITS)}"
+        )
     return search.tune(
         question,
         space_for(question, **given),

@@ -100,7 +100,7 @@ def build(
     from ppsim.errors import ConfigError
     from ppsim.exporting.neutral import table_to_json
     from ppsim.files import check_folder, to_json, write_whole
-    from ppsim.schedule.catalog import build as build_table
+    from ppsim.projection.tables import build as build_table
     from ppsim.schedule.catalog import find
     from ppsim.schedule.grammar import format_table
 

@@ -28,6 +28,10 @@ GROUP_SIZE_HELP = (
 )
 
 
+RECOMPUTE_HELP = (
+    "What of a layer its backward computes again: none, full (all of it), or modules joined by +, Megatron-LM's "
+    "core_attn (also: selective), layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
+)
 SLICES_HELP = "Slices of each microbatch's sequence (seq1f1b only). Default: 4."
 
 

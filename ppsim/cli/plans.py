@@ -6,6 +6,7 @@ import click
 
 from ppsim.cli.common import (
     GROUP_SIZE_HELP,
+    RECOMPUTE_HELP,
     SLICES_HELP,
     channel_option,
     json_option,
@@ -22,7 +23,11 @@ from ppsim.cli.progress import progress, searching
 from ppsim.cli.sections import SectionedCommand
 
 _SECTIONS = {
-    "Pipeline": ("pp", "vpp", "schedule", "microbatches", "group_size", "slices", "split", "stragglers"),
+    "Pipeline": (
+        "pp", "vpp", "schedule", "microbatches", "group_size", "slices", "split",
+        "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+        "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "stragglers",
+    ),
     "Model and batch": (
         "model", "layers", "seq_len", "micro_batch", "global_batch", "tokens", "dtype", "recompute", "offload",
     ),
@@ -80,9 +85,8 @@ _SECTIONS = {
     help="Expert-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
 )  # fmt: skip
 @click.option(
-    "--recompute", type=click.Choice(["none", "selective", "full"]),
-    help="What of a layer is computed again in its backward: nothing, norms and activation functions, or all. "
-         "Default: none, or the profile's; without --model the profile must have it.",
+    "--recompute", metavar="none|full|MODULE+MODULE…",
+    help=RECOMPUTE_HELP + " Default: none, or the profile's; without --model the profile must have it.",
 )  # fmt: skip
 @click.option(
     "--layers", type=int, metavar="N", help="Layers of the model. Default: the model's own, or the profile's."
@@ -96,9 +100,25 @@ _SECTIONS = {
     "--tokens", type=float, metavar="N", help="Tokens to train on, as 15e12: says how many days that takes."
 )
 @click.option(
-    "--split", default="auto", metavar="auto|even|N,N,…|LAYOUT", show_default=True,
-    help="Layers a stage: auto (balanced by F + B), even, numbers as 2,3,3,2, or Megatron-LM's layout string as "
-         "Et*3|(tt|)*6,t*2L.",
+    "--split", metavar="auto|even|megatron|N,N,…|LAYOUT",
+    help="Layers a stage: auto (balanced by F + B), even, megatron (Megatron-LM's own rule), numbers as 2,3,3,2, "
+         "or its layout string as Et*3|(tt|)*6,t*2L. Default: auto; megatron with --runtime megatron.",
+)  # fmt: skip
+@click.option(
+    "--account-for-embedding-in-pipeline-split", is_flag=True, default=None,
+    help="Megatron-LM's rule with the embedding as a layer of the first stage.",
+)  # fmt: skip
+@click.option(
+    "--account-for-loss-in-pipeline-split", is_flag=True, default=None,
+    help="Megatron-LM's rule with head and loss as a layer of the last stage.",
+)  # fmt: skip
+@click.option(
+    "--decoder-first-pipeline-num-layers", type=click.IntRange(0), metavar="N",
+    help="Megatron-LM's rule with so many layers on the first rank.",
+)  # fmt: skip
+@click.option(
+    "--decoder-last-pipeline-num-layers", type=click.IntRange(0), metavar="N",
+    help="Megatron-LM's rule with so many layers on the last rank.",
 )  # fmt: skip
 @click.option(
     "--runtime", type=click.Choice(["torch", "megatron", "ideal"]), default="torch", show_default=True,

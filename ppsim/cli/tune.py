@@ -51,7 +51,7 @@ def _list_option(name: str, what: str) -> Callable[[_Command], _Command]:
 @click.option(
     "--recompute",
     metavar="KIND,…",
-    help="What of a layer is computed again in its backward, to try: none, selective, full. Default: none,full.",
+    help="What of a layer is computed again in its backward, to try, as project takes it. Default: none,full.",
 )
 @click.option("--split", metavar="KIND,…", help="Layer splits to try: auto, even. Default: auto,even.")
 @click.option("--seq-len", type=int, metavar="TOKENS", help="Tokens a sequence. Default: the model's.")

@@ -12,14 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ppsim.costs.model import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.costs.recompute import Recompute, recomputes, require_spelling
 from ppsim.costs.sharding import Cut, kv_heads_on_a_rank, padded_vocabulary, share
 from ppsim.errors import ConfigError
-
-Recompute = Literal["none", "selective", "full"]
-MODULES = ("core_attn", "layernorm", "activation", "mlp", "moe")
-"""What selective recomputation can be of: the core of attention; outputs of norms; activation functions; a dense
-feed-forward part; a mixture of experts. Megatron-LM's `--recompute-modules`, with `activation` for its `moe_act`
-in dense layers too."""
 
 
 @dataclass(frozen=True)
@@ -45,30 +40,22 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Batch:
-    """The shape of a microbatch, and what is recomputed of it.
-
-    `recompute_modules`, of `MODULES`, are for selective recomputation; the core of attention alone is what
-    Korthikanti et al. 2022 and Megatron-LM's default mean by it.
-    """
+    """The shape of a microbatch, and what is recomputed of it, as `ppsim.costs.recompute` has it."""
 
     micro_batch: int
     sequence_length: int
     element_bytes: int = 2
     recompute: Recompute = "none"
-    recompute_modules: tuple[str, ...] = ("core_attn",)
 
     def __post_init__(self) -> None:
         for name in ("micro_batch", "sequence_length", "element_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
-        if self.recompute not in ("none", "selective", "full"):
-            raise ConfigError(f"recompute must be none, selective or full: got {self.recompute}")
-        if unknown := [module for module in self.recompute_modules if module not in MODULES]:
-            raise ConfigError(f"recompute_modules are of {', '.join(MODULES)}: got {unknown[0]}")
+        require_spelling(self.recompute)
 
     def recomputes(self, module: str) -> bool:
-        """Whether selective recomputation is on for a module."""
-        return self.recompute == "selective" and module in self.recompute_modules
+        """Whether a module is recomputed by itself."""
+        return recomputes(self.recompute, module)
 
     def tokens(self, cut: Cut) -> int:
         """Tokens on a context-parallel rank."""
@@ -80,8 +67,8 @@ class Batch:
 def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) -> dict[str, int]:
     """Return the bytes that a layer keeps of a microbatch: "norms", "attention", "scores", "feed-forward", …
 
-    Full recomputation keeps the layer's input ("layer input": T·h·e/q); selective does not keep what `MODULES`
-    says. See `_attention`, `_feed_forward` and `_experts` for the terms.
+    Full recomputation keeps the layer's input ("layer input": T·h·e/q), that of modules their inputs. See
+    `_attention`, `_feed_forward` and `_experts` for the terms.
     """
     tokens, e, q = batch.tokens(cut), batch.element_bytes, cut.norm_divisor
     hidden = share(tokens * layer.hidden_size, q)
@@ -96,7 +83,8 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) ->
     found[name] = normed
     if not batch.recomputes(module):
         if isinstance(layer.ffn, FeedForward):
-            found[name] += _feed_forward(layer.ffn, tokens, batch, cut.tp, kernels)
+            keeps = not batch.recomputes("mlp_act")
+            found[name] += _feed_forward(layer.ffn, tokens, batch, cut.tp, kernels, keeps_activation=keeps)
         else:
             found[name] += _experts(layer, layer.ffn, batch, cut, kernels)
     if kernels.dropout:
@@ -133,14 +121,15 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) -> tuple[
 
     Queries, keys and values (n + 2g)d·e/t, output nd·e/t; with norms of the heads, queries and keys before them.
     Core: 4n/t of log-sum-exp, or the softmax n·s·e/t and, with dropout, its mask and what it leaves, n·s(1 + e)/t.
-    MLA: both latents before and behind their norms (whole on each rank), queries, keys with rotation, and what the
-    latent gives, of which the values are a part.
+    MLA: both latents before and behind their norms (whole on each rank), and, unless they are recomputed, queries,
+    keys with rotation, and what the latent gives, of which the values are a part.
     """
     a, e, tokens, t = layer.attention, batch.element_bytes, batch.tokens(cut), cut.tp
     heads = a.num_heads // t
     if isinstance(a, LatentAttention):
         latents = 2 * (a.q_lora_rank or 0) + 2 * a.kv_lora_rank + a.qk_rope_head_size
         own = heads * (2 * a.qk_head_size + a.qk_nope_head_size + a.v_head_size)
+        own *= not batch.recomputes("mla_up_proj")
         kept, out = share(latents * tokens, cut.norm_divisor) * e + own * tokens * e, heads * a.v_head_size
     else:
         groups = kv_heads_on_a_rank(a, t)
@@ -156,10 +145,12 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) -> tuple[
     return kept + out * tokens * e, core
 
 
-def _feed_forward(ffn: FeedForward, tokens: int, batch: Batch, tp: int, kernels: Kernels) -> int:
+def _feed_forward(
+    ffn: FeedForward, tokens: int, batch: Batch, tp: int, kernels: Kernels, *, keeps_activation: bool = True
+) -> int:
     """What a feed-forward part keeps behind its input: what goes up, its activation, and SiLU where not fused."""
     columns = ffn.up_columns
-    if not batch.recomputes("activation"):
+    if keeps_activation:
         columns += ffn.size if kernels.fused_activation or not ffn.gated else 2 * ffn.size
     return tokens * columns // tp * batch.element_bytes
 
@@ -174,8 +165,11 @@ def _experts(layer: Layer, ffn: MixtureOfExperts, batch: Batch, cut: Cut, kernel
     own = share(tokens, cut.norm_divisor)
     pairs = own * ffn.experts_per_token * cut.expert_tp
     kept = 8 * ffn.num_experts * own + 2 * pairs * layer.hidden_size * batch.element_bytes
-    kept += _feed_forward(ffn.expert, pairs, batch, cut.expert_tp, kernels)
-    return kept + (_feed_forward(ffn.shared, tokens, batch, cut.tp, kernels) if ffn.shared else 0)
+    keeps = not batch.recomputes("moe_act")
+    kept += _feed_forward(ffn.expert, pairs, batch, cut.expert_tp, kernels, keeps_activation=keeps)
+    if ffn.shared and not batch.recomputes("shared_experts"):
+        kept += _feed_forward(ffn.shared, tokens, batch, cut.tp, kernels)
+    return kept
 
 
 def head_activations(

@@ -10,16 +10,23 @@ from typing import Literal
 
 from ppsim.costs import collectives
 from ppsim.costs.cluster import Cluster
-from ppsim.costs.device_kernels import Kernels, matmul, memory_bound
-from ppsim.costs.layer_kernels import attention, elementwise, products, rank_part
+from ppsim.costs.device_kernels import Kernels, activation_bytes, matmul, memory_bound
+from ppsim.costs.layer_kernels import (
+    attention,
+    between_products,
+    elementwise,
+    module_part,
+    norm_bytes,
+    products,
+    rank_part,
+)
 from ppsim.costs.model import LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.ranks import Layout, group
+from ppsim.costs.recompute import MODULES, Recompute, recomputes, require_spelling
 from ppsim.costs.sharding import kv_heads_on_a_rank, padded_vocabulary
 from ppsim.errors import ConfigError
 
-BASIS = "estimated from specifications"
-
-Recompute = Literal["none", "selective", "full"]
 Attention = Literal["fused", "unfused"]
 
 
@@ -30,8 +37,7 @@ class Execution:
     attention
         "fused" keeps no scores; "unfused" writes all s × s of them, softmax and all, to memory (before 2022).
     recompute
-        What the backward computes again: nothing, the scores of unfused attention ("selective"; a fused kernel does
-        it anyway), or the whole forward of a layer.
+        What the backward computes again of a layer: nothing, all of its forward, or modules (`costs.recompute`).
     sequence_parallel
         All-gather and reduce-scatter instead of an all-reduce, norms and residuals on 1/tp of the tokens
         (Korthikanti et al. 2022, arXiv 2205.05198).
@@ -56,105 +62,35 @@ class Execution:
     hidden_ep: float = 0.0
     hidden_cp: float = 0.0
 
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of activations, and of messages of them."""
+        return activation_bytes(self.dtype)
+
     def __post_init__(self) -> None:
+        require_spelling(self.recompute)
         for name in ("hidden_tp_forward", "hidden_tp_backward", "hidden_ep", "hidden_cp"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is a part from 0 to 1: got {getattr(self, name)}")
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The seconds of a pass by cause, for a loss budget; `total_s` is their sum.
-
-    `ideal_s` is the pass's share of the model's FLOPs at the device's peak; `matmul_loss_s` and `attention_loss_s`
-    what their kernels take beyond; `memory_s` kernels bound by memory; `host_s` what the device waits for launches;
-    `measured_loss_s` all of these together where a pass was measured, which cannot tell them apart;
-    `recompute_s` all that is computed a second time, its communication included; the others exposed communication.
-    """
-
-    ideal_s: float = 0.0
-    matmul_loss_s: float = 0.0
-    attention_loss_s: float = 0.0
-    memory_s: float = 0.0
-    measured_loss_s: float = 0.0
-    host_s: float = 0.0
-    recompute_s: float = 0.0
-    tp_s: float = 0.0
-    ep_s: float = 0.0
-    cp_s: float = 0.0
-    dp_s: float = 0.0
-    offload_s: float = 0.0
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """The seconds in the order of the fields."""
-        return tuple(self.__dict__.values())
-
-    @property
-    def total_s(self) -> float:
-        """All of it."""
-        return float(sum(self.numbers))
-
-    @property
-    def communication_s(self) -> float:
-        """What of it is exposed communication, but for that of recomputation."""
-        return self.tp_s + self.ep_s + self.cp_s + self.dp_s
-
-    def __add__(self, other: "Parts") -> "Parts":
-        return Parts(*(mine + its for mine, its in zip(self.numbers, other.numbers, strict=True)))
-
-    def __mul__(self, factor: float) -> "Parts":
-        return Parts(*(factor * number for number in self.numbers))
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """F, I and W of one microbatch through one component of one rank.
-
-    B, the full backward, is I and W one after the other unless it was measured whole.
-    """
-
-    forward: Parts
-    backward_input: Parts
-    backward_weight: Parts
-    basis: str = BASIS
-    whole_backward: Parts | None = None
-
-    @property
-    def backward(self) -> Parts:
-        """B, the full backward."""
-        return self.whole_backward or self.backward_input + self.backward_weight
-
-    def __add__(self, other: "Estimate") -> "Estimate":
-        is_whole = self.whole_backward is not None or other.whole_backward is not None
-        return Estimate(
-            self.forward + other.forward,
-            self.backward_input + other.backward_input,
-            self.backward_weight + other.backward_weight,
-            whole_backward=self.backward + other.backward if is_whole else None,
-        )
-
-    def __mul__(self, factor: float) -> "Estimate":
-        return Estimate(
-            self.forward * factor,
-            self.backward_input * factor,
-            self.backward_weight * factor,
-            self.basis,
-            None if self.whole_backward is None else self.whole_backward * factor,
-        )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where and how: the cluster, the layout of ranks on it, and the execution."""
+    """Where and how: the cluster, the layout of ranks on it, the execution, and the padding of the vocabulary."""
 
     cluster: Cluster
     layout: Layout
     execution: Execution
+    vocab_multiple: int = 1
+
+    @property
+    def domain_sizes(self) -> tuple[int | None, ...]:
+        """How many of the layout's devices share a domain of each tier."""
+        return self.cluster.domain_sizes(self.layout.num_devices)
 
     def seconds(self, operation: collectives.Operation, num_bytes: float, name: Literal["tp", "cp", "ep"]) -> float:
         """A collective among the ranks of a group."""
-        ranks = group(self.layout, name, self.cluster.domain_sizes)
+        ranks = group(self.layout, name, self.domain_sizes)
         return collectives.seconds(operation, num_bytes, ranks, self.cluster)
 
     def sum_over_tp_s(self, num_bytes: float) -> float:
@@ -181,88 +117,162 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         fused=not unfused, dropout=execution.dropout,
     )  # fmt: skip
     split = layout.tp if execution.sequence_parallel else 1
-    of_rest = elementwise(part, device, tokens=tokens, split=split, dropout=execution.dropout)
-    message = float(tokens * layer.hidden_size * 2)
+    of_rest = elementwise(part, device, dtype=dtype, tokens=tokens, split=split, dropout=execution.dropout)
+    message = float(tokens * layer.hidden_size * execution.element_bytes)
     tp_s = 2 * place.sum_over_tp_s(message)
     ep_s = (1 - execution.hidden_ep) * _experts_s(layer, place, tokens / split)
     cp_s = _context_s(layer, place, tokens)
+    scores = sequence_length * layer.attention.score_width * tokens / layout.tp
+    flops = layer.forward_flops(sequence_length, causal=True) * tokens / layout.tp
     forward = _parts(
         place,
         of_products.forward + of_attention.forward + of_rest.forward,
+        flops,
         tp_s=(1 - execution.hidden_tp_forward) * tp_s,
         ep_s=ep_s,
         cp_s=(1 - execution.hidden_cp) * cp_s,
     )
-    again = {
-        "none": 0.0,
-        "selective": _parts(place, of_attention.forward).total_s if unfused else 0.0,
-        "full": forward.total_s,
-    }[execution.recompute]
+    again = forward.total_s
+    if execution.recompute != "full":
+        again = _modules_again(layer, place, tokens, of_attention.forward, forward).total_s
     gathered = 2 * place.seconds("all-gather", message, "tp") if execution.sequence_parallel else 0.0
     backward_input = _parts(
         place,
         of_products.backward_input + of_attention.backward_input + of_rest.backward_input,
+        flops + scores,
         tp_s=(1 - execution.hidden_tp_backward) * (tp_s + gathered),
         ep_s=ep_s,
         cp_s=(1 - execution.hidden_cp) * (1 if execution.context == "all-to-all" else 2) * cp_s,
         recompute_s=again,
     )
-    return Estimate(forward, backward_input, _parts(place, of_products.backward_weight + of_rest.backward_weight))
+    of_weights = of_products.backward_weight + of_rest.backward_weight
+    return Estimate(forward, backward_input, _parts(place, of_weights, flops - scores))
+
+
+def _modules_again(layer: Layer, place: Place, tokens: int, core: Kernels, forward: Parts) -> Parts:
+    """The forwards of the modules that are recomputed; `core` are the kernels of attention."""
+    execution, layout = place.execution, place.layout
+    modules = [module for module in MODULES if recomputes(execution.recompute, module)]
+    device, split = place.cluster.device, layout.tp if execution.sequence_parallel else 1
+    part = module_part(layer, modules, tp=layout.tp, ep=layout.ep)
+    kernels = products(part, device, tokens=tokens, dtype=execution.dtype).forward
+    kernels += between_products(part, device, dtype=execution.dtype, tokens=tokens).forward
+    if "core_attn" in modules:
+        kernels += core
+    if "layernorm" in modules:
+        norms = norm_bytes(layer.hidden_size, execution.dtype)
+        kernels += memory_bound(device, tokens * norms / split, kernels=2)
+    return _parts(place, kernels) + communicated_again(layer, execution.recompute, forward)
+
+
+def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Parts:
+    """Return what of a layer's exposed communication its backward repeats.
+
+    Half of the tensor-parallel one belongs to the feed-forward part or the mixture, as does all of the
+    expert-parallel one; the context-parallel one to the core of attention.
+    """
+    if recompute == "full":
+        return Parts(tp_s=forward.tp_s, ep_s=forward.ep_s, cp_s=forward.cp_s)
+    feeds, attends = recomputes(recompute, "moe" if layer.is_moe else "mlp"), recomputes(recompute, "core_attn")
+    return Parts(tp_s=forward.tp_s / 2 * feeds, ep_s=forward.ep_s * feeds, cp_s=forward.cp_s * attends)
 
 
 def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
     """Return the seconds of the embedding: a look-up, summed over tp, and its gradient; I is free."""
     execution, device = place.execution, place.cluster.device
-    message = micro_batch * sequence_length // place.layout.cp * model.hidden_size * 2.0
+    elements = micro_batch * sequence_length // place.layout.cp * model.hidden_size
+    message = float(elements * execution.element_bytes)
     looked_up = memory_bound(device, (3 if execution.dropout else 2) * message, kernels=2)
     operation: collectives.Operation = "reduce-scatter" if execution.sequence_parallel else "all-reduce"
     gathered = place.seconds("all-gather", message, "tp") if execution.sequence_parallel else 0.0
     return Estimate(
         _parts(place, looked_up, tp_s=place.seconds(operation, message, "tp")),
         Parts(),
-        _parts(place, memory_bound(device, 5 * message, kernels=2), tp_s=gathered),
+        _parts(place, memory_bound(device, message + 8.0 * elements, kernels=2), tp_s=gathered),
     )
+
+
+def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
+    """Return the seconds of what a layer for a further token has beside the layer and its pass through the head.
+
+    An embedding of that token, norms of it and of the hidden state, both in a row, their projection from 2h to h,
+    of which each tensor-parallel rank computes a part that is then gathered, and the norm behind the layer
+    (Megatron-LM, `core/transformer/multi_token_prediction.py`, `eh_proj`).
+    """
+    execution, device, layout, h = place.execution, place.cluster.device, place.layout, model.hidden_size
+    e, dtype, tokens = execution.element_bytes, execution.dtype, micro_batch * sequence_length // layout.cp
+    share = layout.tp if execution.sequence_parallel else 1
+    message, columns = float(tokens * h * e), h // layout.tp
+    flops = 4.0 * h * h * tokens / layout.tp
+    forward = matmul(device, rows=tokens, columns=columns, depth=2 * h, dtype=dtype)
+    inputs = matmul(device, rows=tokens, columns=2 * h, depth=columns, dtype=dtype)
+    weights = matmul(device, rows=columns, columns=2 * h, depth=tokens, dtype=dtype, output_bytes=8)
+    around = [memory_bound(device, (3 * norm + 4) * message / share, kernels=4) for norm in (2, 5)]
+    gathered, summed = place.seconds("all-gather", message, "tp"), place.seconds("all-reduce", 2 * message, "tp")
+    own = gathered
+    if execution.sequence_parallel:
+        whole = place.seconds("all-gather", 2 * message, "tp")
+        own, summed = gathered + whole, place.seconds("reduce-scatter", 2 * message, "tp") + whole + gathered
+    joined = Estimate(
+        _parts(place, forward + around[0], flops, tp_s=(1 - execution.hidden_tp_forward) * own),
+        _parts(place, inputs + around[1], flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
+        _parts(place, weights, flops),
+    )
+    return joined + embedding_estimate(model, place, micro_batch=micro_batch, sequence_length=sequence_length)
 
 
 def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
     """Return the seconds of final norm, projection to the vocabulary and cross entropy, cut by tp.
 
-    A logit costs 8 bytes forward and 4 backward where the cross entropy is one kernel, else 32 and 12: a float32
-    copy, maximum, difference, exponential, sum and quotient each pass over it.
+    A logit of e bytes costs 4e forward and 2e backward where the cross entropy is one kernel, else 32 and 12 bytes:
+    a float32 copy (without which it is 26 and 8), maximum, difference, exponential, sum and quotient each pass over
+    it.
     """
     execution, device, layout = place.execution, place.cluster.device, place.layout
     h = model.hidden_size
-    columns = padded_vocabulary(model.vocab_size, tp=layout.tp, multiple=1) // layout.tp
+    columns = padded_vocabulary(model.vocab_size, tp=layout.tp, multiple=place.vocab_multiple) // layout.tp
     tokens = micro_batch * sequence_length // layout.cp
+    flops = model.head_forward_flops() * tokens / layout.tp
     dtype = execution.dtype if execution.dtype in ("float16", "float32") else "bfloat16"
     logits = float(tokens * columns)
-    message = float(tokens * h * 2)
+    e = execution.element_bytes
+    message = float(tokens * h * e)
     share = layout.tp if execution.sequence_parallel else 1
-    per_logit = (8, 4) if execution.fused_cross_entropy else (32, 12)
+    per_logit = (4 * e, 2 * e) if execution.fused_cross_entropy else (32, 12) if e == 2 else (26, 8)
     norm = memory_bound(device, 2 * message / share), memory_bound(device, 3 * message / share)
     forward = matmul(device, rows=tokens, columns=columns, depth=h, dtype=dtype)
     inputs = matmul(device, rows=tokens, columns=h, depth=columns, dtype=dtype)
     weights = matmul(device, rows=columns, columns=h, depth=tokens, dtype=dtype, output_bytes=8)
-    losses = [memory_bound(device, count * logits, kernels=count // 4) for count in per_logit]
+    launches = (2, 1) if execution.fused_cross_entropy else (8, 3)
+    losses = [
+        memory_bound(device, count * logits, kernels=kernels)
+        for count, kernels in zip(per_logit, launches, strict=True)
+    ]
     gathered = place.seconds("all-gather", message, "tp") if execution.sequence_parallel else 0.0
     sums = 3 * place.seconds("all-reduce", tokens * 4.0, "tp")
     operation: collectives.Operation = "reduce-scatter" if execution.sequence_parallel else "all-reduce"
     return Estimate(
-        _parts(place, norm[0] + forward + losses[0], tp_s=gathered + sums),
+        _parts(place, norm[0] + forward + losses[0], flops, tp_s=gathered + sums),
         _parts(
             place,
             norm[1] + inputs + losses[1],
+            flops,
             tp_s=(1 - execution.hidden_tp_backward) * (gathered + place.seconds(operation, message, "tp")),
         ),
-        _parts(place, weights),
+        _parts(place, weights, flops),
     )
 
 
-def _parts(place: Place, kernels: Kernels, **communication: float) -> Parts:
-    """The seconds of kernels by cause; the device waits where the host cannot launch them as fast."""
-    launches = kernels.count * place.cluster.device.efficiency.host_s
+def _parts(place: Place, kernels: Kernels, model_flops: float = 0.0, **communication: float) -> Parts:
+    """The seconds of kernels by cause; the device waits where the host cannot launch them as fast.
+
+    `model_flops` are those of the model that these kernels compute.
+    """
+    device = place.cluster.device
+    launches, ideal_s = kernels.count * device.efficiency.host_s, model_flops / device.peak(place.execution.dtype)
     return Parts(
-        ideal_s=kernels.matmul_ideal_s + kernels.attention_ideal_s,
+        ideal_s=ideal_s,
+        more_flops_s=kernels.matmul_ideal_s + kernels.attention_ideal_s - ideal_s,
         matmul_loss_s=kernels.matmul_s - kernels.matmul_ideal_s,
         attention_loss_s=kernels.attention_s - kernels.attention_ideal_s,
         memory_s=kernels.memory_s,
@@ -275,7 +285,8 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
     """Dispatch to the experts and the way back: two all-to-alls of every (token, expert) pair."""
     if not isinstance(layer.ffn, MixtureOfExperts):
         return 0.0
-    return 2 * place.seconds("all-to-all", tokens * layer.ffn.experts_per_token * layer.hidden_size * 2.0, "ep")
+    pairs = tokens * layer.ffn.experts_per_token
+    return 2 * place.seconds("all-to-all", pairs * layer.hidden_size * place.execution.element_bytes, "ep")
 
 
 def _context_s(layer: Layer, place: Place, tokens: int) -> float:
@@ -288,8 +299,8 @@ def _context_s(layer: Layer, place: Place, tokens: int) -> float:
         columns = (a.score_width // tp // 2,) * 2
     else:
         columns = a.num_heads // tp * a.head_size, kv_heads_on_a_rank(a, tp) * a.head_size
-    queries, keys = (count * tokens * 2.0 for count in columns)
+    queries, keys = (float(count * tokens * place.execution.element_bytes) for count in columns)
     if place.execution.context == "all-to-all":
         return 2 * place.seconds("all-to-all", queries, "cp") + 2 * place.seconds("all-to-all", keys, "cp")
-    link = place.cluster.tiers[group(place.layout, "cp", place.cluster.domain_sizes).tier].link
+    link = place.cluster.tiers[group(place.layout, "cp", place.domain_sizes).tier].link
     return (cp - 1) * collectives.point_to_point_s(2 * keys, link)

@@ -6,20 +6,26 @@ from typing import Literal
 
 import numpy as np
 
-from ppsim.costs.analytic import Estimate
 from ppsim.costs.around import StepCosts
 from ppsim.costs.estimate import assumption
-from ppsim.costs.layout import balanced_split, counts_of, even_split, given_split, why_no_split
+from ppsim.costs.layout import (
+    MegatronSplit,
+    Split,
+    balanced_split,
+    counts_of,
+    even_split,
+    given_split,
+    rule_of,
+    why_no_split,
+)
 from ppsim.costs.lines import line_through
+from ppsim.costs.parts import Estimate
 from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
 from ppsim.costs.slices import equal_time_slices
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, ScheduleError
 from ppsim.schedule.table import Schedule
 from ppsim.units import rate, seconds, size
-
-Split = Literal["auto", "even"] | Sequence[int] | Sequence[str]
-"""How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`)."""
 
 BYTES_PER_PARAMETER = 16
 """16-bit weight and gradient, float32 master weight and two Adam moments: 2 + 2 + 4 + 4 + 4."""
@@ -76,7 +82,11 @@ def assemble(
         )
     num_layers = profile.model.num_layers if num_layers is None else num_layers
     num_stages = schedule.num_model_stages
-    counts = _split(split, num_layers, num_stages, layer, embedding, head)
+    pp, vpp = schedule.num_ranks, num_stages // schedule.num_ranks
+    if isinstance(split, MegatronSplit):
+        counts = split.layers_per_stage(num_layers, pp=pp, vpp=vpp)
+    else:
+        counts = _split(split, num_layers, num_stages, layer, embedding, head)
 
     def per_stage(value: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         intercept, slope = line_of(layer, value)
@@ -101,7 +111,7 @@ def assemble(
             for rank in range(schedule.num_ranks)
         ],
     )
-    how = {"auto": "balanced by measured F + B", "even": "even"}.get(str(split), "as given")
+    how = rule_of(split, num_layers, pp=pp, vpp=vpp, balanced="balanced by measured F + B")
     assumptions = [
         f"costs: profile {profile}",
         f"shape: {describe(shape)}",
@@ -144,7 +154,12 @@ def assemble(
 
 
 def _split(
-    split: Split, num_layers: int, num_stages: int, layer: Measurement, embedding: Measurement, head: Measurement
+    split: Literal["auto", "even"] | Sequence[int] | Sequence[str],
+    num_layers: int,
+    num_stages: int,
+    layer: Measurement,
+    embedding: Measurement,
+    head: Measurement,
 ) -> list[int]:
     if reason := why_no_split(split, num_layers, num_stages):
         raise ConfigError(reason)

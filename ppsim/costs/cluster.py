@@ -121,11 +121,22 @@ class Link:
 
 @dataclass(frozen=True)
 class Tier:
-    """Domains of `num_devices` that a link connects; None: however many there are (the outermost)."""
+    """Domains of `num_devices` that a link connects; None: however many there are (the outermost).
+
+    `usable_devices`: how many of a domain a job of several gets, None: all of them.
+    """
 
     name: str
     num_devices: int | None
     link: Link
+    usable_devices: int | None = None
+
+    def size_for(self, num_devices: int) -> int | None:
+        """Return the devices of a domain that a job of so many gets: all where it fits one or fills whole ones."""
+        whole, usable = self.num_devices, self.usable_devices
+        if whole is None or usable is None or num_devices <= whole:
+            return whole
+        return whole if num_devices % whole == 0 and num_devices % usable else usable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +150,6 @@ class Cluster:
     source: str
     num_devices: int | None = None
 
-    @property
-    def domain_sizes(self) -> tuple[int | None, ...]:
-        """Devices in a domain of each tier, from the inside."""
-        return tuple(tier.num_devices for tier in self.tiers)
+    def domain_sizes(self, num_devices: int) -> tuple[int | None, ...]:
+        """Return how many of a job's devices share a domain of each tier, from the inside."""
+        return tuple(tier.size_for(num_devices) for tier in self.tiers)

@@ -2,7 +2,6 @@
 
 import difflib
 import tomllib
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ppsim.costs.boundary import AboveZero, NonNegative, Positive, Strict, validated
 from ppsim.costs.cluster import Cluster, Device, Efficiency, Link, Tier
+from ppsim.costs.hardware import hardware
 from ppsim.errors import ConfigError, MissingExtra
 from ppsim.files import read_json
 
@@ -32,6 +32,7 @@ class _Efficiency(Strict):
 
 class _Device(Strict):
     name: str
+    pattern: str | None = None
     efficiency: str
     num_cores: Positive
     memory_bytes: Positive
@@ -43,7 +44,7 @@ class _Device(Strict):
     @field_validator("efficiency")
     @classmethod
     def _is_a_class(cls, name: str) -> str:
-        return _known(name, _hardware("efficiency"), "class of devices")
+        return _known(name, hardware("efficiency"), "class of devices")
 
 
 class _Link(Strict):
@@ -58,19 +59,28 @@ class _Link(Strict):
 
 
 def _device(value: Any) -> Any:
-    return _hardware("devices")[_known(value, _hardware("devices"), "device")] if isinstance(value, str) else value
+    return hardware("devices")[_known(value, hardware("devices"), "device")] if isinstance(value, str) else value
 
 
 def _link(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    return {"name": value} | _hardware("links")[_known(value, _hardware("links"), "link")]
+    return {"name": value} | hardware("links")[_known(value, hardware("links"), "link")]
 
 
 class _Tier(Strict):
     name: str
     num_devices: Positive | None = None
+    usable_devices: Positive | None = None
     link: Annotated[_Link, BeforeValidator(_link)]
+
+    @model_validator(mode="after")
+    def _can_be_used(self) -> "_Tier":
+        if self.usable_devices and (self.num_devices is None or self.usable_devices > self.num_devices):
+            raise ValueError(
+                f"usable_devices is {self.usable_devices}, but a domain has {self.num_devices or 'no number'}"
+            )
+        return self
 
 
 class _Cluster(Strict):
@@ -130,11 +140,15 @@ def cluster_from(data: Any, source: str = "cluster") -> Cluster:
     read = validated(_Cluster, data, source)
     device = read.device.model_dump()
     efficiency_class = device.pop("efficiency")
+    del device["pattern"]
     return Cluster(
         name=read.name,
         title=read.title,
         device=Device(**device, efficiency_class=efficiency_class, efficiency=efficiency_of(efficiency_class)),
-        tiers=tuple(Tier(tier.name, tier.num_devices, Link(**tier.link.model_dump())) for tier in read.tiers),
+        tiers=tuple(
+            Tier(tier.name, tier.num_devices, Link(**tier.link.model_dump()), tier.usable_devices)
+            for tier in read.tiers
+        ),
         source=read.source,
         num_devices=read.num_devices,
     )
@@ -142,18 +156,13 @@ def cluster_from(data: Any, source: str = "cluster") -> Cluster:
 
 def efficiency_of(name: str) -> Efficiency:
     """Return the constants of a class of devices; raises `ConfigError` naming the classes there are."""
-    classes = _hardware("efficiency")
+    classes = hardware("efficiency")
     try:
         _known(name, classes, "class of devices")
     except ValueError as error:
         raise ConfigError(str(error)) from None
     constants = validated(_Efficiency, classes[name], f"hardware/efficiency.toml [{name}]")
     return Efficiency(**constants.model_dump())
-
-
-@cache
-def _hardware(part: str) -> dict[str, Any]:
-    return _read_toml(Path(str(resources.files("ppsim"))) / "hardware" / f"{part}.toml")
 
 
 def _known(name: Any, there: dict[str, Any], what: str) -> str:

@@ -47,14 +47,14 @@ def matmul(
     depth: float,
     dtype: str,
     count: int = 1,
-    output_bytes: float = 2.0,
+    output_bytes: float | None = None,
     kernels: int = 1,
 ) -> Kernels:
     """Return `count` products (rows × depth) · (depth × columns), launched as `kernels`.
 
     Seconds: 2·rows·columns·depth FLOPs at the device's share of its peak; plus `wave_tail` waves of tiles, for the
     last wave is not full; plus `depth_tail` of depth for each tile. Never faster than memory delivers operands and
-    result (`output_bytes` an element: 8 where a float32 gradient is read and written).
+    result (`output_bytes` an element, None: of an activation; 8 where a float32 gradient is read and written).
     """
     if not rows * columns * depth * count:
         return Kernels()
@@ -65,7 +65,8 @@ def matmul(
     slowed = (1 + efficiency.wave_tail / waves) * (1 + efficiency.depth_tail / depth)
     computed = flops / (peak * device.matmul_share(dtype)) * slowed
     operand = _element_bytes(dtype) * (rows * depth + depth * columns)
-    moved = count * (operand + output_bytes * rows * columns)
+    result = activation_bytes(dtype) if output_bytes is None else output_bytes
+    moved = count * (operand + result * rows * columns)
     seconds = max(computed, moved / (device.memory_bytes_per_s * efficiency.memory))
     return Kernels(matmul_ideal_s=flops / peak, matmul_s=seconds + kernels * efficiency.kernel_s, count=kernels)
 
@@ -107,5 +108,10 @@ def as_attention(kernels: Kernels) -> Kernels:
     return Kernels(attention_ideal_s=kernels.matmul_ideal_s, attention_s=kernels.busy_s, count=kernels.count)
 
 
+def activation_bytes(dtype: str) -> int:
+    """Return the bytes of an element between products of a type: 16-bit unless all of it is in 32."""
+    return 4 if dtype in ("float32", "tf32") else 2
+
+
 def _element_bytes(dtype: str) -> float:
-    return {"float32": 4.0, "tf32": 4.0, "float8": 1.0, "float4": 0.5}.get(dtype, 2.0)
+    return {"float8": 1.0, "float4": 0.5}.get(dtype, activation_bytes(dtype))

@@ -1,13 +1,21 @@
 """The kernels of a rank's part of a layer: matrix products, attention, and what passes over memory.
 
-Bytes are counted for 16-bit activations, a read and a write each once, in the kernels that Megatron-LM and
-TransformerEngine run. T tokens, h hidden, n and g query and key/value heads of size d, f feed-forward columns.
+Bytes are of a read and a write each once, in the kernels that Megatron-LM and TransformerEngine run. T tokens, h
+hidden, n and g query and key/value heads of size d, f feed-forward columns, e bytes of an element.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ppsim.costs.cluster import Device
-from ppsim.costs.device_kernels import Kernels, as_attention, fused_attention, matmul, memory_bound
+from ppsim.costs.device_kernels import (
+    Kernels,
+    activation_bytes,
+    as_attention,
+    fused_attention,
+    matmul,
+    memory_bound,
+)
 from ppsim.costs.model import FeedForward, LatentAttention, Layer
 from ppsim.costs.sharding import kv_heads_on_a_rank
 from ppsim.errors import ConfigError
@@ -58,30 +66,64 @@ def rank_part(layer: Layer, *, tp: int = 1, ep: int = 1) -> RankPart:
 
     MLA's projections to the latents are whole on every rank, as Megatron-LM has them.
     """
-    h, a, ffn = layer.hidden_size, layer.attention, layer.ffn
+    return _with_feed_forward(_attention_part(layer, tp), layer, tp, ep)
+
+
+def module_part(layer: Layer, modules: Collection[str], *, tp: int = 1, ep: int = 1) -> RankPart:
+    """Return of a rank's part what modules of `ppsim.costs.recompute` have: their products, and what is between
+    them.
+
+    Norms and the core of attention are no part of it.
+    """
+    a, ffn, attention_part = layer.attention, layer.ffn, _attention_part(layer, tp)
+    part = replace(attention_part, dense=(), rotated=0, biases=0)
+    if "mla_up_proj" in modules and isinstance(a, LatentAttention):
+        ups = _latent_ups(a, layer.hidden_size, attention_part.num_heads)
+        part = replace(part, dense=ups, rotated=attention_part.rotated)
+    if ("moe" if layer.is_moe else "mlp") in modules:
+        return replace(_with_feed_forward(part, layer, tp, ep), biases=0)
+    if isinstance(ffn, FeedForward):
+        return replace(part, activated=ffn.size // tp * ("mlp_act" in modules), is_gated=ffn.gated)
+    activated = ffn.expert.size * ffn.experts_per_token * ("moe_act" in modules)
+    if ffn.shared and "shared_experts" in modules:
+        part = replace(part, dense=part.dense + _products_of(ffn.shared, layer.hidden_size, tp))
+        activated += ffn.shared.size
+    return replace(part, activated=activated // tp, is_gated=ffn.expert.gated)
+
+
+def _attention_part(layer: Layer, tp: int) -> RankPart:
+    h, a = layer.hidden_size, layer.attention
     _divides("tp", tp, "heads", a.num_heads)
     heads = a.num_heads // tp
     if isinstance(a, LatentAttention):
-        qk, v, q_rank, latent = a.qk_head_size, a.v_head_size, a.q_lora_rank, a.kv_lora_rank
-        queries = ((heads * qk, h),) if q_rank is None else ((q_rank, h), (heads * qk, q_rank))
-        values = (heads * (a.qk_nope_head_size + v), latent)
-        dense = (*queries, (latent + a.qk_rope_head_size, h), values, (h, heads * v))
-        rotated, biases = (heads + 1) * a.qk_rope_head_size, 0
-    else:
-        qk = v = a.head_size
-        groups = kv_heads_on_a_rank(a, tp)
-        dense = ((heads + 2 * groups) * qk, h), (h, heads * qk)
-        rotated = (heads + groups) * qk if layer.norm == "rmsnorm" else 0
-        biases = a.qkv_bias * (heads + 2 * groups) * qk + a.out_bias * h
-    part = RankPart(h, heads, qk, v, dense, rotated=rotated, biases=biases)
+        query, values = _latent_ups(a, h, heads)
+        down = () if a.q_lora_rank is None else ((a.q_lora_rank, h),)
+        dense = *down, query, (a.kv_lora_rank + a.qk_rope_head_size, h), values, (h, heads * a.v_head_size)
+        return RankPart(h, heads, a.qk_head_size, a.v_head_size, dense, rotated=(heads + 1) * a.qk_rope_head_size)
+    d, groups = a.head_size, kv_heads_on_a_rank(a, tp)
+    return RankPart(
+        h, heads, d, d, dense=(((heads + 2 * groups) * d, h), (h, heads * d)),
+        rotated=(heads + groups) * d if layer.norm == "rmsnorm" else 0,
+        biases=a.qkv_bias * (heads + 2 * groups) * d + a.out_bias * h,
+    )  # fmt: skip
+
+
+def _latent_ups(a: LatentAttention, h: int, heads: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """MLA's products up from its latents: queries (from the hidden state where they have none), keys and values."""
+    queries = heads * a.qk_head_size, h if a.q_lora_rank is None else a.q_lora_rank
+    return queries, (heads * (a.qk_nope_head_size + a.v_head_size), a.kv_lora_rank)
+
+
+def _with_feed_forward(part: RankPart, layer: Layer, tp: int, ep: int) -> RankPart:
+    h, ffn = layer.hidden_size, layer.ffn
     if isinstance(ffn, FeedForward):
         _divides("tp", tp, "feed-forward columns", ffn.size)
         return replace(
             part,
-            dense=dense + _products_of(ffn, h, tp),
+            dense=part.dense + _products_of(ffn, h, tp),
             activated=ffn.size // tp,
             is_gated=ffn.gated,
-            biases=biases + ffn.bias * (ffn.size // tp + h),
+            biases=part.biases + ffn.bias * (ffn.size // tp + h),
         )
     _divides("tp", tp, "columns of an expert", ffn.expert.size)
     _divides("ep", ep, "experts", ffn.num_experts)
@@ -90,7 +132,7 @@ def rank_part(layer: Layer, *, tp: int = 1, ep: int = 1) -> RankPart:
         _divides("tp", tp, "columns of the shared expert", shared.size)
     return replace(
         part,
-        dense=(*dense, (ffn.num_experts, h), *(_products_of(shared, h, tp) if shared else ())),
+        dense=(*part.dense, (ffn.num_experts, h), *(_products_of(shared, h, tp) if shared else ())),
         expert=_products_of(ffn.expert, h, tp),
         local_experts=ffn.num_experts // ep,
         experts_per_token=ffn.experts_per_token,
@@ -142,7 +184,7 @@ def attention(
     """Return scores, softmax and their use, of 1/cp of the queries; nothing of it is W's.
 
     fused: half of the scores, being causal. unfused: all of them, by two batched products; and a score costs
-    softmax 4 bytes forward and 6 backward, dropout 5 and 5 more.
+    softmax 2e bytes forward and 3e backward, dropout 2e + 1 more each.
     """
     queries = sequence_length // cp
     heads = micro_batch * part.num_heads
@@ -157,7 +199,9 @@ def attention(
     wide = matmul(device, rows=queries, columns=sequence_length, depth=part.qk_size, dtype=sixteen, count=heads)
     deep = matmul(device, rows=queries, columns=part.v_size, depth=sequence_length, dtype=sixteen, count=heads)
     scores = float(heads * queries * sequence_length)
-    forward, backward = (9, 11) if dropout else (4, 6)
+    e = activation_bytes(sixteen)
+    masked = (2 * e + 1) * dropout
+    forward, backward = 2 * e + masked, 3 * e + masked
     kernels = 2 if dropout else 1
     return Passes(
         as_attention(wide + deep + memory_bound(device, forward * scores, kernels=kernels)),
@@ -165,23 +209,38 @@ def attention(
     )
 
 
-def elementwise(part: RankPart, device: Device, *, tokens: int, split: int, dropout: bool) -> Passes:
+def elementwise(part: RankPart, device: Device, *, dtype: str, tokens: int, split: int, dropout: bool) -> Passes:
     """Return what only passes over memory, bytes a token; norms, dropout and residuals on 1/`split` of the tokens.
 
-    Forward: two norms 8h, two residuals 12h (masks 2h); an activation of f columns 4f, a gated one 6f; rotation 4 a
-    column; moe, for each of a token's k experts, to and from them 8h. Backward: norms 20h (their parameters'
-    gradients read input and gradient again), residuals 12h (dropout 8h, masks 2h), activation 6f, gated 10f,
-    rotation as before, experts 8h. W: the gradients of biases read what the products did, 2 a column.
+    Forward: two norms 4eh, two residuals 6eh (masks 2h). Backward: norms 10eh (their parameters' gradients read
+    input and gradient again), residuals 6eh (dropout 4eh, masks 2h). W: the gradients of biases read what the
+    products did, e a column. The rest is `between_products`.
     """
-    h, f = part.hidden_size, part.activated
-    whole = (20 + 2 * dropout) * h, (32 + 10 * dropout) * h
-    moved = 4 * part.rotated + 8 * h * part.experts_per_token
-    inside = (6 if part.is_gated else 4) * f + moved, (10 if part.is_gated else 6) * f + moved
-    kernels = 8 if part.local_experts else 1 + (part.rotated > 0)
+    h, e = part.hidden_size, activation_bytes(dtype)
+    forward = norm_bytes(h, dtype) + (6 * e + 2 * dropout) * h
+    backward = (16 * e + (4 * e + 2) * dropout) * h
+    return between_products(part, device, dtype=dtype, tokens=tokens) + Passes(
+        memory_bound(device, tokens * forward / split, kernels=4),
+        memory_bound(device, tokens * backward / split, kernels=6),
+        memory_bound(device, tokens * e * part.biases, kernels=4),
+    )
+
+
+def norm_bytes(hidden_size: int, dtype: str) -> int:
+    """Return what both norms of a layer move of a token: 4eh."""
+    return 4 * activation_bytes(dtype) * hidden_size
+
+
+def between_products(part: RankPart, device: Device, *, dtype: str, tokens: int) -> Passes:
+    """Return what passes over memory between the products, bytes a token.
+
+    An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
+    way; moe, for each of a token's k experts, to and from them 4eh either way.
+    """
+    h, f, e = part.hidden_size, part.activated, activation_bytes(dtype)
+    moved = 2 * e * part.rotated + 4 * e * h * part.experts_per_token
+    kernels = 8 if part.local_experts else (f > 0) + (part.rotated > 0)
     return Passes(
-        memory_bound(device, tokens * whole[0] / split, kernels=4)
-        + memory_bound(device, tokens * inside[0], kernels=kernels),
-        memory_bound(device, tokens * whole[1] / split, kernels=6)
-        + memory_bound(device, tokens * inside[1], kernels=kernels),
-        memory_bound(device, tokens * 2 * part.biases, kernels=4),
+        memory_bound(device, tokens * ((3 if part.is_gated else 2) * e * f + moved), kernels=kernels),
+        memory_bound(device, tokens * ((5 if part.is_gated else 3) * e * f + moved), kernels=kernels),
     )

@@ -1,7 +1,9 @@
 """How many layers each stage holds: given, even, or balanced by measured cost."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,82 @@ def even_split(num_layers: int, num_stages: int) -> list[int]:
     for stage in inner_first[:extra]:
         split[stage] += 1
     return split
+
+
+@dataclass(frozen=True)
+class MegatronSplit:
+    """How many layers Megatron-LM builds on each stage (`get_num_layers_to_build`): the same on all of them.
+
+    `counts_embedding` and `counts_loss` take each for a layer of the first and of the last stage
+    (`--account-for-embedding-in-pipeline-split`, `--account-for-loss-in-pipeline-split`); `first` and `last` say
+    how many the first and the last rank have (`--decoder-first-pipeline-num-layers`, `--decoder-last-…`), and leave
+    the others as many each.
+    """
+
+    counts_embedding: bool = False
+    counts_loss: bool = False
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is asked of it: layers that stages cannot share are then split evenly all the same."""
+        return self == MegatronSplit()
+
+    def layers_per_stage(self, num_layers: int, *, pp: int, vpp: int) -> list[int]:
+        """Return the layers of each of pp · vpp stages; raises `ConfigError` for what Megatron-LM refuses.
+
+        >>> MegatronSplit(counts_embedding=True, counts_loss=True).layers_per_stage(30, pp=4, vpp=2)
+        [3, 4, 4, 4, 4, 4, 4, 3]
+        """
+        if self.is_plain and num_layers % (pp * vpp):
+            return even_split(num_layers, pp * vpp)
+        if (self.counts_embedding or self.counts_loss) and not (self.first is None is self.last):
+            raise ConfigError(
+                "Megatron-LM counts embedding and loss as layers, or is told the layers of the first or the last "
+                "rank: not both"
+            )
+        given = {rank: count for rank, count in ((0, self.first), (pp - 1, self.last)) if count is not None}
+        rest, left = num_layers + self.counts_embedding + self.counts_loss - sum(given.values()), pp - len(given)
+        if rest < 0 or (rest % left if left else rest):
+            above = -rest % max(left, 1)
+            near = " or ".join(str(num_layers + more) for more in (above - left, above) if num_layers + more > 0)
+            raise ConfigError(
+                f"Megatron-LM puts as many layers on each of {left} ranks: {rest} are left for them (nearest: "
+                f"{near} layers in all, or a layout string for --split)"
+            )
+        of_ranks = [given.get(rank, rest // left if left else 0) for rank in range(pp)]
+        for rank, count in enumerate(of_ranks):
+            if count % vpp:
+                raise ConfigError(
+                    f"Megatron-LM divides the layers of a rank among its chunks: got {count} on rank {rank} with "
+                    f"vpp {vpp} (a layout string for --split can)"
+                )
+        stages = [count // vpp for _ in range(vpp) for count in of_ranks]
+        stages[0] -= self.counts_embedding
+        stages[-1] -= self.counts_loss
+        return stages
+
+    def in_words(self, num_layers: int, *, pp: int, vpp: int) -> str:
+        """Return the rule as a projection says it."""
+        if self.is_plain and num_layers % (pp * vpp):
+            return "even; Megatron-LM needs --pipeline-model-parallel-layout for it"
+        counted = [name for name, on in (("embedding", self.counts_embedding), ("loss", self.counts_loss)) if on]
+        parts = [f"{' and '.join(counted)} counted as layers"] if counted else []
+        ends = (("first", self.first), ("last", self.last))
+        parts += [f"{count} on the {name} rank" for name, count in ends if count is not None]
+        return ", ".join(["Megatron-LM's rule: even", *parts])
+
+
+Split: TypeAlias = Literal["auto", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
+"""How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`)."""
+
+
+def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int, balanced: str) -> str:
+    """Return in words how a split was found; `balanced` says what "auto" balances."""
+    if isinstance(split, MegatronSplit):
+        return split.in_words(num_layers, pp=pp, vpp=vpp)
+    return {"auto": balanced, "even": "even"}.get(str(split), "as given")
 
 
 def balanced_split(
@@ -118,12 +196,12 @@ def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
     return [stage.count("t") if isinstance(stage, str) else stage for stage in split]
 
 
-def why_no_split(split: str | Sequence[int] | Sequence[str], num_layers: int, num_stages: int) -> str | None:
+def why_no_split(split: Split, num_layers: int, num_stages: int) -> str | None:
     """Return the sentence that says why so many stages cannot share the layers, or None where they can.
 
     Only the first and the last stage can do without a layer: they hold embedding and head.
     """
-    if isinstance(split, str):
+    if isinstance(split, str | MegatronSplit):
         if num_layers < num_stages - 2:
             return f"{num_layers} layers are too few for {num_stages} stages: some would hold nothing"
         return None

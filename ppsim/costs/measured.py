@@ -7,19 +7,18 @@ Where the profile has the job's shape, its numbers stand; where it has not, they
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ppsim.costs.analytic import BASIS, Estimate, Parts
+from ppsim.costs.analytic import communicated_again
 from ppsim.costs.assemble import is_whole, line_of
 from ppsim.costs.estimate import estimated
+from ppsim.costs.hardware import TYPE_NAMES
 from ppsim.costs.model import Layer, Model, shape_of
+from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
 from ppsim.costs.shapes import LayerShape
 from ppsim.errors import ConfigError
 
 MEASURED = "measured"
 INTERPOLATED = "interpolated by the profile's device facts"
-
-_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp8": "float8", "float8_e4m3fn": "float8"}
-"""Names of types in profiles, beside torch's."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,9 @@ class ProfileCosts:
     @classmethod
     def at(cls, profile: Profile, wanted: Shape) -> "ProfileCosts":
         """Return the costs for a shape whose type has torch's name, or the one that the profile gives it."""
-        names = {shape.dtype for shape in profile.shapes if _DTYPES.get(shape.dtype, shape.dtype) == wanted.dtype}
+        names = {
+            shape.dtype for shape in profile.shapes if TYPE_NAMES.get(shape.dtype, shape.dtype) == wanted.dtype
+        }
         return cls(profile, wanted.model_copy(update={"dtype": min(names, default=wanted.dtype)}))
 
     def layer(self, layer: Layer, by_specifications: Estimate) -> tuple[Estimate, Estimate]:
@@ -51,7 +52,12 @@ class ProfileCosts:
             Parts(measured_loss_s=fixed["backward_weight_s"]),
             whole_backward=Parts(measured_loss_s=fixed["backward_s"]) if part.backward_s else None,
         )
-        return self._with_compute(by_specifications, part), beside
+        recompute, forward = self.shape.recompute, by_specifications.forward
+        communicated = communicated_again(layer, recompute, forward).communication_s
+        again = by_specifications.backward_input.recompute_s - communicated
+        if recompute == "full":
+            again = line_of(part, "forward_s")[1]
+        return self._with_compute(by_specifications, part, again_s=again, communicated_s=communicated), beside
 
     def end(self, component: Component, model: Model, by_specifications: Estimate) -> Estimate:
         """Return what the embedding or the head takes."""
@@ -71,20 +77,23 @@ class ProfileCosts:
         except ConfigError:
             return None
 
-    def _with_compute(self, spec: Estimate, part: Measurement) -> Estimate:
-        """The measured seconds in the place of the estimated ones, and the communication as it was."""
+    def _with_compute(
+        self, spec: Estimate, part: Measurement, *, again_s: float = 0.0, communicated_s: float = 0.0
+    ) -> Estimate:
+        """The measured seconds in the place of the estimated ones, and the communication as it was.
+
+        `again_s` of the backward is computed a second time; what is communicated a second time was not measured.
+        """
         seconds = {name: line_of(part, name)[1] for name in _PASSES}
         inputs, weights = spec.backward_input, spec.backward_weight
         if is_whole(part):
             inputs, weights = spec.backward, Parts()
-        again = seconds["forward_s"] if self.shape.recompute == "full" else 0.0
-        communicated = spec.forward.communication_s if self.shape.recompute == "full" else 0.0
         return Estimate(
             _measured(spec.forward, seconds["forward_s"]),
-            _measured(inputs, seconds["backward_input_s"], again, communicated),
+            _measured(inputs, seconds["backward_input_s"], again_s, communicated_s),
             _measured(weights, seconds["backward_weight_s"]),
             basis=INTERPOLATED if part.estimated_from else MEASURED,
-            whole_backward=_measured(spec.backward, seconds["backward_s"], again, communicated)
+            whole_backward=_measured(spec.backward, seconds["backward_s"], again_s, communicated_s)
             if part.backward_s
             else None,
         )
@@ -117,6 +126,7 @@ def _measured(spec: Parts, seconds: float, again_s: float = 0.0, communicated_ag
     again_s = min(again_s, max(0.0, seconds - spec.ideal_s))
     return replace(
         spec,
+        more_flops_s=0.0,
         matmul_loss_s=0.0,
         attention_loss_s=0.0,
         memory_s=0.0,

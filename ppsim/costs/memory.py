@@ -78,8 +78,12 @@ class Optimizer:
 
     @property
     def traffic_bytes(self) -> int:
-        """Bytes that an update moves for a parameter: state and gradient read, state and weight written."""
-        return 2 * self.state_bytes() + self.bytes_of_gradient + self.weight_bytes
+        """Bytes that an update moves for a parameter: state and gradient read, state and weight written.
+
+        Weights are read from the state, but for those in float32, which have no copy there.
+        """
+        weights = 2 if self.precision == "fp32" else 1
+        return 2 * self.state_bytes() + self.bytes_of_gradient + weights * self.weight_bytes
 
     def state_bytes(self, *, is_matrix: bool = False) -> int:
         """Bytes of state a parameter."""

@@ -6,7 +6,7 @@ PipeOffload (arXiv 2503.01328) does so in pipelines.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ppsim.costs.analytic import Estimate, Parts
+from ppsim.costs.parts import Estimate, Parts
 from ppsim.errors import ConfigError
 
 if TYPE_CHECKING:

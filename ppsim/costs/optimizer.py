@@ -73,7 +73,7 @@ def step_end(
     )
     reduce_s = gather_s = updated = 0.0
     for count, name in held:
-        ranks = group(layout, name, cluster.domain_sizes)
+        ranks = group(layout, name, cluster.domain_sizes(layout.num_devices))
         if not count:
             continue
         operation: collectives.Operation = "reduce-scatter" if sharded else "all-reduce"

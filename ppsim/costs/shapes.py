@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ppsim.costs.recompute import Recompute, recomputes
 from ppsim.errors import ConfigError
 
 Kind = Literal["gpt", "llama", "moe"]
-Recompute = Literal["none", "selective", "full"]
 
 
 @dataclass(frozen=True)
@@ -222,9 +222,9 @@ def layer_activation_bytes(
       the layer's type, 4 + e, and three int64 indices (which expert, which token, which place), 24; and a SwiGLU
       for the shared expert.
 
-    Selective recomputation (`ppsim.profiling.recompute`) keeps of it what products and attention make, and their
-    indices and weights; of norms the input only, h·e each, of gpt's GELU and of a SwiGLU their inputs, f·e and
-    2f·e, and of an expert's input nothing.
+    Modules that are recomputed (`ppsim.costs.recompute`) keep less: norms their input only, h·e each; activation
+    functions theirs, f·e before a GELU and 2f·e before a SwiGLU, shared experts' kept; the core of attention no
+    log-sum-exp; a feed-forward part, a mixture or a shared expert nothing but the input that it has in common.
 
     The counts of tokens an expert, 4 bytes each, are left out. `fused_norm`: see `_norm_bytes`.
     """
@@ -232,18 +232,18 @@ def layer_activation_bytes(
     tokens = micro_batch * sequence_length // cp
     if recompute == "full":
         return tokens * h * e
-    keeps_all = recompute == "none"
-    per_token = 2 * (_norm_bytes(layer.kind, h, e, fused_norm) + h * e if keeps_all else h * e)
-    per_token += (2 * nd + 2 * gd) * e + 4 * layer.num_heads
-    if layer.kind == "gpt":
-        per_token += (2 if keeps_all else 1) * layer.ffn_size * e
-        return tokens * per_token
-    gated = 4 if keeps_all else 2
-    if layer.kind == "llama":
-        per_token += gated * layer.ffn_size * e
-    else:
-        per_expert = (gated * layer.ffn_size + (2 if keeps_all else 1) * h) * e + (4 + e) + 24
-        per_token += layer.experts_per_token * per_expert + gated * layer.shared_ffn_size * e
+    per_token = 2 * (
+        h * e if recomputes(recompute, "layernorm") else _norm_bytes(layer.kind, h, e, fused_norm) + h * e
+    )
+    per_token += (2 * nd + 2 * gd) * e + (0 if recomputes(recompute, "core_attn") else 4 * layer.num_heads)
+    if layer.kind != "moe":
+        if not recomputes(recompute, "mlp"):
+            keeps = not recomputes(recompute, "mlp_act")
+            per_token += (1 + keeps) * (1 if layer.kind == "gpt" else 2) * layer.ffn_size * e
+    elif not recomputes(recompute, "moe"):
+        columns = (2 if recomputes(recompute, "moe_act") else 4) * layer.ffn_size
+        shared = 0 if recomputes(recompute, "shared_experts") else 4 * layer.shared_ffn_size
+        per_token += layer.experts_per_token * ((columns + 2 * h) * e + (4 + e) + 24) + shared * e
     return tokens * per_token
 
 

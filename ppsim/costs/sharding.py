@@ -194,10 +194,10 @@ def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
 def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multiple: int = 1) -> Held:
     """Return the parameters that a rank holds of these stages (the chunks of one pipeline rank).
 
-    Weights of projections, experts and the vocabulary are divided; norms, routers, MLA's down-projections and the
-    biases behind a reduction are whole on every rank, as in Megatron-LM. A tied embedding is on both of the ranks
-    of first and last stage, once where they are the same rank; multi-token prediction has a copy of the embedding
-    where its rank has none.
+    Weights of projections, experts, the vocabulary and what joins two tokens are divided; norms, routers, MLA's
+    down-projections and the biases behind a reduction are whole on every rank, as in Megatron-LM. A tied embedding
+    is on both of the ranks of first and last stage, once where they are the same rank; multi-token prediction has a
+    copy of the embedding where its rank has none.
     """
     h, dense, matrices, expert = model.hidden_size, 0, 0, 0
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
@@ -209,7 +209,8 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
             dense, matrices = dense + number * (in_matrices + others), matrices + number * in_matrices
             expert += number * (layer.expert_parameters // (cut.ep * cut.expert_tp))
         projection = model.projected_size * h if model.projected_size else 0
-        dense += sum(mtp_own_parameters(layer) for layer in stage.mtp)
+        for layer in stage.mtp:
+            dense += mtp_own_parameters(layer) - 2 * h * h + 2 * h * h // cut.tp
         needs_embedding = stage.mtp and not has_embedding
         dense += table if needs_embedding else 0
         if stage.embedding:

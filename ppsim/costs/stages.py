@@ -185,6 +185,8 @@ class StageCosts:
             static_bytes=static_bytes,
             time_shares=time_shares,
             token_shares=token_shares,
+            action_overhead_s=self.action_overhead_s,
+            hop_overhead_s=self.hop_overhead_s,
         )
 
     def replace(self, **changes: Any) -> "StageCosts":
@@ -219,7 +221,8 @@ class StageCosts:
 
 @dataclass(frozen=True, eq=False)
 class CostArrays:
-    """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank, shares one a slice.
+    """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank, shares one a slice;
+    overheads are numbers.
 
     `fused_s` is None where a fused cell is the sum of its parts.
     """
@@ -235,6 +238,8 @@ class CostArrays:
     fused_s: Floats | None
     time_shares: Floats
     token_shares: Floats
+    action_overhead_s: float
+    hop_overhead_s: float
 
 
 _PER_STAGE = (

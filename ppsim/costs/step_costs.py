@@ -36,7 +36,7 @@ def step_costs(job: "Job", schedule: Schedule, stages: Sequence[Stage]) -> StepC
     parts = once_each(lambda mine: _parts_of_replica(job, mine), of_ranks)
     norm_s = max(dense + expert for dense, expert in parts) * NORM_BYTES
     norm_s /= device.memory_bytes_per_s * device.efficiency.memory
-    everyone = all_devices(job.layout, job.cluster.domain_sizes)
+    everyone = all_devices(job.layout, job.domain_sizes)
     return StepCosts(
         gather_s=np.tile(gather_s, replicas),
         reduce_s=np.tile(reduce_s, replicas),
@@ -82,7 +82,7 @@ _GROUPS: tuple[Literal["dp-cp", "expert-dp"], ...] = ("dp-cp", "expert-dp")
 def among_replicas_s(job: "Job", held: Held, operation: collectives.Operation) -> float:
     """Return the seconds of a collective over all weights, or gradients, among the ranks that hold the same."""
     of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
-    sizes = job.cluster.domain_sizes
+    sizes = job.domain_sizes
     return sum(
         collectives.seconds(operation, count * of, group(job.layout, name, sizes), job.cluster)
         for count, name in zip((held.dense, held.expert), _GROUPS, strict=True)
@@ -94,7 +94,7 @@ def _share(job: "Job", name: Literal["dp-cp", "expert-dp"], stages: Sequence[Sta
     """What part of an update of these stages the rank does that has most of it."""
     if job.optimizer.zero_stage == 0:
         return 1.0
-    num_ranks = group(job.layout, name, job.cluster.domain_sizes).num_ranks
+    num_ranks = group(job.layout, name, job.domain_sizes).num_ranks
     num_layers = sum(len(stage.layers) + len(stage.mtp) for stage in stages)
     if not job.optimizer.layer_wise or num_layers == 0:
         return 1 / num_ranks
@@ -137,7 +137,13 @@ def _muon_flops(job: "Job", layer: Layer, share: float, expert_share: float) -> 
 
 
 def _sharing(job: "Job", schedule: Schedule, stages: Sequence[Stage], held: Sequence[Held]) -> tuple[Sharing, ...]:
-    """Embeddings that several ranks hold, and stages that replicas of the model hold on two."""
+    """Embeddings that several ranks hold, and what of their gradients the replicas of a stage sum.
+
+    Replicas of a stage are replicas in data parallelism too (Li & Hoefler 2021, arXiv 2107.06925, §3.2: an
+    all-reduce among them): each has reduced its own gradients among its dp · cp ranks, and what a rank keeps of
+    them, 1 / (dp · cp), it sums with those of the other replicas that lie elsewhere. That is so without ZeRO as
+    well, where the sum is between the two halves of the all-reduce.
+    """
     shared = []
     model, num_stages, of = job.model, schedule.num_model_stages, job.optimizer.bytes_of_gradient
     rank_of = schedule.stage_to_rank.tolist()
@@ -150,17 +156,17 @@ def _sharing(job: "Job", schedule: Schedule, stages: Sequence[Stage], held: Sequ
         vocab = padded_vocabulary(model.vocab_size, tp=job.layout.tp, multiple=job.vocab_multiple) // job.layout.tp
         table = vocab * (model.projected_size or model.hidden_size)
         shared.append(_sum_over(job, tuple(sorted(with_table)), table * of))
-    if schedule.num_replicas == 2:
-        for stage in range(num_stages):
-            pair = rank_of[stage], rank_of[stage + num_stages]
-            if pair[0] != pair[1]:
-                shared.append(_sum_over(job, pair, (held[stage].dense + held[stage].expert) * of))
+    dense, expert = (group(job.layout, name, job.domain_sizes).num_ranks for name in _GROUPS)
+    for stage, one in enumerate(held):
+        ranks = tuple(dict.fromkeys(rank_of[stage::num_stages]))
+        if len(ranks) > 1:
+            shared.append(_sum_over(job, ranks, (one.dense / dense + one.expert / expert) * of))
     return tuple(shared)
 
 
 def _sum_over(job: "Job", ranks: tuple[int, ...], num_bytes: float) -> Sharing:
     """An all-reduce among pipeline ranks over the outermost link between any two of them."""
-    sizes = job.cluster.domain_sizes
+    sizes = job.domain_sizes
     tier = max(tier_between(job.layout, sizes, ranks[0], other) for other in ranks[1:])
     extents = tuple(len(ranks) if index == tier else 1 for index in range(len(sizes)))
     found = collectives.seconds("all-reduce", num_bytes, Group("embedding", len(ranks), extents), job.cluster)

@@ -5,32 +5,41 @@ assumptions say.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ppsim.costs import collectives
 from ppsim.costs.activations import Batch, Kernels, kept_for_weight
 from ppsim.costs.analytic import (
-    BASIS,
-    Estimate,
     Execution,
-    Parts,
     Place,
     embedding_estimate,
     head_estimate,
     layer_estimate,
+    mtp_estimate,
 )
 from ppsim.costs.around import Update
-from ppsim.costs.assemble import Assembled, Split, short_counts
+from ppsim.costs.assemble import Assembled, short_counts
 from ppsim.costs.cluster import Cluster
-from ppsim.costs.layout import counts_of, even_split, given_split, layer_split, why_no_split
+from ppsim.costs.layout import (
+    MegatronSplit,
+    Split,
+    counts_of,
+    even_split,
+    given_split,
+    layer_split,
+    rule_of,
+    why_no_split,
+)
 from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.memory import Optimizer, RankMemory, Settings, rank_memory, stage_activations
-from ppsim.costs.model import Layer, Model
+from ppsim.costs.model import LatentAttention, Layer, Model
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
+from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.profile import Profile, Shape
-from ppsim.costs.ranks import Layout, tier_between
+from ppsim.costs.ranks import GroupName, Layout, group, tier_between
+from ppsim.costs.recompute import Recompute, recomputes
 from ppsim.costs.shapes import why_no_context_parallel
 from ppsim.costs.sharding import Cut, Stage, contents_of, once_each, stages_of, stages_of_layout
 from ppsim.costs.slices import equal_time_slices
@@ -101,6 +110,8 @@ class Job:
         if not 0 <= self.rest_s < float("inf"):
             raise ConfigError(f"rest_s must be 0 or more: got {self.rest_s:g}")
         self.cluster.device.peak(self.execution.dtype)
+        if reason := _why_not_recomputed(self.model, self.execution.recompute):
+            raise ConfigError(reason)
         self.settings.cut.require(self.model)
 
     @property
@@ -118,6 +129,11 @@ class Job:
         """Model FLOPs of a microbatch's forward, of one tensor- and context-parallel rank."""
         tokens = self.micro_batch * self.length / (self.layout.tp * self.layout.cp)
         return self.model.training_flops(self.length, causal=True) / 3 * tokens
+
+    @property
+    def domain_sizes(self) -> tuple[int | None, ...]:
+        """How many of the job's devices share a domain of each tier of the cluster, from the inside."""
+        return self.place.domain_sizes
 
     @property
     def tokens_per_step(self) -> int:
@@ -139,7 +155,7 @@ class Job:
             Batch(
                 self.micro_batch,
                 self.length,
-                element_bytes=4 if execution.dtype == "float32" else 2,
+                element_bytes=execution.element_bytes,
                 recompute=execution.recompute,
             ),
             Cut(
@@ -155,7 +171,12 @@ class Job:
     @cached_property
     def place(self) -> Place:
         """The same as `ppsim.costs.analytic` wants it."""
-        return Place(cluster=self.cluster, layout=self.layout, execution=self.execution)
+        return Place(
+            cluster=self.cluster,
+            layout=self.layout,
+            execution=self.execution,
+            vocab_multiple=self.vocab_multiple,
+        )
 
     @cached_property
     def measured(self) -> ProfileCosts | None:
@@ -173,6 +194,13 @@ class Job:
     def layer_costs(self) -> dict[Layer, Estimate]:
         """F, I, W and B of one more layer of each kind on a stage."""
         return {layer: one for layer, (one, _) in self._layers.items()}
+
+    @cached_property
+    def mtp_costs(self) -> dict[Layer, Estimate]:
+        """F, I, W and B of each kind of layer for a further token, but for its pass through the head."""
+        batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
+        beside = mtp_estimate(self.model, self.place, **batch) if self.model.mtp else None
+        return {layer: self.layer_costs[layer] + beside for layer in self.model.mtp if beside}
 
     @cached_property
     def beside_layers(self) -> Estimate:
@@ -205,6 +233,25 @@ class Job:
         names = ["layer"] if len(kinds) == 1 else [f"layers of kind {kind}" for kind in range(1, len(kinds) + 1)]
         parts = [*zip(names, kinds, strict=True), *zip(("embedding", "head"), self.ends, strict=True)]
         return [(name, part.basis) for name, part in parts]
+
+
+_ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
+    "mla_up_proj": ("latent attention", lambda layer: isinstance(layer.attention, LatentAttention)),
+    "mlp": ("a dense feed-forward part", lambda layer: not layer.is_moe),
+    "mlp_act": ("a dense feed-forward part", lambda layer: not layer.is_moe),
+    "moe": ("experts", lambda layer: layer.is_moe),
+    "moe_act": ("experts", lambda layer: layer.is_moe),
+    "shared_experts": ("a shared expert", lambda layer: bool(getattr(layer.ffn, "shared", None))),
+}
+"""What a layer must have for a module of `ppsim.costs.recompute`, in words, and whether one does."""
+
+
+def _why_not_recomputed(model: Model, recompute: Recompute) -> str | None:
+    """The sentence that says which module no layer of the model has, or None."""
+    for module, (what, has) in _ONLY_IN.items():
+        if recomputes(recompute, module) and not any(map(has, model.kinds)):
+            return f"recompute {module} is for layers with {what}, and the model has none: leave it out"
+    return None
 
 
 def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto") -> Assembled:
@@ -245,7 +292,7 @@ def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto") -> Asse
     held = once_each(
         lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)), rank_stages
     )
-    hop_s, hops = _hops(job, schedule)
+    hop_s, hops = _hops(job, schedule, stages)
     is_measured = any(cost.whole_backward for cost in costs)
     stage_costs = StageCosts(
         forward_s=[cost.forward.total_s for cost in costs],
@@ -288,6 +335,9 @@ def _stages(job: Job, num_stages: int, split: Split) -> list[Stage]:
     layers = job.model.layers
     if reason := why_no_split(split, len(layers), num_stages):
         raise ConfigError(reason)
+    if isinstance(split, MegatronSplit):
+        pp = job.layout.pp
+        return stages_of(job.model, split.layers_per_stage(len(layers), pp=pp, vpp=num_stages // pp))
     if split == "even":
         return stages_of(job.model, even_split(len(layers), num_stages))
     if split != "auto":
@@ -301,7 +351,7 @@ def _stages(job: Job, num_stages: int, split: Split) -> list[Stage]:
         num_stages,
         embedding_s=embedding,
         head_s=head * (1 + len(job.model.mtp)),
-        mtp_s=sum(_work(job.layer_costs[layer]) for layer in job.model.mtp),
+        mtp_s=sum(_work(job.mtp_costs[layer]) for layer in job.model.mtp),
     )
     return stages_of(job.model, counts)
 
@@ -314,10 +364,11 @@ def _stage_costs(job: Job, stage: Stage) -> Estimate:
     """F, I, W and B of all that a stage holds."""
     embedding, head = job.ends
     total = job.beside_layers * bool(stage.layers)
-    for layer, number in Counter((*stage.layers, *stage.mtp)).items():
-        total += job.layer_costs[layer] * number
-    # Every further token is predicted through the head once more.
-    total = total + embedding * stage.embedding + head * (stage.head * (1 + len(stage.mtp)))
+    for layers, costs in ((stage.layers, job.layer_costs), (stage.mtp, job.mtp_costs)):
+        for layer, number in Counter(layers).items():
+            total += costs[layer] * number
+    # Every further token is predicted through the head once more, wherever its layer is.
+    total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
     return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
 
 
@@ -363,8 +414,11 @@ def _sliced(job: Job, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts
     ]
 
 
-def _hops(job: Job, schedule: Schedule) -> tuple[list[float], dict[str, float]]:
-    """Seconds of the hop behind each stage, and of one over each kind of link that is crossed."""
+def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:
+    """Seconds of the hop behind each stage, and of one over each kind of link that is crossed.
+
+    Behind layers for further tokens the hidden states of all tokens go on to the head together.
+    """
     layout, cluster = job.layout, job.cluster
     tokens = job.micro_batch * job.length // layout.cp
     whole = tokens * job.model.hidden_size * float(job.settings.batch.element_bytes)
@@ -375,18 +429,43 @@ def _hops(job: Job, schedule: Schedule) -> tuple[list[float], dict[str, float]]:
     for stage, here in enumerate(ranks):
         is_last = (stage + 1) % schedule.num_model_stages == 0
         there = here if is_last else ranks[stage + 1]
-        link = cluster.tiers[tier_between(layout, cluster.domain_sizes, here, there)].link
-        hops.append(collectives.point_to_point_s(message, link) + gathered_s)
+        link = cluster.tiers[tier_between(layout, job.domain_sizes, here, there)].link
+        tokens_ahead = 1 + sum(len(one.mtp) for one in stages[: stage % len(stages) + 1])
+        hops.append(collectives.point_to_point_s(tokens_ahead * message, link) + tokens_ahead * gathered_s)
         if here != there:
             by_link[link.name] = hops[-1]
     return hops, by_link
+
+
+_COMMUNICATION: dict[GroupName, str] = {"tp": "tp_s", "cp": "cp_s", "ep": "ep_s"}
+
+
+def _straddling(job: Job) -> list[str]:
+    """A line for each group inside a stage that lies across domains: what it takes there, and in one domain."""
+    inside = replace(job.cluster, tiers=(replace(job.cluster.tiers[0], num_devices=None),))
+    together, lines = replace(job, cluster=inside, profile=None), []
+    for name, part in _COMMUNICATION.items():
+        if not group(job.layout, name, job.domain_sizes).tier:
+            continue
+
+        def of_layer(one: Job, part: str = part) -> float:
+            passes = (getattr(costs.forward + costs.backward, part) for costs in one.layer_costs.values())
+            return float(max(passes))
+
+        tier, size = job.cluster.tiers[0], job.domain_sizes[0]
+        lines.append(
+            f"{name} {getattr(job.layout, name)} lies across {tier.name}s of {size}: {seconds(of_layer(job))} of "
+            f"communication a layer and microbatch, {seconds(of_layer(together))} within one"
+        )
+    return lines
 
 
 def _assumptions(
     job: Job, schedule: Schedule, counts: list[int], split: Split, hops: dict[str, float]
 ) -> list[str]:
     layout, execution, optimizer = job.layout, job.execution, job.optimizer
-    how = {"auto": "the fastest slowest stage", "even": "even"}.get(str(split), "as given")
+    vpp = len(counts) // layout.pp
+    how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp, balanced="the fastest slowest stage")
     sp = ", sequence parallel" if execution.sequence_parallel and layout.tp > 1 else ""
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
     basis = job.measured.sentence(job.bases) if job.measured else BASIS
@@ -405,6 +484,7 @@ def _assumptions(
         "memory: by formula; static bytes hold the transients of a pass too, "
         + (f"all times {job.allocator_slack:g} of slack" if job.allocator_slack > 1 else "no allocator slack"),
     ]
+    lines += _straddling(job)
     if job.offload:
         lines.append(
             f"offload: {percent(job.offload)} of the activations to the host, beside compute, at "

@@ -9,7 +9,10 @@ more than the peak is then a wrong time, not a convention.
 from typing import Any
 
 from ppsim.costs import shapes
+from ppsim.costs.hardware import TYPE_NAMES, DataSheet
 from ppsim.costs.shapes import LayerShape
+
+BY_DATA_SHEET = "the data sheet's peak"
 
 PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}
 """The letter of each pass, and the key of its seconds."""
@@ -39,9 +42,9 @@ def pass_flops(model: dict[str, Any], measurement: dict[str, Any]) -> dict[str, 
 
 def peak_of(profile: dict[str, Any], dtype: str) -> tuple[float, str] | None:
     """Return FLOP/s that stand for 100 %, and what they are: the data sheet's, else the best product measured."""
-    sheet = profile["provenance"]["device"].get("peak_flops_per_s", {}).get(dtype)
-    if sheet:
-        return sheet, "the data sheet's peak"
+    peaks = profile["provenance"]["device"].get("peak_flops_per_s", {})
+    if sheet := DataSheet("", {TYPE_NAMES.get(name, name): peak for name, peak in peaks.items()}).peak(dtype):
+        return sheet, BY_DATA_SHEET
     products = (profile.get("device_facts") or {}).get("products", [])
     rates = [2.0 * one["m"] * one["n"] * one["k"] / one["seconds"]["median"]
              for one in products if one["dtype"] == dtype and one["seconds"]["median"]]  # fmt: skip

@@ -11,7 +11,8 @@ from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, ScheduleError
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all
-from ppsim.schedule.catalog import Entry, build, find
+from ppsim.projection.tables import build
+from ppsim.schedule.catalog import Entry, find
 from ppsim.simulation.run import simulate
 from ppsim.simulation.timeline import Timeline
 

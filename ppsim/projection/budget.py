@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from ppsim.costs.analytic import Parts
+from ppsim.costs.parts import Parts
 from ppsim.costs.stages import StageCosts
 from ppsim.projection.project import Projection
 from ppsim.schedule.graph import build_graph
@@ -13,6 +13,7 @@ from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
 
 _OF_PARTS = {
+    "more_flops_s": "work beyond the model's FLOPs",
     "matmul_loss_s": "matrix products below peak",
     "attention_loss_s": "attention below peak",
     "memory_s": "kernels bound by memory",
@@ -24,6 +25,12 @@ _OF_PARTS = {
     "dp_s": "parameters gathered for each pass",
     "offload_s": "activations copied to the host and back",
 }
+_OF_BUBBLE = ("idle by the schedule", "idle by uneven stages", "idle by the network")
+"""What of a bubble comes from where; with the host's time and what forwards wait for parameters they sum to it."""
+
+_ROUNDING = 1e-12
+"""Of an iteration: what differences of sums of floats leave, and no loss of anything."""
+
 _OF_STEP = {
     "data parallelism": ("gather", "reduce", "share"),
     "optimizer": ("norm", "optimizer"),
@@ -33,13 +40,13 @@ _OF_STEP = {
 def loss_budget(projection: Projection) -> dict[str, float]:
     """Return the seconds of an iteration by what they go to; they sum to `projection.iteration_s`.
 
-    "ideal" is the model's FLOPs at the device's peak. Of the terms up to the bubble each is the mean over ranks of
-    what their compute has of it ("compute beyond the ideal" where a profile cannot tell kernels apart; 0 where no
-    peak is known). From there on each is what the step loses when it is added to all before it: "bubble" with all
-    stages equal on an ideal network, "imbalance" with the stages as they are, "transfers" with the network, "host"
-    with overheads, "data parallelism" with forwards that wait for parameters. Then what is left exposed behind the
-    pipeline. A term may be negative: uneven stages can suit a
-    table.
+    "ideal" is the model's FLOPs at the device's peak, MFU times the iteration. Of the terms up to the idle ones
+    each is the mean over ranks of what their compute has of it ("compute beyond the ideal" where a profile cannot
+    tell kernels apart; 0 where no peak is known). From there on each is what the step loses when it is added to all
+    before it: "idle by the schedule" with all stages equal on an ideal network, "idle by uneven stages" with the
+    stages as they are, "idle by the network" with its transfers and queues, "host" with overheads, "data
+    parallelism" with forwards that wait for parameters. Then what is left exposed behind the pipeline. A term may
+    be negative: uneven stages can suit a table.
     """
     timeline, costs = projection.timeline, projection.costs
     schedule = timeline.schedule
@@ -58,7 +65,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
         timeline.step_time_s if timeline.earliest is None else simulate_graph(timeline.graph, costs).step_time_s,
         timeline.step_time_s,
     ]
-    names = ("bubble", "imbalance", "transfers", "host", "data parallelism")
+    names = (*_OF_BUBBLE, "host", "data parallelism")
     for name, before, after in zip(names, steps, steps[1:], strict=False):
         budget[name] = budget.get(name, 0.0) + after - before
     exposed = projection.step.exposed_s
@@ -66,9 +73,10 @@ def loss_budget(projection: Projection) -> dict[str, float]:
         budget[name] = budget.get(name, 0.0) + sum(exposed[kind] for kind in kinds)
     budget["host"] += exposed["rest"] + costs.step_overhead_s
     # Ranks that wait for nobody between steps take less than the step, and what they save is bubble.
-    budget["bubble"] += projection.iteration_s - sum(budget.values())
+    budget[_OF_BUBBLE[0]] += projection.iteration_s - sum(budget.values())
     budget["host"] = budget.pop("host")
-    return {name: float(value) for name, value in budget.items() if value or name == "ideal"}
+    least = _ROUNDING * projection.iteration_s
+    return {name: float(value) for name, value in budget.items() if abs(value) > least or name == "ideal"}
 
 
 def _compute(projection: Projection, busy: float) -> dict[str, float]:
@@ -94,7 +102,9 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
     budget |= {_OF_PARTS[name]: value for name, value in terms.items()}
     budget["host"] = host
     budget["slow ranks"] = busy - sum(budget.values())
-    return {name: value for name, value in budget.items() if abs(value) > 1e-12 * busy or name in ("ideal", "host")}
+    return {
+        name: value for name, value in budget.items() if abs(value) > _ROUNDING * busy or name in ("ideal", "host")
+    }
 
 
 def _balanced(costs: StageCosts, schedule: Schedule) -> StageCosts:

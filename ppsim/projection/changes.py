@@ -21,7 +21,7 @@ def changed_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
         for name in names:
             if (name, vpp) != (plan.schedule_name, plan.vpp or 1) and plan.pp > 1:
                 change = f"schedule {name}" + (f", vpp {vpp}" if vpp > 1 else "")
-                split = plan.split if isinstance(plan.split, str) else "auto"
+                split = plan.split if isinstance(plan.split, str) else None
                 yield change, replace(plan, schedule=name, vpp=vpp, group_size=None, num_slices=None, split=split)
     if plan.job is not None:
         for change, job in changed_jobs(plan.job):
@@ -29,7 +29,7 @@ def changed_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
             if pp == plan.pp:
                 yield change, replace(plan, job=job)
             elif not plan.stragglers:
-                split = plan.split if isinstance(plan.split, str) else "auto"
+                split = plan.split if isinstance(plan.split, str) else None
                 yield change, replace(plan, job=job, pp=pp, split=split)
 
 
@@ -47,8 +47,9 @@ def changed_jobs(job: Job) -> Iterator[tuple[str, Job]]:
                 except PpsimError:
                     continue
                 yield from _changed(f"{name} {size}, dp {dp}", job, layout=other)
-    for recompute in ("none", "selective", "full"):
-        if recompute != execution.recompute and (recompute != "selective" or execution.attention == "unfused"):
+    modules = "layernorm+moe_act" if any(layer.is_moe for layer in job.model.layers) else "layernorm"
+    for recompute in ("none", "core_attn" if execution.attention == "unfused" else modules, "full"):
+        if recompute != execution.recompute:
             yield from _changed(f"recompute {recompute}", job, execution=replace(execution, recompute=recompute))
     for zero_stage in (1, 3):
         if zero_stage != job.optimizer.zero_stage and layout.dp * layout.cp > 1:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
-from ppsim.schedule.catalog import build, every_schedule, require_shape
+from ppsim.projection.tables import build, fit
+from ppsim.schedule.catalog import every_schedule, require_shape
 from ppsim.schedule.cost_aware import memory_cap
 from ppsim.schedule.exact import optimal, require_ortools
 from ppsim.schedule.fitting.search import tables_without_end
@@ -201,19 +202,19 @@ class _Search:
 
     def _catalogue(self) -> Iterator[tuple[str, Schedule]]:
         num_ranks = self.target.problem.num_ranks
-        shape = {
+        shape: dict[str, Any] = {
             "pp": num_ranks, "vpp": len(self.stage_to_rank) // num_ranks, "microbatches": self.num_microbatches,
         }  # fmt: skip
         for entry in every_schedule().values():
             if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
                 continue
+            limit = self.memory_limit_bytes if entry.takes("memory_limit_bytes") else None
             try:
-                table = build(
-                    entry,
-                    **shape,
-                    costs=self.costs if entry.takes("costs") else None,
-                    memory_limit_bytes=self.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
-                )
+                if entry.takes("costs"):
+                    criterion = self.target.criterion
+                    table, _ = fit(entry, **shape, costs=self.costs, memory_limit_bytes=limit, criterion=criterion)
+                else:
+                    table = build(entry, **shape, memory_limit_bytes=limit)
             except DoesNotFit:
                 continue
             if table.stage_to_rank.tolist() == self.stage_to_rank:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ppsim.costs.assemble import Split
+from ppsim.costs.layout import MegatronSplit, Split
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.training import Job
 from ppsim.errors import ConfigError
@@ -37,6 +37,7 @@ class Plan:
     job's, or 4·pp. `profile` None is the packaged default, `shape` None its `shape_at()`, `num_layers` None its
     model's; `num_slices` None is the schedule's; `channel` None is the runtime's, `transfer_s` None the profile's.
     The overheads are the constants that `ppsim calibrate` finds, with their meaning in `StageCosts`;
+    `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
     (`ppsim.projection.optimise`). `stragglers` are ranks whose compute takes so many times as long.
@@ -59,7 +60,7 @@ class Plan:
     profile: Profile | None = None
     shape: Shape | None = None
     num_layers: int | None = None
-    split: Split = "auto"
+    split: Split | None = None
     runtime: Runtime = "torch"
     channel: Channel | None = None
     receives: Receives = "torch"
@@ -99,6 +100,13 @@ class Plan:
         if self.memory_limit_bytes is None and self.job is not None:
             return float(self.job.cluster.device.memory_bytes)
         return self.memory_limit_bytes
+
+    @property
+    def how_split(self) -> Split:
+        """How the stages' layers are found."""
+        if self.split is None:
+            return MegatronSplit() if self.runtime == "megatron" else "auto"
+        return self.split
 
     @property
     def schedule_name(self) -> str:

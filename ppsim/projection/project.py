@@ -16,7 +16,8 @@ from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
 from ppsim.projection.optimise import Progress, optimise
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
-from ppsim.schedule.catalog import Entry, build, every_schedule, find, require_shape
+from ppsim.projection.tables import build, fit
+from ppsim.schedule.catalog import Entry, every_schedule, find, require_shape
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS, EventGraph
 from ppsim.schedule.placement import STYLES
@@ -89,7 +90,7 @@ class Projection:
         >>> import ppsim
         >>> answer = ppsim.project(pp=4, microbatches=8).answer
         >>> list(answer.budget_s)
-        ['ideal', 'compute beyond the ideal', 'bubble', 'transfers']
+        ['ideal', 'compute beyond the ideal', 'idle by the schedule', 'idle by the network']
         >>> answer.advice[0].change, round(answer.advice[0].gain, 2)
         ('schedule zbv-fixed, vpp 2', 0.28)
         """
@@ -146,6 +147,17 @@ class Projection:
         """Why the runtime of the plan cannot run the table as it stands, or None where it can."""
         return None if self.plan.runtime == "ideal" else why_not_in_torch(self.timeline.schedule)
 
+    @property
+    def not_in_memory(self) -> str | None:
+        """Which rank exceeds the limit or, without one, the device of the job; None where none does."""
+        return _excess(self.timeline, self.plan.memory_bound_bytes)
+
+    @property
+    def place(self) -> tuple[bool, float, str]:
+        """By which a list is sorted: plans that run and fit before others, then by iteration time."""
+        is_unusable = bool(self.not_in_runtime or self.not_in_memory)
+        return is_unusable, self.iteration_s, self.plan.schedule_name
+
     def to_json(self) -> dict[str, Any]:
         """Return the report with throughput, layout, the other channels and the assumptions; keys carry units."""
         return self.report | self.beside_report()
@@ -165,6 +177,7 @@ class Projection:
             "pipeline_layout": self.assembled.contents,
             "step_time_by_channel_s": self.other_channels,
             "not_in_runtime": self.not_in_runtime,
+            "not_in_memory": self.not_in_memory,
             "assumptions": self.assumptions,
         }
 
@@ -194,42 +207,16 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
 
     Raises as `project` does, but for a table that exceeds the memory limit.
     """
-    costs = None
-    if entry.takes("costs"):
-        vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
-        if entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) is None:  # else `build` says it
-            costs = _costs_on(plan, entry.placement, vpp)
-    table, note = _table(plan, entry, costs), None
-    if costs and entry.published:
-        table, note = _not_slower_than_published(plan, entry, table, costs)
-    return table, note
-
-
-def _not_slower_than_published(
-    plan: Plan, entry: Entry, fitted: Schedule, costs: StageCosts
-) -> tuple[Schedule, str]:
-    """The fitted table or a published pattern, whichever is faster on the runtime's channels, and a note of which.
-
-    What is fitted is so on an ideal network; a pattern must keep the memory limit that the table was fitted to.
-    """
-    limit = plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None
-    ours = _step_s(fitted, costs)
-    tables = [_table(plan, find(name)) for name in entry.published]
-    theirs, best = min(((_step_s(table, costs, limit), table) for table in tables), key=lambda pair: pair[0])
-    if theirs < ours:
-        return best.named(entry.name), f"schedule: that of {best.name}, which these channels suit better"
-    gain = f", {100 * (1 - ours / theirs):.2f} % below {best.name}" if ours < theirs < np.inf else ""
-    return fitted, f"schedule: fitted to the costs of every stage{gain}"
-
-
-def _step_s(table: Schedule, costs: StageCosts, limit: float | None = None) -> float:
-    """The step time, infinite where the channels deadlock or a rank exceeds the limit."""
-    try:
-        timeline = simulate(table, costs)
-    except ScheduleError:
-        return np.inf
-    fits = limit is None or timeline.memory.peak_bytes.max() <= limit
-    return timeline.step_time_s if fits else np.inf
+    shape: dict[str, Any] = {
+        "pp": plan.pp, "vpp": plan.vpp, "microbatches": plan.num_microbatches, "group_size": plan.group_size,
+        "num_slices": plan.num_slices,
+        "memory_limit_bytes": plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
+    }  # fmt: skip
+    vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
+    is_possible = entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) is None
+    if entry.takes("costs") and is_possible:  # what is not, `build` says
+        return fit(entry, **shape, costs=_costs_on(plan, entry.placement, vpp))
+    return build(entry, **shape), None
 
 
 def _project_auto(plan: Plan, progress: Progress | None = None) -> Projection:
@@ -251,20 +238,7 @@ def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
     """The costs of the layout on a placement, before there is a table."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
     outline = Schedule.outline(STYLES[style](plan.pp, plan.pp * vpp), num_microbatches=plan.num_microbatches)
-    return _for_runtime(plan, outline, plan.source.assemble(outline, plan.split).costs)
-
-
-def _table(plan: Plan, entry: Entry, costs: StageCosts | None = None) -> Schedule:
-    return build(
-        entry,
-        pp=plan.pp,
-        vpp=plan.vpp,
-        microbatches=plan.num_microbatches,
-        group_size=plan.group_size,
-        num_slices=plan.num_slices,
-        costs=costs,
-        memory_limit_bytes=plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
-    )
+    return _for_runtime(plan, outline, plan.source.assemble(outline, plan.how_split).costs)
 
 
 def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) -> Projection:
@@ -306,15 +280,16 @@ def iteration_of(plan: Plan, schedule: Schedule, *, graph: EventGraph | None = N
 
 
 def _step(plan: Plan, schedule: Schedule, graph: EventGraph | None = None) -> tuple[Assembled, StageCosts, Step]:
-    assembled = plan.source.assemble(schedule, plan.split)
+    assembled = plan.source.assemble(schedule, plan.how_split)
     costs = _for_runtime(plan, schedule, assembled.costs)
     return assembled, costs, simulate_step(schedule, costs, assembled.around, graph=graph)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Every schedule that fits, fastest first, and for the others the sentence that says why they do not.
+    """Every schedule that is possible, and for the others the sentence that says why they are not.
 
+    Those that the runtime executes and that fit on the job's device come first, and each kind by iteration time.
     `str` is what `ppsim project --schedule all` prints.
     """
 
@@ -322,14 +297,15 @@ class Comparison:
     reasons: dict[str, str]
 
     def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a schedule that fits, fastest first.
+        """Return a pandas DataFrame with one row a schedule that is possible, in the order of `projections`.
 
         Columns: schedule, vpp, step_time_s, iteration_time_s, bubble_ratio, span_bubble_ratio, tokens_per_s,
-        model_flops_utilization, peak_bytes (of the fullest rank), not_in_runtime (a sentence, or None).
+        model_flops_utilization, peak_bytes (of the fullest rank), not_in_runtime and not_in_memory (a sentence, or
+        None).
 
         >>> import ppsim
         >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
-        >>> found["step_time_s"].is_monotonic_increasing
+        >>> found.loc[found["not_in_runtime"].isna(), "iteration_time_s"].is_monotonic_increasing
         True
         """
         import pandas
@@ -346,6 +322,7 @@ class Comparison:
                 "model_flops_utilization": one.model_flops_utilization,
                 "peak_bytes": float(one.timeline.memory.peak_bytes.max()),
                 "not_in_runtime": one.not_in_runtime,
+                "not_in_memory": one.not_in_memory,
             }
             for one in self.projections
         ]
@@ -384,7 +361,7 @@ def _project_each(
         num_slices = (plan.num_slices or entry.num_slices) if entry.takes("num_slices") else 1
         reason = (
             entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches)
-            or why_no_split(plan.split, source.num_layers, plan.pp * vpp // entry.num_replicas)
+            or why_no_split(plan.how_split, source.num_layers, plan.pp * vpp // entry.num_replicas)
             or why_no_slices(source.sequence_length, num_slices, hidden_size=source.hidden_size)
         )
         if reason:
@@ -406,7 +383,7 @@ def _project_each(
             reasons[name] = excess
         else:
             projections.append(replace(projection, plan=replace(projection.plan, memory_limit_bytes=limit)))
-    projections.sort(key=lambda projection: (projection.timeline.step_time_s, projection.plan.schedule_name))
+    projections.sort(key=lambda projection: projection.place)
     return Comparison(projections, reasons)
 
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-from ppsim.costs.assemble import Assembled, Split, assemble
+from ppsim.costs.assemble import Assembled, assemble
+from ppsim.costs.layout import Split
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.training import Job, assemble_job
-from ppsim.costs.utilization import peak_of
+from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.schedule.table import Schedule
 
 
@@ -124,7 +125,7 @@ class ProfileSource:
         found = peak_of(
             {"provenance": {"device": device.model_dump()}, "device_facts": facts and facts.model_dump()}, dtype
         )
-        if found is None or dtype in device.peak_flops_per_s:
+        if found is None or found[1] == BY_DATA_SHEET:
             return found and found[0], []
         return found[0], [f"MFU: of {found[1]}"]
 

@@ -7,6 +7,7 @@ from typing import Any
 from ppsim.errors import ConfigError
 from ppsim.schedule.entries import ENTRIES
 from ppsim.schedule.entry import Costs, Entry, Formula
+from ppsim.schedule.fitting.search import Judge
 from ppsim.schedule.table import Schedule
 
 __all__ = ["CATALOG", "PLUGINS", "Costs", "Entry", "Formula", "build", "every_schedule", "find"]
@@ -59,14 +60,17 @@ def build(
     num_slices: int | None = None,
     costs: Costs | None = None,
     memory_limit_bytes: float | None = None,
+    judge: Judge | None = None,
 ) -> Schedule:
     """Return the table of a schedule, by name or `Entry`, for `pp` ranks and `microbatches` microbatches.
 
     `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
     interleaved-1f1b only, `num_slices` for a schedule that cuts microbatches into slices (None: its default).
     `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W take one unit each.
-    `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Raises `ConfigError` naming
-    the value that the schedule forbids and the nearest that it allows.
+    `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. `judge` says what a table
+    takes where it will run, for one that has several to choose from (`ppsim.projection.tables`).
+
+    Raises `ConfigError` naming the value that the schedule forbids and the nearest that it allows.
 
     >>> table = build("1f1b", pp=2, microbatches=2)
     >>> [str(action) for action in table]
@@ -92,6 +96,7 @@ def build(
         options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
     if num_slices is None:
         options["num_slices"] = entry.num_slices
+    options["judge"] = judge
     taken = {option: value for option, value in options.items() if entry.takes(option)}
     return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ppsim.errors import DoesNotFit
 from ppsim.schedule.controllable_memory import v_half_fixed, v_min_fixed
-from ppsim.schedule.fitting.search import fitted
+from ppsim.schedule.fitting.search import Judge, fitted
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.problem import CAP_ROUNDING, Floats, Problem
 from ppsim.schedule.table import Op, Schedule
@@ -27,17 +27,10 @@ def _problem(stage_to_rank: list[int], num_microbatches: int, costs: Any, cap: F
             stage_to_rank=stage_to_rank, num_microbatches=num_microbatches, forward_s=1.0, backward_input_s=1.0,
             backward_weight_s=1.0, cap=cap,
         )  # fmt: skip
-    return Problem.of(
-        stage_to_rank=stage_to_rank,
-        num_microbatches=num_microbatches,
-        forward_s=costs.forward_s,
-        backward_input_s=costs.backward_input_s,
-        backward_weight_s=costs.backward_weight_s,
-        transfer_s=costs.transfer_s,
-        activation=costs.activation_bytes if _knows_bytes(costs) else 1.0,
-        activation_kept_for_weight=costs.kept_bytes if _knows_bytes(costs) else None,
-        cap=cap,
-    )
+    counts_activations = not _knows_bytes(costs)
+    return Problem.of_costs(
+        stage_to_rank, num_microbatches, costs, cap=cap, counts_activations=counts_activations
+    ).always_split()
 
 
 def _knows_bytes(costs: Any) -> bool:
@@ -48,13 +41,29 @@ def _activations(num_stages: int, costs: Any) -> Floats:
     return costs.activation_bytes if _knows_bytes(costs) else np.ones(num_stages)
 
 
-def _one_chunk(name: str, per_rank: int, *, num_ranks: int, num_microbatches: int, costs: Any = None) -> Schedule:
+def _one_chunk(
+    name: str,
+    per_rank: int,
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    costs: Any = None,
+    judge: Judge | None = None,
+) -> Schedule:
     """Return the best table found in which every rank holds at most `per_rank`·p activations of its stage."""
     cap = per_rank * num_ranks * _activations(num_ranks, costs)
-    return fitted(_problem(loop(num_ranks, num_ranks), num_microbatches, costs, cap)).named(name)
+    return fitted(_problem(loop(num_ranks, num_ranks), num_microbatches, costs, cap), judge=judge).named(name)
 
 
-def _in_a_v(name: str, published: Any, *, num_ranks: int, num_microbatches: int, costs: Any = None) -> Schedule:
+def _in_a_v(
+    name: str,
+    published: Any,
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    costs: Any = None,
+    judge: Judge | None = None,
+) -> Schedule:
     """Return the best table found in which every rank holds at most what it does in the published one.
 
     The most of all ranks there, in microbatches, is the cap for all; a rank on which the published pattern takes
@@ -70,7 +79,8 @@ def _in_a_v(name: str, published: Any, *, num_ranks: int, num_microbatches: int,
 
     whole = np.bincount(table.stage_to_rank, weights=activation)
     cap = np.maximum(peaks(np.full(2 * num_ranks, 0.5)).max() * whole, peaks(activation))
-    return fitted(_problem(v_shape(num_ranks, 2 * num_ranks), num_microbatches, costs, cap)).named(name)
+    problem = _problem(v_shape(num_ranks, 2 * num_ranks), num_microbatches, costs, cap)
+    return fitted(problem, judge=judge).named(name)
 
 
 def _to_limit(
@@ -81,6 +91,7 @@ def _to_limit(
     num_ranks: int,
     num_microbatches: int,
     costs: Any = None,
+    judge: Judge | None = None,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
     """Return the best table found in which no rank holds more than the limit, static bytes included.
@@ -92,7 +103,7 @@ def _to_limit(
     cap = np.full(num_ranks, np.inf)
     if memory_limit_bytes is not None and _knows_bytes(costs):
         cap = memory_cap(memory_limit_bytes, stage_to_rank, costs)
-    return fitted(_problem(stage_to_rank, num_microbatches, costs, cap)).named(name)
+    return fitted(_problem(stage_to_rank, num_microbatches, costs, cap), judge=judge).named(name)
 
 
 def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: Any) -> Floats:

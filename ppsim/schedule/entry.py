@@ -54,7 +54,8 @@ class Entry:
     """One schedule: how to build it, what it demands and what is known of it.
 
     `build` is called with `num_ranks`, `num_microbatches` and those of these options that its signature names:
-    `vpp`, `group_size`, `num_slices`, `costs` (arrays of one entry a stage) and `memory_limit_bytes`.
+    `vpp`, `group_size`, `num_slices`, `costs` (arrays of one entry a stage), `memory_limit_bytes` and `judge` (a
+    function from a table to the seconds that it takes where it will run, or None).
     `stages_per_rank` is the demand on vpp: (least, most), most None for any. `ranks_by`, `stages_by` and
     `microbatches_by` are numbers that pp, vpp and the microbatches must be multiples of; `least_microbatches` is in
     terms of p. `bubble` is the idle time by step time, `span_bubble` by span: the longest rank from its own first
@@ -87,12 +88,13 @@ class Entry:
 
     @property
     def options(self) -> list[str]:
-        """What `build` takes beside ranks and microbatches, by its signature."""
-        return [name for name in signature(self.build).parameters if name not in ("num_ranks", "num_microbatches")]
+        """What a user may give to `build` beside ranks and microbatches, by its signature."""
+        own = ("num_ranks", "num_microbatches", "judge")
+        return [name for name in signature(self.build).parameters if name not in own]
 
     def takes(self, option: str) -> bool:
-        """Return whether `build` takes this option."""
-        return option in self.options
+        """Return whether `build` takes this argument."""
+        return option in signature(self.build).parameters
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
         """Return the sentence that says why this schedule cannot be built so, or None where it can."""

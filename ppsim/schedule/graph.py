@@ -11,9 +11,9 @@ communication
     stands still from the posting of its sends and receives until they are done; those between two compute
     actions are posted together, as Megatron's combined send-receive calls do.
 channel
-    what shares a first-in-first-out queue, at each end of the transfer: see `CHANNELS`. "ideal" has no queues
-    and does not wait for the receive to be posted. Blocking communication has at most one batch under way a
-    rank, so that the channel makes no difference to it.
+    what shares a first-in-first-out queue, at each end of the transfer: see `CHANNELS`. "ideal" has no queues and
+    does not wait for the receive to be posted, only for the send. Blocking communication has at most one batch
+    under way a rank, so that the channel makes no difference to it.
 receives
     where the receives stand in each rank's row: see `ppsim.schedule.lowering.RECEIVES`.
 
@@ -99,7 +99,8 @@ def build_graph(
 ) -> EventGraph:
     """Return the event graph of a table that has passed `ppsim.schedule.check.validate`.
 
-    A compute+comms table keeps its own sends and receives, and `receives` is ignored. Raises `Deadlock` naming
+    A compute+comms table keeps its own sends and receives, and `receives` is ignored: a transfer follows its SEND's
+    place in the row on every channel, the ideal one too. Raises `Deadlock` naming
     the actions that wait for each other, and `ScheduleError` where sends and receives match out of order.
     """
     compute = schedule.compute_only()
@@ -113,7 +114,8 @@ def build_graph(
     if communication == "blocking":  # a rank stands still at its receives, which come before the cell
         waits = _blocking_waits(compute, messages)
     elif is_ideal:
-        waits = _packed(_overlapping_waits(compute, target, holder, [last_of_cell(compute)[source]]))
+        sent_after = messages.sent_after if schedule.has_communication else last_of_cell(compute)[source]
+        waits = _packed(_overlapping_waits(compute, target, holder, [sent_after]))
     else:
         causes = [messages.sent_after, messages.received_after]
         causes += [

@@ -136,6 +136,40 @@ class Problem:
             overhead_s=action_overhead_s,
         )
 
+    @classmethod
+    def of_costs(
+        cls,
+        stage_to_rank: Sequence[int] | Ints,
+        num_microbatches: int,
+        costs: Any,
+        *,
+        cap: Numbers = np.inf,
+        counts_activations: bool = False,
+    ) -> "Problem":
+        """Return the problem at `ppsim.costs.stages.CostArrays`, each backward split or full, `cap` in bytes.
+
+        With `counts_activations` every stage holds one a microbatch until its W, and the cap is in activations.
+        Queues, blocking and the slow-down beside transfers are left out: they only delay. Raises as `of` does.
+        """
+        return cls.of(
+            stage_to_rank=stage_to_rank,
+            num_microbatches=num_microbatches,
+            forward_s=costs.forward_s,
+            backward_input_s=costs.backward_input_s,
+            backward_weight_s=costs.backward_weight_s,
+            backward_s=costs.backward_s,
+            transfer_s=costs.transfer_s,
+            activation=1.0 if counts_activations else costs.activation_bytes,
+            activation_kept_for_weight=None if counts_activations else costs.kept_bytes,
+            cap=cap,
+            action_overhead_s=costs.action_overhead_s,
+            hop_overhead_s=costs.hop_overhead_s,
+        )
+
+    def always_split(self) -> "Problem":
+        """Return the problem without full backwards."""
+        return replace(self, backward_s=np.full(self.num_stages, np.inf))
+
     @property
     def num_ranks(self) -> int:
         """The number of pipeline ranks, p."""
@@ -164,4 +198,4 @@ class Problem:
         """
         cheapest = np.minimum(self.backward_s, self.input_s + self.weight_s)
         value = np.minimum(self.input_s, cheapest)
-        return replace(self, input_s=value, weight_s=cheapest - value, backward_s=np.full(self.num_stages, np.inf))
+        return replace(self.always_split(), input_s=value, weight_s=cheapest - value)

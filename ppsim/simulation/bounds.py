@@ -36,28 +36,15 @@ def problem_of(
     *,
     memory_limit_bytes: float | None = None,
 ) -> Problem:
-    """Return the search problem of a placement at these costs, in bytes, each backward split or full.
+    """Return the search problem of a placement at these costs (`Problem.of_costs`) within a limit a rank.
 
-    Queues and blocking are left out: they only delay, and a bound without them holds with them. Raises
-    `ConfigError` as `Problem.of` and `StageCosts.resolved` do.
+    Raises `ConfigError` as `Problem.of` and `StageCosts.resolved` do.
     """
     num_ranks = int(max(stage_to_rank)) + 1
     arrays = costs.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
     limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes * CAP_ROUNDING
-    return Problem.of(
-        stage_to_rank=stage_to_rank,
-        num_microbatches=num_microbatches,
-        forward_s=arrays.forward_s,
-        backward_input_s=arrays.backward_input_s,
-        backward_weight_s=arrays.backward_weight_s,
-        backward_s=arrays.backward_s,
-        transfer_s=arrays.transfer_s,
-        activation=arrays.activation_bytes,
-        activation_kept_for_weight=arrays.kept_bytes,
-        cap=np.maximum(limit - arrays.static_bytes, 0.0),
-        action_overhead_s=costs.action_overhead_s,
-        hop_overhead_s=costs.hop_overhead_s,
-    )
+    cap = np.maximum(limit - arrays.static_bytes, 0.0)
+    return Problem.of_costs(stage_to_rank, num_microbatches, arrays, cap=cap)
 
 
 def _bounds_of_chains(schedule: Schedule, costs: StageCosts) -> LowerBounds:

@@ -105,7 +105,7 @@ def simulate_step(
 
     # A pipeline's time is from its first start, the host's work before that left out.
     origin = min(timeline.begin_s, costs.action_overhead_s) if ready.any() else timeline.begin_s
-    begins = np.full(num_ranks, origin) if waits_for_all else _begins(timeline, pieces)
+    begins = np.full(num_ranks, origin) if waits_for_all else _begins(timeline, ready, costs.action_overhead_s)
     last = int(np.argmax(updated - begins))
     exposed_s = {
         "gather": float((timeline.begin_s if waits_for_all else timeline.rank_begin_s[last]) - begins[last])
@@ -173,10 +173,15 @@ def _reduced(
     return done
 
 
-def _begins(timeline: Timeline, pieces: list[Piece]) -> Floats:
-    """When each rank starts to do anything that the step needs: the latest that its first forward allows."""
+def _begins(timeline: Timeline, ready: Floats, host_s: float) -> Floats:
+    """When each rank must start to gather, at the latest, for each of its first forwards to run when it does.
+
+    `ready` is when each stage's parameters suffice if all ranks start at 0; the host's `host_s` before a rank's
+    first action is no part of its time.
+    """
+    schedule, is_forward = timeline.schedule, timeline.schedule.op == Op.F
+    first = np.full(schedule.num_stages, np.inf)
+    np.minimum.at(first, schedule.stage[is_forward], timeline.start[: timeline.num_actions][is_forward])
     begins = timeline.rank_begin_s.copy()
-    for rank in range(timeline.schedule.num_ranks):
-        first = [piece for piece in pieces if piece.rank == rank and piece.kind == "gather"][:1]
-        begins[rank] -= sum(piece.end_s - piece.start_s for piece in first)
+    np.minimum.at(begins, schedule.stage_to_rank, np.where(ready > 0, first - ready + host_s, np.inf))
     return begins

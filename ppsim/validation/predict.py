@@ -11,6 +11,7 @@ from ppsim.costs.memory import Optimizer
 from ppsim.costs.model import Model
 from ppsim.costs.model_names import find_model, gpt
 from ppsim.costs.ranks import layout_on
+from ppsim.costs.recompute import recompute_of
 from ppsim.costs.stages import StageCosts
 from ppsim.costs.training import Job, assemble_job, peak_memory
 from ppsim.schedule.catalog import build, find
@@ -64,7 +65,7 @@ def job_of(case: Case, machine: Machine | None) -> Job:
         execution=Execution(
             dtype=case.dtype,
             attention=case.attention,
-            recompute=case.recompute,
+            recompute=recompute_of(case.recompute),
             sequence_parallel=case.sequence_parallel and case.tp > 1,
             dropout=case.dropout,
             fused_cross_entropy=case.fused_cross_entropy,

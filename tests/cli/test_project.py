@@ -15,7 +15,7 @@ from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 PROJECT_KEYS = [
     *REPORT_KEYS, "profile", "exposed_s", "num_gpus", "tokens_per_s", "tokens_per_s_per_gpu",
     "model_flops_utilization", "peak_flops_per_s", "layers_per_stage", "pipeline_layout", "step_time_by_channel_s",
-    "not_in_runtime", "assumptions", "iteration_time_interval_s", "memory_fit", "loss_budget_s", "gain_per_percent",
+    "not_in_runtime", "not_in_memory", "assumptions", "iteration_time_interval_s", "memory_fit", "loss_budget_s", "gain_per_percent",
     "bottleneck", "advice", "days",
 ]  # fmt: skip
 PROFILES = Path(__file__).parents[2] / "ppsim" / "profiles"
@@ -105,8 +105,8 @@ def test_all_schedules_are_listed_best_first_and_the_others_with_the_reason():
     assert "* torch cannot run this table; its network is assumed." in text
     comparison = projected("--pp", 8, "--schedule", "all", "--microbatches", 32, "--memory-limit", "80GiB")
     assert listed == [projection["schedule"] for projection in comparison["projections"]]
-    steps = [projection["step_time_s"] for projection in comparison["projections"]]
-    assert steps == sorted(steps)
+    places = [(bool(one["not_in_runtime"]), one["iteration_time_s"]) for one in comparison["projections"]]
+    assert places == sorted(places)
     assert set(comparison["not_possible"]) == {"gpipe", "looped-bfs"} == set(CATALOG) - set(listed)
     assert "not possible gpipe: rank 1 peaks at 123 GiB > 80.0 GiB at 1F31 (32 forwards in flight)" in words_of(
         text

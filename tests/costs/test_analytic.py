@@ -7,11 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.analytic import estimate_of, read
-from ppsim.costs.analytic import BASIS, Execution, Parts, Place, embedding_estimate, head_estimate, layer_estimate
+from ppsim.costs.analytic import Execution, Place, embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.cluster_files import load_cluster, packaged_clusters
 from ppsim.costs.collectives import seconds
+from ppsim.costs.device_kernels import matmul
+from ppsim.costs.layer_kernels import attention as attention_kernels
+from ppsim.costs.layer_kernels import rank_part
+from ppsim.costs.memory import Optimizer
 from ppsim.costs.model import Model, layer_of
+from ppsim.costs.model_names import find_model
 from ppsim.costs.optimizer import step_end
+from ppsim.costs.parts import BASIS, Parts
 from ppsim.costs.ranks import Layout, group
 from ppsim.costs.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops
 from ppsim.errors import ConfigError
@@ -30,7 +36,7 @@ KINDS = st.sampled_from(sorted(LAYERS))
 EXECUTIONS = st.builds(
     Execution,
     attention=st.sampled_from(["fused", "unfused"]),
-    recompute=st.sampled_from(["none", "selective", "full"]),
+    recompute=st.sampled_from(["none", "core_attn", "layernorm+mlp_act+moe_act", "mlp+moe", "full"]),
     sequence_parallel=st.booleans(),
     dropout=st.booleans(),
     context=st.sampled_from(["ring", "all-to-all"]),
@@ -41,13 +47,31 @@ def place(name="dgx-h100", *, execution=None, **sizes):
     return Place(cluster=load_cluster(name), layout=Layout(**sizes), execution=execution or Execution())
 
 
+@pytest.mark.parametrize(("context", "times"), [("ring", 2), ("all-to-all", 1)])
+def test_round_the_ring_the_backward_exchanges_twice_what_the_forward_does(context, times):
+    """Keys and values go round, and in the backward their gradients with them; an all-to-all goes there and back."""
+    estimate = layer_estimate(LAYERS["llama"], place(cp=4, execution=Execution(context=context)), **SHAPE)
+    assert estimate.forward.cp_s > 0
+    assert estimate.backward_input.cp_s == pytest.approx(times * estimate.forward.cp_s)
+
+
+def by_bandwidth(execution, **sizes):
+    """A place whose launches and steps take no time: what is left goes by bytes and FLOPs."""
+    where = place(execution=execution, **sizes)
+    tiers = tuple(replace(tier, link=replace(tier.link, launch_s=0.0, step_s=0.0)) for tier in where.cluster.tiers)
+    device = where.cluster.device
+    device = replace(device, efficiency=replace(device.efficiency, kernel_s=0.0, host_s=0.0))
+    return replace(where, cluster=replace(where.cluster, device=device, tiers=tiers))
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("tp", [1, 4])
-def test_the_ideal_is_the_flops_by_formula_at_peak(kind, tp):
-    where = place(tp=tp)
+@pytest.mark.parametrize("execution", [Execution(), Execution(dtype="float8"), Execution(attention="unfused")])
+def test_the_ideal_is_a_ranks_share_of_the_models_flops_at_the_peak_of_the_jobs_type(kind, tp, execution):
+    where = place(tp=tp, execution=execution)
     estimate = layer_estimate(LAYERS[kind], where, **SHAPE)
-    flops = layer_forward_flops(SHAPES[kind].shard(tp=tp), **SHAPE, causal=True)
-    peak = where.cluster.device.peak("bfloat16")
+    flops = layer_forward_flops(SHAPES[kind], **SHAPE, causal=True) / tp
+    peak = where.cluster.device.peak(execution.dtype)
     assert estimate.forward.ideal_s == pytest.approx(flops / peak)
     assert estimate.backward.ideal_s == pytest.approx(2 * flops / peak)
     assert estimate.basis == BASIS
@@ -62,13 +86,40 @@ def test_of_the_head_too():
     assert head.backward.ideal_s == pytest.approx(2 * ideal)
 
 
+def test_what_is_computed_beyond_the_models_flops_has_a_part_of_its_own():
+    """Unfused attention's masked half; attention in 16 bits beside products in 8; the router that tp ranks repeat."""
+    peak = load_cluster("dgx-h100").device.peak_flops_per_s
+    scores = 2 * 4096 * 4096 * LAYERS["moe"].attention.score_width  # of the masked half, all tokens
+    for kind, tp, execution, more in (
+        ("llama", 2, Execution(), 0.0),
+        ("llama", 2, Execution(attention="unfused"), scores / 2 / peak["bfloat16"]),
+        ("llama", 2, Execution(dtype="float8"), scores / 2 * (1 / peak["bfloat16"] - 1 / peak["float8"])),
+        ("moe", 4, Execution(), 2 * 2 * 4096 * 4096 * 64 * (1 - 1 / 4) / peak["bfloat16"]),
+    ):
+        forward = layer_estimate(LAYERS[kind], place(tp=tp, execution=execution), **SHAPE).forward
+        assert forward.more_flops_s == pytest.approx(more, rel=1e-9, abs=1e-15)
+
+
+def test_a_padded_vocabulary_takes_the_time_of_its_columns_and_no_flops_of_the_model():
+    """Padding 1,000 to 65,536 columns makes product and cross entropy 65.5 times as large, the ideal no different."""
+    model, where = Model((LAYERS["llama"],) * 32, 1000, 8192), by_bandwidth(Execution(fused_cross_entropy=True))
+    plain, padded = (head_estimate(model, replace(where, vocab_multiple=k), **SHAPE) for k in (1, 65536))
+    for one, other in ((plain.forward, padded.forward), (plain.backward, padded.backward)):
+        assert one.ideal_s == other.ideal_s
+        whole = other.ideal_s + other.more_flops_s
+        assert whole == pytest.approx(65.536 * (one.ideal_s + one.more_flops_s))
+        norms = 65.536 * one.memory_s - other.memory_s
+        assert 0 < norms < 65.536 * one.memory_s
+    assert padded.forward.total_s > 40 * plain.forward.total_s
+
+
 @given(kind=KINDS, execution=EXECUTIONS, tp=st.sampled_from([1, 2, 8]), cp=st.sampled_from([1, 4]), ep=st.sampled_from([1, 4]),
        name=st.sampled_from(sorted(packaged_clusters())))  # fmt: skip
 def test_no_part_is_negative_and_nothing_beats_the_peak(kind, execution, tp, cp, ep, name):
     where = place(name, execution=execution, tp=tp, cp=cp, dp=4, ep=ep if kind == "moe" else 1)
     estimate = layer_estimate(LAYERS[kind], where, **SHAPE)
     for parts in (estimate.forward, estimate.backward_input, estimate.backward_weight):
-        assert all(getattr(parts, part.name) >= 0 for part in fields(Parts))
+        assert all(getattr(parts, part.name) >= -1e-15 for part in fields(Parts))
         assert parts.total_s > parts.ideal_s > 0
     weight = estimate.backward_weight
     assert weight.tp_s == weight.ep_s == weight.cp_s == weight.recompute_s == 0
@@ -100,23 +151,125 @@ def test_full_recomputation_is_one_more_forward_its_communication_included():
     assert full.forward == none.forward
 
 
-def test_selective_recomputation_costs_what_unfused_attention_does_and_nothing_where_it_is_fused():
-    def backward(attention, recompute):
-        execution = Execution(attention=attention, recompute=recompute)
-        return layer_estimate(LAYERS["gpt"], place(execution=execution), **SHAPE).backward.total_s
+def again_s(name, recompute, execution=None, **sizes):
+    """What the backward of a model's last layer takes longer with a recomputation than with none."""
+    layer = find_model(name).layers[-1]
+    none, some = (
+        layer_estimate(layer, by_bandwidth(replace(execution or Execution(), recompute=how), **sizes), **SHAPE)
+        for how in ("none", recompute)
+    )
+    assert some.forward == none.forward
+    assert some.backward_weight == none.backward_weight
+    assert some.backward_input.recompute_s == pytest.approx(some.backward.total_s - none.backward.total_s)
+    return some.backward_input.recompute_s
 
-    assert backward("fused", "selective") == backward("fused", "none")
-    full, some, none = (backward("unfused", recompute) for recompute in ("full", "selective", "none"))
-    assert none < some < none + (full - none) / 2
+
+@pytest.mark.parametrize("attention", ["fused", "unfused"])
+def test_the_core_of_attention_costs_its_forward_again_fused_or_not(attention):
+    """A fused kernel recomputes scores in its backward anyway; Megatron-LM's core_attn runs its forward once more."""
+    execution = Execution(attention=attention)
+    where = by_bandwidth(execution)
+    passes = attention_kernels(
+        rank_part(LAYERS["gpt"]), where.cluster.device, dtype="bfloat16", cp=1, fused=attention == "fused",
+        dropout=False, **SHAPE,
+    )  # fmt: skip
+    again, none = (
+        layer_estimate(LAYERS["gpt"], replace(where, execution=replace(execution, recompute=how)), **SHAPE).backward
+        for how in ("core_attn", "none")
+    )
+    assert again.total_s - none.total_s == pytest.approx(passes.forward.attention_s)
+    assert again.recompute_s == pytest.approx(passes.forward.attention_s)
+
+
+def test_each_module_costs_the_forward_that_it_is():
+    """Bytes of norms and activation functions; products and half of the messages of a feed-forward part."""
+    bandwidth, tokens, e = 0.7 * 3.35e12, 2 * 4096, 2
+    assert again_s("llama3-8b", "layernorm") == pytest.approx(4 * e * 4096 * tokens / bandwidth)
+    assert again_s("llama3-8b", "mlp_act") == pytest.approx(3 * e * 14336 * tokens / bandwidth)
+    assert again_s("mixtral-8x7b", "moe_act") == pytest.approx(3 * e * 2 * 14336 * tokens / bandwidth)
+    device = by_bandwidth(Execution()).cluster.device
+
+    def product_s(columns, depth):
+        return matmul(device, rows=tokens, columns=columns, depth=depth, dtype="bfloat16").matmul_s
+
+    products_s = product_s(2 * 14336, 4096) + product_s(4096, 14336)
+    assert again_s("llama3-8b", "mlp") == pytest.approx(products_s + again_s("llama3-8b", "mlp_act"))
+    parallel = Execution(sequence_parallel=True)
+    tp_s = layer_estimate(LAYERS["llama"], by_bandwidth(parallel, tp=8), **SHAPE).forward.tp_s
+    shown, hidden = (again_s("llama3-8b", "mlp", replace(parallel, hidden_tp_forward=one), tp=8) for one in (0, 1))
+    assert shown - hidden == pytest.approx(tp_s / 2)
+    rotation = 2 * e * 129 * 64 * tokens / bandwidth
+    latents_s = product_s(128 * 192, 1536) + product_s(128 * 256, 512) + rotation
+    assert again_s("deepseek-v3", "mla_up_proj") == pytest.approx(latents_s)
+
+
+def test_modules_add_up_and_a_mixture_holds_its_parts():
+    for name, modules in (
+        ("llama3-8b", ("core_attn", "layernorm", "mlp")), ("deepseek-v3", ("mla_up_proj", "moe_act", "shared_experts")),
+    ):  # fmt: skip
+        assert again_s(name, "+".join(modules)) == pytest.approx(sum(again_s(name, one) for one in modules))
+    parts, mixture, both, layer = (
+        again_s("deepseek-v3", how, dp=8, ep=8)
+        for how in ("moe_act+shared_experts", "moe", "moe+moe_act+shared_experts", "full")
+    )
+    assert parts < mixture == both < layer
 
 
 def test_a_layer_sums_over_tp_twice_each_way():
     where = place(tp=8)
     estimate = layer_estimate(LAYERS["llama"], where, **SHAPE)
-    ranks = group(where.layout, "tp", where.cluster.domain_sizes)
+    ranks = group(where.layout, "tp", where.domain_sizes)
     once = seconds("all-reduce", 2 * 4096 * 4096 * 2, ranks, where.cluster)
     assert estimate.forward.tp_s == pytest.approx(2 * once)
     assert estimate.backward_input.tp_s == pytest.approx(2 * once)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_elements_in_32_bits_are_twice_the_bytes_of_those_in_16(kind):
+    """Messages and what passes over memory: norms, residuals, activations, routing, look-up, norm of the head."""
+    model = Model((LAYERS[kind],) * 32, 128256, 8192)
+    sizes = {"tp": 2, "cp": 2, "dp": 4, "ep": 4 if kind == "moe" else 1}
+    short, long = (
+        by_bandwidth(Execution(dtype=dtype, fused_cross_entropy=True), **sizes) for dtype in ("bfloat16", "float32")
+    )
+    for estimate in (
+        lambda where: layer_estimate(LAYERS[kind], where, **SHAPE),
+        lambda where: embedding_estimate(model, where, **SHAPE),
+        lambda where: head_estimate(model, where, **SHAPE),
+    ):
+        one, other = estimate(short), estimate(long)
+        for name in ("forward", "backward_input"):
+            for part in ("memory_s", "ep_s", "cp_s"):
+                assert getattr(getattr(other, name), part) == pytest.approx(2 * getattr(getattr(one, name), part))
+    tp_s = [layer_estimate(LAYERS[kind], where, **SHAPE).forward.tp_s for where in (short, long)]
+    assert tp_s[1] == pytest.approx(2 * tp_s[0])
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_scores_in_32_bits_are_twice_the_bytes_but_for_their_masks(dropout):
+    """Softmax passes over a score 2e bytes forward and 3e backward; dropout 2e more, and one byte of mask."""
+
+    def attention_s(dtype, passes):
+        where = by_bandwidth(Execution(dtype=dtype, attention="unfused", dropout=dropout))
+        fast = replace(where.cluster.device, peak_flops_per_s={dtype: 1e30})
+        fast = replace(fast, efficiency=replace(fast.efficiency, matmul={dtype: 1.0}))
+        where = replace(where, cluster=replace(where.cluster, device=fast))
+        return getattr(layer_estimate(LAYERS["gpt"], where, **SHAPE), passes).attention_loss_s
+
+    scores = 2 * 32 * 4096 * 4096 / (0.7 * 3.35e12)
+    operands = 2 * 32 * 4096 * 128 * 4 / (0.7 * 3.35e12)  # of both products, an element each
+    for passes, products, softmax in (("forward", 2, 2), ("backward_input", 4, 3)):
+        for dtype, e in (("bfloat16", 2), ("float32", 4)):
+            masked = (2 * e + 1) * dropout
+            assert attention_s(dtype, passes) == pytest.approx(
+                scores * (products * e + softmax * e + masked) + products / 2 * e * operands, rel=1e-3
+            )
+
+
+def test_adam_in_float32_reads_the_weights_it_writes():
+    """28 bytes a parameter: two moments read and written, gradient and weight read, weight written; 30 of mixed ones."""
+    assert Optimizer(precision="fp32").traffic_bytes == 28
+    assert Optimizer(precision="bf16").traffic_bytes == 30
 
 
 def test_what_is_hidden_is_not_counted():
@@ -153,7 +306,7 @@ def test_the_input_gradient_of_an_embedding_is_free():
 def test_what_does_not_divide_is_refused():
     with pytest.raises(ConfigError, match="cp must divide the sequence: got 3 with 4096"):
         layer_estimate(LAYERS["gpt"], place(cp=3), **SHAPE)
-    with pytest.raises(ConfigError, match="has no peak for float8: there are float32, tf32"):
+    with pytest.raises(ConfigError, match="has no peak for float8: there are float32, float64, tf32"):
         layer_estimate(LAYERS["gpt"], place("dgx-a100", execution=Execution(dtype="float8")), **SHAPE)
 
 

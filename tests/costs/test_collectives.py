@@ -10,7 +10,7 @@ from ppsim.costs.collectives import bus_bytes_per_s, collective, point_to_point_
 from ppsim.costs.ranks import Group, Layout, group
 
 H100 = load_cluster("dgx-h100")
-NODE = group(Layout(tp=8), "tp", H100.domain_sizes)
+NODE = group(Layout(tp=8), "tp", H100.domain_sizes(64))
 OPERATIONS = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
 BYTES = st.floats(1, 1e11)
 
@@ -52,32 +52,32 @@ def test_no_collective_is_faster_than_the_line(num_bytes, extents, operation):
 
 
 def test_small_messages_take_the_tree_and_large_ones_the_ring():
-    ranks = group(Layout(dp=64), "dp", H100.domain_sizes)
+    ranks = group(Layout(dp=64), "dp", H100.domain_sizes(64))
     assert collective("all-reduce", 1e3, ranks, H100).algorithm == "tree"
     assert collective("all-reduce", 1e11, ranks, H100).algorithm == "ring"
     assert collective("all-to-all", 1e6, ranks, H100).algorithm == "direct"
 
 
 def test_many_steps_over_a_slow_network_are_saved_by_a_hierarchy():
-    ranks = group(Layout(dp=512), "dp", H100.domain_sizes)
+    ranks = group(Layout(dp=512), "dp", H100.domain_sizes(64))
     assert collective("all-gather", 1e4, ranks, H100).algorithm == "hierarchical"
 
 
 def test_ranks_of_a_node_share_its_adapters():
     """Data parallel over 8 nodes: with 8 ranks a node eight adapters work for one gradient, with 1 rank one does."""
-    wide, narrow = (group(Layout(tp=tp, dp=64 // tp), "dp", H100.domain_sizes) for tp in (1, 8))
+    wide, narrow = (group(Layout(tp=tp, dp=64 // tp), "dp", H100.domain_sizes(64)) for tp in (1, 8))
     took = [seconds("all-reduce", 1e10, ranks, H100) for ranks in (wide, narrow)]
     assert took[1] / took[0] == pytest.approx(8 * (7 / 8) / (63 / 64), rel=0.01)
 
 
 def test_an_all_reduce_costs_its_two_halves_where_no_switch_adds_up():
-    ranks = group(Layout(dp=64), "dp", H100.domain_sizes)
+    ranks = group(Layout(dp=64), "dp", H100.domain_sizes(64))
     halves = sum(seconds(operation, 1e10, ranks, H100) for operation in ("reduce-scatter", "all-gather"))
     assert seconds("all-reduce", 1e10, ranks, H100) == pytest.approx(halves, rel=0.01)
 
 
 def test_a_group_of_one_needs_nothing():
-    alone = group(Layout(tp=1), "tp", H100.domain_sizes)
+    alone = group(Layout(tp=1), "tp", H100.domain_sizes(64))
     assert all(seconds(operation, 1e9, alone, H100) == 0 for operation in OPERATIONS)
 
 

@@ -247,7 +247,10 @@ def test_a_projection_says_what_was_estimated(tmp_path):
         assert result.exit_code == code, result.output
         return result
 
-    report = json.loads(projected(known(), 0).stdout)
+    of_nobody = known().provenance.model_copy(
+        update={"device": known().provenance.device.model_copy(update={"peak_flops_per_s": {}})}
+    )
+    report = json.loads(projected(known().model_copy(update={"provenance": of_nobody}), 0).stdout)
     assert report["profile"]["shape"]["micro_batch"] == 3
     assert any("estimated from those measured at micro-batch 2" in line for line in report["assumptions"])
     assert "MFU: of the best product measured, no data sheet being known" in report["assumptions"]

@@ -6,11 +6,83 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppsim.costs.layout import balanced_split, even_split, given_split, layer_split, partition, why_no_split
+from ppsim.costs.layout import (
+    MegatronSplit,
+    balanced_split,
+    even_split,
+    given_split,
+    layer_split,
+    partition,
+    why_no_split,
+)
 from ppsim.errors import ConfigError
 
 COUNTS = {"num_layers": st.integers(0, 200), "num_stages": st.integers(1, 64)}
 TIME = st.floats(1e-4, 10.0)
+
+
+def by_megatron(num_layers, pp, vpp, embedding, loss, first, last):
+    """Megatron-core 0.16's `get_num_layers_to_build`, restated: layers of (rank, chunk), or None where it asserts."""
+    split = []
+    for chunk in range(vpp):
+        for rank in range(pp):
+            if first is not None or last is not None:
+                if embedding or loss:
+                    return None
+                left, stages = num_layers, pp
+                for given in (first, last):
+                    if given is not None:
+                        left, stages = left - given, stages - 1
+                if stages > 0 and left % stages:
+                    return None
+                count = left // stages if stages > 0 else 0
+                if rank == 0 and first is not None:
+                    count = first
+                if rank == pp - 1 and last is not None:
+                    count = last
+            else:
+                if (num_layers + embedding + loss) % pp:
+                    return None
+                count = (num_layers + embedding + loss) // pp
+            if count % vpp:
+                return None
+            count //= vpp
+            count -= embedding and rank == 0 and chunk == 0
+            count -= loss and rank == pp - 1 and chunk == vpp - 1
+            if count < 0:
+                return None
+            split.append(int(count))
+    return split if sum(split) == num_layers else None
+
+
+@given(
+    num_layers=st.integers(1, 40), pp=st.integers(2, 6), vpp=st.integers(1, 3), embedding=st.booleans(), loss=st.booleans(),
+    first=st.none() | st.integers(0, 8), last=st.none() | st.integers(0, 8),
+)  # fmt: skip
+def test_megatrons_rule_is_megatrons(num_layers, pp, vpp, embedding, loss, first, last):
+    """The same layers on every stage, and refused where Megatron-LM asserts; what it does not share, evenly."""
+    rule = MegatronSplit(embedding, loss, first, last)
+    theirs = by_megatron(num_layers, pp, vpp, embedding, loss, first, last)
+    if theirs is not None:
+        assert rule.layers_per_stage(num_layers, pp=pp, vpp=vpp) == theirs
+    elif rule.is_plain:
+        assert rule.layers_per_stage(num_layers, pp=pp, vpp=vpp) == even_split(num_layers, pp * vpp)
+        assert "layout" in rule.in_words(num_layers, pp=pp, vpp=vpp)
+    else:
+        with pytest.raises(ConfigError, match="Megatron-LM"):
+            rule.layers_per_stage(num_layers, pp=pp, vpp=vpp)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (MegatronSplit(), "Megatron-LM's rule: even"),
+        (MegatronSplit(True, True), "Megatron-LM's rule: even, embedding and loss counted as layers"),
+        (MegatronSplit(first=3, last=5), "Megatron-LM's rule: even, 3 on the first rank, 5 on the last rank"),
+    ],
+)
+def test_megatrons_rule_is_said(rule, words):
+    assert rule.in_words(32, pp=4, vpp=1) == words
 
 
 def slowest(split, *, layer_s, embedding_s, head_s):

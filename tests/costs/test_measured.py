@@ -5,11 +5,11 @@ from dataclasses import asdict, replace
 import pytest
 
 from ppsim import build, load_profile
-from ppsim.costs.analytic import BASIS
 from ppsim.costs.boundary import validated
 from ppsim.costs.estimate import estimated
-from ppsim.costs.measured import INTERPOLATED
+from ppsim.costs.measured import INTERPOLATED, MEASURED
 from ppsim.costs.model import shape_of
+from ppsim.costs.parts import BASIS
 from ppsim.costs.profile import Profile
 from ppsim.costs.training import assemble_job
 from ppsim.errors import ScheduleError
@@ -140,6 +140,26 @@ def test_recomputation_that_was_measured_is_told_apart() -> None:
     part = made.parts[1].backward
     assert part.total_s == pytest.approx((made.split[1] + 1) * 0.018)
     assert part.recompute_s > 0
+
+
+def test_a_jobs_recomputation_is_the_profiles_in_time_and_in_bytes() -> None:
+    """Times of norms and activations recomputed go with the bytes that are left of them, and with no others."""
+    words = "layernorm+mlp_act"
+    profile = measured_profile(recompute=words)
+    none, same, core = (job(pp=2, recompute=how, profile=profile) for how in ("none", words, "core_attn"))
+    assert [one.bases[0][1] for one in (none, same, core)] == [BASIS, MEASURED, BASIS]
+    kept = [assemble_job(one, TABLE, split="even").costs.activation_bytes[1] for one in (none, same, core)]
+    layers, tokens = 16, 4096
+    assert kept[0] - kept[1] == layers * tokens * 2 * (2 * 4096 + 14336)
+    assert kept[0] - kept[2] == layers * tokens * 4 * 32
+    part = assemble_job(same, TABLE, split="even").parts[1].backward
+    assert part.total_s == pytest.approx((layers + 1) * 0.018)
+    assert 0 < part.recompute_s < assemble_job(core, TABLE, split="even").parts[1].backward.total_s
+
+
+def test_a_head_is_never_recomputed() -> None:
+    one = job(tp=2, pp=2, recompute="full", profile=measured_profile(tp=2, recompute="full"))
+    assert one.ends[1].backward.recompute_s == 0 < one.layer_costs[one.model.layers[0]].backward.recompute_s
 
 
 def test_with_device_facts_another_shape_is_estimated_by_them() -> None:

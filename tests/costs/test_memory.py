@@ -45,8 +45,8 @@ TABLE_2 = {
     "no parallelism": (Cut(), "none", lambda t, a_s_h: 34 + 5 * a_s_h),
     "tensor parallel": (Cut(tp=8, sequence_parallel=False), "none", lambda t, a_s_h: 10 + 24 / t + 5 * a_s_h / t),
     "tensor and sequence parallel": (Cut(tp=8), "none", lambda t, a_s_h: 34 / t + 5 * a_s_h / t),
-    "tensor parallel, selective": (Cut(tp=8, sequence_parallel=False), "selective", lambda t, a_s_h: 10 + 24 / t),
-    "both, selective": (Cut(tp=8), "selective", lambda t, a_s_h: 34 / t),
+    "tensor parallel, selective": (Cut(tp=8, sequence_parallel=False), "core_attn", lambda t, a_s_h: 10 + 24 / t),
+    "both, selective": (Cut(tp=8), "core_attn", lambda t, a_s_h: 34 / t),
     "full": (Cut(), "full", lambda t, a_s_h: 2),
     "full, tensor parallel": (Cut(tp=8, sequence_parallel=False), "full", lambda t, a_s_h: 2),
 }
@@ -128,17 +128,20 @@ def test_each_module_that_is_recomputed_keeps_less_by_what_it_makes() -> None:
     layer, tokens = find_model("llama3-8b").layers[0], 8192
 
     def kept(layer, *modules):
-        batch = Batch(1, tokens, recompute="selective", recompute_modules=modules)
+        batch = Batch(1, tokens, recompute="+".join(modules) or "none")
         return sum(layer_activations(layer, batch, Cut(), Kernels()).values())
 
-    made = {"core_attn": 4 * 32, "layernorm": 2 * 2 * 4096, "activation": 2 * 14336, "mlp": 2 * 3 * 14336, "moe": 0}
+    made = {"core_attn": 4 * 32, "layernorm": 2 * 2 * 4096, "mlp_act": 2 * 14336, "mlp": 2 * 3 * 14336, "moe": 0}
     assert kept(layer) == sum(layer_activations(layer, Batch(1, tokens), Cut(), Kernels()).values())
     assert {module: (kept(layer) - kept(layer, module)) / tokens for module in made} == made
-    both = kept(layer, "layernorm", "activation")
+    both = kept(layer, "layernorm", "mlp_act")
     assert both == tokens * (2 * 2 * 4096 + 2 * (2 * 4096 + 2 * 1024) + 4 * 32 + 2 * 2 * 14336)
     mixture = find_model("mixtral-8x7b").layers[0]
     assert kept(mixture) - kept(mixture, "moe") == tokens * (8 * 8 + 2 * 2 * (2 * 4096 + 3 * 14336))
-    assert kept(mixture) - kept(mixture, "activation") == tokens * 2 * 2 * 14336
+    assert kept(mixture) - kept(mixture, "moe_act") == tokens * 2 * 2 * 14336
+    latent = find_model("deepseek-v3").layers[-1]
+    assert kept(latent) - kept(latent, "mla_up_proj") == tokens * 2 * 128 * (192 + 192 + 128 + 128)
+    assert kept(latent) - kept(latent, "shared_experts") == tokens * 2 * 3 * 2048
 
 
 def test_latent_attention_keeps_latents_queries_keys_and_output() -> None:
@@ -215,7 +218,7 @@ def test_tensor_and_expert_parallel_ranks_make_the_model(name: str) -> None:
         else:
             repeated += a.qk_norm * 2 * a.head_size + a.out_bias * h
         repeated += ffn.num_experts * (h + ffn.router_bias) if layer.is_moe else ffn.bias * h
-    repeated += sum(3 * 7168 + 2 * 7168**2 for _ in model.mtp)
+    repeated += sum(3 * 7168 for _ in model.mtp)
     assert part.dense * tp - (tp - 1) * repeated == whole.dense
     assert part.expert * tp == whole.expert
     if model.layers[-1].is_moe:
@@ -297,8 +300,7 @@ SETTINGS = st.builds(
         Batch,
         st.integers(1, 3),
         st.sampled_from([1024, 4096]),
-        recompute=st.sampled_from(["none", "selective", "full"]),
-        recompute_modules=st.sampled_from([("core_attn",), ("layernorm", "activation"), ("mlp", "moe")]),
+        recompute=st.sampled_from(["none", "core_attn", "layernorm+mlp_act+moe_act", "mlp+moe", "full"]),
     ),
     CUTS,
     st.builds(
@@ -338,7 +340,7 @@ def test_recomputing_more_keeps_less(settings) -> None:
                 model, stage, replace(settings, batch=replace(settings.batch, recompute=how))
             ).values()
         )
-        for how in ("none", "selective", "full")
+        for how in ("none", "core_attn", "core_attn+layernorm+mlp_act", "core_attn+layernorm+mlp", "full")
     ]
     assert kept == sorted(kept, reverse=True)
 
@@ -418,11 +420,9 @@ WRONG = {
     "split": (lambda: memory(split=[3, 4]), "the split [3, 4] has 7 layers in all, but the model has 32"),
     "negative split": (lambda: memory(split=[-1, 33]), "the split [-1, 33] has 32 layers in all"),
     "batch": (lambda: Batch(0, 8), "micro_batch must be at least 1: got 0"),
-    "recompute": (lambda: Batch(1, 8, recompute="half"), "recompute must be none, selective or full: got half"),
-    "module": (
-        lambda: Batch(1, 8, recompute_modules=("mlps",)),
-        "core_attn, layernorm, activation, mlp, moe: got mlps",
-    ),
+    "recompute": (lambda: Batch(1, 8, recompute="half"), "recompute must be none, selective, full or modules"),
+    "module": (lambda: Batch(1, 8, recompute="mlps"), "joined by +: got 'mlps' (did you mean mlp or mlp_act?)"),
+    "spelling": (lambda: Batch(1, 8, recompute="selective"), "recompute 'selective' is spelled 'core_attn'"),
     "zero": (lambda: Optimizer(zero_stage=4), "the ZeRO stage must be 0, 1, 2 or 3: got 4"),
     "precision": (lambda: Optimizer("fp8"), "precision must be bf16, fp16 or fp32: got fp8"),
     "optimizer": (lambda: Optimizer(name="sgd"), "the optimizer must be adam or muon: got sgd"),

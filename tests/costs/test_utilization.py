@@ -3,7 +3,8 @@
 import pytest
 
 from ppsim.costs import shapes
-from ppsim.costs.peaks import DATA_SHEETS, data_sheet
+from ppsim.costs.cluster_files import load_cluster, packaged_clusters
+from ppsim.costs.hardware import data_sheet, hardware
 from ppsim.costs.shapes import LayerShape
 from ppsim.costs.utilization import implausible, pass_flops, peak_of, utilization
 
@@ -73,7 +74,7 @@ def test_more_than_the_peak_is_called_implausible():
 DEVICES = {
     "NVIDIA A100-SXM4-80GB": 312, "NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H100 PCIe": 756.5,
     "NVIDIA H100 NVL": 835.5, "NVIDIA H200": 989.4, "NVIDIA B200": 2250, "NVIDIA GB200": 2500,
-    "AMD Instinct MI300X": 1307.4, "AMD Instinct MI325X": 1307.4, "AMD Instinct MI355X": 2516.6,
+    "AMD Instinct MI300X": 1307.4, "AMD Instinct MI325X": 1307.4, "AMD Instinct MI355X": 2516.6, "NVIDIA H200 NVL": 835.5,
 }  # fmt: skip
 
 
@@ -85,4 +86,18 @@ def test_devices_are_found_by_the_name_that_torch_gives_them(name):
 def test_a_device_that_is_not_in_the_table_has_no_peak():
     assert data_sheet("AMD EPYC") is None
     assert data_sheet("NVIDIA L4") is None
-    assert all(sheet.source for sheet in DATA_SHEETS)
+    assert all(device["source"] for device in hardware("devices").values())
+
+
+@pytest.mark.parametrize("name", packaged_clusters())
+def test_a_device_has_one_peak_whether_measured_or_projected(name):
+    """One table: by the name that torch gives a device, and by the cluster that it is in."""
+    device = load_cluster(name).device
+    torch_name = next(one for one in DEVICES if device.source.startswith(data_sheet(one).source))
+    assert data_sheet(torch_name).flops_per_s == device.peak_flops_per_s
+
+
+def test_a_profiles_peak_is_found_by_any_name_of_its_type():
+    for name in ("fp8", "float8", "float8_e4m3fn"):
+        measured = profile() | {"provenance": {"device": {"peak_flops_per_s": {name: 2e15}}}}
+        assert peak_of(measured, "fp8") == peak_of(measured, "float8") == (2e15, "the data sheet's peak")

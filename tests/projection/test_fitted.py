@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.errors import ConfigError
+from ppsim.errors import ConfigError, Deadlock
+from ppsim.projection.optimise import optimise
+from ppsim.schedule.catalog import find
 from tests.cli.running import ppsim as run
 
 UNEVEN = ppsim.StageCosts(
@@ -85,3 +87,80 @@ def test_a_limit_below_one_microbatch_does_not_fit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wrong = run("build", "1f1b", "--pp", 2, "--microbatches", 4, "--memory-limit", "1GiB", code=2)
     assert "--memory-limit is for a schedule that fits into it" in wrong.stderr
+
+
+# --- overheads, and networks that queue ---
+
+
+@pytest.mark.parametrize("part", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("name", ["v-flex", "zb-1p"])
+def test_latency_of_a_hop_is_fitted_as_time_of_a_transfer_is(name, part):
+    """Calibrated hops delay as transfers do on an ideal network: the same table, the same step."""
+    costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, activation_bytes=1.0)
+    latency, transfer = costs.replace(hop_overhead_s=part), costs.replace(transfer_s=part)
+    tables = [ppsim.build(name, pp=8, microbatches=24, costs=one) for one in (latency, transfer)]
+    assert tables[0] == tables[1]
+    assert ppsim.simulate(tables[0], latency).step_time_s == ppsim.simulate(tables[1], transfer).step_time_s
+
+
+def test_host_time_before_actions_is_fitted_as_longer_actions_are():
+    """A host that takes half a forward before each action makes F, I and W alike."""
+    costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=2.0, backward_weight_s=0.5, activation_bytes=1.0)
+    longer = costs.replace(forward_s=1.5, backward_input_s=2.5, backward_weight_s=1.0)
+    hosted, lengthened = (
+        ppsim.build("zb-2p", pp=4, microbatches=12, costs=one)
+        for one in (costs.replace(action_overhead_s=0.5), longer)
+    )
+    assert hosted == lengthened
+
+
+def queued(name, channel, seed):
+    """Costs of stages a little apart on a network that queues, and how many stages `name` wants."""
+    random, num_stages = np.random.default_rng(seed), 4 if name.startswith("zb-") else 8
+    return ppsim.StageCosts(
+        forward_s=1 + 0.1 * random.random(num_stages), backward_input_s=1.1 + 0.1 * random.random(num_stages),
+        backward_weight_s=0.8, activation_bytes=1.0, transfer_s=0.2, channel=channel,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("channel", ["pair", "direction", "rank"])
+@pytest.mark.parametrize("name", ["zb-1p", "zb-auto", "zbv", "v-flex", "v-half"])
+def test_a_fitted_table_is_the_fastest_on_the_channels_it_will_run_on(name, channel):
+    """Neither the table for an ideal network nor a published pattern is faster there."""
+    for seed in range(3):
+        costs = queued(name, channel, seed)
+        others = [ppsim.build(name, pp=4, microbatches=8, costs=costs.replace(channel="ideal"))]
+        others += [ppsim.build(other, pp=4, microbatches=8) for other in find(name).published]
+        found = ppsim.simulate(ppsim.build(name, pp=4, microbatches=8, costs=costs), costs).step_time_s
+        assert found <= min(step_or_never(table, costs) for table in others) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "channel", "gain"),
+    [("zb-1p", "rank", 0.05), ("zbv", "direction", 0.04), ("zbv", "rank", 0.05), ("v-flex", "pair", 0.05)],
+)
+def test_what_idles_least_on_an_ideal_network_may_queue_longest_on_another(name, channel, gain):
+    """The table that is chosen there is faster than the one fitted to an ideal network, by percents."""
+    costs = queued(name, channel, seed=1)
+    ideal = ppsim.build(name, pp=4, microbatches=12, costs=costs.replace(channel="ideal"))
+    chosen = ppsim.build(name, pp=4, microbatches=12, costs=costs)
+    assert step_or_never(chosen, costs) < step_or_never(ideal, costs) * (1 - gain)
+
+
+@pytest.mark.parametrize("channel", ["direction", "rank"])
+def test_a_search_judges_its_tables_on_the_channels_too(channel):
+    """`build auto` is never behind any entry of the catalogue there, fitted ones included."""
+    costs = queued("zbv", channel, seed=1)
+    found = optimise(pp=4, vpp=2, microbatches=8, costs=costs, placement="v", max_rounds=2)
+    assert found.value_s == ppsim.simulate(found.schedule, costs).step_time_s
+    for name in ("zbv", "v-half", "zbv-fixed", "v-half-fixed", "v-flex"):
+        fitted = costs if find(name).takes("costs") else None
+        table = ppsim.build(name, pp=4, microbatches=8, costs=fitted)
+        assert found.value_s <= step_or_never(table, costs) * (1 + 1e-9)
+
+
+def step_or_never(table, costs):
+    try:
+        return ppsim.simulate(table, costs).step_time_s
+    except Deadlock:
+        return float("inf")

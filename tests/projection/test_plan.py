@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ppsim.costs.layout import why_no_split
+from ppsim.costs.layout import MegatronSplit, why_no_split
 from ppsim.costs.profile import load_profile
 from ppsim.errors import ConfigError, Deadlock, DoesNotFit
 from ppsim.projection.plan import RUNTIMES, Plan
@@ -14,6 +14,7 @@ from ppsim.schedule.catalog import CATALOG
 from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.table import Op
 from tests.costs.profiles import example, profile, profiles, scaled
+from tests.projection.jobs import job
 from tests.strategies import shapes
 
 TIGHT = 1e-9
@@ -293,6 +294,25 @@ def test_a_channel_that_hangs_the_table_is_an_error_where_assumed_and_none_besid
     assert made.other_channels["pair"] is None
 
 
+def test_on_megatron_stages_hold_what_megatron_puts_there_and_on_torch_what_balances():
+    """Four layers on two ranks: head and multi-token prediction move them away, unless Megatron-LM splits."""
+    one = job("deepseek-v3", layers=4, pp=2, dp=2, ep=2, global_batch=8)
+    torch, megatron, asked = (
+        project(Plan(pp=2, job=one, **how))
+        for how in ({}, {"runtime": "megatron"}, {"runtime": "megatron", "split": "auto"})
+    )
+    assert (torch.split, megatron.split, asked.split) == ([4, 0], [2, 2], [4, 0])
+    assert "split 2×2 (Megatron-LM's rule: even)" in megatron.assumptions[1]
+    profiled = project(Plan(pp=8, runtime="megatron"))
+    assert profiled.split == [3, 4, 4, 4, 4, 4, 4, 3]
+    assert any(
+        "even; Megatron-LM needs --pipeline-model-parallel-layout for it" in line for line in profiled.assumptions
+    )
+    counted = project(Plan(pp=8, runtime="megatron", split=MegatronSplit(counts_embedding=True, counts_loss=True)))
+    assert counted.split == profiled.split
+    assert any("embedding and loss counted as layers" in line for line in counted.assumptions)
+
+
 def test_a_plan_can_be_changed_on_the_way():
     assert project(Plan(pp=2), vpp=2).timeline.schedule.vpp == 2
 
@@ -305,8 +325,8 @@ def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(draw
     plan, _ = drawn
     limit = factor * float(project(plan).timeline.memory.peak_bytes.max())
     comparison = project_all(Plan(**(vars(plan) | {"schedule": None, "vpp": None, "memory_limit_bytes": limit})))
-    steps = [made.timeline.step_time_s for made in comparison.projections]
-    assert steps == sorted(steps)
+    places = [(bool(made.not_in_runtime), made.iteration_s) for made in comparison.projections]
+    assert places == sorted(places)
     names = [made.plan.schedule_name for made in comparison.projections]
     assert sorted([*names, *comparison.reasons]) == sorted(CATALOG)
     for made in comparison.projections:
@@ -320,9 +340,30 @@ def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(draw
             or reason
             in (
                 entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.microbatches),
-                why_no_split(plan.split, plan.num_layers, plan.pp * vpp),
+                why_no_split(plan.how_split, plan.num_layers, plan.pp * vpp),
             )
         )
+
+
+def test_a_list_goes_by_the_whole_iteration_and_what_runs_and_fits_comes_first():
+    """Dualpipe's pipeline is shorter than others', its iteration longest; v-flex is the fastest and does not fit."""
+    names = ["dualpipe", "v-flex", "1f1b", "zbv-fixed"]
+    comparison = project_all(
+        Plan(pp=4, job=job("llama3-8b", pp=4, dp=32, global_batch=256, sequence_length=8192)), names
+    )
+    found = {made.plan.schedule_name: made for made in comparison.projections}
+    assert list(found) == ["zbv-fixed", "1f1b", "v-flex", "dualpipe"]
+    assert found["dualpipe"].timeline.step_time_s < found["zbv-fixed"].timeline.step_time_s
+    assert max(found, key=lambda name: found[name].tokens_per_s) == "v-flex"
+    assert "rank 2 peaks at" in found["v-flex"].not_in_memory
+    assert "replicas" in found["dualpipe"].not_in_runtime
+    assert all(found[name].not_in_memory is None is found[name].not_in_runtime for name in ("zbv-fixed", "1f1b"))
+    best, *others = [line.split() for line in str(comparison).splitlines()[1:5]]
+    assert [best[0], *(other[0] for other in others)] == ["zbv-fixed", "1f1b", "v-flex!", "dualpipe*"]
+    for line, made in zip([best, *others], comparison.projections, strict=True):
+        ratio = made.iteration_s / found["zbv-fixed"].iteration_s - 1
+        assert f"{100 * ratio:+.2f}" in line
+    assert "! more than the 79.6 GiB that a rank has." in str(comparison)
 
 
 def test_a_schedule_in_the_comparison_is_projected_as_on_its_own():

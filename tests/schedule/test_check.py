@@ -1,13 +1,16 @@
 """The checker refuses what torch lets through, and says which actions are to blame."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ppsim import build, check, simulate
+from ppsim import build, check, export, simulate
 from ppsim.costs.stages import StageCosts
 from ppsim.errors import Deadlock, ScheduleError
-from ppsim.schedule.grammar import format_table, parse_table
+from ppsim.schedule.grammar import format_table, parse_cell, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower
+from ppsim.schedule.table import Op
 
 COSTS = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
 
@@ -112,6 +115,76 @@ def test_a_compute_and_communication_table_must_carry_each_transfer_once_and_in_
     edit(lines)
     with pytest.raises(ScheduleError, match=sentence):
         simulate(joined(lines), COSTS)
+
+
+SENT_LATE = (
+    "0UNSHARD,0F0,0RECV_B0,0B0,0SEND_F0,0REDUCE_GRAD,0RESHARD\n"
+    "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n"
+)
+
+
+def test_a_send_behind_what_waits_for_its_answer_is_a_deadlock_on_every_network():
+    """Rank 0 would send its forward once the backward of it has come back: no runtime goes on from there."""
+    table = parse_table(SENT_LATE)
+    (finding,) = check(table).errors
+    assert finding.rule == "deadlock"
+    assert "0B0" in finding.message
+    assert "1F0" in finding.message
+    with pytest.raises(Deadlock):
+        simulate(table, COSTS)
+    for target in ("torch-comms", "torch", "json"):
+        with pytest.raises(Deadlock):
+            export(table, to=target)
+
+
+@pytest.mark.parametrize("channel", ["ideal", "edge", "pair", "direction", "rank"])
+def test_a_transfer_follows_its_send_on_every_channel(channel):
+    """A send one forward later makes the next stage start one forward later, where nothing else holds it up."""
+    lines = lowered_lines("gpipe", m=2)
+    early = simulate(joined(lines), COSTS.replace(channel=channel)).step_time_s
+    row = lines[0]
+    row.remove("0SEND_F0")
+    row.insert(row.index("0F1") + 1, "0SEND_F0")
+    late = simulate(joined(lines), COSTS.replace(channel=channel)).step_time_s
+    assert late == pytest.approx(early + COSTS.forward_s)
+
+
+def finishes(lines):
+    """Whether ranks that run their rows in order finish: a compute action waits until its message has been sent."""
+    sent, place = set(), [0] * len(lines)
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(lines):
+            while place[rank] < len(row):
+                action = parse_cell(row[place[rank]])
+                way, step = ("F", -1) if action.op is Op.F else ("B", 1)
+                is_received = f"{action.stage}RECV_{way}{action.microbatch}" in row
+                message = f"{action.stage + step}SEND_{way}{action.microbatch}"
+                if action.op in (Op.F, Op.B, Op.I) and is_received and message not in sent:
+                    break
+                if action.op in (Op.SEND_F, Op.SEND_B):
+                    sent.add(str(action))
+                place[rank], moved = place[rank] + 1, True
+    return place == [len(row) for row in lines]
+
+
+@given(st.data())
+def test_moved_sends_run_on_an_ideal_network_where_ranks_that_follow_their_rows_finish(data):
+    """Sends moved anywhere behind what makes them: deadlock or not, exactly as for ranks that go row by row."""
+    name = data.draw(st.sampled_from(["1f1b", "zb-h1", "interleaved-1f1b", "zbv-fixed"]))
+    vpp = 2 if name in ("interleaved-1f1b", "zbv-fixed") else 1
+    table = lower(build(name, pp=2, vpp=vpp, microbatches=data.draw(st.integers(2, 4)) // vpp * vpp))
+    lines = [line.split(",") for line in format_table(table).splitlines()]
+    for _ in range(data.draw(st.integers(1, 4))):
+        row = lines[data.draw(st.integers(0, 1))]
+        send = data.draw(st.sampled_from([cell for cell in row if "SEND" in cell]))
+        place = row.index(send)
+        row.insert(data.draw(st.integers(place, len(row) - 1)), row.pop(place))
+    moved = joined(lines)
+    if any(finding.rule == "messages" for finding in check(moved).errors):
+        return  # two sends between one pair of ranks changed places, which their receives did not
+    assert finishes(lines) == (not check(moved).errors)
 
 
 def test_receives_swapped_against_the_sends_are_refused():

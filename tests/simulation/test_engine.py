@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppsim import build
+from ppsim import StageCosts, build
 from ppsim.errors import ScheduleError
 from ppsim.schedule.graph import CHANNELS, build_graph
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.simulation.engine import evaluate, evaluate_many
 from ppsim.simulation.run import durations_s, overheads_s, simulate, simulate_graph
 from tests.strategies import tables_and_costs
+
+UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
 
 ways = st.one_of(
     st.tuples(st.just("overlap"), st.sampled_from(list(CHANNELS)), st.sampled_from(list(RECEIVES))),
@@ -104,6 +106,22 @@ def test_every_start_is_the_end_of_its_blocker_plus_the_overhead(table_and_costs
     ready = np.where(blocked, timeline.end[timeline.blocker], 0.0)
     in_queue = (timeline.blocker >= graph.num_actions) & (np.arange(graph.num_nodes) >= graph.num_actions)
     assert np.array_equal(timeline.start, np.where(in_queue, ready, ready + overhead))
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_of_causes_that_end_together_the_action_before_on_the_rank_is_the_blocker(engine):
+    """Unit costs, free transfers: stage 1's second forward could start at 2 by either; its own rank held it up."""
+    timeline = simulate(build("gpipe", pp=2, microbatches=3), UNIT, engine=engine)
+    names = [timeline.name_of(node) for node in range(timeline.graph.num_nodes)]
+    of = {
+        name: timeline.name_of(int(timeline.blocker[node]))
+        for node, name in enumerate(names)
+        if timeline.blocker[node] >= 0
+    }
+    assert of["1F0"] == "0SEND_F0"
+    assert (of["1F1"], of["1F2"]) == ("1F0", "1F1")
+    ends = dict(zip(names, timeline.end.tolist(), strict=True))
+    assert ends["1F0"] == ends["0SEND_F1"] == 2.0
 
 
 @pytest.mark.parametrize("channel", ["ideal", "pair"])

@@ -82,6 +82,28 @@ def test_post_validated_ranks_wait_for_nobody() -> None:
     assert goes_on.exposed_s["norm"] == 0.0
 
 
+@pytest.mark.parametrize("update", ["synchronised", "post-validated"])
+def test_what_is_seen_of_gathering_is_the_same_in_either_kind_of_update(update: str) -> None:
+    """On one rank of two stages G₀ − min(G₀, F)(1 − 1/k) with overlap, or G₀ + G₁ − F if that is more; else G₀ + G₁."""
+    table = ppsim.build("interleaved-1f1b", pp=1, vpp=2, microbatches=4)
+    for gather_s, buckets, overlap, seen in (
+        ([2.0, 0.5], 1, True, 2.0),
+        ([2.0, 0.5], 4, True, 2.0 - 0.75),
+        ([2.0, 0.5], 4, False, 2.5),
+        ([0.5, 9.0], 1, True, 0.5 + 9.0 - 1.0),
+    ):
+        around = StepCosts(gather_s=gather_s, num_buckets=buckets, overlap=overlap, update=update)
+        assert simulate_step(table, ONE, around).time_s == pytest.approx(4 * 2 * 3.0 + seen)
+
+
+def test_a_late_rank_gathers_before_its_first_forward_arrives() -> None:
+    """Post-validated, the step is the longest rank's, from where it must begin to gather: here rank 0's 33, not more."""
+    table = ppsim.build("1f1b", pp=4, microbatches=8)
+    for gather_s, seen in (([0, 0, 0, 3.0], 0.0), ([0, 0, 0, 5.0], 2.0), ([0.5, 0, 0, 0], 0.5)):
+        step = simulate_step(table, ONE, StepCosts(gather_s=gather_s, update="post-validated"))
+        assert step.time_s == 33.0 + seen
+
+
 def test_tied_embeddings_wait_for_both_ends() -> None:
     step = simulate_step(
         ppsim.build("1f1b", pp=4, microbatches=8), ONE, StepCosts(sharing=(Sharing((0, 3), 0.25),), rest_s=1.0)
@@ -96,6 +118,31 @@ def test_tied_embeddings_wait_for_both_ends() -> None:
 
 
 times = st.floats(0.0, 3.0)
+
+
+@given(
+    name=st.sampled_from(["1f1b", "zb-h1", "interleaved-1f1b", "zbv-fixed", "zb-h2"]), pp=st.integers(1, 4),
+    gathers=st.lists(times, min_size=8, max_size=8), reduces=st.lists(times, min_size=8, max_size=8), norm=times,
+    buckets=st.integers(1, 5), overlap=st.booleans(), optimizer=times, host=st.sampled_from([0.0, 0.25, 2.0]),
+)  # fmt: skip
+def test_post_validated_is_never_slower_than_synchronised(
+    name: str, pp: int, gathers: list[float], reduces: list[float], norm: float, buckets: int, overlap: bool,
+    optimizer: float, host: float,
+) -> None:  # fmt: skip
+    """No rank waits for another, so that each is done no later; alone, a rank waits for nobody in either."""
+    table = ppsim.build(name, pp=pp, vpp=2 if name in ("interleaved-1f1b", "zbv-fixed") else None, microbatches=8)
+    around = StepCosts(
+        gather_s=gathers[: table.num_stages], reduce_s=reduces[: table.num_stages], norm_s=norm, num_buckets=buckets,
+        overlap=overlap, optimizer_s=np.arange(pp) * optimizer,
+    )  # fmt: skip
+    waiting, going_on = (
+        simulate_step(table, ONE.replace(action_overhead_s=host), StepCosts(**{**vars(around), "update": update}))
+        for update in ("synchronised", "post-validated")
+    )
+    assert going_on.time_s <= waiting.time_s - norm + 1e-9
+    assert going_on.time_s >= going_on.timeline.span_s - 1e-9
+    if pp == 1:
+        assert going_on.time_s == pytest.approx(waiting.time_s - norm)
 
 
 @given(

@@ -105,7 +105,7 @@ class Outlooks:
         return job
 
     def _compute_key(self, job: Job) -> Hashable:
-        layout, sizes = job.layout, job.cluster.domain_sizes
+        layout, sizes = job.layout, job.domain_sizes
         extents = tuple(group(layout, name, sizes).extents for name in ("tp", "cp", "ep"))
         return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, extents
 
@@ -236,7 +236,7 @@ class Outlooks:
 
         embedding, head = map(passes, job.ends)
         mtp = job.model.mtp
-        last = head * (1 + len(mtp)) + sum((passes(job.layer_costs[layer]) for layer in mtp), np.zeros(3))
+        last = head * (1 + len(mtp)) + sum((passes(job.mtp_costs[layer]) for layer in mtp), np.zeros(3))
         return np.stack([passes(job.layer_costs[kind]) for kind in self._kinds]), embedding, last
 
     def _replicas_s(self, job: Job, layers: NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -273,7 +273,7 @@ def _hop_s(job: Job) -> float:
     tokens = job.micro_batch * job.length // layout.cp
     whole = tokens * job.model.hidden_size * float(job.settings.batch.element_bytes)
     message = whole / (layout.tp if job.scatter_gather else job.settings.cut.norm_divisor)
-    crossed = set(hop_tiers(layout, job.cluster.domain_sizes))
+    crossed = set(hop_tiers(layout, job.domain_sizes))
     return min(collectives.point_to_point_s(message, tiers[tier].link) for tier in crossed)
 
 

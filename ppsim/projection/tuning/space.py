@@ -5,11 +5,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
-from ppsim.costs.analytic import Recompute
-from ppsim.costs.assemble import Split
-from ppsim.costs.layout import why_no_split
+from ppsim.costs.layout import Split, why_no_split
 from ppsim.costs.model import MixtureOfExperts
 from ppsim.costs.ranks import layout_on
+from ppsim.costs.recompute import Recompute
 from ppsim.costs.sharding import Cut
 from ppsim.costs.training import Job
 from ppsim.errors import ConfigError
@@ -169,7 +168,7 @@ def space_for(question: Question, **given: Any) -> Space:
     to 64 that divide experts and devices; `SCHEDULES`; no recomputation and full; balanced splits and even ones.
     """
     model, num_gpus, length = question.job.model, question.num_gpus, question.job.length
-    domain = question.job.cluster.domain_sizes[0] or num_gpus
+    domain = question.job.cluster.domain_sizes(num_gpus)[0] or num_gpus
     experts = [layer.ffn.num_experts for layer in model.kinds if isinstance(layer.ffn, MixtureOfExperts)]
     divisors = [size for size in range(1, num_gpus + 1) if num_gpus % size == 0]
     powers = [2**power for power in range(_MOST_EXPERT_RANKS.bit_length())]

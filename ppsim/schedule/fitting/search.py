@@ -1,8 +1,9 @@
 """The best split-backward table found for a problem within a second or so, and the published heuristics alone."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, count, islice
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,36 +29,60 @@ _SHORT, _SHORT_ROUNDS = 2, 8  # microbatches a rank of a short table, and rounds
 _LONG = 3  # microbatches a rank above which a short table is searched and repeated
 _ROUNDS_ANEW = 10  # of search from one generated table
 _PRIME = 7919  # between the seeds of searches
+_MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, and actions in all of them
 
 
-def fitted(problem: Problem, *, criterion: Criterion = "step", engine: Engine = "auto") -> Schedule:
+Judge: TypeAlias = Callable[[Schedule], float]
+"""What a table takes where it will run, on its channels; infinite where it cannot."""
+
+
+def fitted(
+    problem: Problem, *, criterion: Criterion = "step", judge: Judge | None = None, engine: Engine = "auto"
+) -> Schedule:
     """Return the best table found for these costs in which no rank ever holds more than its cap.
 
     Every backward is split. `criterion` is what is minimised. Candidates are list schedules, and, for one stage a
     rank, the zero-bubble heuristic, ZB-H1 and ZB-H2; for two in a V, ZB-V, V-Half and V-Min as published and with
     the weight gradients placed anew, the ZB-V heuristic, and V patterns of many paces. The best is rescheduled by
     its own urgencies and, up to some 30,000 actions, searched around. By the criterion the result is never worse
-    than any of these where they keep the cap. Deterministic. Seconds and memory as in `Problem`.
+    than any of these where they keep the cap. All this is on an ideal network; a `judge` chooses among the table so
+    found and the next best that the generators yield, since what idles least there can queue longest elsewhere.
+    Deterministic. Seconds and memory as in `Problem`.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
     >>> print(*fitted(problem).rows()[0])
     0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
     """
-    return best_candidate(Target(problem, criterion, engine)).schedule("fitted")
+    target = Target(problem, criterion, engine)
+    if judge is None:
+        return best_candidate(target).schedule("fitted")
+    number = max(_FEWEST_JUDGED, min(_MOST_JUDGED, _MOST_ACTIONS_JUDGED // target.num_actions))
+    return min((candidate.schedule("fitted") for candidate in best_candidates(target, number)), key=judge)
 
 
 def best_candidate(target: Target) -> Candidate:
     """Return the best of all generators and of what improves it; at once where it meets the lower bound."""
+    return best_candidates(target, 1)[0]
+
+
+def best_candidates(target: Target, number: int) -> list[Candidate]:
+    """Return the best of all generators and of what improves it, and behind it the best that they yielded.
+
+    They are `number` tables in all, or as many different ones as there are.
+    """
     best: Candidate | None = None
+    others: list[Candidate] = []
     for family in _families(target):
         if candidates := list(family):
+            if number > 1:
+                others = _best_different([*others, *candidates], number)
             found = best_of(candidates)
             if target.num_actions <= _MOST_ACTIONS:
                 found = _searched_briefly(_rescheduled(found), num_rounds=1)
             best = better(best, found) if best else found
-            if best.is_optimal:
-                return best
+            if best.is_optimal and number == 1:
+                return [best]
     assert best  # list schedules always fit
     if target.num_actions > _MOST_ACTIONS:
         best = _rescheduled(best)
@@ -66,7 +91,14 @@ def best_candidate(target: Target) -> Candidate:
     if target.num_actions <= _MOST_ACTIONS and _is_long(target):
         for longer in islice(_searched_short(target, seed=0), _SEARCH_ROUNDS):
             best = better(best, longer) if longer else best
-    return _searched_briefly(best, num_rounds=_SEARCH_ROUNDS)
+    best = _searched_briefly(best, num_rounds=_SEARCH_ROUNDS)
+    return [best, *(other for other in others if not np.array_equal(other.order, best.order))][:number]
+
+
+def _best_different(candidates: Iterable[Candidate], number: int) -> list[Candidate]:
+    """The best by the criterion, best first, each order once."""
+    different = {candidate.order.tobytes(): candidate for candidate in candidates}
+    return sorted(different.values(), key=lambda candidate: candidate.score_s)[:number]
 
 
 def _families(target: Target) -> Iterator[Iterable[Candidate]]:
