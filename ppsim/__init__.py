@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from ppsim.simulation.timeline import Timeline
     from ppsim.validation.validated import Validated, validate
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Action": "ppsim.schedule.table",
