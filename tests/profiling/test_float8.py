@@ -116,7 +116,9 @@ def test_the_compiler_makes_every_kind_of_cast(monkeypatch: pytest.MonkeyPatch) 
         torch, "compile", lambda function, dynamic: compiler(function, dynamic=dynamic, backend=counter)
     )
     monkeypatch.setattr(
-        float8, "_product", lambda left, _, right, __, is_fast: left.bfloat16() @ right.bfloat16().t()
+        float8,
+        "_product",
+        lambda left, by, right, times, is_fast: (by * left.float() @ (times * right.float()).t()).bfloat16(),
     )
     monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
     torch._dynamo.reset()

@@ -1,0 +1,211 @@
+"""Change the core in small ways, one at a time, and say which changes no test notices.
+
+    pip install cosmic-ray coverage
+    python scripts/mutants.py map                  # once: which test runs which line
+    python scripts/mutants.py run --sample 100     # so many changes of each room, drawn with --seed
+    python scripts/mutants.py show                 # the share that survives, and every survivor as a difference
+
+The changes are cosmic-ray's (comparisons, arithmetic, numbers, conditions, loops), those of annotations left out. Each is
+made in a copy of the checkout and judged by the tests that run its line, the fastest first, until one fails, hangs, or
+`--seconds` of tests have passed. Loops that numba compiles run plain, so that a change takes effect at once. The map and
+the verdicts are kept in --folder, so that `run` goes on where it was stopped.
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("simulation", "schedule", "costs")
+TESTS = [*(f"tests/{room}" for room in (*ROOMS, "projection")), *(f"ppsim/{room}" for room in ROOMS)]
+
+_PLAIN = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+_SURVIVED = "survived"
+_NOT_RUN = "run by no test"
+_RECORDER = '''
+import json, os
+import coverage
+seconds = {}
+def pytest_runtest_setup(item):
+    coverage.Coverage.current().switch_context(item.nodeid)
+def pytest_runtest_logreport(report):
+    if report.when == "call" and report.passed:
+        seconds[report.nodeid] = report.duration
+def pytest_sessionfinish():
+    with open(os.environ["PPSIM_MUTANTS"] + "/seconds.json", "w") as file:
+        json.dump(seconds, file)
+'''
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """The `occurrence`-th place in a file where cosmic-ray's `operator` applies, on `line`."""
+
+    path: str
+    operator: str
+    occurrence: int
+    line: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of verdicts."""
+        return f"{self.path}:{self.line}:{self.operator}:{self.occurrence}"
+
+    def mutated(self) -> str:
+        """Return the text of its file with the change made."""
+        from cosmic_ray.mutating import mutate_code
+        from cosmic_ray.plugins import get_operator
+
+        return str(mutate_code((ROOT / self.path).read_text(), get_operator(self.operator)(), self.occurrence))
+
+
+def main() -> None:
+    """Map, run or show."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["map", "run", "show"])
+    parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="keeps the map, copy and verdicts")
+    parser.add_argument("--sample", type=int, default=100, help="changes of each room (default: 100)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    parser.add_argument("--seconds", type=float, default=120, help="of tests a change at most (default: 120)")
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
+    if arguments.what == "map":
+        record(folder)
+    elif arguments.what == "run":
+        judge_all(folder, arguments.sample, arguments.seed, arguments.seconds)
+    else:
+        show(folder)
+
+
+def record(folder: Path) -> None:
+    """Run the tests once in the checkout, noting which of them runs which line and how long each takes.
+
+    Those that take more than 20 s so, or fail, judge nothing.
+    """
+    folder.mkdir(exist_ok=True)
+    (folder / "recorder.py").write_text(_RECORDER)
+    (folder / "rc").write_text(f"[run]\ndata_file={folder}/lines\nsource=ppsim\n")
+    environment = {**_PLAIN, "PYTHONPATH": str(folder), "PPSIM_MUTANTS": str(folder), "COVERAGE_CORE": "ctrace"}
+    coverage = [sys.executable, "-m", "coverage", "run", f"--rcfile={folder}/rc", "-m", "pytest", "-p", "recorder"]
+    subprocess.run([*coverage, "--timeout=20", *TESTS], cwd=ROOT, env=environment, check=False)
+
+
+def places(path: Path) -> list[Mutant]:
+    """Return every change of a file, but of its annotations, documentation and imports."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    text, tree = path.read_text(), get_ast(path.read_text())
+    silent = _annotations(text)
+    found = []
+    for name in operator_names():
+        kind = get_operator(name)
+        if kind.arguments() or name == "core/RemoveDecorator":
+            continue
+        operator, occurrence = kind(), 0
+        for node in ast_nodes(tree):
+            for (line, column), _ in operator.mutation_positions(node):
+                if not any(begin <= (line, column) < end for begin, end in silent):
+                    found.append(Mutant(str(path.relative_to(ROOT)), name, occurrence, line))
+                occurrence += 1
+    return found
+
+
+def judge_all(folder: Path, sample: int, seed: int, seconds: float) -> None:
+    """Draw changes of every room and note the verdict on each that has none yet."""
+    import coverage
+
+    lines = coverage.CoverageData(str(folder / "lines"))
+    lines.read()
+    took = json.loads((folder / "seconds.json").read_text())
+    verdicts = _verdicts(folder)
+    for room in ROOMS:
+        of_room = [one for path in sorted((ROOT / "ppsim" / room).rglob("*.py")) for one in places(path)]
+        drawn = random.Random(seed).sample(of_room, min(sample, len(of_room)))
+        print(f"{room}: {len(drawn)} of {len(of_room)} changes", flush=True)
+        for mutant in drawn:
+            if mutant.key not in verdicts:
+                tests = tests_of(mutant, lines, took, seconds)
+                verdicts[mutant.key] = {"room": room, "verdict": judge(mutant, tests, took, folder / "copy")}
+                (folder / "verdicts.json").write_text(json.dumps(verdicts, indent=1))
+                print(f"  {mutant.key}: {verdicts[mutant.key]['verdict']}", flush=True)
+
+
+def tests_of(mutant: Mutant, lines: Any, took: dict[str, float], seconds: float) -> list[str]:
+    """Return the tests that run the line, or the file where the line runs at import, fastest first."""
+    by_line = lines.contexts_by_lineno(str(ROOT / mutant.path))
+    tests = {name for name in by_line.get(mutant.line, []) if name in took}
+    if not tests and mutant.line in by_line:
+        tests = {name for names in by_line.values() for name in names if name in took}
+    chosen, left = [], seconds
+    for name in sorted(tests, key=lambda name: took[name]):
+        left -= took[name]
+        if left < 0:
+            break
+        chosen.append(name)
+    return chosen
+
+
+def judge(mutant: Mutant, tests: list[str], took: dict[str, float], copy: Path) -> str:
+    """Run the tests on a copy of the checkout with one change, and return what became of it."""
+    if not tests:
+        return _NOT_RUN
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()
+    for name in ("ppsim", "tests", "pyproject.toml", "conftest.py", "schedules", "benchmarks", "scripts", "docs"):
+        source = ROOT / name
+        shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy / name)
+    (copy / mutant.path).write_text(mutant.mutated())
+    (copy / "tests.txt").write_text("\n".join(tests))
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "@tests.txt"]
+    limit = 60 + 5 * sum(took[name] for name in tests)
+    try:
+        environment = {**_PLAIN, "PYTHONPATH": str(copy)}
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return "hangs"
+    return {0: _SURVIVED, 1: "killed", 2: "killed"}.get(done.returncode, f"pytest ended with {done.returncode}")
+
+
+def show(folder: Path) -> None:
+    """Print the share of each room's changes that survive, and each survivor."""
+    verdicts = _verdicts(folder)
+    for room in ROOMS:
+        of_room = [one["verdict"] for one in verdicts.values() if one["room"] == room]
+        lived = sum(verdict in (_SURVIVED, _NOT_RUN) for verdict in of_room)
+        print(f"{room}: {lived} of {len(of_room)} survive, {100 * lived / max(len(of_room), 1):.0f} %")
+    for key, one in verdicts.items():
+        if one["verdict"] in (_SURVIVED, _NOT_RUN):
+            path, line, operator, occurrence = key.split(":")
+            mutant = Mutant(path, operator, int(occurrence), int(line))
+            before, after = ((ROOT / path).read_text().splitlines(), mutant.mutated().splitlines())
+            print(f"\n{key}: {one['verdict']}")
+            print("\n".join(list(unified_diff(before, after, lineterm="", n=1))[3:]))
+
+
+def _verdicts(folder: Path) -> dict[str, Any]:
+    path = folder / "verdicts.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _annotations(text: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return where annotations of parameters, results and variables begin and end."""
+    found: list[ast.expr | None] = []
+    for node in ast.walk(ast.parse(text)):
+        found.append(getattr(node, "annotation", None))
+        found.append(getattr(node, "returns", None))
+    spans = [one for one in found if one is not None]
+    return [((one.lineno, one.col_offset), (one.end_lineno or 0, one.end_col_offset or 0)) for one in spans]
+
+
+if __name__ == "__main__":
+    main()
