@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from statistics import mean
 
+from ppsim.base.units import seconds, signed_percent
 from ppsim.costs.analytic import Execution, Place, embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.cluster_files import load_cluster
 from ppsim.costs.model import Model, layer_of
@@ -19,7 +20,6 @@ from ppsim.costs.parts import Estimate
 from ppsim.costs.ranks import layout_on
 from ppsim.costs.recompute import recompute_of
 from ppsim.costs.shapes import LayerShape
-from ppsim.units import seconds, signed_percent
 
 RUNS = Path(__file__).parent / "published" / "analytic_runs.csv"
 

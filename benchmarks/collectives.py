@@ -6,11 +6,11 @@ A link class has two constants for them, its efficiency and what a switch that a
 least squares from the three rows of its device at 512 MiB; the sizes below show how the model falls off.
 """
 
+from ppsim.base.units import rate, signed_percent, size
+from ppsim.base.units import seconds as in_words
 from ppsim.costs.cluster_files import load_cluster
 from ppsim.costs.collectives import Operation, bus_bytes_per_s, seconds
 from ppsim.costs.ranks import Layout, group
-from ppsim.units import rate, signed_percent, size
-from ppsim.units import seconds as in_words
 
 PUBLISHED: dict[str, dict[Operation, float]] = {  # GB/s at 512 MiB
     "dgx-a100": {"all-reduce": 222, "all-gather": 205, "all-to-all": 203},

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import ppsim
+from ppsim.base.files import to_json, write_whole
+from ppsim.base.units import seconds, signed_percent, size
 from ppsim.costs.layout import even_split
-from ppsim.files import to_json, write_whole
 from ppsim.profiling.samples import quantity
 from ppsim.runtime.config import MODELS, GPTShape, TrainConfig
 from ppsim.runtime.partitions.check import queue_streams_apart
 from ppsim.runtime.result import Measured, measured_of
 from ppsim.schedule.grammar import format_table, parse_table
-from ppsim.units import seconds, signed_percent, size
 
 SCHEDULES = {"1f1b": None, "zb-h1": None, "zbv-fixed": 2}
 EMULATED_S = {"cpu": 0.02, "cuda": 0.002}

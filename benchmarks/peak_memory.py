@@ -15,6 +15,7 @@ import torch
 from torch.distributed.pipelining._backward import stage_backward_input
 
 import ppsim
+from ppsim.base.units import percent, signed_percent, size
 from ppsim.costs.assemble import assemble
 from ppsim.costs.profile import Profile
 from ppsim.profiling.harness import Key, Settings, measure_shape, model_header
@@ -24,7 +25,6 @@ from ppsim.runtime.gpt import build_stage
 from ppsim.runtime.partitions.run import run_partitions
 from ppsim.schedule.grammar import format_table
 from ppsim.simulation.peaks import peak_errors, peaks_in
-from ppsim.units import percent, signed_percent, size
 
 SCHEDULES = {"1f1b": None, "interleaved-1f1b": 2, "zb-h1": None, "zbv-fixed": 2}
 SHAPE, MICRO_BATCH = replace(MODELS["nano"], num_layers=8), 2

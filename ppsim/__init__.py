@@ -1,6 +1,6 @@
 """ppsim: pipeline-parallel schedules, simulated from measured costs and handed to the runtime that runs them.
 
-The command line as functions, in its words, with its defaults and its errors (`ppsim.errors`):
+The command line as functions, in its words, with its defaults and its errors (`ppsim.base.errors`):
 
 what there is   schedules, models, clusters, load_profile
 tables          build, check, simulate, export, read_schedule

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.show_page import Columns, Page, facts, some_of
-from ppsim.units import count, percent, seconds, signed_percent, size
 
 if TYPE_CHECKING:
     from ppsim.projection.project import Comparison as PlanComparison

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.show import print_assumptions, print_report, print_timeline
 from ppsim.show_page import Columns, Page, facts
-from ppsim.units import count, percent, seconds, signed_percent, size
 
 if TYPE_CHECKING:
     from ppsim.projection.answer import Answer, Fit

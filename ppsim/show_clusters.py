@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from ppsim.base.units import count, percent, rate, seconds, size
 from ppsim.costs.cluster import Cluster, Link, Tier
 from ppsim.show_page import Columns, Page, facts
-from ppsim.units import count, percent, rate, seconds, size
 
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:

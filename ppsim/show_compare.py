@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ppsim.base.units import rate, seconds, signed_percent, size
 from ppsim.show import add_list
 from ppsim.show_page import Columns, Page, some_of
-from ppsim.units import rate, seconds, signed_percent, size
 
 if TYPE_CHECKING:
     from ppsim.simulation.calibrate import Calibration

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
+from ppsim.base.units import seconds, size
 from ppsim.costs.lines import line_through
 from ppsim.costs.shapes import in_words
 from ppsim.show_page import Columns, Page
-from ppsim.units import seconds, size
 
 _PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import percent, seconds
 from ppsim.plot.lanes import Lane, compute_lanes
 from ppsim.schedule.table import NONE, Op
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import percent, seconds
 
 if TYPE_CHECKING:
     from rich.text import Text

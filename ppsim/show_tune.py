@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ppsim.base.units import count, percent, seconds, size
 from ppsim.projection.tuning.command import command_of
 from ppsim.show_page import Columns, Page, facts
-from ppsim.units import count, percent, seconds, size
 
 if TYPE_CHECKING:
     from ppsim.projection.tuning.search import Found, Tuned

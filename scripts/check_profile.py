@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
+from ppsim.base.units import percent, seconds
 from ppsim.costs.shapes import in_words
 from ppsim.costs.utilization import PASSES, implausible, pass_flops
-from ppsim.errors import ConfigError
-from ppsim.files import read_json
-from ppsim.units import percent, seconds
 
 WIDEST_QUARTILES = 0.05
 COSTLY_SPLIT = 1.3

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ppsim.files import read_json, to_json, write_whole
+from ppsim.base.files import read_json, to_json, write_whole
+from ppsim.base.units import percent
 from ppsim.profiling.device_log import under_load
-from ppsim.units import percent
 
 
 def in_words(found: dict[str, Any] | None) -> str:

@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ppsim.files import to_json, write_whole
+from ppsim.base.files import to_json, write_whole
 
 SCRIPTS = Path(__file__).parent
 QUICK = ["--repeats", "5", "--warm-up", "1", "--micro-batch", "1"]
@@ -77,11 +77,11 @@ def trace(folder: Path, device: str) -> None:
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
+    from ppsim.base.units import seconds
     from ppsim.profiling.layers import build_layer
     from ppsim.profiling.measure import Module
     from ppsim.profiling.models import MODELS
     from ppsim.runtime.kineto import read_json_or_gz, result_of, trace_from_json
-    from ppsim.units import seconds
 
     shape = MODELS["llama-mini"]
     layer = build_layer(shape.layer, shape.sequence_length).to(device, torch.bfloat16)

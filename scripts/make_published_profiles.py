@@ -11,9 +11,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from ppsim.costs.boundary import validated
+from ppsim.base.boundary import validated
+from ppsim.base.files import to_json, write_whole
 from ppsim.costs.profile import FORMAT, Profile
-from ppsim.files import to_json, write_whole
 
 ROOT = Path(__file__).parents[1]
 PROFILES = ROOT / "ppsim" / "profiles"

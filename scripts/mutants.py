@@ -5,10 +5,10 @@
     python scripts/mutants.py run --sample 100     # so many changes of each room, drawn with --seed
     python scripts/mutants.py show                 # the share that survives, and every survivor as a difference
 
-The changes are cosmic-ray's (comparisons, arithmetic, numbers, conditions, loops), those of annotations left out. Each is
-made in a copy of the checkout and judged by the tests that run its line, the fastest first, until one fails, hangs, or
-`--seconds` of tests have passed. Loops that numba compiles run plain, so that a change takes effect at once. The map and
-the verdicts are kept in --folder, so that `run` goes on where it was stopped.
+The changes are cosmic-ray's (comparisons, arithmetic, numbers, conditions, loops), those of annotations left out.
+Each is made in a copy of the checkout and judged by the tests that run its line, the fastest first, until one
+fails, hangs, or `--seconds` of tests have passed. Loops that numba compiles run plain, so that a change takes
+effect at once. The map and the verdicts are kept in --folder, so that `run` goes on where it was stopped.
 """
 
 import argparse
@@ -31,7 +31,7 @@ TESTS = [*(f"tests/{room}" for room in (*ROOMS, "projection")), *(f"ppsim/{room}
 _PLAIN = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _SURVIVED = "survived"
 _NOT_RUN = "run by no test"
-_RECORDER = '''
+_RECORDER = """
 import json, os
 import coverage
 seconds = {}
@@ -43,7 +43,7 @@ def pytest_runtest_logreport(report):
 def pytest_sessionfinish():
     with open(os.environ["PPSIM_MUTANTS"] + "/seconds.json", "w") as file:
         json.dump(seconds, file)
-'''
+"""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ppsim.files import write_whole
+from ppsim.base.files import write_whole
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 MEASURED = "measured"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, simulate
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.plot.lanes import compute_lanes
 from ppsim.schedule.table import Op
 from ppsim.show_timeline import draw, drawing_of, lines_of, readable_drawing

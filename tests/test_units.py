@@ -2,7 +2,7 @@
 
 import pytest
 
-from ppsim.units import count, seconds, size
+from ppsim.base.units import count, seconds, size
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from ppsim.api.words import takes
+from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import Execution
 from ppsim.costs.around import Update
 from ppsim.costs.cluster import Cluster
@@ -15,7 +16,6 @@ from ppsim.costs.profile import Profile, load_profile
 from ppsim.costs.ranks import DEFAULT_ORDER, Layout, layout_on
 from ppsim.costs.recompute import Recompute, recompute_of
 from ppsim.costs.training import Job
-from ppsim.errors import ConfigError
 
 
 class StudyOptions(TypedDict, total=False):

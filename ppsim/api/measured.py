@@ -7,12 +7,12 @@ from typing import Any
 
 from ppsim.api.plans import overheads_of
 from ppsim.api.runs import Trained
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 from ppsim.costs.files import Overheads, costs_from
 from ppsim.costs.stages import OVERHEADS, StageCosts
-from ppsim.errors import ConfigError
 from ppsim.exporting import timeline_json
 from ppsim.exporting.timeline_json import FORMAT, run_from_json, timeline_from_json
-from ppsim.files import read_json
 from ppsim.projection.project import Projection
 from ppsim.runtime import kineto
 from ppsim.runtime.kineto import is_trace, read_json_or_gz, trace_from_json

@@ -6,13 +6,13 @@ from typing import Any, Literal, TypeAlias, cast
 
 from ppsim.api.runs import Trained
 from ppsim.api.texts import parse_split
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import to_json, write_whole
+from ppsim.base.outputs import suffix_of, write_outputs
+from ppsim.base.printed import printed
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError
 from ppsim.exporting.timeline_json import timeline_to_json
-from ppsim.files import to_json, write_whole
-from ppsim.outputs import suffix_of, write_outputs
 from ppsim.plot.view import View, view_of
-from ppsim.printed import printed
 from ppsim.projection.answer import Answer
 from ppsim.projection.project import Comparison as Projections
 from ppsim.projection.project import Projection

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ppsim.api.words import takes
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import check_folder
 from ppsim.costs.recompute import Recompute, recompute_of
-from ppsim.errors import ConfigError
-from ppsim.files import check_folder
 from ppsim.runtime.config import MODELS, Dtype
 from ppsim.runtime.launch import require_device, require_extra
 

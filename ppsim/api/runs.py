@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import to_json, write_whole
+from ppsim.base.outputs import write_outputs
 from ppsim.costs.layout import counts_of, even_split, given_split
 from ppsim.costs.plain import costs_to_json, message_bytes_in, read_costs
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError
 from ppsim.exporting.timeline_json import timeline_to_json
 from ppsim.exporting.torch_csv import why_not_loaded
-from ppsim.files import to_json, write_whole
-from ppsim.outputs import write_outputs
 from ppsim.plot.view import View
 from ppsim.runtime.config import MODELS, Dtype, GPTShape, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
@@ -129,7 +129,7 @@ class Trained:
         return self.timeline.to_frame()
 
     def __str__(self) -> str:
-        from ppsim.printed import printed
+        from ppsim.base.printed import printed
         from ppsim.show import print_run, print_timeline
 
         texts = (

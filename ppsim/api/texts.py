@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 
 def parse_split(given: str | Sequence[int]) -> Any:

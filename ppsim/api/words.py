@@ -7,7 +7,7 @@ from functools import wraps
 from numbers import Integral
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 import ppsim
+from ppsim.base.errors import PpsimError
 from ppsim.cli import plans, runs, tables
 from ppsim.cli.build import build
 from ppsim.cli.calibrate import calibrate
@@ -18,7 +19,6 @@ from ppsim.cli.models import models
 from ppsim.cli.profile import profile
 from ppsim.cli.tune import tune
 from ppsim.cli.validate import validate
-from ppsim.errors import PpsimError
 
 COMMANDS = (
     plans.project, tune, tables.schedules, build, tables.check, tables.simulate, tables.export,

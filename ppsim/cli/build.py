@@ -96,10 +96,10 @@ def build(
     on, and says how far its table is from a proven bound.
     """
     from ppsim.api.texts import parse_size
+    from ppsim.base.errors import ConfigError
+    from ppsim.base.files import check_folder, to_json, write_whole
     from ppsim.costs.files import read_costs
-    from ppsim.errors import ConfigError
     from ppsim.exporting.neutral import table_to_json
-    from ppsim.files import check_folder, to_json, write_whole
     from ppsim.projection.tables import build as build_table
     from ppsim.schedule.catalog import find
     from ppsim.schedule.grammar import format_table
@@ -165,7 +165,7 @@ def _searched(*, time_limit: float = _TIME_LIMIT_S, prove: bool = False, **optio
 
 
 def _verdict(found: "Optimised") -> str:
-    from ppsim.units import percent, seconds
+    from ppsim.base.units import percent, seconds
 
     gain = 1 - found.value_s / found.start_s if found.start_s > 0 else 0.0
     better = f"{percent(gain)} below" if gain > 1e-9 else "no better than"

@@ -41,7 +41,7 @@ def calibrate(
     """
     from ppsim import show_compare as show
     from ppsim.api import measured as runs
-    from ppsim.files import check_folder, to_json, write_whole
+    from ppsim.base.files import check_folder, to_json, write_whole
     from ppsim.simulation.calibrate import calibration_to_json
 
     if output:

@@ -17,7 +17,7 @@ def say(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON object on standard output."""
-    from ppsim.files import to_json
+    from ppsim.base.files import to_json
 
     click.echo(to_json(value), nl=False)
 
@@ -37,7 +37,7 @@ SLICES_HELP = "Slices of each microbatch's sequence (seq1f1b only). Default: 4."
 
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
     """Read a table: neutral JSON by its suffix, torch's CSV otherwise, which cannot say what it has of the two."""
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
 
     for option, value in (("--replicas", replicas), ("--slices", slices)):
         if value is not None and path.endswith(".json"):
@@ -72,7 +72,7 @@ def table_options(command: Any) -> Any:
 
 def parse_numbers(name: str, text: str | None) -> list[int] | None:
     """Return the numbers of 1,2,4, None for None; raises `ConfigError` naming the option."""
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
 
     try:
         return None if text is None else [int(part) for part in text.split(",")]
@@ -82,7 +82,7 @@ def parse_numbers(name: str, text: str | None) -> list[int] | None:
 
 def parse_names(name: str, text: str | None, choices: Sequence[str] | None = None) -> list[str] | None:
     """Return the names of a,b,c, None for None; raises `ConfigError` for one that is none of `choices`."""
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
 
     if text is None:
         return None

@@ -84,7 +84,7 @@ def timeline(
     A file is what project, simulate and train write with -o NAME.json.
     """
     from ppsim.api.texts import parse_size
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
     from ppsim.plot.figures.timeline import PANELS, timeline_figure
 
     if titles and len(titles) != len(files):
@@ -168,7 +168,7 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
 
     What a schedule forbids is left out of its line, and said.
     """
-    from ppsim.files import write_whole
+    from ppsim.base.files import write_whole
     from ppsim.plot.figures.bubble import bubble_figure
 
     _check(outputs, (*_SUFFIXES, ".csv"))
@@ -232,9 +232,9 @@ def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) ->
 
 def _read(path: str) -> "tuple[Timeline, float | None]":
     """The timeline of a file, and the memory limit that it was projected with."""
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
+    from ppsim.base.files import read_json
     from ppsim.exporting.timeline_json import timeline_from_json
-    from ppsim.files import read_json
 
     data = read_json(path)
     found, _ = timeline_from_json(data, path)
@@ -256,9 +256,9 @@ def _sweep(
     by: str,
 ) -> "pandas.DataFrame":
     del by  # which of its columns is drawn
+    from ppsim.base.errors import ConfigError
     from ppsim.costs.files import read_costs
     from ppsim.costs.profile import DEFAULT, load_profile
-    from ppsim.errors import ConfigError
     from ppsim.projection.bubbles import bubbles_at, bubbles_of_plan
     from ppsim.projection.plan import Plan
     from ppsim.schedule.catalog import require_shape
@@ -279,7 +279,7 @@ def _sweep(
 
 
 def _check(outputs: tuple[str, ...], suffixes: tuple[str, ...] = _SUFFIXES) -> None:
-    from ppsim.outputs import check_paths
+    from ppsim.base.outputs import check_paths
 
     check_paths(outputs, suffixes)
 

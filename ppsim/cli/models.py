@@ -29,8 +29,8 @@ def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
     backward, without recomputation.
     """
     from ppsim.api.catalogues import model_counts
+    from ppsim.base.errors import ConfigError
     from ppsim.costs.model_names import NAMES, find_model
-    from ppsim.errors import ConfigError
 
     if name is None:
         if seq_len is not None:
@@ -49,8 +49,8 @@ def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
 
 
 def _print_list(found: "dict[str, Model]") -> None:
+    from ppsim.base.units import count
     from ppsim.show_page import Columns, Page
-    from ppsim.units import count
 
     out = Page()
     rows = [
@@ -68,8 +68,8 @@ def _print_list(found: "dict[str, Model]") -> None:
 
 
 def _print_one(counts: dict[str, Any]) -> None:
+    from ppsim.base.units import count
     from ppsim.show_page import Page, facts
-    from ppsim.units import count
 
     layers = f"{counts['layers']} of width {counts['hidden_size']}"
     if counts["moe_layers"]:

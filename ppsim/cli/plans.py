@@ -167,7 +167,7 @@ def project(
     from ppsim import show, show_answer
     from ppsim.api.outputs import write_projections
     from ppsim.api.plans import plan_from
-    from ppsim.outputs import check_paths
+    from ppsim.base.outputs import check_paths
     from ppsim.projection import project as planning
     from ppsim.projection.answer import answer_of
     from ppsim.projection.plan import AUTO
@@ -222,7 +222,7 @@ def _compared(schedule: str | None) -> list[str]:
 
 def _straggler(text: str) -> tuple[int, float]:
     """Rank and factor of 3:1.2."""
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
 
     rank, _, factor = text.partition(":")
     try:

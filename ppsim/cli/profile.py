@@ -130,7 +130,7 @@ def profile(output: str, **options: Any) -> None:
     into one file, which is written whole after each. Repeated, the command goes on where it was stopped: shapes
     that the file holds are not measured again.
     """
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
     from ppsim.runtime.launch import require_device, require_extra
 
     require_extra("ppsim profile")
@@ -171,9 +171,9 @@ def profile(output: str, **options: Any) -> None:
 
 def _check(output: str, options: dict[str, Any]) -> None:
     """Raise `ConfigError` for options that are wrong whatever is measured."""
-    from ppsim.errors import ConfigError
-    from ppsim.files import check_folder
-    from ppsim.outputs import check_paths
+    from ppsim.base.errors import ConfigError
+    from ppsim.base.files import check_folder
+    from ppsim.base.outputs import check_paths
 
     if options["suite"] is None:
         check_paths([output])
@@ -193,7 +193,7 @@ def _check(output: str, options: dict[str, Any]) -> None:
 
 def _threads(text: str) -> int:
     """The number given, or that of all cores that this process may use."""
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
 
     if text == "all":
         import os
@@ -211,8 +211,8 @@ def _optimizers(text: str | None) -> list[str]:
 
 def _profiled_module(output: str, options: dict[str, Any], settings: "Settings") -> dict[str, Any]:
     """Measure a module of one's own and write its profile."""
-    from ppsim.errors import ConfigError
-    from ppsim.files import to_json, write_whole
+    from ppsim.base.errors import ConfigError
+    from ppsim.base.files import to_json, write_whole
     from ppsim.profiling.failures import is_out_of_memory
     from ppsim.profiling.harness import profile_module
 
@@ -248,7 +248,7 @@ def _made_by(where: str, device: str) -> tuple[Any, Any]:
 
     import torch
 
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
 
     home, colon, factory = where.partition(":")
     if not (home and colon and factory):

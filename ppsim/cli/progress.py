@@ -64,7 +64,7 @@ def progress(
 
 def searching(bar: Bar) -> Callable[[float, float], None]:
     """Return what shows the best time that a search has found, and how far above its bound it is."""
-    from ppsim.units import percent, seconds
+    from ppsim.base.units import percent, seconds
 
     def show(value_s: float, bound_s: float) -> None:
         gap = f", {percent(value_s / bound_s - 1)} above the bound" if bound_s > 0 else ""

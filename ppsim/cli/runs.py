@@ -122,7 +122,7 @@ def train(
     """
     from ppsim import show
     from ppsim.api.runs import require_verified, train_from, write_run
-    from ppsim.outputs import check_paths
+    from ppsim.base.outputs import check_paths
     from ppsim.runtime.launch import require_extra
 
     require_extra("ppsim train")
@@ -171,8 +171,8 @@ def compare(
     from ppsim import show_compare as show
     from ppsim.api import measured as runs
     from ppsim.api.outputs import write_comparison
-    from ppsim.files import to_json, write_whole
-    from ppsim.outputs import check_paths
+    from ppsim.base.files import to_json, write_whole
+    from ppsim.base.outputs import check_paths
     from ppsim.simulation.calibrate import calibration_to_json
     from ppsim.simulation.compare import summary_of
 

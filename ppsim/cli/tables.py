@@ -143,10 +143,10 @@ def simulate(
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
     from ppsim import show
+    from ppsim.base.errors import ConfigError
+    from ppsim.base.outputs import check_paths, write_outputs
     from ppsim.costs.files import read_costs, read_overheads
-    from ppsim.errors import ConfigError
     from ppsim.exporting.timeline_json import timeline_to_json
-    from ppsim.outputs import check_paths, write_outputs
     from ppsim.plot.view import View
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
@@ -212,7 +212,7 @@ def export(
       ppsim export T.csv --to json -o table.json
     """
     from ppsim.api.outputs import export as exported
-    from ppsim.files import write_whole
+    from ppsim.base.files import write_whole
 
     content = exported(
         read_table(table, **read), to=target, receives=receives, torch_version=torch_version, split=split

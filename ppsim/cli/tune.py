@@ -110,8 +110,8 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """
     from ppsim import show_tune
     from ppsim.api.tuning import tune_from
+    from ppsim.base.units import seconds
     from ppsim.projection.tuning.outputs import check_paths, write_outputs
-    from ppsim.units import seconds
 
     check_paths(outputs)
     given: dict[str, Any] = {name: parse_numbers(name, options[name]) for name in _RANGES}

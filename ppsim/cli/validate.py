@@ -36,7 +36,7 @@ def validate(
     from itertools import count
 
     from ppsim import show_validation
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
     from ppsim.validation.cases import case_sets, require_set
     from ppsim.validation.outputs import check_paths, write_outputs
     from ppsim.validation.validated import validate as validated

@@ -11,10 +11,10 @@ the others are what Megatron-LM keeps with TransformerEngine.
 from dataclasses import dataclass
 from typing import Literal
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.model import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
 from ppsim.costs.recompute import Recompute, recomputes, require_spelling
 from ppsim.costs.sharding import Cut, kv_heads_on_a_rank, padded_vocabulary, share
-from ppsim.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from published runs. The letters are those of `ppsim.costs.shapes`.
 from dataclasses import dataclass
 from typing import Literal
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs import collectives
 from ppsim.costs.cluster import Cluster
 from ppsim.costs.device_kernels import Kernels, activation_bytes, matmul, memory_bound
@@ -25,7 +26,6 @@ from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.ranks import Layout, group
 from ppsim.costs.recompute import MODULES, Recompute, recomputes, require_spelling
 from ppsim.costs.sharding import kv_heads_on_a_rank, padded_vocabulary
-from ppsim.errors import ConfigError
 
 Attention = Literal["fused", "unfused"]
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.units import rate, seconds, size
 from ppsim.costs.around import StepCosts
 from ppsim.costs.estimate import assumption
 from ppsim.costs.layout import (
@@ -23,9 +25,7 @@ from ppsim.costs.parts import Estimate
 from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
 from ppsim.costs.slices import equal_time_slices
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError, ScheduleError
 from ppsim.schedule.table import Schedule
-from ppsim.units import rate, seconds, size
 
 BYTES_PER_PARAMETER = 16
 """16-bit weight and gradient, float32 master weight and two Adam moments: 2 + 2 + 4 + 4 + 4."""

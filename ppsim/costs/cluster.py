@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)

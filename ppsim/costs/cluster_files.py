@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ppsim.costs.boundary import AboveZero, NonNegative, Positive, Strict, validated
+from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
+from ppsim.base.errors import ConfigError, MissingExtra
+from ppsim.base.files import read_json
 from ppsim.costs.cluster import Cluster, Device, Efficiency, Link, Tier
 from ppsim.costs.hardware import hardware
-from ppsim.errors import ConfigError, MissingExtra
-from ppsim.files import read_json
 
 Share = Annotated[float, Field(gt=0, le=1)]
 

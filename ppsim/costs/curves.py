@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.facts import AttentionFact, DeviceFacts, Form, Product, Time
-from ppsim.errors import ConfigError
 
 Point = TypeVar("Point")
 Kernel = Literal["copy", "elementwise", "norm"]

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs import shapes
 from ppsim.costs.curves import ELEMENT_BYTES
 from ppsim.costs.kernels import estimate
 from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
 from ppsim.costs.shapes import LayerShape, ModelShape
-from ppsim.errors import ConfigError
 
 COMPONENTS: tuple[Component, ...] = ("embedding", "layer", "head")
 

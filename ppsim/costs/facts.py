@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ppsim.costs.boundary import AboveZero, Positive, Strict
+from ppsim.base.boundary import AboveZero, Positive, Strict
 
 Form = Literal["forward", "input", "weight"]
 

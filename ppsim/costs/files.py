@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ppsim.costs.boundary import AboveZero, Count, NonNegative, OneOrMany, Strict, validated
+from ppsim.base.boundary import AboveZero, Count, NonNegative, OneOrMany, Strict, validated
+from ppsim.base.files import read_json
 from ppsim.costs.stages import OVERHEADS, StageCosts
-from ppsim.files import read_json
 from ppsim.schedule.graph import Channel, Communication
 from ppsim.schedule.lowering import Receives
 

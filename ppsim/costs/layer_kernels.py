@@ -7,6 +7,7 @@ hidden, n and g query and key/value heads of size d, f feed-forward columns, e b
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.cluster import Device
 from ppsim.costs.device_kernels import (
     Kernels,
@@ -18,7 +19,6 @@ from ppsim.costs.device_kernels import (
 )
 from ppsim.costs.model import FeedForward, LatentAttention, Layer
 from ppsim.costs.sharding import kv_heads_on_a_rank
-from ppsim.errors import ConfigError
 
 
 @dataclass(frozen=True)

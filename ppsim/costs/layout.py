@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 
 def even_split(num_layers: int, num_stages: int) -> list[int]:

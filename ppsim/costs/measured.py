@@ -7,6 +7,7 @@ Where the profile has the job's shape, its numbers stand; where it has not, they
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import communicated_again
 from ppsim.costs.assemble import is_whole, line_of
 from ppsim.costs.estimate import estimated
@@ -15,7 +16,6 @@ from ppsim.costs.model import Layer, Model, shape_of
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
 from ppsim.costs.shapes import LayerShape
-from ppsim.errors import ConfigError
 
 MEASURED = "measured"
 INTERPOLATED = "interpolated by the profile's device facts"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.activations import (
     Batch,
     Kernels,
@@ -29,7 +30,6 @@ from ppsim.costs.sharding import (
     padded_vocabulary,
     share,
 )
-from ppsim.errors import ConfigError
 
 Precision = Literal["bf16", "fp16", "fp32"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.shapes import LayerShape, ModelShape
-from ppsim.errors import ConfigError
 
 Norm = Literal["layernorm", "rmsnorm"]
 

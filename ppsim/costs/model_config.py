@@ -10,10 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 from ppsim.costs.model import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model, Norm
 from ppsim.costs.model_names import close_names, find_model
-from ppsim.errors import ConfigError
-from ppsim.files import read_json
 
 _HARMLESS = frozenset(
     {

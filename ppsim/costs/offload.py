@@ -6,8 +6,8 @@ PipeOffload (arXiv 2503.01328) does so in pipelines.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.parts import Estimate, Parts
-from ppsim.errors import ConfigError
 
 if TYPE_CHECKING:
     from ppsim.costs.training import Job

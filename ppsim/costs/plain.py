@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError
-from ppsim.files import read_json
 
 
 def costs_to_json(costs: StageCosts) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from ppsim.costs.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
+from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 from ppsim.costs.facts import DeviceFacts
 from ppsim.costs.recompute import Recompute, recompute_of
 from ppsim.costs.shapes import Kind, in_words
-from ppsim.errors import ConfigError
-from ppsim.files import read_json
 
 FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
 DEFAULT = "zb-a100-6.2b"

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 GroupName = Literal["tp", "cp", "ep", "dp", "pp", "dp-cp", "expert-dp"]

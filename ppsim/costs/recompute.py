@@ -3,7 +3,7 @@
 import difflib
 from typing import TypeAlias
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 Recompute: TypeAlias = str
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.recompute import Recompute, recomputes
-from ppsim.errors import ConfigError
 
 Kind = Literal["gpt", "llama", "moe"]
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from itertools import islice
 from typing import Any
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.model import (
     Attention,
     FeedForward,
@@ -17,7 +18,6 @@ from ppsim.costs.model import (
     mtp_own_parameters,
     norm_parameters,
 )
-from ppsim.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ Embedding and head, linear in the tokens, are left out.
 from itertools import pairwise
 from math import sqrt
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 
 def equal_time_slices(num_tokens: int, num_slices: int, *, hidden_size: int) -> list[int]:

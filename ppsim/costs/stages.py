@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, Channel, Communication, Pairs
 from ppsim.schedule.lowering import RECEIVES, Receives
 from ppsim.schedule.table import Schedule

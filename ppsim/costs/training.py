@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.units import percent, seconds
 from ppsim.costs import collectives
 from ppsim.costs.activations import Batch, Kernels, kept_for_weight
 from ppsim.costs.analytic import (
@@ -45,9 +47,7 @@ from ppsim.costs.sharding import Cut, Stage, contents_of, once_each, stages_of, 
 from ppsim.costs.slices import equal_time_slices
 from ppsim.costs.stages import StageCosts
 from ppsim.costs.step_costs import passes_s, step_costs
-from ppsim.errors import ConfigError, ScheduleError
 from ppsim.schedule.table import Schedule
-from ppsim.units import percent, seconds
 
 
 @dataclass(frozen=True, kw_only=True)

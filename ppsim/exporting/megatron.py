@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.errors import ConfigError, ScheduleError
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.interleaved import interleaved_one_f_one_b, legal_group_sizes
 from ppsim.schedule.one_f_one_b import one_f_one_b

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ppsim.costs.boundary import Positive, Strict, validated
-from ppsim.errors import ScheduleError
-from ppsim.files import read_json
+from ppsim.base.boundary import Positive, Strict, validated
+from ppsim.base.errors import ScheduleError
+from ppsim.base.files import read_json
 from ppsim.schedule.table import IDLE, Action, Cell, Op, Schedule
 
 FORMAT: Literal["ppsim-table/1"] = "ppsim-table/1"

@@ -7,7 +7,7 @@ of the list, so that receives stand in the order in which the peer sends.
 
 from typing import Any, Literal
 
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower

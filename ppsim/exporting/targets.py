@@ -7,7 +7,7 @@ here, in `ppsim schedules NAME` and in docs/schedules.md by itself.
 from collections.abc import Callable
 from typing import Any
 
-from ppsim.errors import PpsimError
+from ppsim.base.errors import PpsimError
 from ppsim.exporting.megatron import megatron_arguments
 from ppsim.exporting.primus import primus_table
 from ppsim.exporting.torch_csv import torch_csv

@@ -1,6 +1,6 @@
 """The parts of a timeline file that pydantic checks."""
 
-from ppsim.costs.boundary import NonNegative, Positive, Strict
+from ppsim.base.boundary import NonNegative, Positive, Strict
 
 
 class Counts(Strict):

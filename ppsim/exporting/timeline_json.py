@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 from ppsim.costs.plain import costs_to_json
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError
-from ppsim.files import read_json
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.graph import build_graph
@@ -46,7 +46,7 @@ def timeline_to_json(
 def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
     """Return the timeline that a parsed file holds and its costs; raises `ConfigError` naming what is wrong."""
     # Here and not above: where a run is measured and written, pydantic may be missing.
-    from ppsim.costs.boundary import validated
+    from ppsim.base.boundary import validated
     from ppsim.costs.files import costs_from
     from ppsim.exporting.timeline_boundary import Counts, Times
 
@@ -106,7 +106,7 @@ def run_from_json(data: Any, source: str) -> Run:
     )
     if "steps" not in data:
         return run
-    from ppsim.costs.boundary import validated
+    from ppsim.base.boundary import validated
     from ppsim.exporting.timeline_boundary import Steps
 
     steps = validated(Steps, data["steps"], f"{source}: steps")

@@ -2,7 +2,7 @@
 
 import re
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.graph import build_graph

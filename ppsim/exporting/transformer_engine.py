@@ -1,6 +1,6 @@
 """The `_order` lists of TransformerEngine's `make_graphed_callables`: chunks forward and backward, in order."""
 
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.table import Op, Schedule
 

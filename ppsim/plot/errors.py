@@ -5,9 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
+from ppsim.base.units import seconds, signed_percent
 from ppsim.simulation.engine import Floats
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import seconds, signed_percent
 
 _LIMITS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 

@@ -13,13 +13,13 @@ The rank stands beside them: it is the lane's.
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from ppsim.base.units import seconds, size
 from ppsim.plot.lanes import Lane, chunk_of_stage
 from ppsim.plot.palette import CAUSE_TITLES
 from ppsim.plot.scale import Scale
 from ppsim.schedule.table import NONE
 from ppsim.simulation.explain import CAUSES, Gaps, compute_causes, gaps
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import seconds, size
 
 Lines = tuple[str, str, str, str]
 

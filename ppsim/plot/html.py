@@ -9,6 +9,7 @@ from string import Template
 from typing import Any
 
 from ppsim import __version__
+from ppsim.base.units import signed_percent
 from ppsim.plot import palette
 from ppsim.plot.errors import Errors
 from ppsim.plot.fills import ERROR_LENGTH, RAMP_LENGTH, fills_of
@@ -18,7 +19,6 @@ from ppsim.plot.scale import heading
 from ppsim.plot.side import side_html, swatch
 from ppsim.plot.view import View
 from ppsim.simulation.compare import Comparison
-from ppsim.units import signed_percent
 
 _PANEL_TITLES = {"transfers": "transfers", "beside": "collectives", "memory": "memory"}
 

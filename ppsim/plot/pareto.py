@@ -8,11 +8,11 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from ppsim import __version__
+from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot import palette
 from ppsim.plot.page import part, plotly_js
 from ppsim.projection.tuning.command import command_of
 from ppsim.schedule.table import Op
-from ppsim.units import count, percent, seconds, size
 
 if TYPE_CHECKING:
     from ppsim.projection.tuning.search import Found, Tuned

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ppsim.base.units import seconds, signed_percent, size
 from ppsim.plot import palette, traces
 from ppsim.plot.errors import Errors
 from ppsim.plot.fills import Fills, fills_of
@@ -32,7 +33,6 @@ from ppsim.plot.view import View
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import seconds, signed_percent, size
 
 Kind = Literal["compute", "transfers", "beside", "memory"]
 Data = dict[str, Any]

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ppsim.base.units import percent, seconds
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import percent, seconds
 
 
 @dataclass(frozen=True)

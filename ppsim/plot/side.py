@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.plot import palette
 from ppsim.plot.lanes import has_memory
 from ppsim.plot.scale import heading
@@ -10,7 +11,6 @@ from ppsim.plot.view import View
 from ppsim.simulation.compare import Comparison
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import percent, seconds, signed_percent, size
 
 _SHORT_CAUSES = {
     "warm_up": "warm",

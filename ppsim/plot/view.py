@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ppsim.base.units import count, percent, seconds, size
 from ppsim.simulation.step import Piece
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import count, percent, seconds, size
 
 if TYPE_CHECKING:
     from ppsim.projection.project import Projection

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ppsim.files import read_json, to_json, write_whole
+from ppsim.base.files import read_json, to_json, write_whole
+from ppsim.base.units import size
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.grids import CPU, CUDA, Attention, Grid
 from ppsim.profiling.harness import Say, Settings
@@ -24,7 +25,6 @@ from ppsim.profiling.layers import grouped_mm
 from ppsim.profiling.measure import is_beside
 from ppsim.profiling.samples import quantity
 from ppsim.profiling.timing import Stopwatch
-from ppsim.units import size
 
 Work = Callable[[], object]
 

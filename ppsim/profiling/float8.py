@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.profiling.failures import first_sentence
 
 _FORWARD, _GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2

@@ -2,7 +2,7 @@
 
 import torch
 
-from ppsim.errors import RunFailed
+from ppsim.base.errors import RunFailed
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.measure import Input, Module
 from ppsim.profiling.timing import Stopwatch, undisturbed

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 import ppsim
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import seconds
 from ppsim.costs import shapes
 from ppsim.costs.hardware import data_sheet
 from ppsim.costs.recompute import Recompute, recomputes
 from ppsim.costs.shapes import ModelShape
-from ppsim.errors import ConfigError
 from ppsim.profiling.beside import in_partition
 from ppsim.profiling.float8 import fused_cast, require_float8, to_float8
 from ppsim.profiling.layers import build_embedding, build_head, build_layer
@@ -33,7 +34,6 @@ from ppsim.profiling.split import why_not_split
 from ppsim.runtime.attention import attention_in
 from ppsim.runtime.config import Dtype
 from ppsim.runtime.gpt import loss_of
-from ppsim.units import seconds
 
 NUM_BLOCKS = 4
 """Layers measured in a row, so that a layer finds its input where the layer before it left it."""

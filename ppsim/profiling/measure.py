@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.profiling.recompute import Held, held_seen_by
 from ppsim.profiling.timing import Stopwatch, are_enough, undisturbed
 

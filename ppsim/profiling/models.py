@@ -4,10 +4,10 @@ Those of `ppsim.costs.model_names` whose layers are all of one kind that `ppsim 
 with what is replaced. Nothing here needs torch.
 """
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.model_names import NAMES, close_names
 from ppsim.costs.model_names import find_model as model_by_name
 from ppsim.costs.shapes import LayerShape, ModelShape
-from ppsim.errors import ConfigError
 from ppsim.runtime.config import MODELS as GPTS
 from ppsim.runtime.config import GPTShape
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.profiling.samples import quantity
 from ppsim.profiling.timing import Stopwatch, are_enough, undisturbed
 

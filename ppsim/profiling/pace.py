@@ -2,7 +2,7 @@
 
 import time
 
-from ppsim.units import seconds
+from ppsim.base.units import seconds
 
 
 class Pace:

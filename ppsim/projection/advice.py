@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ppsim.errors import PpsimError
+from ppsim.base.errors import PpsimError
 from ppsim.projection.changes import changed_plans
 from ppsim.projection.project import Projection, project
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import percent
 from ppsim.costs.measured import MEASURED
-from ppsim.errors import ConfigError
 from ppsim.projection.advice import Advice, advise
 from ppsim.projection.budget import Interval, bottleneck, interval, loss_budget, sensitivities
 from ppsim.projection.project import Projection
-from ppsim.units import percent
 
 ESTIMATE_SPREAD = 0.06
 """Standard deviation taken for costs estimated from specifications: what docs/accuracy.md finds of their errors."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError, ScheduleError
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all
 from ppsim.projection.tables import build

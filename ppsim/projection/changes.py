@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ppsim.base.errors import PpsimError
 from ppsim.costs.training import Job
-from ppsim.errors import PpsimError
 from ppsim.projection.plan import Plan
 
 _SCHEDULES = {

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
+from ppsim.base.units import percent
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.projection.tables import build, fit
 from ppsim.schedule.catalog import every_schedule, require_shape
 from ppsim.schedule.cost_aware import memory_cap
@@ -27,7 +28,6 @@ from ppsim.schedule.replay import joined
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds import bounds_of, problem_of
 from ppsim.simulation.run import simulate
-from ppsim.units import percent
 
 MOST_TO_PROVE = 800
 """Actions up to which the exact search has a chance to end."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
+from ppsim.base.units import size
 from ppsim.costs.assemble import Assembled
 from ppsim.costs.layout import why_no_split
 from ppsim.costs.slices import why_no_slices
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
 from ppsim.projection.optimise import Progress, optimise
@@ -27,7 +28,6 @@ from ppsim.simulation.report import report_of
 from ppsim.simulation.run import simulate
 from ppsim.simulation.step import Step, simulate_step
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import size
 
 if TYPE_CHECKING:
     import pandas
@@ -127,7 +127,7 @@ class Projection:
         return pandas.DataFrame(ranks)
 
     def __str__(self) -> str:
-        from ppsim.printed import printed
+        from ppsim.base.printed import printed
         from ppsim.show_answer import print_answer
 
         return printed(print_answer, self, self.answer)
@@ -329,7 +329,7 @@ class Comparison:
         return pandas.DataFrame(rows)
 
     def __str__(self) -> str:
-        from ppsim.printed import printed
+        from ppsim.base.printed import printed
         from ppsim.show import print_plans
 
         return printed(print_plans, self)

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from ppsim.base.errors import ScheduleError
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ScheduleError
 from ppsim.schedule import catalog
 from ppsim.schedule.entry import Entry
 from ppsim.schedule.problem import Criterion

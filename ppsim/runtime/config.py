@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.shapes import LayerShape
-from ppsim.errors import ConfigError
 from ppsim.schedule.lowering import Receives
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]

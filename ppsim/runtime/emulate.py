@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ppsim.base.errors import RunFailed
 from ppsim.costs.stages import CostArrays
-from ppsim.errors import RunFailed
 from ppsim.schedule.grammar import parse_cell
 from ppsim.schedule.graph import Channel
 from ppsim.schedule.table import Action, Op

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ppsim.errors import ConfigError, ScheduleError
-from ppsim.files import read_json
+from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.files import read_json
 from ppsim.schedule.grammar import format_cell, parse_cell
 from ppsim.schedule.table import Action, Cell, Op
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ppsim.errors import ConfigError, MissingExtra, RunFailed
+from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
 from ppsim.runtime.config import TrainConfig
 
 _BEAT_S = 0.05

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ppsim.base.errors import RunFailed
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import RunFailed
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.engine import Floats, blockers_of

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed.pipelining.schedules
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 schedules: Any = torch.distributed.pipelining.schedules
 """torch's module of schedules, whose globals the recorder and the emulated network stand in for."""

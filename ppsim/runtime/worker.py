@@ -19,10 +19,10 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.rendezvous import rendezvous
 
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import to_json, write_whole
 from ppsim.costs.files import read_costs
 from ppsim.costs.stages import CostArrays, StageCosts
-from ppsim.errors import ConfigError
-from ppsim.files import to_json, write_whole
 from ppsim.runtime import emulate
 from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.config import TrainConfig

@@ -4,7 +4,7 @@ import difflib
 from importlib.metadata import entry_points
 from typing import Any
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.entries import ENTRIES
 from ppsim.schedule.entry import Costs, Entry, Formula
 from ppsim.schedule.fitting.search import Judge

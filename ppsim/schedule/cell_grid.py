@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.compiling import run_kernel
+from ppsim.base.compiling import run_kernel
 from ppsim.schedule.placement import v_shape
 from ppsim.schedule.table import NONE, Op, Schedule
 

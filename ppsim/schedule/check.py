@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.errors import Deadlock, ScheduleError
+from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.graph import CHANNELS, Channel, Communication, build_graph

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.errors import DoesNotFit
+from ppsim.base.errors import DoesNotFit
+from ppsim.base.units import size
 from ppsim.schedule.controllable_memory import v_half_fixed, v_min_fixed
 from ppsim.schedule.fitting.search import Judge, fitted
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.problem import CAP_ROUNDING, Floats, Problem
 from ppsim.schedule.table import Op, Schedule
 from ppsim.schedule.v_shape import zbv_fixed
-from ppsim.units import size
 
 
 def _problem(stage_to_rank: list[int], num_microbatches: int, costs: Any, cap: Floats | float) -> Problem:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
-from ppsim.errors import ConfigError, MissingExtra
+from ppsim.base.errors import ConfigError, MissingExtra
 from ppsim.schedule.bounds import lower_bounds, turns
 from ppsim.schedule.problem import Criterion, Problem
 from ppsim.schedule.replay import fits, in_microbatch_order, one_at_a_time, starts_of, value_s

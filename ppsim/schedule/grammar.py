@@ -19,7 +19,7 @@ import io
 import re
 from pathlib import Path
 
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule
 
 _FUSED_SUFFIX = ")OVERLAP_F_B"

@@ -30,8 +30,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.compiling import Engine, run_kernel
-from ppsim.errors import Deadlock
+from ppsim.base.compiling import Engine, run_kernel
+from ppsim.base.errors import Deadlock
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.lowering import Receives, lower

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.compiling import Engine, run_kernel
+from ppsim.base.compiling import Engine, run_kernel
 from ppsim.schedule.table import NONE, Op, Schedule
 
 

@@ -5,7 +5,7 @@ Narayanan et al. 2021 (arXiv 2104.04473, §2.2). The group size is Megatron-LM's
 breadth first, and what lies between lifts the demand that m be a multiple of p.
 """
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.placement import loop
 from ppsim.schedule.rows import full_row, visits_in_groups
 from ppsim.schedule.table import Schedule

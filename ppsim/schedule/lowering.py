@@ -20,8 +20,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.compiling import Engine, run_kernel
-from ppsim.errors import ScheduleError
+from ppsim.base.compiling import Engine, run_kernel
+from ppsim.base.errors import ScheduleError
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Action, Op, Schedule
 from ppsim.schedule.waits import with_send_waits

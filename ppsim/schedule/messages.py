@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.schedule.table import NONE, Ints, Op, Schedule
 
 

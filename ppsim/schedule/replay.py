@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import validate
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.problem import Criterion, Floats, Problem

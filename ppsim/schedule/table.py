@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 
 if TYPE_CHECKING:
     import pandas

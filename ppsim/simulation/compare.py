@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError
 from ppsim.schedule.table import Op
 from ppsim.simulation.calibrate import Calibration, calibration_to_json, with_overheads
 from ppsim.simulation.engine import evaluate

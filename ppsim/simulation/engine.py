@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.compiling import WORTH_COMPILING, Engine, run_kernel
+from ppsim.base.compiling import WORTH_COMPILING, Engine, run_kernel
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import NONE, Ints
 

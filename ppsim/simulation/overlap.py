@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ppsim.compiling import Engine
+from ppsim.base.compiling import Engine
 from ppsim.schedule.graph import EventGraph
 from ppsim.simulation.engine import Floats, Times, evaluate
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.simulation.timeline import Timeline
 
 

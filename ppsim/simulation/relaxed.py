@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Op

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ppsim.compiling import Engine
+from ppsim.base.compiling import Engine
+from ppsim.base.errors import ConfigError
 from ppsim.costs.stages import CostArrays, StageCosts
-from ppsim.errors import ConfigError
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import NONE, Op, Schedule

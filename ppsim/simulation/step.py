@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.around import StepCosts
 from ppsim.costs.stages import Numbers, StageCosts
-from ppsim.errors import ConfigError
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.engine import Floats

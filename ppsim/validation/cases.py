@@ -11,8 +11,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from ppsim.costs.boundary import AboveZero, NonNegative, Positive, Strict, validated
-from ppsim.errors import ConfigError
+from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
+from ppsim.base.errors import ConfigError
 
 Metric = Literal["iteration_s", "samples_per_s_per_gpu", "tokens_per_s_per_gpu", "peak_gib", "peak_gb"]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.simulation.engine import Floats
 from ppsim.validation.cases import Case, cases_of
 from ppsim.validation.machines import Machine, machine_of

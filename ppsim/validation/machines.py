@@ -6,9 +6,9 @@ from functools import cache
 
 from pydantic import Field
 
-from ppsim.costs.boundary import AboveZero, NonNegative, Strict, validated
+from ppsim.base.boundary import AboveZero, NonNegative, Strict, validated
+from ppsim.base.errors import ConfigError
 from ppsim.costs.cluster import Cluster
-from ppsim.errors import ConfigError
 from ppsim.validation.cases import FOLDER
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ppsim import outputs
-from ppsim.files import to_json, write_whole
+from ppsim.base import outputs
+from ppsim.base.files import to_json, write_whole
 from ppsim.validation.rows import rows_of
 
 SUFFIXES = {

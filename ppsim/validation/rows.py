@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppsim.errors import ConfigError
-from ppsim.files import read_json
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 
 if TYPE_CHECKING:
     import pandas

@@ -56,7 +56,7 @@ class Validated:
         return {"sets": [to_json(one) for one in self.sets]}
 
     def __str__(self) -> str:
-        from ppsim.printed import printed
+        from ppsim.base.printed import printed
         from ppsim.show_validation import print_validations
 
         return printed(print_validations, self.sets, with_rows=len(self.sets) == 1)

@@ -14,7 +14,7 @@ from pathlib import Path
 import emulated
 import real
 
-from ppsim.files import write_whole
+from ppsim.base.files import write_whole
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 PARTS = {"real": real.section, "grid": emulated.grid_section, "channels": emulated.channel_section}

@@ -16,6 +16,7 @@ from typing import Any
 from summary import row, summed_up
 
 import ppsim
+from ppsim.base.units import seconds, signed_percent
 from ppsim.costs.layout import even_split
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table
@@ -25,7 +26,6 @@ from ppsim.runtime.result import measured_of
 from ppsim.schedule.grammar import format_table
 from ppsim.simulation.calibrate import calibrate
 from ppsim.simulation.compare import replay_s, simulate_again
-from ppsim.units import seconds, signed_percent
 
 CALIBRATION = "gpipe"
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "zbv-fixed")

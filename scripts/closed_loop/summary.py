@@ -2,7 +2,7 @@
 
 import statistics
 
-from ppsim.units import percent, signed_percent
+from ppsim.base.units import percent, signed_percent
 
 
 def summed_up(errors: list[float]) -> str:

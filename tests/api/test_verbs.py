@@ -11,8 +11,8 @@ from ppsim.api.plans import PlanOptions
 from ppsim.api.profiles import ProfileOptions
 from ppsim.api.runs import DEFAULTS, TrainOptions
 from ppsim.api.tuning import TuneOptions
+from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra
 from ppsim.cli import main
-from ppsim.errors import ConfigError, DoesNotFit, MissingExtra
 from tests.cli.running import ppsim as command
 
 JOB = {"model": "llama3-8b", "gpus": 32, "tp": 2, "pp": 4, "global_batch": 64}

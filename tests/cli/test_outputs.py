@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from ppsim.errors import ConfigError
-from ppsim.files import write_whole
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import write_whole
 from tests.cli.running import ppsim
 
 COMMANDS = ["project --pp 2", "simulate T.csv --costs C.json"]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.analytic import estimate_of, read
+from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import Execution, Place, embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.cluster_files import load_cluster, packaged_clusters
 from ppsim.costs.collectives import seconds
@@ -20,7 +21,6 @@ from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import BASIS, Parts
 from ppsim.costs.ranks import Layout, group
 from ppsim.costs.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops
-from ppsim.errors import ConfigError
 
 SHAPES = {
     "gpt": LayerShape("gpt", hidden_size=4096, num_heads=32, num_kv_heads=32, head_size=128, ffn_size=16384),

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import ppsim
+from ppsim.base.errors import ConfigError
 from ppsim.costs.cluster_files import cluster_from, efficiency_of, load_cluster, packaged_clusters
-from ppsim.errors import ConfigError
 
 HARDWARE = Path(ppsim.__file__).parent / "hardware"
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import ppsim
+from ppsim.base.errors import ConfigError
 from ppsim.costs.memory import Optimizer
 from ppsim.costs.training import assemble_job
-from ppsim.errors import ConfigError
 from tests.projection.jobs import job
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.layout import (
     MegatronSplit,
     balanced_split,
@@ -15,7 +16,6 @@ from ppsim.costs.layout import (
     partition,
     why_no_split,
 )
-from ppsim.errors import ConfigError
 
 COUNTS = {"num_layers": st.integers(0, 200), "num_stages": st.integers(1, 64)}
 TIME = st.floats(1e-4, 10.0)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.activations import Batch, Kernels, kept_for_weight, layer_activations
 from ppsim.costs.memory import (
     ACTIVATIONS,
@@ -22,7 +23,6 @@ from ppsim.costs.model import LatentAttention
 from ppsim.costs.model_names import find_model, gpt
 from ppsim.costs.shapes import layer_activation_bytes
 from ppsim.costs.sharding import Cut, Stage, held_parameters, padded_vocabulary, stages_of
-from ppsim.errors import ConfigError
 
 PAPER = Kernels(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_errors.py"

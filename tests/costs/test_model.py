@@ -2,10 +2,10 @@
 
 import pytest
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.model import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
 from ppsim.costs.model_names import NAMES, find_model
 from ppsim.costs.shapes import layer_forward_flops, layer_parameters
-from ppsim.errors import ConfigError
 from ppsim.profiling.models import MODELS
 
 SAFETENSORS = "elements of the tensors of the released checkpoint"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import ppsim
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS
 from ppsim.costs.training import assemble_job
-from ppsim.errors import ConfigError, ScheduleError
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.profile import describe, load_profile, packaged_profiles
-from ppsim.errors import ConfigError
 from tests.costs.profiles import EXAMPLE, SHAPE, example, profile
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.ranks import Layout, group, hop_tiers, layout_on
-from ppsim.errors import ConfigError
 
 SIZES = st.sampled_from([1, 2, 3, 4, 8])
 

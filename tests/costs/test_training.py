@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from ppsim import build, simulate
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import seconds
 from ppsim.costs import collectives
 from ppsim.costs.analytic import mtp_estimate
 from ppsim.costs.cluster_files import load_cluster
@@ -15,9 +17,7 @@ from ppsim.costs.ranks import Group, Layout, all_devices
 from ppsim.costs.sharding import Held, held_parameters, stages_of
 from ppsim.costs.step_costs import num_buckets, step_costs
 from ppsim.costs.training import assemble_job, peak_memory
-from ppsim.errors import ConfigError
 from ppsim.schedule.table import Op, Schedule
-from ppsim.units import seconds
 from tests.projection.jobs import job, on_ideal_links
 
 MODELS = {

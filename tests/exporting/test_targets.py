@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.exporting import targets
 from ppsim.exporting.targets import RUNTIMES, refusals, runtime_facts
 from ppsim.schedule.catalog import CATALOG

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ppsim
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.exporting.torch_csv import COMMS_VERSIONS, torch_csv, why_not_loaded
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.lowering import lower

@@ -11,8 +11,8 @@ import torch._dynamo
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs import shapes
-from ppsim.errors import ConfigError
 from ppsim.profiling import float8
 from ppsim.profiling.float8 import Float8Linear, cast_plainly, fused_cast, require_float8, to_float8
 from ppsim.profiling.harness import Key, Settings, measure_shape

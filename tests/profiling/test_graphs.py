@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 from torch import Tensor, nn
 
-from ppsim.errors import RunFailed
+from ppsim.base.errors import RunFailed
 from ppsim.profiling.graphs import replayed
 from ppsim.profiling.measure import Input, Module
 

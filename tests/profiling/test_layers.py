@@ -13,9 +13,9 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs import shapes
 from ppsim.costs.shapes import LayerShape, ModelShape
-from ppsim.errors import ConfigError
 from ppsim.profiling import layers
 from ppsim.profiling.layers import Experts, build_embedding, build_head, build_layer
 from ppsim.profiling.measure import Module, measure

@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 import torch
 from torch import nn
 
+from ppsim.base.files import to_json
 from ppsim.costs.profile import load_profile
-from ppsim.files import to_json
 from ppsim.profiling.harness import Key, Settings, measure_shape, model_header
 from ppsim.profiling.measure import Module, _transient_bytes, measure
 from ppsim.profiling.models import of_gpt

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ppsim.base.boundary import validated
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.cli import main
-from ppsim.costs.boundary import validated
 from ppsim.costs.profile import Profile
-from ppsim.errors import ConfigError, ScheduleError
 from ppsim.profiling.harness import profile_module
 from ppsim.projection.project import project, project_all
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ppsim.base.boundary import validated
+from ppsim.base.errors import ConfigError
 from ppsim.cli import main
 from ppsim.cli.profile import _threads
-from ppsim.costs.boundary import validated
 from ppsim.costs.profile import Profile, load_profile
-from ppsim.errors import ConfigError
 from ppsim.profiling import harness
 from ppsim.profiling import measure as measure_module
 from ppsim.profiling.harness import Key, Settings, launch_times, measure_shape, model_header, profile_module

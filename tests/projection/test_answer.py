@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ppsim.errors import ConfigError, DoesNotFit
+from ppsim.base.errors import ConfigError, DoesNotFit
 from ppsim.projection.advice import advise
 from ppsim.projection.answer import answer_of
 from ppsim.projection.budget import interval, loss_budget, sensitivities

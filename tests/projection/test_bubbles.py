@@ -3,7 +3,7 @@
 import pytest
 
 from ppsim import StageCosts, build, project, simulate
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.projection.bubbles import bubbles_at, bubbles_of_plan
 from ppsim.projection.plan import Plan
 from ppsim.schedule.catalog import CATALOG

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.errors import ConfigError, Deadlock
+from ppsim.base.errors import ConfigError, Deadlock
 from ppsim.projection.optimise import optimise
 from ppsim.schedule.catalog import find
 from tests.cli.running import ppsim as run

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
-from ppsim.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
+from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
 from ppsim.projection.optimise import optimise
 from ppsim.schedule.catalog import every_schedule
 from ppsim.schedule.exact import optimal

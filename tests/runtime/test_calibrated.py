@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from ppsim.base.files import read_json
 from ppsim.costs.files import costs_from
 from ppsim.costs.plain import message_bytes_in
 from ppsim.exporting.timeline_json import run_from_json
-from ppsim.files import read_json
 from ppsim.runtime.kineto import in_rank_order, read_json_or_gz, result_of, rows_of, trace_from_json
 from ppsim.runtime.launch import launch_all
 from ppsim.runtime.result import measured_of, run_of

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 import ppsim
+from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.cli import main
-from ppsim.errors import ConfigError, RunFailed
 from ppsim.exporting.timeline_json import read_timeline
 from ppsim.runtime.partitions import green
 from ppsim.runtime.partitions.check import check_streams

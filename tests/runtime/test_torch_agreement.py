@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from torch.distributed.pipelining import PipelineStage, schedules
 
 import ppsim
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.exporting.torch_csv import torch_csv
 from ppsim.schedule.grammar import format_cell, format_table
 from ppsim.schedule.lowering import lower

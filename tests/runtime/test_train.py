@@ -13,9 +13,9 @@ from click.testing import CliRunner
 pytest.importorskip("torch")
 
 import ppsim
+from ppsim.base.files import to_json
 from ppsim.cli import main
 from ppsim.exporting.timeline_json import read_timeline
-from ppsim.files import to_json
 from ppsim.schedule.grammar import format_table
 from tests.runtime.processes import TINY, finished, started
 

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from ppsim.errors import RunFailed
+from ppsim.base.errors import RunFailed
 from ppsim.runtime.corpus import batch
 from ppsim.runtime.gpt import build_stage, loss_of
 from ppsim.runtime.result import require_agreement

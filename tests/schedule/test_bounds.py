@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, simulate
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.bounds import lower_bounds
 from ppsim.schedule.fitting.search import fitted
 from ppsim.schedule.knapsack import State, most

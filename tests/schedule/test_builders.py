@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim import Action, Op, build, check, read_schedule
-from ppsim.compiling import run_kernel
-from ppsim.errors import ConfigError
+from ppsim.base.compiling import run_kernel
+from ppsim.base.errors import ConfigError
 from ppsim.schedule import cell_grid, interleaved
 from ppsim.schedule.catalog import CATALOG
 from ppsim.schedule.greedy import greedy

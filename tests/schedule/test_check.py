@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim import build, check, export, simulate
+from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import Deadlock, ScheduleError
 from ppsim.schedule.grammar import format_table, parse_cell, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower

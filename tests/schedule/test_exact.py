@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
-from ppsim.errors import ConfigError, MissingExtra
+from ppsim.base.errors import ConfigError, MissingExtra
 from ppsim.schedule import exact
 from ppsim.schedule.bounds import lower_bounds
 from ppsim.schedule.exact import optimal

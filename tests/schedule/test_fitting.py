@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.fitting.search import fitted, zb_heuristic, zbv_heuristic
 from ppsim.schedule.placement import loop
 from ppsim.schedule.problem import Problem

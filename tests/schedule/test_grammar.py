@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim import Action, Op, Schedule, read_schedule
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.schedule.grammar import format_cell, format_table, parse_cell, parse_table
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.table import IDLE

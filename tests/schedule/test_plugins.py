@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ppsim
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.catalog import CATALOG, every_schedule, find
 from tests.cli.running import ppsim as run
 

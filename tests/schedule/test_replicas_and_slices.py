@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from ppsim import Op, Schedule, build, check
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.schedule.check import validate
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.grammar import format_table, parse_table

@@ -7,7 +7,7 @@ from hypothesis import given
 
 import ppsim
 from ppsim import Op
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.schedule.check import check, validate
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.lowering import lower

@@ -3,7 +3,7 @@
 import pytest
 
 from ppsim import StageCosts, build, simulate
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.simulation.compare import compare
 
 UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build
-from ppsim.errors import ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.schedule.graph import CHANNELS, build_graph
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.simulation.engine import evaluate, evaluate_many

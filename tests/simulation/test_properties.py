@@ -139,7 +139,7 @@ def test_torch_first_stage_moves_all_of_its_backward_to_w(table_and_costs):
 
 def test_costs_that_do_not_fit_are_refused_all_at_once():
     from ppsim import build
-    from ppsim.errors import ConfigError
+    from ppsim.base.errors import ConfigError
 
     with pytest.raises(ConfigError) as error:
         StageCosts(forward_s=-1, backward_input_s=float("nan"), backward_weight_s="x", channel="wire")

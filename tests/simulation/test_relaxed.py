@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ppsim
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.relaxed import without_wraparound
 from tests.cli.running import ppsim as run

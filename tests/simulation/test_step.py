@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ppsim
+from ppsim.base.errors import ConfigError
 from ppsim.costs.around import Sharing, StepCosts
-from ppsim.errors import ConfigError
 from ppsim.simulation.explain import idle_by_cause_s
 from ppsim.simulation.step import simulate_step
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.validation.cases import FOLDER, case_sets, cases_of, read_cases, require_set
 from ppsim.validation.machines import machine_of
 from ppsim.validation.score import rank_correlation

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.plot import palette
 from ppsim.plot.figures.style import GRID, TITLE_POINTS, Series, Width, new_figure, series, settings
 

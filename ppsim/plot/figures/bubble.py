@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.plot.figures.style import Width, new_figure, series, settings
 
 if TYPE_CHECKING:

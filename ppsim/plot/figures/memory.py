@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import size
 from ppsim.plot import palette
 from ppsim.plot.figures.style import LEGEND_ROW, POINTS, Width, new_figure, settings
 from ppsim.plot.lanes import has_memory, listed_ranks, memory_lines, shown_ranks
 from ppsim.plot.scale import Scale, bytes_scale, time_scale
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

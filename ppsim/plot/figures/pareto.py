@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
+from ppsim.base.units import size
 from ppsim.plot import palette
 from ppsim.plot.figures.style import Width, new_figure, series, settings
 from ppsim.plot.scale import Scale, bytes_scale
-from ppsim.units import size
 
 if TYPE_CHECKING:
     import pandas

@@ -8,8 +8,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ppsim.errors import ConfigError
-from ppsim.files import write_whole
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import write_whole
 from ppsim.plot import palette
 from ppsim.schedule.table import Op
 

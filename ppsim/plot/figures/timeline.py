@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import percent, seconds
 from ppsim.plot import palette
 from ppsim.plot.figures.cells import HATCH, HATCH_COLOUR, draw_compute, draw_transfers, is_wide
 from ppsim.plot.figures.memory import draw_memory, draw_rank_legend, memory_range_of
@@ -25,7 +26,6 @@ from ppsim.plot.lanes import has_memory, has_transfers, memory_caption
 from ppsim.plot.scale import heading, panel_prefixes, time_scale
 from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
-from ppsim.units import percent, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppsim.errors import ConfigError
-from ppsim.files import read_json
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 from ppsim.projection.tuning.state import FORMAT, verdicts_in
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.errors import DoesNotFit, ScheduleError
 from ppsim.costs.stages import Floats
-from ppsim.errors import DoesNotFit, ScheduleError
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.catalog import build, find

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import size
 from ppsim.projection.tuning.evaluate import Task, exact_peak_bytes
 from ppsim.projection.tuning.outlook import Outlook, Outlooks
 from ppsim.projection.tuning.space import Question, Space, candidates, space_for
 from ppsim.schedule.problem import CAP_ROUNDING
-from ppsim.units import size
 
 _MOST_DOUBLINGS = 7
 

@@ -5,8 +5,8 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ppsim import outputs
-from ppsim.files import to_json, write_whole
+from ppsim.base import outputs
+from ppsim.base.files import to_json, write_whole
 from ppsim.projection.tuning.search import Tuned
 
 SUFFIXES = {

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ppsim.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
-from ppsim.files import check_folder, to_json, write_whole
+from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
+from ppsim.base.files import check_folder, to_json, write_whole
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.projection.tuning.evaluate import Front, Task, Verdict, evaluate, shape_of
@@ -129,7 +129,7 @@ class Tuned:
         return configurations_of(self.to_json())
 
     def __str__(self) -> str:
-        from ppsim.printed import printed
+        from ppsim.base.printed import printed
         from ppsim.show_tune import print_tuned
 
         return printed(print_tuned, self)

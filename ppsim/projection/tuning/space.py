@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.layout import Split, why_no_split
 from ppsim.costs.model import MixtureOfExperts
 from ppsim.costs.ranks import layout_on
 from ppsim.costs.recompute import Recompute
 from ppsim.costs.sharding import Cut
 from ppsim.costs.training import Job
-from ppsim.errors import ConfigError
 from ppsim.projection.plan import AUTO, Plan, Runtime
 from ppsim.schedule.catalog import find
 

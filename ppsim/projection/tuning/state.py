@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ppsim.errors import ConfigError
-from ppsim.files import read_json
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 from ppsim.projection.tuning.evaluate import Verdict
 from ppsim.projection.tuning.space import Question, Space
 

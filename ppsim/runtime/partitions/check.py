@@ -2,8 +2,8 @@
 
 import os
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.stages import StageCosts
-from ppsim.errors import ConfigError
 from ppsim.schedule.graph import transfers_of
 from ppsim.schedule.table import Schedule
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ppsim.errors import RunFailed
+from ppsim.base.errors import RunFailed
 from ppsim.runtime.emulate import SPIN_S
 
 Edge = tuple[int, int]

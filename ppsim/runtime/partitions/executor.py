@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ppsim.errors import RunFailed
+from ppsim.base.errors import RunFailed
 from ppsim.runtime.live_bytes import LiveBytes
 from ppsim.runtime.partitions.device import Parcel, SharedDevice, timed_out
 from ppsim.runtime.partitions.stages import Stage

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 _SM = 1  # CU_DEV_RESOURCE_TYPE_SM
 _DEFAULT_STREAM = 1  # CU_GREEN_CTX_DEFAULT_STREAM, which is required

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ppsim.base.errors import RunFailed
 from ppsim.costs.plain import read_costs
 from ppsim.costs.stages import CostArrays
-from ppsim.errors import RunFailed
 from ppsim.runtime.attention import attention_in
 from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.corpus import batch

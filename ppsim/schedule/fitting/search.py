@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ppsim.compiling import Engine
-from ppsim.errors import ConfigError
+from ppsim.base.compiling import Engine
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.fitting import one_chunk, v_shape
 from ppsim.schedule.fitting.lists import improved, listed
 from ppsim.schedule.fitting.local_search import searched

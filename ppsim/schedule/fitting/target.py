@@ -8,8 +8,8 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.compiling import Engine, run_kernel
-from ppsim.errors import ConfigError
+from ppsim.base.compiling import Engine, run_kernel
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.bounds import lower_bounds
 from ppsim.schedule.fitting import kernels
 from ppsim.schedule.problem import Criterion, Floats, Problem

@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 from ppsim import StageCosts, build, simulate
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.plot import (
     accuracy_figure,
     bubble_figure,

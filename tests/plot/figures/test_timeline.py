@@ -7,7 +7,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from ppsim import StageCosts, build, simulate
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.plot import palette, save_figure, timeline_figure
 from ppsim.plot.figures.style import WIDTHS
 from ppsim.plot.lanes import compute_lanes

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ppsim.errors import ConfigError, DoesNotFit, PpsimError
+from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError
 from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.projection.tuning import search
 from ppsim.projection.tuning.search import tune

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 from ppsim.projection.tuning.space import candidates, space_for
 from ppsim.schedule.catalog import find
 from tests.projection.tuning.questions import question

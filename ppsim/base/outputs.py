@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppsim.errors import ConfigError
-from ppsim.files import to_json, write_whole
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import to_json, write_whole
 
 if TYPE_CHECKING:
     from ppsim.plot.view import View

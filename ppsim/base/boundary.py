@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 
 class Strict(BaseModel):

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ppsim.errors import ConfigError
+from ppsim.base.errors import ConfigError
 
 
 def read_json(path: str | Path) -> Any:
