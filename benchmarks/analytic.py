@@ -13,13 +13,13 @@ from statistics import mean
 
 from ppsim.base.units import seconds, signed_percent
 from ppsim.costs.analytic import Execution, Place, embedding_estimate, head_estimate, layer_estimate
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.model import Model, layer_of
 from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import Estimate
-from ppsim.costs.ranks import layout_on
-from ppsim.costs.recompute import recompute_of
-from ppsim.costs.shapes import LayerShape
+from ppsim.layout.layout import layout_on
+from ppsim.machine.files import load_cluster
+from ppsim.model.architecture import Model, layer_of
+from ppsim.model.recompute import recompute_of
+from ppsim.model.shapes import LayerShape
 
 RUNS = Path(__file__).parent / "published" / "analytic_runs.csv"
 

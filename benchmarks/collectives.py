@@ -8,9 +8,9 @@ least squares from the three rows of its device at 512 MiB; the sizes below show
 
 from ppsim.base.units import rate, signed_percent, size
 from ppsim.base.units import seconds as in_words
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.collectives import Operation, bus_bytes_per_s, seconds
-from ppsim.costs.ranks import Layout, group
+from ppsim.layout.layout import Layout, group
+from ppsim.machine.collectives import Operation, bus_bytes_per_s, seconds
+from ppsim.machine.files import load_cluster
 
 PUBLISHED: dict[str, dict[Operation, float]] = {  # GB/s at 512 MiB
     "dgx-a100": {"all-reduce": 222, "all-gather": 205, "all-to-all": 203},

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import ppsim
 from ppsim import Op
-from ppsim.costs.activations import Batch, Kernels
-from ppsim.costs.memory import Optimizer as Adam
-from ppsim.costs.memory import RankMemory, Settings, rank_memory
-from ppsim.costs.model import Model
-from ppsim.costs.model_names import find_model, gpt
-from ppsim.costs.sharding import Cut, Stage, stages_of
+from ppsim.model.activations import Batch, Kernels
+from ppsim.model.architecture import Model
+from ppsim.model.memory import Optimizer as Adam
+from ppsim.model.memory import RankMemory, Settings, rank_memory
+from ppsim.model.names import find_model, gpt
+from ppsim.model.parameters import Cut, Stage, stages_of
 
 FILE = Path(__file__).parent / "published" / "memory.csv"
 PAPER = Kernels(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)

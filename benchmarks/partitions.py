@@ -24,7 +24,7 @@ from typing import Any
 import ppsim
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.units import seconds, signed_percent, size
-from ppsim.costs.layout import even_split
+from ppsim.layout.split import even_split
 from ppsim.profiling.samples import quantity
 from ppsim.runtime.config import MODELS, GPTShape, TrainConfig
 from ppsim.runtime.partitions.check import queue_streams_apart

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 
 from ppsim.costs.analytic import Execution
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.model_config import read_model
-from ppsim.costs.ranks import layout_on
 from ppsim.costs.training import Job
+from ppsim.layout.layout import layout_on
+from ppsim.machine.files import load_cluster
+from ppsim.model.config import read_model
 from ppsim.projection.answer import answer_of
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project

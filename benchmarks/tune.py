@@ -9,10 +9,10 @@ import sys
 import time
 
 from ppsim.costs.analytic import Execution
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.model_config import read_model
-from ppsim.costs.ranks import Layout
 from ppsim.costs.training import Job
+from ppsim.layout.layout import Layout
+from ppsim.machine.files import load_cluster
+from ppsim.model.config import read_model
 from ppsim.projection.tuning.search import tune
 from ppsim.projection.tuning.space import Question, space_for
 

@@ -170,8 +170,8 @@ def print_measurements(profile: dict[str, Any]) -> None:
 
     With a peak, the table has the MFU of each pass, and a line below it says of what.
     """
-    from ppsim.costs.shapes import in_words
     from ppsim.costs.utilization import peak_of, utilization
+    from ppsim.model.shapes import in_words
 
     out = Page()
     by_shape: dict[str, list[dict[str, Any]]] = {}

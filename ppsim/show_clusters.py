@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import count, percent, rate, seconds, size
-from ppsim.costs.cluster import Cluster, Link, Tier
+from ppsim.machine.cluster import Cluster, Link, Tier
 from ppsim.show_page import Columns, Page, facts
 
 

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ppsim.costs.cluster_files import load_cluster, packaged_clusters
-from ppsim.costs.model_config import read_model
-from ppsim.costs.model_names import NAMES
 from ppsim.exporting.targets import refusals
+from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.model.config import read_model
+from ppsim.model.names import NAMES
 from ppsim.schedule.catalog import every_schedule
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import Execution
 from ppsim.costs.around import Update
-from ppsim.costs.cluster import Cluster
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.memory import Optimizer, Precision
-from ppsim.costs.model_config import read_model
 from ppsim.costs.profile import Profile, load_profile
-from ppsim.costs.ranks import DEFAULT_ORDER, Layout, layout_on
-from ppsim.costs.recompute import Recompute, recompute_of
 from ppsim.costs.training import Job
+from ppsim.layout.layout import DEFAULT_ORDER, Layout, layout_on
+from ppsim.machine.cluster import Cluster
+from ppsim.machine.files import load_cluster
+from ppsim.model.config import read_model
+from ppsim.model.memory import Optimizer, Precision
+from ppsim.model.recompute import Recompute, recompute_of
 
 
 class StudyOptions(TypedDict, total=False):

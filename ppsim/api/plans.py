@@ -10,10 +10,10 @@ from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.costs.estimate import with_estimates
 from ppsim.costs.files import Overheads, read_overheads
-from ppsim.costs.layout import MegatronSplit, Split
 from ppsim.costs.profile import DEFAULT
-from ppsim.costs.recompute import recompute_of
 from ppsim.costs.training import Job
+from ppsim.layout.split import MegatronSplit, Split
+from ppsim.model.recompute import recompute_of
 from ppsim.projection import project as planning
 from ppsim.projection.plan import AUTO, Plan, Runtime
 from ppsim.projection.project import Comparison, Projection

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_folder
-from ppsim.costs.recompute import Recompute, recompute_of
+from ppsim.model.recompute import Recompute, recompute_of
 from ppsim.runtime.config import MODELS, Dtype
 from ppsim.runtime.launch import require_device, require_extra
 
 if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
     from ppsim.costs.profile import Profile
-    from ppsim.costs.shapes import ModelShape
+    from ppsim.model.shapes import ModelShape
     from ppsim.profiling.harness import Key, Settings
 
 DEFAULT_MODEL = "nano"

@@ -14,11 +14,11 @@ from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.outputs import write_outputs
-from ppsim.costs.layout import counts_of, even_split, given_split
 from ppsim.costs.plain import costs_to_json, message_bytes_in, read_costs
 from ppsim.costs.stages import StageCosts
 from ppsim.exporting.timeline_json import timeline_to_json
 from ppsim.exporting.torch_csv import why_not_loaded
+from ppsim.layout.split import counts_of, even_split, given_split
 from ppsim.plot.view import View
 from ppsim.runtime.config import MODELS, Dtype, GPTShape, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra

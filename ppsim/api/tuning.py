@@ -8,7 +8,7 @@ from ppsim.api.jobs import JobOptions, StudyOptions, job_from
 from ppsim.api.texts import parse_size
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
-from ppsim.costs.recompute import Recompute, recompute_of
+from ppsim.model.recompute import Recompute, recompute_of
 from ppsim.projection.plan import Runtime
 from ppsim.projection.tuning import search
 from ppsim.projection.tuning.search import Progress, Tuned

@@ -22,7 +22,7 @@ def clusters(name: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ppsim import show_clusters
-    from ppsim.costs.cluster_files import load_cluster, packaged_clusters
+    from ppsim.machine.files import load_cluster, packaged_clusters
 
     found = [load_cluster(one) for one in ([name] if name else packaged_clusters())]
     if as_json:

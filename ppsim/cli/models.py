@@ -7,7 +7,7 @@ import click
 from ppsim.cli.common import json_option, print_json
 
 if TYPE_CHECKING:
-    from ppsim.costs.model import Model
+    from ppsim.model.architecture import Model
 
 
 @click.command(short_help="List the models, or count one's parameters and FLOPs.")
@@ -30,7 +30,7 @@ def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
     """
     from ppsim.api.catalogues import model_counts
     from ppsim.base.errors import ConfigError
-    from ppsim.costs.model_names import NAMES, find_model
+    from ppsim.model.names import NAMES, find_model
 
     if name is None:
         if seq_len is not None:

@@ -2,16 +2,13 @@
 
 For shapes and devices that no profile has. Every number here is an estimate: data-sheet rates times the constants
 of the device's class (hardware/efficiency.toml) and of its links; `benchmarks/analytic.py` prints how far it is
-from published runs. The letters are those of `ppsim.costs.shapes`.
+from published runs. The letters are those of `ppsim.model.shapes`.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs import collectives
-from ppsim.costs.cluster import Cluster
-from ppsim.costs.device_kernels import Kernels, activation_bytes, matmul, memory_bound
 from ppsim.costs.layer_kernels import (
     attention,
     between_products,
@@ -21,11 +18,14 @@ from ppsim.costs.layer_kernels import (
     products,
     rank_part,
 )
-from ppsim.costs.model import LatentAttention, Layer, MixtureOfExperts, Model
 from ppsim.costs.parts import Estimate, Parts
-from ppsim.costs.ranks import Layout, group
-from ppsim.costs.recompute import MODULES, Recompute, recomputes, require_spelling
-from ppsim.costs.sharding import kv_heads_on_a_rank, padded_vocabulary
+from ppsim.layout.layout import Layout, group
+from ppsim.machine import collectives
+from ppsim.machine.cluster import Cluster
+from ppsim.machine.kernels.specified import Kernels, activation_bytes, matmul, memory_bound
+from ppsim.model.architecture import LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.model.parameters import kv_heads_on_a_rank, padded_vocabulary
+from ppsim.model.recompute import MODULES, Recompute, recomputes, require_spelling
 
 Attention = Literal["fused", "unfused"]
 

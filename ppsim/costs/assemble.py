@@ -10,7 +10,12 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import rate, seconds, size
 from ppsim.costs.around import StepCosts
 from ppsim.costs.estimate import assumption
-from ppsim.costs.layout import (
+from ppsim.costs.lines import line_through
+from ppsim.costs.parts import Estimate
+from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
+from ppsim.costs.stages import StageCosts
+from ppsim.layout.slices import equal_time_slices
+from ppsim.layout.split import (
     MegatronSplit,
     Split,
     balanced_split,
@@ -20,11 +25,6 @@ from ppsim.costs.layout import (
     rule_of,
     why_no_split,
 )
-from ppsim.costs.lines import line_through
-from ppsim.costs.parts import Estimate
-from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
-from ppsim.costs.slices import equal_time_slices
-from ppsim.costs.stages import StageCosts
 from ppsim.schedule.table import Schedule
 
 BYTES_PER_PARAMETER = 16
@@ -62,7 +62,7 @@ def assemble(
     """Return stage costs for the placement of `schedule`: embedding on the first stage, head and loss on the last.
 
     Every replica of the model is cut alike: layers and costs have one entry a stage of the model. Slices of a
-    microbatch are cut to take the same time (`ppsim.costs.slices`). `shape` defaults to `profile.shape_at()`,
+    microbatch are cut to take the same time (`ppsim.layout.slices`). `shape` defaults to `profile.shape_at()`,
     `num_layers` to its model's; `split` gives the layers of each stage, or how to find them. A hop takes
     `transfer_s`, else its bytes over `bandwidth_bytes_per_s`, else what the profile says; the rest of communication
     is left at its defaults, for the caller to choose. A profile of layers only has free ends. Raises `ConfigError`

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs import shapes
-from ppsim.costs.curves import ELEMENT_BYTES
 from ppsim.costs.kernels import estimate
 from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
-from ppsim.costs.shapes import LayerShape, ModelShape
+from ppsim.machine.kernels.curves import ELEMENT_BYTES
+from ppsim.model import shapes
+from ppsim.model.shapes import LayerShape, ModelShape
 
 COMPONENTS: tuple[Component, ...] = ("embedding", "layer", "head")
 
@@ -24,7 +24,7 @@ def estimated(component: Component, profile: Profile, shape: Shape) -> Measureme
     """Return a measurement of a component at a shape that `profile` lacks, anchored on the nearest that it has.
 
     Times are by the sums of kernels there and, where it has two shapes, at another (`_scale`); bytes are those
-    measured there times the ratio of the formulas of `ppsim.costs.shapes`. Raises `ConfigError` where the profile
+    measured there times the ratio of the formulas of `ppsim.model.shapes`. Raises `ConfigError` where the profile
     has no facts of the device in this type, does not know the sizes of its layer, or has nothing alike: the same
     type, cp and recomputation.
     """

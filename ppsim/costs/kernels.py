@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ppsim.costs import shapes
-from ppsim.costs.curves import Curves, Kernel
-from ppsim.costs.facts import DeviceFacts
 from ppsim.costs.profile import Component, Shape
-from ppsim.costs.shapes import LayerShape, ModelShape
+from ppsim.machine.kernels.curves import Curves, Kernel
+from ppsim.machine.kernels.facts import DeviceFacts
+from ppsim.model import shapes
+from ppsim.model.shapes import LayerShape, ModelShape
 
 _BACKWARD_TRAFFIC = 2.0
 """A backward reads the gradient beside what its forward read, and writes one for each of its inputs."""

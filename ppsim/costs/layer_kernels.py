@@ -8,8 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.cluster import Device
-from ppsim.costs.device_kernels import (
+from ppsim.machine.cluster import Device
+from ppsim.machine.kernels.specified import (
     Kernels,
     activation_bytes,
     as_attention,
@@ -17,8 +17,8 @@ from ppsim.costs.device_kernels import (
     matmul,
     memory_bound,
 )
-from ppsim.costs.model import FeedForward, LatentAttention, Layer
-from ppsim.costs.sharding import kv_heads_on_a_rank
+from ppsim.model.architecture import FeedForward, LatentAttention, Layer
+from ppsim.model.parameters import kv_heads_on_a_rank
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def rank_part(layer: Layer, *, tp: int = 1, ep: int = 1) -> RankPart:
 
 
 def module_part(layer: Layer, modules: Collection[str], *, tp: int = 1, ep: int = 1) -> RankPart:
-    """Return of a rank's part what modules of `ppsim.costs.recompute` have: their products, and what is between
+    """Return of a rank's part what modules of `ppsim.model.recompute` have: their products, and what is between
     them.
 
     Norms and the core of attention are no part of it.

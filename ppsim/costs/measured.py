@@ -11,11 +11,11 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import communicated_again
 from ppsim.costs.assemble import is_whole, line_of
 from ppsim.costs.estimate import estimated
-from ppsim.costs.hardware import TYPE_NAMES
-from ppsim.costs.model import Layer, Model, shape_of
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
-from ppsim.costs.shapes import LayerShape
+from ppsim.machine.devices import TYPE_NAMES
+from ppsim.model.architecture import Layer, Model, shape_of
+from ppsim.model.shapes import LayerShape
 
 MEASURED = "measured"
 INTERPOLATED = "interpolated by the profile's device facts"

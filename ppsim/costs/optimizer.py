@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ppsim.costs import collectives
-from ppsim.costs.cluster import Cluster, Device
-from ppsim.costs.ranks import Layout, group
+from ppsim.layout.layout import Layout, group
+from ppsim.machine import collectives
+from ppsim.machine.cluster import Cluster, Device
 
 ADAM_BYTES = 30
 """Of a parameter under mixed precision: gradient, master weight and both moments read, 4 each; the last three and

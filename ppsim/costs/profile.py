@@ -13,9 +13,9 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.costs.facts import DeviceFacts
-from ppsim.costs.recompute import Recompute, recompute_of
-from ppsim.costs.shapes import Kind, in_words
+from ppsim.machine.kernels.facts import DeviceFacts
+from ppsim.model.recompute import Recompute, recompute_of
+from ppsim.model.shapes import Kind, in_words
 
 FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
 DEFAULT = "zb-a100-6.2b"
@@ -94,7 +94,7 @@ class Provenance(Strict):
 
 
 class Layer(Strict):
-    """The sizes of one whole layer: the fields of `ppsim.costs.shapes.LayerShape`."""
+    """The sizes of one whole layer: the fields of `ppsim.model.shapes.LayerShape`."""
 
     kind: Kind
     hidden_size: Positive

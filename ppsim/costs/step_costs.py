@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ppsim.costs import collectives
 from ppsim.costs.around import Sharing, StepCosts
-from ppsim.costs.model import Layer
 from ppsim.costs.optimizer import NORM_BYTES, muon_flops, optimizer_s
-from ppsim.costs.ranks import Group, all_devices, group, tier_between
-from ppsim.costs.sharding import Held, Stage, held_parameters, layer_weight_sizes, once_each, padded_vocabulary
+from ppsim.layout.layout import Group, all_devices, group, tier_between
+from ppsim.machine import collectives
+from ppsim.model.architecture import Layer
+from ppsim.model.parameters import Held, Stage, held_parameters, layer_weight_sizes, once_each, padded_vocabulary
 from ppsim.schedule.table import Schedule
 
 if TYPE_CHECKING:

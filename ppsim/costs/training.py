@@ -11,8 +11,6 @@ from functools import cached_property
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import percent, seconds
-from ppsim.costs import collectives
-from ppsim.costs.activations import Batch, Kernels, kept_for_weight
 from ppsim.costs.analytic import (
     Execution,
     Place,
@@ -23,8 +21,15 @@ from ppsim.costs.analytic import (
 )
 from ppsim.costs.around import Update
 from ppsim.costs.assemble import Assembled, short_counts
-from ppsim.costs.cluster import Cluster
-from ppsim.costs.layout import (
+from ppsim.costs.measured import ProfileCosts
+from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
+from ppsim.costs.parts import BASIS, Estimate, Parts
+from ppsim.costs.profile import Profile, Shape
+from ppsim.costs.stages import StageCosts
+from ppsim.costs.step_costs import passes_s, step_costs
+from ppsim.layout.layout import GroupName, Layout, group, tier_between
+from ppsim.layout.slices import equal_time_slices
+from ppsim.layout.split import (
     MegatronSplit,
     Split,
     counts_of,
@@ -34,19 +39,14 @@ from ppsim.costs.layout import (
     rule_of,
     why_no_split,
 )
-from ppsim.costs.measured import ProfileCosts
-from ppsim.costs.memory import Optimizer, RankMemory, Settings, rank_memory, stage_activations
-from ppsim.costs.model import LatentAttention, Layer, Model
-from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
-from ppsim.costs.parts import BASIS, Estimate, Parts
-from ppsim.costs.profile import Profile, Shape
-from ppsim.costs.ranks import GroupName, Layout, group, tier_between
-from ppsim.costs.recompute import Recompute, recomputes
-from ppsim.costs.shapes import why_no_context_parallel
-from ppsim.costs.sharding import Cut, Stage, contents_of, once_each, stages_of, stages_of_layout
-from ppsim.costs.slices import equal_time_slices
-from ppsim.costs.stages import StageCosts
-from ppsim.costs.step_costs import passes_s, step_costs
+from ppsim.machine import collectives
+from ppsim.machine.cluster import Cluster
+from ppsim.model.activations import Batch, Kernels, kept_for_weight
+from ppsim.model.architecture import LatentAttention, Layer, Model
+from ppsim.model.memory import Optimizer, RankMemory, Settings, rank_memory, stage_activations
+from ppsim.model.parameters import Cut, Stage, contents_of, once_each, stages_of, stages_of_layout
+from ppsim.model.recompute import Recompute, recomputes
+from ppsim.model.shapes import why_no_context_parallel
 from ppsim.schedule.table import Schedule
 
 
@@ -142,7 +142,7 @@ class Job:
 
     @cached_property
     def settings(self) -> Settings:
-        """The same as `ppsim.costs.memory` wants it."""
+        """The same as `ppsim.model.memory` wants it."""
         layout, execution = self.layout, self.execution
         kernels = replace(
             self.kernels,
@@ -243,7 +243,7 @@ _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
     "moe_act": ("experts", lambda layer: layer.is_moe),
     "shared_experts": ("a shared expert", lambda layer: bool(getattr(layer.ffn, "shared", None))),
 }
-"""What a layer must have for a module of `ppsim.costs.recompute`, in words, and whether one does."""
+"""What a layer must have for a module of `ppsim.model.recompute`, in words, and whether one does."""
 
 
 def _why_not_recomputed(model: Model, recompute: Recompute) -> str | None:

@@ -8,9 +8,9 @@ more than the peak is then a wrong time, not a convention.
 
 from typing import Any
 
-from ppsim.costs import shapes
-from ppsim.costs.hardware import TYPE_NAMES, DataSheet
-from ppsim.costs.shapes import LayerShape
+from ppsim.machine.devices import TYPE_NAMES, DataSheet
+from ppsim.model import shapes
+from ppsim.model.shapes import LayerShape
 
 BY_DATA_SHEET = "the data sheet's peak"
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
-from ppsim.costs.shapes import LayerShape
+from ppsim.model.shapes import LayerShape
 from ppsim.profiling.recompute import Cheaply
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ppsim.costs.hardware import data_sheet
-from ppsim.costs.shapes import ModelShape
+from ppsim.machine.devices import data_sheet
+from ppsim.model.shapes import ModelShape
 from ppsim.profiling.graphs import NUM_WARM_UP as GRAPH_WARM_UP
 from ppsim.profiling.harness import NUM_BLOCKS, Key, Settings, forward_flops
 from ppsim.profiling.measure import LAUNCHES, LAUNCHES_BEFORE, LEAST_REPEATS

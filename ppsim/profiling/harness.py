@@ -12,10 +12,10 @@ from torch import nn
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
-from ppsim.costs import shapes
-from ppsim.costs.hardware import data_sheet
-from ppsim.costs.recompute import Recompute, recomputes
-from ppsim.costs.shapes import ModelShape
+from ppsim.machine.devices import data_sheet
+from ppsim.model import shapes
+from ppsim.model.recompute import Recompute, recomputes
+from ppsim.model.shapes import ModelShape
 from ppsim.profiling.beside import in_partition
 from ppsim.profiling.float8 import fused_cast, require_float8, to_float8
 from ppsim.profiling.layers import build_embedding, build_head, build_layer

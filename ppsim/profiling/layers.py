@@ -2,7 +2,7 @@
 
 A shard has its part of heads, columns and experts, and works without its peers: the collectives of tensor, context
 and expert parallelism are left out, so what is measured is one rank's own compute. `recompute` names what of a
-layer is computed again, as `ppsim.costs.recompute` has it.
+layer is computed again, as `ppsim.model.recompute` has it.
 """
 
 from typing import Any, TypeAlias
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from ppsim.costs.recompute import Recompute, recomputes
-from ppsim.costs.shapes import LayerShape, ModelShape
+from ppsim.model.recompute import Recompute, recomputes
+from ppsim.model.shapes import LayerShape, ModelShape
 from ppsim.profiling.attention import ContextCore, Core, RecomputedCore
 from ppsim.profiling.recompute import Cheaply, again, plainly
 from ppsim.runtime import gpt

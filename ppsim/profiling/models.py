@@ -1,13 +1,13 @@
 """The models that `ppsim profile --model` knows by name.
 
-Those of `ppsim.costs.model_names` whose layers are all of one kind that `ppsim profile` builds; small ones; and one
+Those of `ppsim.model.names` whose layers are all of one kind that `ppsim profile` builds; small ones; and one
 with what is replaced. Nothing here needs torch.
 """
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.model_names import NAMES, close_names
-from ppsim.costs.model_names import find_model as model_by_name
-from ppsim.costs.shapes import LayerShape, ModelShape
+from ppsim.model.names import NAMES, close_names
+from ppsim.model.names import find_model as model_by_name
+from ppsim.model.shapes import LayerShape, ModelShape
 from ppsim.runtime.config import MODELS as GPTS
 from ppsim.runtime.config import GPTShape
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ppsim.costs.shapes import ModelShape
+from ppsim.model.shapes import ModelShape
 from ppsim.profiling.harness import NUM_BLOCKS, Key, Say, Settings, build_blocks, type_of
 from ppsim.profiling.layers import build_embedding, build_head
 from ppsim.profiling.optimizer import measure_step

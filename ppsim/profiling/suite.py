@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppsim.base.files import read_json, to_json, write_whole
-from ppsim.costs.shapes import ModelShape
+from ppsim.model.shapes import ModelShape
 from ppsim.profiling.expect import FACTS_S, Expected, expected
 from ppsim.profiling.facts import add_facts, has_facts
 from ppsim.profiling.grids import QUICK, Grid

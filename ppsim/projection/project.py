@@ -10,9 +10,9 @@ import numpy as np
 from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.base.units import size
 from ppsim.costs.assemble import Assembled
-from ppsim.costs.layout import why_no_split
-from ppsim.costs.slices import why_no_slices
 from ppsim.costs.stages import StageCosts
+from ppsim.layout.slices import why_no_slices
+from ppsim.layout.split import why_no_split
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
 from ppsim.projection.optimise import Progress, optimise

@@ -5,10 +5,10 @@ from functools import cache
 from typing import Any, Protocol
 
 from ppsim.costs.assemble import Assembled, assemble
-from ppsim.costs.layout import Split
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.training import Job, assemble_job
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
+from ppsim.layout.split import Split
 from ppsim.schedule.table import Schedule
 
 

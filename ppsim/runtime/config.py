@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.shapes import LayerShape
+from ppsim.model.shapes import LayerShape
 from ppsim.schedule.lowering import Receives
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]

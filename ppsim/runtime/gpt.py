@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ppsim.costs.shapes import LayerShape
+from ppsim.model.shapes import LayerShape
 from ppsim.runtime.config import GPTShape
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ppsim.base.boundary import AboveZero, NonNegative, Strict, validated
 from ppsim.base.errors import ConfigError
-from ppsim.costs.cluster import Cluster
+from ppsim.machine.cluster import Cluster
 from ppsim.validation.cases import FOLDER
 
 

@@ -6,14 +6,14 @@ import numpy as np
 
 from ppsim.costs.analytic import Execution
 from ppsim.costs.around import StepCosts
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.memory import Optimizer
-from ppsim.costs.model import Model
-from ppsim.costs.model_names import find_model, gpt
-from ppsim.costs.ranks import layout_on
-from ppsim.costs.recompute import recompute_of
 from ppsim.costs.stages import StageCosts
 from ppsim.costs.training import Job, assemble_job, peak_memory
+from ppsim.layout.layout import layout_on
+from ppsim.machine.files import load_cluster
+from ppsim.model.architecture import Model
+from ppsim.model.memory import Optimizer
+from ppsim.model.names import find_model, gpt
+from ppsim.model.recompute import recompute_of
 from ppsim.schedule.catalog import build, find
 from ppsim.schedule.table import Op
 from ppsim.simulation.step import simulate_step

@@ -17,7 +17,7 @@ from summary import row, summed_up
 
 import ppsim
 from ppsim.base.units import seconds, signed_percent
-from ppsim.costs.layout import even_split
+from ppsim.layout.split import even_split
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table
 from ppsim.runtime.config import MODELS, TrainConfig

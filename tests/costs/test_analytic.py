@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import Execution, Place, embedding_estimate, head_estimate, layer_estimate
-from ppsim.costs.cluster_files import load_cluster, packaged_clusters
-from ppsim.costs.collectives import seconds
-from ppsim.costs.device_kernels import matmul
 from ppsim.costs.layer_kernels import attention as attention_kernels
 from ppsim.costs.layer_kernels import rank_part
-from ppsim.costs.memory import Optimizer
-from ppsim.costs.model import Model, layer_of
-from ppsim.costs.model_names import find_model
 from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import BASIS, Parts
-from ppsim.costs.ranks import Layout, group
-from ppsim.costs.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops
+from ppsim.layout.layout import Layout, group
+from ppsim.machine.collectives import seconds
+from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.machine.kernels.specified import matmul
+from ppsim.model.architecture import Model, layer_of
+from ppsim.model.memory import Optimizer
+from ppsim.model.names import find_model
+from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops
 
 SHAPES = {
     "gpt": LayerShape("gpt", hidden_size=4096, num_heads=32, num_kv_heads=32, head_size=128, ffn_size=16384),

@@ -7,7 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.costs.cluster_files import cluster_from, efficiency_of, load_cluster, packaged_clusters
+from ppsim.machine.files import cluster_from, efficiency_of, load_cluster, packaged_clusters
 
 HARDWARE = Path(ppsim.__file__).parent / "hardware"
 

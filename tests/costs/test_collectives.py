@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.collectives import PUBLISHED
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.collectives import bus_bytes_per_s, collective, point_to_point_s, seconds
-from ppsim.costs.ranks import Group, Layout, group
+from ppsim.layout.layout import Group, Layout, group
+from ppsim.machine.collectives import bus_bytes_per_s, collective, point_to_point_s, seconds
+from ppsim.machine.files import load_cluster
 
 H100 = load_cluster("dgx-h100")
 NODE = group(Layout(tp=8), "tp", H100.domain_sizes(64))

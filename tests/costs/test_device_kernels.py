@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppsim.costs.cluster_files import load_cluster, packaged_clusters
-from ppsim.costs.device_kernels import fused_attention, matmul, memory_bound
+from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.machine.kernels.specified import fused_attention, matmul, memory_bound
 
 A100 = load_cluster("dgx-a100").device
 DEVICES = [load_cluster(name).device for name in packaged_clusters()]

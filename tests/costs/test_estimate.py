@@ -8,12 +8,12 @@ from click.testing import CliRunner
 
 from ppsim.base.errors import ConfigError
 from ppsim.cli import main
-from ppsim.costs import shapes
-from ppsim.costs.curves import Curves
 from ppsim.costs.estimate import assumption, estimated, model_of, with_estimates
-from ppsim.costs.facts import DeviceFacts
 from ppsim.costs.kernels import estimate
 from ppsim.costs.profile import Profile, Shape
+from ppsim.machine.kernels.curves import Curves
+from ppsim.machine.kernels.facts import DeviceFacts
+from ppsim.model import shapes
 from tests.costs.profiles import EXAMPLE, profile
 
 RATE, BANDWIDTH = 1e12, 1e11

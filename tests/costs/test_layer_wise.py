@@ -6,8 +6,8 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.costs.memory import Optimizer
 from ppsim.costs.training import assemble_job
+from ppsim.model.memory import Optimizer
 from tests.projection.jobs import job
 
 

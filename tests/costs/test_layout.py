@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.layout import (
+from ppsim.layout.split import (
     MegatronSplit,
     balanced_split,
     even_split,

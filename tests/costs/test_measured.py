@@ -9,10 +9,10 @@ from ppsim.base.boundary import validated
 from ppsim.base.errors import ScheduleError
 from ppsim.costs.estimate import estimated
 from ppsim.costs.measured import INTERPOLATED, MEASURED
-from ppsim.costs.model import shape_of
 from ppsim.costs.parts import BASIS
 from ppsim.costs.profile import Profile
 from ppsim.costs.training import assemble_job
+from ppsim.model.architecture import shape_of
 from ppsim.projection.answer import answer_of
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.plan import Plan

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.activations import Batch, Kernels, kept_for_weight, layer_activations
-from ppsim.costs.memory import (
+from ppsim.model.activations import Batch, Kernels, kept_for_weight, layer_activations
+from ppsim.model.architecture import LatentAttention
+from ppsim.model.memory import (
     ACTIVATIONS,
     STATIC,
     Optimizer,
@@ -19,10 +20,9 @@ from ppsim.costs.memory import (
     stage_activations,
     static_memory,
 )
-from ppsim.costs.model import LatentAttention
-from ppsim.costs.model_names import find_model, gpt
-from ppsim.costs.shapes import layer_activation_bytes
-from ppsim.costs.sharding import Cut, Stage, held_parameters, padded_vocabulary, stages_of
+from ppsim.model.names import find_model, gpt
+from ppsim.model.parameters import Cut, Stage, held_parameters, padded_vocabulary, stages_of
+from ppsim.model.shapes import layer_activation_bytes
 
 PAPER = Kernels(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_errors.py"

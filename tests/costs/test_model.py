@@ -3,9 +3,9 @@
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.model import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
-from ppsim.costs.model_names import NAMES, find_model
-from ppsim.costs.shapes import layer_forward_flops, layer_parameters
+from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.model.names import NAMES, find_model
+from ppsim.model.shapes import layer_forward_flops, layer_parameters
 from ppsim.profiling.models import MODELS
 
 SAFETENSORS = "elements of the tensors of the released checkpoint"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.costs.slices import equal_time_slices, time_shares, why_no_slices
+from ppsim.layout.slices import equal_time_slices, time_shares, why_no_slices
 
 SIZES = {
     "num_tokens": st.integers(64, 100_000),

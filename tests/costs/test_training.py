@@ -8,15 +8,15 @@ import pytest
 from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
-from ppsim.costs import collectives
 from ppsim.costs.analytic import mtp_estimate
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.memory import Optimizer
-from ppsim.costs.model_names import find_model
-from ppsim.costs.ranks import Group, Layout, all_devices
-from ppsim.costs.sharding import Held, held_parameters, stages_of
 from ppsim.costs.step_costs import num_buckets, step_costs
 from ppsim.costs.training import assemble_job, peak_memory
+from ppsim.layout.layout import Group, Layout, all_devices
+from ppsim.machine import collectives
+from ppsim.machine.files import load_cluster
+from ppsim.model.memory import Optimizer
+from ppsim.model.names import find_model
+from ppsim.model.parameters import Held, held_parameters, stages_of
 from ppsim.schedule.table import Op, Schedule
 from tests.projection.jobs import job, on_ideal_links
 

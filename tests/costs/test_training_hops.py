@@ -3,12 +3,12 @@
 import pytest
 
 import ppsim
-from ppsim.costs import collectives
 from ppsim.costs.analytic import Execution
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.model_names import find_model
-from ppsim.costs.ranks import layout_on
 from ppsim.costs.training import Job, assemble_job
+from ppsim.layout.layout import layout_on
+from ppsim.machine import collectives
+from ppsim.machine.files import load_cluster
+from ppsim.model.names import find_model
 
 
 def hop_s(*, scatter_gather: bool, sequence_parallel: bool) -> float:

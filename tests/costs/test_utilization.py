@@ -2,11 +2,11 @@
 
 import pytest
 
-from ppsim.costs import shapes
-from ppsim.costs.cluster_files import load_cluster, packaged_clusters
-from ppsim.costs.hardware import data_sheet, hardware
-from ppsim.costs.shapes import LayerShape
 from ppsim.costs.utilization import implausible, pass_flops, peak_of, utilization
+from ppsim.machine.devices import data_sheet, hardware
+from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.model import shapes
+from ppsim.model.shapes import LayerShape
 
 SIZES = {"kind": "llama", "hidden_size": 64, "num_heads": 4, "num_kv_heads": 2, "head_size": 16, "ffn_size": 176}
 SHAPE = {"micro_batch": 2, "sequence_length": 32, "dtype": "bfloat16", "tp": 2}

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 import torch
 
 from ppsim.base.files import to_json
-from ppsim.costs.facts import DeviceFacts
 from ppsim.costs.profile import load_profile
+from ppsim.machine.kernels.facts import DeviceFacts
 from ppsim.profiling import facts as facts_module
 from ppsim.profiling.facts import add_facts, measure_facts
 from ppsim.profiling.grids import CPU, CUDA, QUICK, Grid

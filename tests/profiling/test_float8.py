@@ -12,7 +12,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs import shapes
+from ppsim.model import shapes
 from ppsim.profiling import float8
 from ppsim.profiling.float8 import Float8Linear, cast_plainly, fused_cast, require_float8, to_float8
 from ppsim.profiling.harness import Key, Settings, measure_shape

@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs import shapes
-from ppsim.costs.shapes import LayerShape, ModelShape
+from ppsim.model import shapes
+from ppsim.model.shapes import LayerShape, ModelShape
 from ppsim.profiling import layers
 from ppsim.profiling.layers import Experts, build_embedding, build_head, build_layer
 from ppsim.profiling.measure import Module, measure

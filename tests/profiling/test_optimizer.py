@@ -14,7 +14,7 @@ from torch import nn
 
 from ppsim.cli import main
 from ppsim.costs.profile import load_profile
-from ppsim.costs.shapes import layer_parameters
+from ppsim.model.shapes import layer_parameters
 from ppsim.profiling.models import MODELS
 from ppsim.profiling.optimizer import _Step, measure_step
 

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ppsim.costs import shapes
+from ppsim.model import shapes
 from ppsim.profiling.attention import Core
 from ppsim.profiling.layers import build_layer
 from ppsim.profiling.measure import Module, measure

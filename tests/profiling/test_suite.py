@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ppsim.cli import main
 from ppsim.costs.profile import load_profile
-from ppsim.costs.shapes import Recompute
+from ppsim.model.shapes import Recompute
 from ppsim.profiling import harness, measure
 from ppsim.profiling.expect import SHAPE_S, assumed_rate, expected
 from ppsim.profiling.grids import QUICK

@@ -18,8 +18,8 @@ import torch
 
 from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.cli import main
-from ppsim.costs import shapes
 from ppsim.costs.profile import load_profile
+from ppsim.model import shapes
 from ppsim.profiling.harness import Key, Settings, costly_splits, measure_shape
 from ppsim.profiling.models import MODELS
 from ppsim.profiling.sweep import require_success, sweep

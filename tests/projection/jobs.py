@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from ppsim.costs.analytic import Execution
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.model_names import find_model
-from ppsim.costs.ranks import Layout
 from ppsim.costs.training import Job
+from ppsim.layout.layout import Layout
+from ppsim.machine.files import load_cluster
+from ppsim.model.names import find_model
 
 
 def job(name: str = "llama3-8b", *, layers: int | None = None, cluster: str = "dgx-h100", **fields: Any) -> Job:

@@ -3,8 +3,8 @@
 import shlex
 from typing import TYPE_CHECKING
 
-from ppsim.costs.model_config import read_model
-from ppsim.costs.ranks import DEFAULT_ORDER
+from ppsim.layout.layout import DEFAULT_ORDER
+from ppsim.model.config import read_model
 
 if TYPE_CHECKING:
     from ppsim.projection.tuning.search import Found, Tuned

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.costs import collectives
-from ppsim.costs.activations import embedding_activations, kept_for_weight, layer_activations, mtp_activations
-from ppsim.costs.memory import rank_memory
-from ppsim.costs.ranks import group, hop_tiers
-from ppsim.costs.sharding import Stage
 from ppsim.costs.stages import Floats
 from ppsim.costs.step_costs import among_replicas_s, held_of, num_buckets
 from ppsim.costs.training import Job, layers_per_stage
+from ppsim.layout.layout import group, hop_tiers
+from ppsim.machine import collectives
+from ppsim.model.activations import embedding_activations, kept_for_weight, layer_activations, mtp_activations
+from ppsim.model.memory import rank_memory
+from ppsim.model.parameters import Stage
 from ppsim.projection.plan import Plan
 from ppsim.projection.tuning.space import Candidate, Question
 from ppsim.schedule.catalog import find

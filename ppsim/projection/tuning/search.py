@@ -175,9 +175,9 @@ def tune(
     saying by how much the best misses the memory and what would fit, `MissingExtra` where joblib is needed and not
     there.
 
-    >>> from ppsim.costs.cluster_files import load_cluster
-    >>> from ppsim.costs.model_config import read_model
-    >>> from ppsim.costs.ranks import Layout
+    >>> from ppsim.machine.files import load_cluster
+    >>> from ppsim.model.config import read_model
+    >>> from ppsim.layout.layout import Layout
     >>> from ppsim.costs.training import Job
     >>> job = Job(
     ...     model=read_model("gpt2"), model_name="gpt2", cluster=load_cluster("dgx-h100"), layout=Layout(),

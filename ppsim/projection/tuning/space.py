@@ -6,12 +6,12 @@ from itertools import product
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.layout import Split, why_no_split
-from ppsim.costs.model import MixtureOfExperts
-from ppsim.costs.ranks import layout_on
-from ppsim.costs.recompute import Recompute
-from ppsim.costs.sharding import Cut
 from ppsim.costs.training import Job
+from ppsim.layout.layout import layout_on
+from ppsim.layout.split import Split, why_no_split
+from ppsim.model.architecture import MixtureOfExperts
+from ppsim.model.parameters import Cut
+from ppsim.model.recompute import Recompute
 from ppsim.projection.plan import AUTO, Plan, Runtime
 from ppsim.schedule.catalog import find
 

@@ -1,11 +1,11 @@
 """Small questions that a search and an exhaustive one can both answer."""
 
 from ppsim.costs.analytic import Execution
-from ppsim.costs.cluster_files import load_cluster
-from ppsim.costs.memory import Optimizer
-from ppsim.costs.model_config import read_model
-from ppsim.costs.ranks import Layout
 from ppsim.costs.training import Job
+from ppsim.layout.layout import Layout
+from ppsim.machine.files import load_cluster
+from ppsim.model.config import read_model
+from ppsim.model.memory import Optimizer
 from ppsim.projection.tuning.space import Question
 
 GIB = 2**30

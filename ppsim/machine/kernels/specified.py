@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ppsim.costs.cluster import Device
+from ppsim.machine.cluster import Device
 
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 """The tile of a matrix product that one core computes at a time (CUTLASS' default for large products)."""

@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
 from ppsim.base.errors import ConfigError, MissingExtra
 from ppsim.base.files import read_json
-from ppsim.costs.cluster import Cluster, Device, Efficiency, Link, Tier
-from ppsim.costs.hardware import hardware
+from ppsim.machine.cluster import Cluster, Device, Efficiency, Link, Tier
+from ppsim.machine.devices import hardware
 
 Share = Annotated[float, Field(gt=0, le=1)]
 

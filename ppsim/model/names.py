@@ -6,7 +6,7 @@ from functools import cache
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.model import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
 
 _GPT3 = "Brown et al. 2020, arXiv 2005.14165, Table 2.1 (vocabulary of GPT-2)"
 _MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473, Table 1 (vocabulary 51,200, §5.1)"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.facts import AttentionFact, DeviceFacts, Form, Product, Time
+from ppsim.machine.kernels.facts import AttentionFact, DeviceFacts, Form, Product, Time
 
 Point = TypeVar("Point")
 Kernel = Literal["copy", "elementwise", "norm"]

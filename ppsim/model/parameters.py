@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.model import (
+from ppsim.model.architecture import (
     Attention,
     FeedForward,
     LatentAttention,
@@ -121,7 +121,7 @@ class Held:
 def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
     """Return the stages of a split: the embedding on the first, head and multi-token prediction on the last.
 
-    >>> from ppsim.costs.model_names import find_model
+    >>> from ppsim.model.names import find_model
     >>> [len(stage.layers) for stage in stages_of(find_model("gpt2"), [5, 7])]
     [5, 7]
     """

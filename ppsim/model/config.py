@@ -12,8 +12,8 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.costs.model import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model, Norm
-from ppsim.costs.model_names import close_names, find_model
+from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model, Norm
+from ppsim.model.names import close_names, find_model
 
 _HARMLESS = frozenset(
     {

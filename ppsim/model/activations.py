@@ -1,8 +1,8 @@
 """Bytes that a forward keeps for its backward, by component, on a rank of a divided model.
 
-Letters: T tokens of a microbatch on a context-parallel rank, b·s/cp; h, n, g, d, f as in `ppsim.costs.model`; t =
-tp; q = t with sequence parallelism, else 1; e bytes of an element. Every tensor is counted once. The statistics of
-norms (4 bytes a token and norm) and the integers of token routing are left out.
+Letters: T tokens of a microbatch on a context-parallel rank, b·s/cp; h, n, g, d, f as in
+`ppsim.model.architecture`; t = tp; q = t with sequence parallelism, else 1; e bytes of an element. Every tensor is
+counted once. The statistics of norms (4 bytes a token and norm) and the integers of token routing are left out.
 
 The parts without flash attention and with dropout are Korthikanti et al. 2022 (arXiv 2205.05198), §4.1 and §4.2;
 the others are what Megatron-LM keeps with TransformerEngine.
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.model import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
-from ppsim.costs.recompute import Recompute, recomputes, require_spelling
-from ppsim.costs.sharding import Cut, kv_heads_on_a_rank, padded_vocabulary, share
+from ppsim.model.architecture import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.model.parameters import Cut, kv_heads_on_a_rank, padded_vocabulary, share
+from ppsim.model.recompute import Recompute, recomputes, require_spelling
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Batch:
-    """The shape of a microbatch, and what is recomputed of it, as `ppsim.costs.recompute` has it."""
+    """The shape of a microbatch, and what is recomputed of it, as `ppsim.model.recompute` has it."""
 
     micro_batch: int
     sequence_length: int

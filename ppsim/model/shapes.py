@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.recompute import Recompute, recomputes
+from ppsim.model.recompute import Recompute, recomputes
 
 Kind = Literal["gpt", "llama", "moe"]
 
@@ -222,7 +222,7 @@ def layer_activation_bytes(
       the layer's type, 4 + e, and three int64 indices (which expert, which token, which place), 24; and a SwiGLU
       for the shared expert.
 
-    Modules that are recomputed (`ppsim.costs.recompute`) keep less: norms their input only, h·e each; activation
+    Modules that are recomputed (`ppsim.model.recompute`) keep less: norms their input only, h·e each; activation
     functions theirs, f·e before a GELU and 2f·e before a SwiGLU, shared experts' kept; the core of attention no
     log-sum-exp; a feed-forward part, a mixture or a shared expert nothing but the input that it has in common.
 

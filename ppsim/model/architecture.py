@@ -1,6 +1,6 @@
 """A model as a whole: every layer in order, embedding, head and multi-token prediction; parameters and FLOPs.
 
-`ppsim.costs.shapes` has one layer's shard as `ppsim profile` measures it. Here layers may differ (dense ones first,
+`ppsim.model.shapes` has one layer's shard as `ppsim profile` measures it. Here layers may differ (dense ones first,
 experts behind them), attention may be latent, and biases, norms and tied weights are where the family has them, so
 that parameters come out as published, to the last one.
 
@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.shapes import LayerShape, ModelShape
+from ppsim.model.shapes import LayerShape, ModelShape
 
 Norm = Literal["layernorm", "rmsnorm"]
 
@@ -294,7 +294,7 @@ class Model:
         Attention counts all s × s scores unless `causal`. Recomputation is not counted. Multi-token prediction is:
         its layers, projections and passes through the head.
 
-        >>> from ppsim.costs.model_names import find_model
+        >>> from ppsim.model.names import find_model
         >>> round(find_model("gpt3-175b").training_flops() / 1e12, 3)  # 6 × 175e9, and attention's 12·96·12288·2048
         1.076
         """

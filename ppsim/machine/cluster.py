@@ -1,6 +1,6 @@
 """Devices, the links between them, and clusters: domains of devices, one inside the other, each with its link.
 
-All of it is data: `ppsim.costs.cluster_files` reads it from the packaged files or a user's.
+All of it is data: `ppsim.machine.files` reads it from the packaged files or a user's.
 """
 
 import math

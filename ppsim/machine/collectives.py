@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ppsim.costs.cluster import Cluster, Link
-from ppsim.costs.ranks import Group
+from ppsim.layout.layout import Group
+from ppsim.machine.cluster import Cluster, Link
 
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]
 Algorithm = Literal["ring", "tree", "hierarchical", "direct"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.activations import (
+from ppsim.model.activations import (
     Batch,
     Kernels,
     embedding_activations,
@@ -20,8 +20,8 @@ from ppsim.costs.activations import (
     layer_activations,
     mtp_activations,
 )
-from ppsim.costs.model import FeedForward, Layer, Model
-from ppsim.costs.sharding import (
+from ppsim.model.architecture import FeedForward, Layer, Model
+from ppsim.model.parameters import (
     Cut,
     Stage,
     exactly,

@@ -1,0 +1,1 @@
+"""How devices, layers and tokens are divided; it needs no model."""

@@ -1,0 +1,1 @@
+"""What it runs on: devices, links, collectives, kernel times."""

@@ -1,0 +1,1 @@
+"""How long a device takes for a kernel: from data sheets, facts or tables."""
