@@ -11,14 +11,14 @@ from time import perf_counter
 import numpy as np
 from published_tables import read
 
-from ppsim.schedule.bounds import lower_bounds
-from ppsim.schedule.exact import optimal
-from ppsim.schedule.fitting.search import fitted, tables_without_end
-from ppsim.schedule.fitting.target import Target
+from ppsim.catalog.search.exact import optimal
+from ppsim.catalog.search.fitted import fitted, tables_without_end
+from ppsim.catalog.search.replay import value_s
+from ppsim.catalog.search.target import Target
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.schedule.problem import Criterion, Problem
-from ppsim.schedule.replay import value_s
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.bounds.lower import lower_bounds
+from ppsim.simulation.bounds.problem import Criterion, Problem
 
 CRITERIA: tuple[Criterion, ...] = ("step", "span")
 TIGHT = 1e-9

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
-from ppsim.schedule.catalog import CATALOG
+from ppsim.catalog.build import CATALOG
 
 PP, MICROBATCHES = 64, 1024
 MOST_S, MOST_GIB = 2.0, 2.0
@@ -82,9 +82,9 @@ def uneven(vpp: int, p: int) -> dict[str, Any]:
 
 
 def fitted() -> None:
-    from ppsim.schedule.fitting.search import fitted, zb_heuristic, zbv_heuristic
+    from ppsim.catalog.search.fitted import fitted, zb_heuristic, zbv_heuristic
     from ppsim.schedule.placement import STYLES
-    from ppsim.schedule.problem import Problem
+    from ppsim.simulation.bounds.problem import Problem
 
     print("Stages that differ by up to a third:\n")
     print("| table | published heuristic | fitted, by span | fitted, by step |")

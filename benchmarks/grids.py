@@ -13,10 +13,10 @@ import numpy as np
 from published_tables import read
 
 import ppsim
-from ppsim.schedule.bounds import lower_bounds
-from ppsim.schedule.fitting.search import fitted, zbv_heuristic
+from ppsim.catalog.search.fitted import fitted, zbv_heuristic
 from ppsim.schedule.placement import v_shape
-from ppsim.schedule.problem import Criterion, Problem
+from ppsim.simulation.bounds.lower import lower_bounds
+from ppsim.simulation.bounds.problem import Criterion, Problem
 
 TIGHT = 1e-9
 PRIMUS_FIXED = {"v-half": "v-half-fixed", "v-min": "v-min-fixed", "zbv-formatted": "zbv-fixed"}

@@ -7,9 +7,9 @@ import csv
 from pathlib import Path
 
 import ppsim
-from ppsim.schedule.fitting.search import fitted, zb_heuristic, zbv_heuristic
+from ppsim.catalog.search.fitted import fitted, zb_heuristic, zbv_heuristic
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.schedule.problem import Problem
+from ppsim.simulation.bounds.problem import Problem
 
 FOLDER = Path(__file__).parent / "published"
 COSTS = ("forward", "backward_input", "backward_weight", "transfer")

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ppsim.api.runs import Trained, train
     from ppsim.api.tuning import tune
     from ppsim.costs.profile import Profile, load_profile
-    from ppsim.costs.stages import StageCosts
     from ppsim.costs.training import Job
     from ppsim.projection.plan import Plan
     from ppsim.projection.project import Projection
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from ppsim.simulation.calibrate import Calibration
     from ppsim.simulation.compare import Comparison
     from ppsim.simulation.run import simulate
+    from ppsim.simulation.stage_costs import StageCosts
     from ppsim.simulation.timeline import Timeline
     from ppsim.validation.validated import Validated, validate
 
@@ -64,7 +64,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Profile": "ppsim.costs.profile",
     "Projection": "ppsim.projection.project",
     "Schedule": "ppsim.schedule.table",
-    "StageCosts": "ppsim.costs.stages",
+    "StageCosts": "ppsim.simulation.stage_costs",
     "Timeline": "ppsim.simulation.timeline",
     "Trained": "ppsim.api.runs",
     "Tuned": "ppsim.projection.tuning.search",

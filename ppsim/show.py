@@ -7,9 +7,9 @@ from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.show_page import Columns, Page, facts, some_of
 
 if TYPE_CHECKING:
+    from ppsim.catalog.build import Entry
     from ppsim.projection.project import Comparison as PlanComparison
     from ppsim.projection.project import Projection
-    from ppsim.schedule.catalog import Entry
     from ppsim.schedule.check import CheckReport
     from ppsim.show_timeline import Drawing
     from ppsim.simulation.timeline import Timeline

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import ppsim
+from ppsim.catalog.build import CATALOG, Entry
 from ppsim.exporting.targets import runtime_facts
-from ppsim.schedule.catalog import CATALOG, Entry
 
 HEAD = """# Schedules
 

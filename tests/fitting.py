@@ -1,7 +1,7 @@
 """Problems of one stage a rank and of two in a V, from keyword arguments."""
 
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.schedule.problem import Problem
+from ppsim.simulation.bounds.problem import Problem
 
 
 def one_chunk(*, num_ranks, **arguments):

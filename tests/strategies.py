@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build
-from ppsim.schedule.catalog import CATALOG
+from ppsim.catalog.build import CATALOG
 
 NAMES = sorted(CATALOG)
 

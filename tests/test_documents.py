@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import ppsim
-from ppsim.schedule.catalog import CATALOG
+from ppsim.catalog.build import CATALOG
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

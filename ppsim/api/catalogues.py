@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ppsim.catalog.build import every_schedule
 from ppsim.exporting.targets import refusals
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.model.config import read_model
 from ppsim.model.names import NAMES
-from ppsim.schedule.catalog import every_schedule
 
 if TYPE_CHECKING:
     import pandas

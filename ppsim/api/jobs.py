@@ -7,7 +7,6 @@ from typing import Any, Literal, TypedDict, Unpack
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import Execution
-from ppsim.costs.around import Update
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.costs.training import Job
 from ppsim.layout.layout import DEFAULT_ORDER, Layout, layout_on
@@ -16,6 +15,7 @@ from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model
 from ppsim.model.memory import Optimizer, Precision
 from ppsim.model.recompute import Recompute, recompute_of
+from ppsim.simulation.step_costs import Update
 
 
 class StudyOptions(TypedDict, total=False):

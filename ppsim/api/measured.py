@@ -10,7 +10,6 @@ from ppsim.api.runs import Trained
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.costs.files import Overheads, costs_from
-from ppsim.costs.stages import OVERHEADS, StageCosts
 from ppsim.exporting import timeline_json
 from ppsim.exporting.timeline_json import FORMAT, run_from_json, timeline_from_json
 from ppsim.projection.project import Projection
@@ -26,6 +25,7 @@ from ppsim.simulation.calibrate import Calibration
 from ppsim.simulation.compare import Comparison
 from ppsim.simulation.measured import Run
 from ppsim.simulation.peaks import peak_errors, peaks_in
+from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.timeline import Timeline
 
 

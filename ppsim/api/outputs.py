@@ -10,7 +10,6 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.outputs import suffix_of, write_outputs
 from ppsim.base.printed import printed
-from ppsim.costs.stages import StageCosts
 from ppsim.exporting.timeline_json import timeline_to_json
 from ppsim.plot.view import View, view_of
 from ppsim.projection.answer import Answer
@@ -24,6 +23,7 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.calibrate import Calibration, calibration_to_json
 from ppsim.simulation.compare import Comparison, summary_of
 from ppsim.simulation.report import report_of
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
 Say: TypeAlias = Callable[[str], None]

@@ -15,7 +15,6 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.outputs import write_outputs
 from ppsim.costs.plain import costs_to_json, message_bytes_in, read_costs
-from ppsim.costs.stages import StageCosts
 from ppsim.exporting.timeline_json import timeline_to_json
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
@@ -29,6 +28,7 @@ from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.report import report_of
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ppsim.cli.progress import progress, searching
 from ppsim.cli.sections import SectionedCommand
 
 if TYPE_CHECKING:
-    from ppsim.projection.optimise import Optimised
+    from ppsim.catalog.auto import Optimised
     from ppsim.schedule.table import Schedule
 
 _TIME_LIMIT_S = 10.0
@@ -98,10 +98,10 @@ def build(
     from ppsim.api.texts import parse_size
     from ppsim.base.errors import ConfigError
     from ppsim.base.files import check_folder, to_json, write_whole
+    from ppsim.catalog.build import find
     from ppsim.costs.files import read_costs
     from ppsim.exporting.neutral import table_to_json
     from ppsim.projection.tables import build as build_table
-    from ppsim.schedule.catalog import find
     from ppsim.schedule.grammar import format_table
 
     if output is not None:
@@ -158,7 +158,7 @@ def build(
 
 def _searched(*, time_limit: float = _TIME_LIMIT_S, prove: bool = False, **options: Any) -> "Optimised":
     """Search with a progress bar on a terminal; a proof takes as long again."""
-    from ppsim.projection.optimise import optimise
+    from ppsim.catalog.auto import optimise
 
     with progress("searching", limit_s=2 * time_limit if prove else time_limit) as bar:
         return optimise(time_limit_s=time_limit, prove=prove, progress=searching(bar), **options)

@@ -257,11 +257,11 @@ def _sweep(
 ) -> "pandas.DataFrame":
     del by  # which of its columns is drawn
     from ppsim.base.errors import ConfigError
+    from ppsim.catalog.build import require_shape
     from ppsim.costs.files import read_costs
     from ppsim.costs.profile import DEFAULT, load_profile
     from ppsim.projection.bubbles import bubbles_at, bubbles_of_plan
     from ppsim.projection.plan import Plan
-    from ppsim.schedule.catalog import require_shape
 
     names = parse_names("schedule", schedule) or []
     counts = parse_numbers("microbatches", microbatches) or [times * pp for times in (1, 2, 4, 8)]

@@ -213,7 +213,7 @@ _DRAWN_OF_ALL = 2  # the fastest
 
 def _compared(schedule: str | None) -> list[str]:
     """The names of all schedules, or of those listed; none for one schedule."""
-    from ppsim.schedule.catalog import every_schedule
+    from ppsim.catalog.build import every_schedule
 
     if schedule == "all":
         return list(every_schedule())

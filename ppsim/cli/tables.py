@@ -38,8 +38,8 @@ def schedules(name: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ppsim import show
+    from ppsim.catalog.build import every_schedule, find
     from ppsim.exporting.targets import refusals, runtime_facts
-    from ppsim.schedule.catalog import every_schedule, find
 
     entries = [find(name)] if name else list(every_schedule().values())
     if as_json:

@@ -8,12 +8,10 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import rate, seconds, size
-from ppsim.costs.around import StepCosts
 from ppsim.costs.estimate import assumption
 from ppsim.costs.lines import line_through
 from ppsim.costs.parts import Estimate
 from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
-from ppsim.costs.stages import StageCosts
 from ppsim.layout.slices import equal_time_slices
 from ppsim.layout.split import (
     MegatronSplit,
@@ -26,6 +24,8 @@ from ppsim.layout.split import (
     why_no_split,
 )
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.step_costs import StepCosts
 
 BYTES_PER_PARAMETER = 16
 """16-bit weight and gradient, float32 master weight and two Adam moments: 2 + 2 + 4 + 4 + 4."""

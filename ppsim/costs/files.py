@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from ppsim.base.boundary import AboveZero, Count, NonNegative, OneOrMany, Strict, validated
 from ppsim.base.files import read_json
-from ppsim.costs.stages import OVERHEADS, StageCosts
 from ppsim.schedule.graph import Channel, Communication
 from ppsim.schedule.lowering import Receives
+from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 
 
 class _Link(Strict):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.costs.stages import StageCosts
+from ppsim.simulation.stage_costs import StageCosts
 
 
 def costs_to_json(costs: StageCosts) -> dict[str, Any]:

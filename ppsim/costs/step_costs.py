@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ppsim.costs.around import Sharing, StepCosts
 from ppsim.costs.optimizer import NORM_BYTES, muon_flops, optimizer_s
 from ppsim.layout.layout import Group, all_devices, group, tier_between
 from ppsim.machine import collectives
 from ppsim.model.architecture import Layer
 from ppsim.model.parameters import Held, Stage, held_parameters, layer_weight_sizes, once_each, padded_vocabulary
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.step_costs import Sharing, StepCosts
 
 if TYPE_CHECKING:
     from ppsim.costs.training import Job

@@ -19,13 +19,11 @@ from ppsim.costs.analytic import (
     layer_estimate,
     mtp_estimate,
 )
-from ppsim.costs.around import Update
 from ppsim.costs.assemble import Assembled, short_counts
 from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.profile import Profile, Shape
-from ppsim.costs.stages import StageCosts
 from ppsim.costs.step_costs import passes_s, step_costs
 from ppsim.layout.layout import GroupName, Layout, group, tier_between
 from ppsim.layout.slices import equal_time_slices
@@ -48,6 +46,8 @@ from ppsim.model.parameters import Cut, Stage, contents_of, once_each, stages_of
 from ppsim.model.recompute import Recompute, recomputes
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.step_costs import Update
 
 
 @dataclass(frozen=True, kw_only=True)

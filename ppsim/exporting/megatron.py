@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.catalog.published.interleaved import interleaved_one_f_one_b, legal_group_sizes
+from ppsim.catalog.published.one_f_one_b import one_f_one_b
 from ppsim.schedule.check import require_one_chain, validate
-from ppsim.schedule.interleaved import interleaved_one_f_one_b, legal_group_sizes
-from ppsim.schedule.one_f_one_b import one_f_one_b
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Op, Schedule
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ppsim.base.errors import PpsimError
+from ppsim.catalog.build import build
+from ppsim.catalog.entry import Entry
 from ppsim.exporting.megatron import megatron_arguments
 from ppsim.exporting.primus import primus_table
 from ppsim.exporting.torch_csv import torch_csv
 from ppsim.exporting.transformer_engine import graph_order
-from ppsim.schedule.catalog import build
-from ppsim.schedule.entry import Entry
 from ppsim.schedule.table import Schedule
 
 RUNTIMES: dict[str, Callable[[Schedule], Any]] = {

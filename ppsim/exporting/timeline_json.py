@@ -9,12 +9,12 @@ import numpy as np
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.costs.plain import costs_to_json
-from ppsim.costs.stages import StageCosts
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.measured import Run
 from ppsim.simulation.report import report_of
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
 FORMAT: Literal["ppsim-timeline/1"] = "ppsim-timeline/1"

@@ -2,10 +2,10 @@
 
 from ppsim.base.units import percent, seconds
 from ppsim.costs.assemble import Assembled
-from ppsim.costs.stages import StageCosts
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.table import NONE, Schedule
+from ppsim.simulation.stage_costs import StageCosts
 
 
 def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: StageCosts) -> list[str]:

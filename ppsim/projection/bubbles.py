@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.costs.stages import StageCosts
+from ppsim.catalog.build import Entry, find
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all
 from ppsim.projection.tables import build
-from ppsim.schedule.catalog import Entry, find
 from ppsim.simulation.run import simulate
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:

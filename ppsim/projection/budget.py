@@ -5,12 +5,12 @@ from dataclasses import fields
 import numpy as np
 
 from ppsim.costs.parts import Parts
-from ppsim.costs.stages import StageCosts
 from ppsim.projection.project import Projection
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
+from ppsim.simulation.stage_costs import StageCosts
 
 _OF_PARTS = {
     "more_flops_s": "work beyond the model's FLOPs",

@@ -40,7 +40,7 @@ class Plan:
     `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
-    (`ppsim.projection.optimise`). `stragglers` are ranks whose compute takes so many times as long.
+    (`ppsim.catalog.auto`). `stragglers` are ranks whose compute takes so many times as long.
 
     >>> import ppsim
     >>> plan = ppsim.Plan(pp=8, vpp=2)

@@ -9,23 +9,23 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.base.units import size
+from ppsim.catalog.auto import Progress, optimise
+from ppsim.catalog.build import Entry, every_schedule, find, require_shape
 from ppsim.costs.assemble import Assembled
-from ppsim.costs.stages import StageCosts
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
-from ppsim.projection.optimise import Progress, optimise
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.tables import build, fit
-from ppsim.schedule.catalog import Entry, every_schedule, find, require_shape
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS, EventGraph
 from ppsim.schedule.placement import STYLES
-from ppsim.schedule.problem import CAP_ROUNDING
 from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.report import report_of
 from ppsim.simulation.run import simulate
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import Step, simulate_step
 from ppsim.simulation.timeline import Timeline
 

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.errors import ScheduleError
-from ppsim.costs.stages import StageCosts
-from ppsim.schedule import catalog
-from ppsim.schedule.entry import Entry
-from ppsim.schedule.problem import Criterion
+from ppsim.catalog import build as catalog
+from ppsim.catalog.entry import Entry
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.run import simulate
+from ppsim.simulation.stage_costs import StageCosts
 
 
 def build(

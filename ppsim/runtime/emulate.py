@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ppsim.base.errors import RunFailed
-from ppsim.costs.stages import CostArrays
 from ppsim.schedule.grammar import parse_cell
 from ppsim.schedule.graph import Channel
 from ppsim.schedule.table import Action, Op
+from ppsim.simulation.stage_costs import CostArrays
 
 SPIN_S = 3e-4
 """A sleep overshoots by up to this, so that the rest is spun."""

@@ -22,7 +22,6 @@ from torch.distributed.rendezvous import rendezvous
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.costs.files import read_costs
-from ppsim.costs.stages import CostArrays, StageCosts
 from ppsim.runtime import emulate
 from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.config import TrainConfig
@@ -36,6 +35,7 @@ from ppsim.runtime.verify import Differences, differences
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import CostArrays, StageCosts
 
 
 def run_all(configs: Sequence[TrainConfig], store: Store | None = None) -> list[dict[str, Any]] | None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.stages import StageCosts
 from ppsim.schedule.table import Op
 from ppsim.simulation.calibrate import Calibration, calibration_to_json, with_overheads
 from ppsim.simulation.engine import evaluate
@@ -15,6 +14,7 @@ from ppsim.simulation.explain import gaps
 from ppsim.simulation.measured import Run, costs_alone
 from ppsim.simulation.peaks import PeakError, peaks_to_json
 from ppsim.simulation.run import durations_s, simulate_graph
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppsim.costs.stages import StageCosts
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import Op
 from ppsim.simulation.engine import Floats
 from ppsim.simulation.overlap import overlapped_fraction
+from ppsim.simulation.stage_costs import StageCosts
 
 
 @dataclass(frozen=True)

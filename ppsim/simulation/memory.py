@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppsim.costs.stages import CostArrays, Floats
 from ppsim.schedule.table import Ints, Op, Schedule
+from ppsim.simulation.stage_costs import CostArrays, Floats
 
 
 @dataclass(frozen=True)

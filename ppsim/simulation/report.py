@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from ppsim.costs.stages import StageCosts
-from ppsim.simulation.bounds import bounds_of
+from ppsim.simulation.bounds.of_table import bounds_of
 from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline, ratio_idle
 
 

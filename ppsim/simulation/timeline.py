@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ppsim.costs.stages import CostArrays
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import NONE, Action, Ints, Op, Schedule, last_of_cell
 from ppsim.simulation.engine import Floats
 from ppsim.simulation.memory import Memory, memory_of
+from ppsim.simulation.stage_costs import CostArrays
 
 if TYPE_CHECKING:
     import pandas

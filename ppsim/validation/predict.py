@@ -4,9 +4,8 @@ from collections import Counter
 
 import numpy as np
 
+from ppsim.catalog.build import build, find
 from ppsim.costs.analytic import Execution
-from ppsim.costs.around import StepCosts
-from ppsim.costs.stages import StageCosts
 from ppsim.costs.training import Job, assemble_job, peak_memory
 from ppsim.layout.layout import layout_on
 from ppsim.machine.files import load_cluster
@@ -14,9 +13,10 @@ from ppsim.model.architecture import Model
 from ppsim.model.memory import Optimizer
 from ppsim.model.names import find_model, gpt
 from ppsim.model.recompute import recompute_of
-from ppsim.schedule.catalog import build, find
 from ppsim.schedule.table import Op
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import simulate_step
+from ppsim.simulation.step_costs import StepCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.validation.cases import Case
 from ppsim.validation.machines import Machine, on_machine

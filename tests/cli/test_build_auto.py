@@ -61,7 +61,7 @@ def test_ctrl_c_ends_the_search_without_a_traceback_or_a_file(folder):
     costs = {"forward_s": [1, 2] * 4, "backward_input_s": 1, "backward_weight_s": [1, 3] * 4, "transfer_s": 0.3}
     (folder / "C.json").write_text(json.dumps(costs))
     waiting = (
-        "import signal, ppsim.projection.optimise as o; from ppsim.cli import main\n"
+        "import signal, ppsim.catalog.auto as o; from ppsim.cli import main\n"
         "o._Search.begin = lambda self, begin=o._Search.begin: (begin(self), print('searching', flush=True))\n"
         "main()"
     )

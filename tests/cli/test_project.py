@@ -8,7 +8,7 @@ import pytest
 
 from ppsim import project, read_schedule
 from ppsim.api.texts import parse_size
-from ppsim.schedule.catalog import CATALOG
+from ppsim.catalog.build import CATALOG
 from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ppsim import build, read_schedule
+from ppsim.catalog.build import CATALOG
 from ppsim.exporting.timeline_json import read_timeline
-from ppsim.schedule.catalog import CATALOG
 from tests.cli.running import ppsim, words_of
 
 REPORT_KEYS = [

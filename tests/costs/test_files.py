@@ -9,7 +9,7 @@ from hypothesis import given
 from ppsim.base.errors import ConfigError
 from ppsim.costs.files import Overheads, costs_from, read_costs, read_overheads
 from ppsim.costs.plain import costs_to_json
-from ppsim.costs.stages import OVERHEADS
+from ppsim.simulation.stage_costs import OVERHEADS
 from tests.strategies import tables_and_costs
 
 REQUIRED = {"forward_s": 1.0, "backward_input_s": 2.0, "backward_weight_s": 0.5}

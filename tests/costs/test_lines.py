@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppsim.catalog.build import build
 from ppsim.costs.assemble import assemble
 from ppsim.costs.lines import line_through
-from ppsim.schedule.catalog import build
 
 from .profiles import EXAMPLE, example, profile
 

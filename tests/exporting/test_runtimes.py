@@ -15,6 +15,7 @@ import ppsim
 from ppsim import Op
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.files import to_json
+from ppsim.catalog.published.interleaved import legal_group_sizes
 from ppsim.exporting.megatron import format_layout, layout_string, megatron_arguments, parse_layout
 from ppsim.exporting.neutral import read_table, table_from_json, table_to_json
 from ppsim.exporting.primus import primus_table
@@ -22,7 +23,6 @@ from ppsim.exporting.transformer_engine import graph_order
 from ppsim.model.names import find_model
 from ppsim.model.parameters import stages_of_layout
 from ppsim.schedule.grammar import parse_table
-from ppsim.schedule.interleaved import legal_group_sizes
 from tests.cli.running import ppsim as run
 from tests.strategies import tables_and_costs
 

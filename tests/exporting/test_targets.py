@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from ppsim.base.errors import ScheduleError
+from ppsim.catalog.build import CATALOG
 from ppsim.exporting import targets
 from ppsim.exporting.targets import RUNTIMES, refusals, runtime_facts
-from ppsim.schedule.catalog import CATALOG
 from tests.cli.running import ppsim as run
 from tests.cli.running import words_of
 

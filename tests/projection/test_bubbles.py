@@ -4,9 +4,9 @@ import pytest
 
 from ppsim import StageCosts, build, project, simulate
 from ppsim.base.errors import ConfigError
+from ppsim.catalog.build import CATALOG
 from ppsim.projection.bubbles import bubbles_at, bubbles_of_plan
 from ppsim.projection.plan import Plan
-from ppsim.schedule.catalog import CATALOG
 
 COSTS = StageCosts(
     forward_s=2.0, backward_input_s=2.0, backward_weight_s=1.0, activation_bytes=8.0, static_bytes=1.0

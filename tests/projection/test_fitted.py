@@ -5,8 +5,8 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError, Deadlock
-from ppsim.projection.optimise import optimise
-from ppsim.schedule.catalog import find
+from ppsim.catalog.auto import optimise
+from ppsim.catalog.build import find
 from tests.cli.running import ppsim as run
 
 UNEVEN = ppsim.StageCosts(

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
-from ppsim.projection.optimise import optimise
-from ppsim.schedule.catalog import every_schedule
-from ppsim.schedule.exact import optimal
-from ppsim.schedule.fitting.search import tables_without_end
-from ppsim.schedule.fitting.target import Target
+from ppsim.catalog.auto import optimise
+from ppsim.catalog.build import every_schedule
+from ppsim.catalog.search.exact import optimal
+from ppsim.catalog.search.fitted import tables_without_end
+from ppsim.catalog.search.target import Target
 from ppsim.schedule.placement import STYLES
-from ppsim.simulation.bounds import bounds_of, problem_of
+from ppsim.simulation.bounds.of_table import bounds_of, problem_of
 
 UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
 SCORES = {"span": "span_s", "step": "step_time_s"}

@@ -6,11 +6,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError, Deadlock, DoesNotFit
+from ppsim.catalog.build import CATALOG
 from ppsim.costs.profile import load_profile
 from ppsim.layout.split import MegatronSplit, why_no_split
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import project, project_all
-from ppsim.schedule.catalog import CATALOG
 from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.table import Op
 from tests.costs.profiles import example, profile, profiles, scaled

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import ppsim
+from ppsim.catalog.build import CATALOG
 from ppsim.runtime.config import GPTShape, TrainConfig
-from ppsim.schedule.catalog import CATALOG
 from ppsim.schedule.grammar import format_table
 
 BUILDERS = tuple(name for name, entry in CATALOG.items() if entry.not_in_torch is None)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.schedule.problem import Problem
+from ppsim.simulation.bounds.problem import Problem
 
 whole = st.integers(1, 9).map(float)
 fractional = st.floats(0.0, 3.0, allow_nan=False)

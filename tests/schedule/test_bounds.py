@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.schedule.bounds import lower_bounds
-from ppsim.schedule.fitting.search import fitted
-from ppsim.schedule.knapsack import State, most
+from ppsim.catalog.search.fitted import fitted
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.schedule.problem import Problem
-from ppsim.simulation.bounds import bounds_of
+from ppsim.simulation.bounds.knapsack import State, most
+from ppsim.simulation.bounds.lower import lower_bounds
+from ppsim.simulation.bounds.of_table import bounds_of
+from ppsim.simulation.bounds.problem import Problem
 from tests.published import read
 from tests.schedule.brute_force import best_s
 from tests.schedule.problems import problems

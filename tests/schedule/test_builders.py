@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ppsim import Action, Op, build, check, read_schedule
 from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import ConfigError
-from ppsim.schedule import cell_grid, interleaved
-from ppsim.schedule.catalog import CATALOG
-from ppsim.schedule.greedy import greedy
-from ppsim.schedule.interleaved import legal_group_sizes
+from ppsim.catalog.build import CATALOG
+from ppsim.catalog.published import cell_grid, interleaved
+from ppsim.catalog.published.greedy import greedy
+from ppsim.catalog.published.interleaved import legal_group_sizes
 from ppsim.schedule.placement import loop, v_shape
 from tests.strategies import tables
 

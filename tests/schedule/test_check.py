@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from ppsim import build, check, export, simulate
 from ppsim.base.errors import Deadlock, ScheduleError
-from ppsim.costs.stages import StageCosts
 from ppsim.schedule.grammar import format_table, parse_cell, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.table import Op
+from ppsim.simulation.stage_costs import StageCosts
 
 COSTS = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.schedule import exact
-from ppsim.schedule.bounds import lower_bounds
-from ppsim.schedule.exact import optimal
+from ppsim.catalog.search import exact
+from ppsim.catalog.search.exact import optimal
+from ppsim.catalog.search.replay import fits, value_s
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.schedule.problem import Problem
-from ppsim.schedule.replay import fits, value_s
-from ppsim.simulation.bounds import problem_of
+from ppsim.simulation.bounds.lower import lower_bounds
+from ppsim.simulation.bounds.of_table import problem_of
+from ppsim.simulation.bounds.problem import Problem
 from tests.schedule.brute_force import best_s
 from tests.schedule.problems import problems, whole
 
@@ -162,8 +162,8 @@ def test_a_missing_solver_is_told_in_one_sentence(monkeypatch):
 
 
 LONG_SEARCH = """
-from ppsim.schedule.exact import optimal
-from ppsim.schedule.problem import Problem
+from ppsim.catalog.search.exact import optimal
+from ppsim.simulation.bounds.problem import Problem
 problem = Problem.of(stage_to_rank=[0, 1, 2, 3, 3, 2, 1, 0], num_microbatches=24, forward_s=[3, 4, 5, 3, 4, 5, 6, 7],
                      backward_input_s=4, backward_weight_s=2, transfer_s=0.5, cap=7)
 def told(value, bound):

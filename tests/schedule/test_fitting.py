@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.schedule.fitting.search import fitted, zb_heuristic, zbv_heuristic
+from ppsim.catalog.search.fitted import fitted, zb_heuristic, zbv_heuristic
+from ppsim.catalog.search.replay import fits
 from ppsim.schedule.placement import loop
-from ppsim.schedule.problem import Problem
-from ppsim.schedule.replay import fits
+from ppsim.simulation.bounds.problem import Problem
 from tests.fitting import in_a_v, one_chunk
 
 SCORES = {"span": "span_s", "step": "step_time_s"}

@@ -7,7 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.schedule.catalog import CATALOG, every_schedule, find
+from ppsim.catalog.build import CATALOG, every_schedule, find
 from tests.cli.running import ppsim as run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "own_schedule.md").read_text()
@@ -49,7 +49,7 @@ def test_the_example_of_the_docs_is_a_schedule_by_name(install):
     ("code", "target", "words"),
     [
         (CODE, "my_missing:ENTRY", "cannot load schedule 'gpipe-lifo' from my_missing:ENTRY"),
-        ("def ENTRY():\n    return 3\n", "my_wrong:ENTRY", "is no ppsim.schedule.catalog.Entry"),
+        ("def ENTRY():\n    return 3\n", "my_wrong:ENTRY", "is no ppsim.catalog.build.Entry"),
         (CODE.replace("gpipe-lifo", "gpipe"), "my_double:ENTRY", "takes a name that is taken already"),
     ],
 )

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim import check
-from ppsim.schedule.fitting.repetition import repeated
-from ppsim.schedule.fitting.search import best_candidate
-from ppsim.schedule.fitting.target import Target
+from ppsim.catalog.search.fitted import best_candidate
+from ppsim.catalog.search.repetition import repeated
+from ppsim.catalog.search.target import Target
 from tests.fitting import in_a_v, one_chunk
 
 seconds = st.integers(1, 9).map(float)

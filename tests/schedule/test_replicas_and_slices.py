@@ -7,10 +7,10 @@ from hypothesis import given
 
 from ppsim import Op, Schedule, build, check
 from ppsim.base.errors import ScheduleError
+from ppsim.catalog.published.greedy import greedy
 from ppsim.schedule.check import validate
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.grammar import format_table, parse_table
-from ppsim.schedule.greedy import greedy
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.placement import v_shape
 from tests.strategies import tables

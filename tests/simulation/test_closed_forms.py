@@ -3,7 +3,7 @@
 import pytest
 
 from ppsim import StageCosts, build, simulate
-from ppsim.schedule.catalog import CATALOG
+from ppsim.catalog.build import CATALOG
 
 RANKS = (2, 4, 8, 16)
 COSTS = [(1.0, 1.0, 1.0), (2.0, 1.0, 1.0), (0.297, 0.294, 0.199), (12.0, 14.0, 8.0), (3.0, 2.5, 0.7)]

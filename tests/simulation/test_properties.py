@@ -6,10 +6,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ppsim import simulate
-from ppsim.costs.stages import StageCosts
-from ppsim.simulation.bounds import bounds_of
+from ppsim.simulation.bounds.of_table import bounds_of
 from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
 from ppsim.simulation.report import report_of
+from ppsim.simulation.stage_costs import StageCosts
 from tests.strategies import tables_and_costs
 
 TIGHT = 1e-9

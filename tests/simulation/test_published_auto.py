@@ -3,7 +3,7 @@
 import pytest
 
 from ppsim import StageCosts, simulate
-from ppsim.schedule.fitting.search import fitted, zb_heuristic
+from ppsim.catalog.search.fitted import fitted, zb_heuristic
 from tests.fitting import one_chunk
 from tests.published import read
 

@@ -3,8 +3,8 @@
 import pytest
 
 from ppsim import StageCosts, build, simulate
-from ppsim.schedule.bounds import lower_bounds
-from ppsim.schedule.fitting.search import fitted, zbv_heuristic
+from ppsim.catalog.search.fitted import fitted, zbv_heuristic
+from ppsim.simulation.bounds.lower import lower_bounds
 from tests.fitting import in_a_v
 from tests.published import read
 

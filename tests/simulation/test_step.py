@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.costs.around import Sharing, StepCosts
 from ppsim.simulation.explain import idle_by_cause_s
 from ppsim.simulation.step import simulate_step
+from ppsim.simulation.step_costs import Sharing, StepCosts
 
 ONE = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.errors import DoesNotFit, ScheduleError
-from ppsim.costs.stages import Floats
+from ppsim.catalog.build import build, find
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import iteration_of, table_of
-from ppsim.schedule.catalog import build, find
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import Channel, EventGraph, build_graph
 from ppsim.schedule.lowering import Receives
-from ppsim.schedule.problem import CAP_ROUNDING
 from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.simulation.stage_costs import Floats
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
 

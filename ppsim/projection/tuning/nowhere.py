@@ -8,7 +8,7 @@ from ppsim.base.units import size
 from ppsim.projection.tuning.evaluate import Task, exact_peak_bytes
 from ppsim.projection.tuning.outlook import Outlook, Outlooks
 from ppsim.projection.tuning.space import Question, Space, candidates, space_for
-from ppsim.schedule.problem import CAP_ROUNDING
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
 
 _MOST_DOUBLINGS = 7
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.costs.stages import Floats
+from ppsim.catalog.build import find
 from ppsim.costs.step_costs import among_replicas_s, held_of, num_buckets
 from ppsim.costs.training import Job, layers_per_stage
 from ppsim.layout.layout import group, hop_tiers
@@ -22,9 +22,9 @@ from ppsim.model.memory import rank_memory
 from ppsim.model.parameters import Stage
 from ppsim.projection.plan import Plan
 from ppsim.projection.tuning.space import Candidate, Question
-from ppsim.schedule.catalog import find
 from ppsim.schedule.placement import STYLES
-from ppsim.schedule.problem import CAP_ROUNDING
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.simulation.stage_costs import Floats
 
 _ROUNDING = 1 - 1e-9
 """Sums of the same times in another order."""

@@ -23,7 +23,7 @@ from ppsim.projection.tuning.nowhere import why_nowhere
 from ppsim.projection.tuning.outlook import Outlook, Outlooks
 from ppsim.projection.tuning.space import Candidate, Question, Space, candidates, space_for
 from ppsim.projection.tuning.state import read_state, state_to_json
-from ppsim.schedule.problem import CAP_ROUNDING
+from ppsim.simulation.bounds.problem import CAP_ROUNDING
 
 if TYPE_CHECKING:
     import pandas

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.catalog.build import find
 from ppsim.costs.training import Job
 from ppsim.layout.layout import layout_on
 from ppsim.layout.split import Split, why_no_split
@@ -13,7 +14,6 @@ from ppsim.model.architecture import MixtureOfExperts
 from ppsim.model.parameters import Cut
 from ppsim.model.recompute import Recompute
 from ppsim.projection.plan import AUTO, Plan, Runtime
-from ppsim.schedule.catalog import find
 
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zb", "zbv-fixed", "v-half-fixed")
 """Those tried unless asked otherwise: patterns that are the same at any costs and that runtimes have."""

@@ -3,9 +3,9 @@
 import os
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.stages import StageCosts
 from ppsim.schedule.graph import transfers_of
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
 
 _NUM_QUEUES = 32
 """Of a GPU: streams that share one wait for each other."""

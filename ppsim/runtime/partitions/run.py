@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ppsim.base.errors import RunFailed
 from ppsim.costs.plain import read_costs
-from ppsim.costs.stages import CostArrays
 from ppsim.runtime.attention import attention_in
 from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.corpus import batch
@@ -30,6 +29,7 @@ from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import CostArrays
 
 
 def run_partitions(config: TrainConfig) -> dict[str, Any]:

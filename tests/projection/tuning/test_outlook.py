@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ppsim.catalog.build import CATALOG, find
 from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.projection.tuning.evaluate import Task, exact_peak_bytes
 from ppsim.projection.tuning.outlook import Outlooks
 from ppsim.projection.tuning.space import candidates, space_for
-from ppsim.schedule.catalog import CATALOG, find
 from tests.projection.tuning.questions import question
 
 EVERY = [

@@ -3,8 +3,8 @@
 import pytest
 
 from ppsim.base.errors import ConfigError
+from ppsim.catalog.build import find
 from ppsim.projection.tuning.space import candidates, space_for
-from ppsim.schedule.catalog import find
 from tests.projection.tuning.questions import question
 
 

@@ -1,0 +1,1 @@
+"""Every schedule by name: published patterns, searches that fit tables, and the entries of both."""

@@ -1,0 +1,271 @@
+"""The best table that a time-boxed search finds for given costs: what `ppsim build auto` prints.
+
+It begins with the best that the catalogue has for the placement and the memory, and is never worse than it: every
+table is judged by the simulator at the costs as they are, channels included. The search itself moves passes on an
+ideal network (`ppsim.schedule.fitting`), where one timing takes microseconds.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
+from ppsim.base.units import percent
+from ppsim.catalog.build import every_schedule, require_shape
+from ppsim.catalog.fitted import memory_cap
+from ppsim.catalog.search.exact import optimal, require_ortools
+from ppsim.catalog.search.fitted import tables_without_end
+from ppsim.catalog.search.replay import joined
+from ppsim.catalog.search.target import Target
+from ppsim.projection.tables import build, fit
+from ppsim.schedule.placement import STYLES
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.bounds.of_table import bounds_of, problem_of
+from ppsim.simulation.bounds.problem import CAP_ROUNDING, Criterion
+from ppsim.simulation.run import simulate
+from ppsim.simulation.stage_costs import StageCosts
+
+MOST_TO_PROVE = 800
+"""Actions up to which the exact search has a chance to end."""
+
+_TOLERANCE = 1e-9
+
+Progress: TypeAlias = Callable[[float, float], None]
+"""Called with the seconds of the best table and of the bound, after every round."""
+
+
+@dataclass(frozen=True, eq=False)
+class Optimised:
+    """The best table found, its criterion in seconds, where the search began, and what no table undercuts.
+
+    The bound is for all the placements that were to choose from. `started_from` names the best of the catalogue on
+    them, or says "list scheduling" where it has none that fits.
+    """
+
+    schedule: Schedule
+    criterion: Criterion
+    value_s: float
+    bound_s: float
+    started_from: str
+    start_s: float
+    placement: str
+
+    @property
+    def gap(self) -> float:
+        """How much longer the table takes than the bound, as a part of the bound."""
+        return max(self.value_s / self.bound_s - 1, 0.0) if self.bound_s > 0 else 0.0
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the bound is met."""
+        return _meets(self.value_s, self.bound_s)
+
+    @property
+    def proof(self) -> str:
+        """What is proved of the table, in words."""
+        return "optimal" if self.is_optimal else f"at most {percent(self.gap)} above the best possible"
+
+
+def _meets(value_s: float, bound_s: float) -> bool:
+    return value_s <= bound_s * (1 + _TOLERANCE)
+
+
+def optimise(
+    *,
+    pp: int,
+    vpp: int = 1,
+    microbatches: int,
+    costs: StageCosts | Callable[[str], StageCosts],
+    memory_limit_bytes: float | None = None,
+    placement: str | None = None,
+    criterion: Criterion = "step",
+    time_limit_s: float = 10.0,
+    max_rounds: int | None = None,
+    seed: int = 0,
+    prove: bool = False,
+    progress: Progress | None = None,
+) -> Optimised:
+    """Return the best table found within `time_limit_s` for one placement, or the better of both ("loop", "v").
+
+    `costs` may be a function of the placement's name, where they depend on it. `memory_limit_bytes` is a rank's,
+    static bytes included. The catalogue is tried whatever the time; the search goes on from its best, up to the
+    limit, for `max_rounds` a placement, or until the lower bound is met. One seed gives one sequence of tables; how
+    far it gets is up to the time, unless the rounds end it first. `prove` hands what is left of the gap to an exact
+    solver (extra `optimise`), for up to `MOST_TO_PROVE` actions and as long again.
+
+    Raises `DoesNotFit` where no table keeps the limit; `ConfigError` for pp, vpp or microbatches below 1, a time
+    limit, rounds or a seed below 0, an unknown placement or criterion, costs of another number of stages, a memory
+    limit on costs without bytes, and for `prove` on more actions; `MissingExtra` for `prove` without OR-tools.
+
+    >>> costs = StageCosts(forward_s=[1, 2], backward_input_s=1, backward_weight_s=1)
+    >>> found = optimise(pp=2, microbatches=4, costs=costs)
+    >>> found.value_s, found.is_optimal
+    (17.0, True)
+    """
+    require_shape(pp=pp, microbatches=microbatches)
+    if vpp < 1:
+        raise ConfigError(f"vpp must be at least 1: got {vpp}")
+    if not time_limit_s >= 0:
+        raise ConfigError(f"the time limit must be 0 s or more: got {time_limit_s:g}")
+    for name, value in (("max_rounds", max_rounds or 0), ("seed", seed)):
+        if value < 0:
+            raise ConfigError(f"{name} must be 0 or more: got {value}")
+    if placement is not None and placement not in STYLES:
+        raise ConfigError(f"placement is '{placement}'; choose one of {', '.join(STYLES)}")
+    num_actions = 3 * pp * vpp * microbatches
+    if prove and num_actions > MOST_TO_PROVE:
+        raise ConfigError(
+            f"a proof is for up to {MOST_TO_PROVE} actions: {pp * vpp} stages and {microbatches} microbatches have "
+            f"{num_actions}"
+        )
+    if prove:
+        require_ortools()
+    styles = [placement] if placement else ["loop"] if vpp == 1 else list(STYLES)
+    end = time.monotonic() + time_limit_s
+    searches, reasons = [], []
+    for number, style in enumerate(styles):
+        try:
+            search = _Search(
+                STYLES[style](pp, pp * vpp), microbatches, costs(style) if callable(costs) else costs,
+                memory_limit_bytes, criterion,
+            )  # fmt: skip
+        except DoesNotFit as error:
+            reasons.append(error)
+            continue
+        searches.append((search, style))
+        if any(other.value_s <= search.bound_s for other, _ in searches):
+            continue
+        search.begin()
+        left_s = max(end - time.monotonic(), 0.0) / (len(styles) - number)
+        if left_s > 0 and not search.is_over:
+            search.run(left_s, max_rounds, seed, progress)
+        if prove and not search.is_over:
+            search.prove(time_limit_s / len(styles), seed, progress)
+    if not searches:
+        raise reasons[0]
+    best, style = min(searches, key=lambda search: search[0].value_s)
+    start = min((search for search, _ in searches), key=lambda search: search.start_s)
+    if best.best is None:
+        raise DoesNotFit("no table was found that keeps the memory limit and runs on these channels")
+    return Optimised(
+        schedule=best.best.named("auto"),
+        criterion=criterion,
+        value_s=best.value_s,
+        bound_s=min(search.bound_s for search, _ in searches),
+        started_from=start.started_from,
+        start_s=start.start_s,
+        placement=style,
+    )
+
+
+class _Search:
+    """One placement: what no table undercuts, the best table so far, and the searches for better ones."""
+
+    def __init__(
+        self,
+        stage_to_rank: list[int],
+        num_microbatches: int,
+        costs: StageCosts,
+        memory_limit_bytes: float | None,
+        criterion: Criterion,
+    ) -> None:
+        self.stage_to_rank, self.num_microbatches = stage_to_rank, num_microbatches
+        self.costs, self.memory_limit_bytes = costs, memory_limit_bytes
+        num_stages, num_ranks = len(stage_to_rank), max(stage_to_rank) + 1
+        arrays = costs.resolved(num_stages=num_stages, num_ranks=num_ranks)
+        if memory_limit_bytes is not None:
+            if not np.any(arrays.activation_bytes):
+                raise ConfigError("a memory limit needs costs with activation_bytes: these have none")
+            memory_cap(memory_limit_bytes, stage_to_rank, arrays)  # raises where it holds no microbatch
+        problem = problem_of(stage_to_rank, num_microbatches, costs, memory_limit_bytes=memory_limit_bytes)
+        self.target = Target(problem, criterion)
+        outline = Schedule.outline(stage_to_rank, num_microbatches=num_microbatches)
+        self.bound_s = bounds_of(outline, costs, memory_limit_bytes=memory_limit_bytes).of(criterion)
+        self.is_joining_worth_it = problem.backward_s < problem.input_s + problem.weight_s  # an entry a stage
+        self.best: Schedule | None = None
+        self.value_s = self.start_s = np.inf
+        self.started_from = "list scheduling"
+
+    @property
+    def is_over(self) -> bool:
+        return _meets(self.value_s, self.bound_s)
+
+    def begin(self) -> None:
+        """Take the best of the catalogue."""
+        for name, table in self._catalogue():
+            if self._take(table):
+                self.started_from, self.start_s = name, self.value_s
+
+    def _catalogue(self) -> Iterator[tuple[str, Schedule]]:
+        num_ranks = self.target.problem.num_ranks
+        shape: dict[str, Any] = {
+            "pp": num_ranks, "vpp": len(self.stage_to_rank) // num_ranks, "microbatches": self.num_microbatches,
+        }  # fmt: skip
+        for entry in every_schedule().values():
+            if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
+                continue
+            limit = self.memory_limit_bytes if entry.takes("memory_limit_bytes") else None
+            try:
+                if entry.takes("costs"):
+                    criterion = self.target.criterion
+                    table, _ = fit(entry, **shape, costs=self.costs, memory_limit_bytes=limit, criterion=criterion)
+                else:
+                    table = build(entry, **shape, memory_limit_bytes=limit)
+            except DoesNotFit:
+                continue
+            if table.stage_to_rank.tolist() == self.stage_to_rank:
+                yield entry.name, table
+
+    def _take(self, table: Schedule) -> bool:
+        """Take a table that runs, keeps the limit and is better than the best so far."""
+        try:
+            timeline = simulate(table, self.costs)
+        except ScheduleError:  # the channels deadlock
+            return False
+        limit = self.memory_limit_bytes
+        if limit is not None and timeline.memory.peak_bytes.max() > limit * CAP_ROUNDING:
+            return False
+        value_s = timeline.step_time_s if self.target.criterion == "step" else timeline.span_s
+        if value_s >= self.value_s * (1 - _TOLERANCE):
+            return False
+        self.best, self.value_s = table, value_s
+        return True
+
+    def _take_split_or_joined(self, table: Schedule) -> None:
+        """Take a split table, or with full backwards: everywhere, or where no stage waits for the gradient."""
+        self._take(table)
+        if self.is_joining_worth_it.any():
+            self._take(joined(table, self.is_joining_worth_it))
+            self._take(joined(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
+
+    def run(self, time_limit_s: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
+        """Search until the time is over or the bound is met."""
+        end = time.monotonic() + time_limit_s
+        known = None
+        for found in islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds):
+            if found is not known:
+                known = found
+                self._take_split_or_joined(found.schedule("auto"))
+                if self.start_s == np.inf:
+                    self.start_s = self.value_s
+            if progress:
+                progress(self.value_s, self.bound_s)
+            if self.is_over or time.monotonic() > end:
+                return
+
+    def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
+        """Take the exact solver's table and its bound, which is of tables without fused pairs.
+
+        It splits every backward, at the times of the cheaper way through one: no table takes less.
+        """
+        found = optimal(
+            self.target.problem.with_cheapest_backwards(), criterion=self.target.criterion, hint=self.best,
+            time_limit_s=time_limit_s, seed=seed % 2**31, progress=progress,
+        )  # fmt: skip
+        self._take_split_or_joined(found.schedule)
+        if self.costs.fused_s is None:
+            self.bound_s = max(self.bound_s, found.bound_s)

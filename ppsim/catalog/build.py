@@ -1,0 +1,117 @@
+"""Every schedule ppsim can build, by name. The one registry."""
+
+import difflib
+from importlib.metadata import entry_points
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.catalog.entries import ENTRIES
+from ppsim.catalog.entry import Costs, Entry, Formula
+from ppsim.catalog.search.fitted import Judge
+from ppsim.schedule.table import Schedule
+
+__all__ = ["CATALOG", "PLUGINS", "Costs", "Entry", "Formula", "build", "every_schedule", "find"]
+
+CATALOG: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
+
+PLUGINS = "ppsim.schedules"
+"""The entry-point group in which other packages register an `Entry`, or a function that returns one."""
+
+
+def every_schedule() -> dict[str, Entry]:
+    """Return the catalogue and, behind it, the schedules that installed packages register.
+
+    Raises `ConfigError` for an entry point that cannot be loaded or takes a name of the catalogue.
+    """
+    found = dict(CATALOG)
+    for point in entry_points(group=PLUGINS):
+        try:
+            loaded = point.load()
+            entry = loaded if isinstance(loaded, Entry) else loaded()
+        except Exception as error:
+            raise ConfigError(f"cannot load schedule '{point.name}' from {point.value}: {error}") from error
+        if not isinstance(entry, Entry):
+            raise ConfigError(f"schedule '{point.name}' from {point.value} is no ppsim.catalog.build.Entry")
+        if entry.name in found:
+            raise ConfigError(f"schedule '{entry.name}' from {point.value} takes a name that is taken already")
+        found[entry.name] = entry
+    return found
+
+
+def find(name: str) -> Entry:
+    """Return the schedule of that name; raises `ConfigError` with the close matches."""
+    if name in CATALOG:
+        return CATALOG[name]
+    everything = every_schedule()
+    if name in everything:
+        return everything[name]
+    close = difflib.get_close_matches(name.lower(), everything, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(everything)}"
+    raise ConfigError(f"unknown schedule '{name}': {hint}")
+
+
+def build(
+    name: str | Entry,
+    *,
+    pp: int,
+    microbatches: int,
+    vpp: int | None = None,
+    group_size: int | None = None,
+    num_slices: int | None = None,
+    costs: Costs | None = None,
+    memory_limit_bytes: float | None = None,
+    judge: Judge | None = None,
+) -> Schedule:
+    """Return the table of a schedule, by name or `Entry`, for `pp` ranks and `microbatches` microbatches.
+
+    `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
+    interleaved-1f1b only, `num_slices` for a schedule that cuts microbatches into slices (None: its default).
+    `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W take one unit each.
+    `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. `judge` says what a table
+    takes where it will run, for one that has several to choose from (`ppsim.projection.tables`).
+
+    Raises `ConfigError` naming the value that the schedule forbids and the nearest that it allows.
+
+    >>> table = build("1f1b", pp=2, microbatches=2)
+    >>> [str(action) for action in table]
+    ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']
+    """
+    entry = find(name) if isinstance(name, str) else name
+    require_shape(pp=pp, microbatches=microbatches)
+    if vpp is None:
+        vpp = entry.stages_per_rank[0]
+    if reason := entry.why_not(pp=pp, vpp=vpp, microbatches=microbatches):
+        raise ConfigError(reason)
+    if num_slices is not None and num_slices < 1:
+        raise ConfigError(f"slices must be at least 1: got {num_slices}")
+    options: dict[str, Any] = {
+        "vpp": vpp, "group_size": group_size, "num_slices": num_slices, "costs": costs,
+        "memory_limit_bytes": memory_limit_bytes,
+    }  # fmt: skip
+    for option, refusal in _REFUSALS.items():
+        if options[option] is not None and not entry.takes(option) and (option, num_slices) != ("num_slices", 1):
+            takers = " or ".join(name for name, other in CATALOG.items() if other.takes(option))
+            raise ConfigError(refusal.format(name=entry.name, takers=takers))
+    if costs is not None:
+        options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
+    if num_slices is None:
+        options["num_slices"] = entry.num_slices
+    options["judge"] = judge
+    taken = {option: value for option, value in options.items() if entry.takes(option)}
+    return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)
+
+
+def require_shape(*, pp: int, microbatches: int) -> None:
+    """Raise `ConfigError` for no rank or no microbatch, which no schedule has."""
+    if pp < 1:
+        raise ConfigError(f"pp must be at least 1: got {pp}")
+    if microbatches < 1:
+        raise ConfigError(f"microbatches must be at least 1: got {microbatches}")
+
+
+_REFUSALS = {
+    "group_size": "group size is for {takers}; {name} has none",
+    "num_slices": "{name} runs whole microbatches; slices are for {takers}",
+    "costs": "{name} is the same at any costs; costs are for {takers}",
+    "memory_limit_bytes": "{name} is the same at any memory limit; a limit is for {takers}",
+}

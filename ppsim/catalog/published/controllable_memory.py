@@ -1,0 +1,112 @@
+"""1F1B-V, V-Half, V-Min and their like: a pattern in a V, repeated every 6 cells, that holds less memory than 1F1B.
+
+Qi et al. 2024 (arXiv 2405.15362), §3 and Appendix A, and the authors' generator. A cell is one unit of time. The
+pattern says in which cell each rank starts the passes of microbatch 0; microbatch i follows 6·i cells later. How
+long a microbatch lives in the pattern decides the peak. Passes before and after the steady state are then moved
+ahead where the peak does not grow. Measured costs are not looked at: where F, I and W differ, a rank takes up to
+6·max(F, I, W) of a chunk for each microbatch. The paper writes B for what torch and ppsim call I.
+"""
+
+from itertools import product
+
+import numpy as np
+
+from ppsim.catalog.published.cell_grid import (
+    Ints,
+    drained,
+    moved_ahead,
+    repeated,
+    squeezed,
+    table_of,
+    with_weights,
+    without_weights,
+)
+from ppsim.schedule.table import Op, Schedule
+
+_STEPS = range(1, 6)  # cells from one rank to the next
+
+
+def v_min_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
+    """Return the V-Min table: a third of 1F1B's activations, ⌊(p+4)/3⌋ on the fullest rank.
+
+    Any number of microbatches is legal.
+    """
+    rank = np.arange(num_ranks)
+    gap = 2 if num_ranks % 3 == 0 else 0  # lest two passes of a rank fall into one cell
+    starts = np.array([
+        rank,  # F down the ranks
+        2 * num_ranks - 1 - rank,  # F up
+        2 * num_ranks + gap + rank,  # I of the way up, down the ranks
+        4 * num_ranks + gap - 1 - rank,  # I of the way down
+    ])  # fmt: skip
+    return from_block("v-min-fixed", starts, num_microbatches)
+
+
+def v_half_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
+    """Return the V-Half table: half of 1F1B's activations, ⌊(p+2)/2⌋ on the fullest rank.
+
+    Any number of microbatches is legal.
+    """
+    rank = np.arange(num_ranks)
+    gap = 3 if num_ranks % 2 == 0 else 0  # lest two passes of a rank fall into one cell
+    starts = np.array([
+        2 * rank,  # F down the ranks, one cell after each
+        3 * num_ranks - 2 - rank,  # F up
+        3 * num_ranks + gap - 1 + 2 * rank,  # I of the way up, down the ranks
+        6 * num_ranks + gap - 2 - rank,  # I of the way down
+    ])  # fmt: skip
+    return from_block("v-half-fixed", starts, num_microbatches)
+
+
+def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
+    """Return the 1F1B-V table: full backwards, which take two cells, and two thirds of 1F1B's activations.
+
+    Any number of microbatches is legal.
+    """
+    rank = np.arange(num_ranks)
+    hop = np.arange(2 * num_ranks)  # down the ranks and up again
+    gap = 3 if num_ranks % 3 == 0 else 0
+    # Three backwards of two cells fill the 6 of a repeat, so that every third hop has to leave three cells out.
+    num_skips = (hop + (1 - num_ranks) % 3) // 3
+    backward = 2 * num_ranks + gap + 2 * hop + 3 * num_skips
+    starts = np.array([
+        rank,
+        2 * num_ranks - 1 - rank,
+        backward[:num_ranks],
+        backward[:num_ranks - 1:-1],
+    ])  # fmt: skip
+    grid = repeated(starts, num_microbatches, backward_cells=2)
+    return table_of("1f1b-v", moved_ahead(grid, num_microbatches, backward_cells=2), backward=Op.B)
+
+
+def building_blocks(num_ranks: int) -> list[Ints]:
+    """Return the patterns of 6 cells whose passes fall into different cells on every rank, shortest-lived first.
+
+    Each has shape [4, ranks], the cells in which the passes of microbatch 0 start: F down the ranks, F up, I of the
+    way up, I of the way down. V-Half and V-Min are two of them. From a rank on, the passes may go on without a
+    pause (arXiv 2405.15362, App. A, where the search goes over the patterns of the first rank).
+    """
+    rank = np.arange(num_ranks)
+    turns = np.array(list(product(range(1, 7), repeat=3)))
+    blocks: list[Ints] = []
+    for paused, down, up in product(sorted({num_ranks, num_ranks // 2, num_ranks // 4} - {0}), _STEPS, _STEPS):
+        if paused < num_ranks and down == up == 1:
+            continue  # the same as without a pause
+        on_way_down = np.concatenate(([0], np.cumsum(np.where(rank < paused, down, 1))[:-1]))
+        on_way_up = np.concatenate(([0], np.cumsum(np.where(rank < paused, up, 1)[-2::-1])))[::-1]
+        ways = np.stack([on_way_down, on_way_up, on_way_down, on_way_up])
+        passed = np.cumsum(turns + ways[:3].max(axis=1), axis=1)
+        starts = ways + np.pad(passed, ((0, 0), (1, 0)))[:, :, None]  # [turns, passes, ranks]
+        are_apart = (np.diff(np.sort(starts % 6, axis=1), axis=1) > 0).all(axis=(1, 2))
+        blocks.extend(starts[are_apart])
+    return sorted(blocks, key=lambda starts: int((starts[3] - starts[0] + starts[2] - starts[1]).max()))
+
+
+def from_block(name: str, starts: Ints, num_microbatches: int) -> Schedule:
+    """Return the table of a pattern of 6 cells, with warm-up and cool-down moved ahead where the peak allows."""
+    grid = with_weights(repeated(starts, num_microbatches))
+    grid = squeezed(moved_ahead(grid, num_microbatches), num_microbatches)
+    # The end once more, now with the weight gradients wherever they fit; they are placed last.
+    grid = drained(without_weights(grid), num_microbatches)
+    grid = squeezed(with_weights(grid), num_microbatches)
+    return table_of(name, with_weights(without_weights(grid)), backward=Op.I)

@@ -1,0 +1,83 @@
+"""DualPipe and DualPipeV: every rank holds two stages, a forward of one fused with a backward of the other.
+
+DualPipe (DeepSeek-AI 2024, arXiv 2412.19437, §3.2.1; github.com/deepseek-ai/DualPipe) runs two replicas of the
+model in opposite directions. DualPipeV (Qi et al. 2025, "DualPipe could be better without the Dual") cuts it in
+half: one model in a V over half the ranks. A rank's eight steps are the same in both: those of the authors' code.
+A fused cell gives its transfers room to overlap with compute; its results leave together.
+"""
+
+from collections import deque
+
+from ppsim.catalog.published.rows import Chunk
+from ppsim.schedule.placement import v_shape
+from ppsim.schedule.table import Action, Cell, Schedule, backward_weight
+
+
+def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
+    """Return the DualPipe table: chain 0 down the ranks, chain 1 back up, half of the m microbatches each.
+
+    Needs an even p, an even m and m ≥ 2p. The rows of the upper half are DualPipeV's for p/2 ranks and m/2
+    microbatches; those of the lower half mirror them with the chains swapped.
+    """
+    half, share = num_ranks // 2, num_microbatches // 2
+    rows = []
+    for rank in range(num_ranks):
+        down, up = Chunk(rank), Chunk(2 * num_ranks - 1 - rank, first=share)
+        near, far = (down, up) if rank < half else (up, down)  # the chain that starts nearer by comes first
+        rows.append(_row(near, far, num_above=min(rank, num_ranks - 1 - rank), num_ranks=half, num_rounds=share))
+    return Schedule.from_rows(
+        rows, stage_to_rank=v_shape(num_ranks, 2 * num_ranks), num_microbatches=num_microbatches,
+        name="dualpipe", num_replicas=2,
+    )  # fmt: skip
+
+
+def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
+    """Return the DualPipeV table; needs m ≥ 2p microbatches, one for each stage."""
+    rows = [
+        _row(
+            Chunk(rank), Chunk(2 * num_ranks - 1 - rank), num_above=rank, num_ranks=num_ranks,
+            num_rounds=num_microbatches,
+        )
+        for rank in range(num_ranks)
+    ]  # fmt: skip
+    return Schedule.from_rows(rows, stage_to_rank=v_shape(num_ranks, 2 * num_ranks), name="dualpipev")
+
+
+def _row(first: Chunk, second: Chunk, *, num_above: int, num_ranks: int, num_rounds: int) -> list[Cell]:
+    """The cells of the rank that has `num_above` of the `num_ranks` of its half before it, down and up."""
+    put_off: deque[Action] = deque()  # weight gradients that wait
+    row: list[Cell] = []
+    num_below = num_ranks - 1 - num_above
+
+    def split(chunk: Chunk) -> Action:
+        action = chunk.backward_input()
+        put_off.append(backward_weight(action.stage, action.microbatch))
+        return action
+
+    # Warm-up: one chunk alone, then both by turns, then the first backwards, split.
+    for _ in range(2 * num_below):
+        row.append(first.forward())
+    for _ in range(num_above + 1):
+        row += [first.forward(), second.forward()]
+    for _ in range(num_below):
+        row += [split(second), put_off.popleft(), second.forward()]
+
+    # Steady state: pairs of a forward and a backward. The last rank would wait for nothing but itself in its first.
+    for step in range(num_rounds - 2 * num_ranks + num_above + 1):
+        if step == 0 and num_below == 0:
+            row += [first.forward(), second.backward()]
+        else:
+            row.append((first.forward(), second.backward()))
+        row.append((second.forward(), first.backward()))
+
+    # Cool-down: no more forwards of the first, then none at all, with the backward split halfway.
+    for _ in range(num_below):
+        row += [second.backward(), (second.forward(), first.backward())]
+    for turn in range(2 * (num_above + 1)):
+        chunk = first if turn % 2 else second
+        row.append(split(chunk) if turn > num_above else chunk.backward())
+    for _ in range(num_below):
+        if put_off:
+            row.append(put_off.popleft())
+        row.append(split(first))
+    return row + list(put_off)

@@ -1,0 +1,69 @@
+"""Interleaved 1F1B: v stages a rank, looped, depth first in groups of microbatches.
+
+Narayanan et al. 2021 (arXiv 2104.04473, §2.2). The group size is Megatron-LM's
+`microbatch_group_size_per_vp_stage` (also Llama 3, arXiv 2407.21783, §3.3.2): p is the published schedule, m is
+breadth first, and what lies between lifts the demand that m be a multiple of p.
+"""
+
+from ppsim.base.errors import ConfigError
+from ppsim.catalog.published.rows import full_row, visits_in_groups
+from ppsim.schedule.placement import loop
+from ppsim.schedule.table import Schedule
+
+
+def interleaved_one_f_one_b(
+    *, num_ranks: int, vpp: int, num_microbatches: int, group_size: int | None = None
+) -> Schedule:
+    """Return the interleaved 1F1B table: `vpp` stages a rank, stage s on rank s mod p.
+
+    Each rank takes a group of `group_size` microbatches through its first chunk, the same through its second,
+    and so on; backwards likewise with the chunks reversed. Default: the smallest legal group size, which is p
+    where p divides m. Raises `ConfigError` for a group size that cannot run.
+    """
+    if group_size is None:
+        group_size = smallest_group_size(num_ranks, num_microbatches)
+    elif reason := why_group_size_fails(num_ranks, num_microbatches, group_size):
+        raise ConfigError(reason)
+
+    rows = []
+    groups = visits_in_groups(num_ranks, vpp, num_microbatches, group_size)
+    for rank, (forwards, backwards) in enumerate(groups):
+        # The first backward waits for a group to pass all chunks but the last, and for the ranks below, twice.
+        num_warm_up = (vpp - 1) * group_size + 2 * (num_ranks - 1 - rank)
+        rows.append(full_row(forwards, backwards, num_warm_up=num_warm_up))
+    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")
+
+
+def why_group_size_fails(num_ranks: int, num_microbatches: int, group_size: int) -> str | None:
+    """Return the sentence that says why this group size is refused, or None where it is legal.
+
+    Megatron-LM's rule: a group smaller than p can come back to rank 0 before rank p−1 has passed it on, and the
+    ranks then wait for each other. Some smaller groups do run; every legal one does.
+    """
+    legal = legal_group_sizes(num_ranks, num_microbatches)
+    if group_size in legal:
+        return None
+    nearest = sorted(sorted(legal, key=lambda size: abs(size - group_size))[:2])
+    if group_size > num_microbatches:
+        reason = f"is more than the {num_microbatches} microbatches"
+    elif group_size < num_ranks:
+        reason = f"is smaller than pp={num_ranks}"
+    else:
+        reason = f"leaves a last group of {num_microbatches % group_size}, smaller than pp={num_ranks}"
+    return f"interleaved-1f1b: group size {group_size} {reason} (nearest: {' or '.join(map(str, nearest))})"
+
+
+def legal_group_sizes(num_ranks: int, num_microbatches: int) -> list[int]:
+    """Return the group sizes p ≤ N ≤ m whose last group is whole or at least p; [m] where m < p."""
+    if num_microbatches <= num_ranks:
+        return [num_microbatches]
+    return [
+        size
+        for size in range(num_ranks, num_microbatches + 1)
+        if num_microbatches % size == 0 or num_microbatches % size >= num_ranks
+    ]
+
+
+def smallest_group_size(num_ranks: int, num_microbatches: int) -> int:
+    """Return the group size that holds the fewest activations: p where p divides m."""
+    return legal_group_sizes(num_ranks, num_microbatches)[0]

@@ -1,0 +1,1 @@
+"""Tables searched for given costs and memory."""

@@ -1,0 +1,309 @@
+"""The best schedule there is, with proof: a constraint model for CP-SAT (OR-tools, the extra `optimise`).
+
+Microbatches are alike, so that taking each kind of action on each stage in microbatch order loses nothing
+(docs/bounds.md); what is left to choose is how the kinds alternate on each rank. The model's times are whole ticks,
+costs rounded down where they are no multiples of one: what it proves holds for the costs as they are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil, floor, gcd, lcm
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+
+from ppsim.base.errors import ConfigError, MissingExtra
+from ppsim.catalog.search.replay import fits, in_microbatch_order, one_at_a_time, starts_of, value_s
+from ppsim.schedule.table import Action, Op, Schedule
+from ppsim.simulation.bounds.lower import lower_bounds, turns
+from ppsim.simulation.bounds.problem import Criterion, Problem
+
+Progress: TypeAlias = Callable[[float, float], None]
+"""Is told the value of the best table so far and the bound, both in seconds."""
+
+_KINDS = (Op.F, Op.I, Op.W)
+_MOST_TICKS = 10**9  # of a step, where that makes every cost a whole number of them
+_TICKS = 10**7  # of a step, where nothing does
+_MOST_UNITS = 2**32  # of memory, all activations of a rank together; sizes are rounded down to whole ones
+_DIGITS = 12  # to which costs are read
+_ROUNDING = 1 + 1e-12  # of sums of floats
+
+
+@dataclass(frozen=True, eq=False)
+class Optimum:
+    """The best table found, its time, and seconds that no table undercuts.
+
+    `value_s` is the table's own time at the costs as they are, `bound_s` the larger of the solver's bound and the
+    closed one. `is_optimal`: the solver has proved that no table is better at costs in whole ticks. Where all
+    costs are multiples of `tick_s`, to 12 digits, value and bound are then equal up to rounding; where they had to
+    be rounded down to such, `gap` is what the proof leaves open.
+    """
+
+    schedule: Schedule
+    value_s: float
+    bound_s: float
+    is_optimal: bool
+    tick_s: float
+
+    @property
+    def gap(self) -> float:
+        """How much longer the table takes than the bound, as a part of the bound."""
+        return max(self.value_s / self.bound_s - 1, 0.0) if self.bound_s > 0 else 0.0
+
+
+def optimal(
+    problem: Problem,
+    *,
+    criterion: Criterion = "step",
+    hint: Schedule | None = None,
+    lower_bound_s: float = 0.0,
+    time_limit_s: float = 60.0,
+    seed: int = 0,
+    num_workers: int = 0,
+    progress: Progress | None = None,
+) -> Optimum:
+    """Return the best table that splits every backward, and a proven bound on all such tables.
+
+    `hint` is a table to start from; it may exceed the cap; where it does not, it is returned unless a better one
+    is found. `lower_bound_s` is a bound known beforehand; the closed ones of `lower_bounds` are used anyway. The
+    search ends with a proof, after `time_limit_s`, or at Ctrl-C, and returns a table in each case; where the hint
+    meets the bound there is none, and `progress` is not called. `num_workers`
+    0 takes a thread a core; one worker and one seed give one answer, unless time ends the search.
+
+    Raises `MissingExtra` where OR-tools is not installed; `ConfigError` for a hint of another shape, for a bound
+    that a table undercuts, and for an unknown criterion.
+
+    >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
+    >>> best = optimal(Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=3, cap=3, **unit))
+    >>> best.value_s, best.is_optimal
+    (21.0, True)
+    """
+    require_ortools()
+    if criterion not in get_args(Criterion):
+        raise ConfigError(f"criterion is {criterion!r}; choose one of {', '.join(get_args(Criterion))}")
+    problem = replace(problem, backward_s=np.full(problem.num_stages, np.inf))
+    start = one_at_a_time(problem) if hint is None else in_microbatch_order(hint, problem)
+    best = start if fits(start, problem) else one_at_a_time(problem)
+    reached_s = value_s(best, problem, criterion)
+    if lower_bound_s > reached_s * _ROUNDING:
+        raise ConfigError(f"lower_bound_s is {lower_bound_s:g}, but {best.name} takes {reached_s:g}")
+    known_s = max(lower_bounds(problem).of(criterion), lower_bound_s)
+    clock = _Clock.of(problem)
+    if reached_s <= known_s * _ROUNDING:
+        return Optimum(best, value_s=reached_s, bound_s=known_s, is_optimal=True, tick_s=clock.tick_s)
+    model = _Model(clock, criterion, least=clock.least(known_s, criterion))
+    model.start_from(best, start)
+
+    def announce(value: float, bound: float) -> None:
+        if progress is not None:
+            progress(clock.seconds(value), max(known_s, clock.seconds(bound)))
+
+    found, bound, is_optimal = model.solve(
+        time_limit_s=time_limit_s, seed=seed, num_workers=num_workers, announce=announce
+    )
+    if found is not None:
+        is_optimal = is_optimal and fits(found, problem)
+        tables = [found, best] if fits(found, problem) else [best]
+        best = min(tables, key=lambda table: value_s(table, problem, criterion))
+    return Optimum(
+        schedule=best,
+        value_s=value_s(best, problem, criterion),
+        bound_s=max(known_s, clock.seconds(bound)),
+        is_optimal=is_optimal,
+        tick_s=clock.tick_s,
+    )
+
+
+def require_ortools() -> None:
+    """Raise `MissingExtra` where OR-tools is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("ortools") is None:
+        raise MissingExtra(
+            "proving a schedule optimal needs OR-tools, which is not installed: pip install 'ppsim[optimise]'"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Clock:
+    """A problem whose costs are whole ticks; `is_exact` where none had to be rounded down for it."""
+
+    problem: Problem
+    tick_s: float
+    is_exact: bool
+    overhead_s: float
+
+    @classmethod
+    def of(cls, problem: Problem) -> "_Clock":
+        costs = (problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
+        exact = [[_fraction(seconds) for seconds in array] for array in costs]
+        longest = problem.num_microbatches * sum((sum(some, Fraction()) for some in exact), Fraction())
+        tick = _common_unit([seconds for some in exact for seconds in some]) or Fraction(1)
+        is_exact = longest / tick <= _MOST_TICKS
+        if not is_exact:
+            tick = longest / _TICKS
+        whole = [np.array([floor(seconds / tick) for seconds in some], dtype=np.float64) for some in exact]
+        ticks = replace(
+            problem, forward_s=whole[0], input_s=whole[1], weight_s=whole[2], hop_s=whole[3], overhead_s=0.0
+        )
+        return cls(ticks, float(tick), is_exact, problem.overhead_s)
+
+    def seconds(self, ticks: float) -> float:
+        """A time of the model in seconds, the host time before the first start taken off."""
+        return ticks * self.tick_s - self.overhead_s
+
+    def least(self, known_s: float, criterion: Criterion) -> int:
+        """The whole ticks that a model of the problem needs at least."""
+        ticks = lower_bounds(self.problem).of(criterion)
+        if self.is_exact:
+            ticks = max(ticks, (known_s + self.overhead_s) / self.tick_s)
+        return ceil(ticks * (1 - 1e-11) - 1e-6)
+
+
+def _fraction(number: float) -> Fraction:
+    return Fraction(f"{number:.{_DIGITS}g}")
+
+
+def _common_unit(numbers: list[Fraction]) -> Fraction:
+    """The largest number of which all are multiples; 0 where all are 0."""
+    denominator = lcm(*(number.denominator for number in numbers))
+    return Fraction(gcd(*(int(number * denominator) for number in numbers)), denominator)
+
+
+class _Model:
+    """The constraint model: a start for every action, in ticks."""
+
+    def __init__(self, clock: _Clock, criterion: Criterion, *, least: int) -> None:
+        from ortools.sat.python import cp_model
+
+        self.problem, self.criterion = clock.problem, criterion
+        self.model = cp_model.CpModel()
+        self.count = self.problem.num_microbatches
+        self.duration = {
+            op: [int(ticks) for ticks in costs]
+            for op, costs in zip(
+                _KINDS, (self.problem.forward_s, self.problem.input_s, self.problem.weight_s), strict=True
+            )
+        }
+        self.hop = [int(ticks) for ticks in self.problem.hop_s]
+        self._horizon = horizon = self.count * sum(map(sum, self.duration.values())) + 2 * self.count * sum(
+            self.hop
+        )
+        self.start = {
+            (op, stage, number): self.model.new_int_var(0, horizon, f"{stage}{op.name}{number}")
+            for op in _KINDS
+            for stage in range(self.problem.num_stages)
+            for number in range(self.count)
+        }
+        self.time = self.model.new_int_var(least, horizon, "time")
+        self._add_order()
+        self._add_first_starts()
+        for rank in range(self.problem.num_ranks):
+            self._add_rank(rank)
+            self._add_memory(rank)
+        self.model.minimize(self.time)
+
+    def end(self, op: Op, stage: int, number: int) -> Any:
+        return self.start[op, stage, number] + self.duration[op][stage]
+
+    def _add_order(self) -> None:
+        """What `ppsim.schedule.dependencies` says, and microbatch order."""
+        stages = range(self.problem.num_stages)
+        for stage in stages:
+            for number in range(self.count):
+                self.model.add(self.start[Op.I, stage, number] >= self.end(Op.F, stage, number))
+                self.model.add(self.start[Op.W, stage, number] >= self.end(Op.I, stage, number))
+                if stage > 0:
+                    hop = self.hop[stage - 1]
+                    self.model.add(self.start[Op.F, stage, number] >= self.end(Op.F, stage - 1, number) + hop)
+                    self.model.add(self.start[Op.I, stage - 1, number] >= self.end(Op.I, stage, number) + hop)
+                if number > 0:
+                    for op in _KINDS:
+                        self.model.add(self.start[op, stage, number] >= self.end(op, stage, number - 1))
+
+    def _add_first_starts(self) -> None:
+        """The first forward of a rank starts as it arrives, as long as only first forwards are on its way."""
+        firsts = {stages[0] for stages in self.problem.stages_of}
+        for stage in range(self.problem.num_stages):
+            if stage not in firsts:
+                break
+            self.model.add(self.start[Op.F, stage, 0] == int(self.problem.reach_s[stage]))
+
+    def _add_rank(self, rank: int) -> None:
+        stages = self.problem.stages_of[rank]
+        self.model.add_no_overlap(
+            self.model.new_fixed_size_interval_var(self.start[op, stage, number], self.duration[op][stage], "")
+            for stage in stages for op in _KINDS for number in range(self.count)
+        )  # fmt: skip
+        begin = self.start[Op.F, stages[0], 0] if self.criterion == "span" else 0
+        for stage in stages:
+            self.model.add(self.time >= self.end(Op.W, stage, self.count - 1) - begin)
+
+    def _add_memory(self, rank: int) -> None:
+        """What is held at most; and what follows for one stage alone: so many in flight, then one must be freed."""
+        stages = self.problem.stages_of[rank]
+        whole = [_fraction(self.problem.activation[stage]) for stage in stages]
+        kept = [_fraction(self.problem.kept[stage]) for stage in stages]
+        if self.problem.cap[rank] >= self.count * sum(whole) or not any(whole):
+            return
+        unit = max(_common_unit([*whole, *kept]), self.count * sum(whole) / _MOST_UNITS)
+        cap = floor(Fraction(float(self.problem.cap[rank])) / unit)
+        sizes, kept_sizes = [floor(size / unit) for size in whole], [floor(size / unit) for size in kept]
+        for turn in turns(np.array(sizes), np.array(kept_sizes), cap):
+            forward, backward = stages[turn.forward], stages[turn.backward]
+            if turn.in_flight < self.count:
+                for number in range(int(turn.in_flight), self.count):
+                    freed = self.end(turn.until, backward, number - int(turn.in_flight))
+                    self.model.add(self.start[Op.F, forward, number] >= freed)
+        if len(stages) == 1 and sizes == kept_sizes:
+            return  # the turns say it all
+        intervals, demands = [], []
+        for stage, size, kept_size in zip(stages, sizes, kept_sizes, strict=True):
+            for op, demand in ((Op.I, size - kept_size), (Op.W, kept_size)):
+                for number in range(self.count) if demand else ():
+                    begin, end = self.start[Op.F, stage, number], self.end(op, stage, number)
+                    held = self.model.new_int_var(0, self._horizon, "")
+                    intervals.append(self.model.new_interval_var(begin, held, end, ""))
+                    demands.append(demand)
+        self.model.add_cumulative(intervals, demands, cap)
+
+    def start_from(self, best: Schedule, hint: Schedule) -> None:
+        """Search from the hint, for nothing slower than the best."""
+        self.model.add(self.time <= round(value_s(best, self.problem, self.criterion)))
+        starts = starts_of(hint, self.problem).tolist()
+        for action, begin in zip(hint, starts, strict=True):
+            self.model.add_hint(self.start[action.op, action.stage, action.microbatch], round(begin))
+
+    def solve(
+        self, *, time_limit_s: float, seed: int, num_workers: int, announce: Callable[[float, float], None]
+    ) -> tuple[Schedule | None, float, bool]:
+        """Return the best table of the model or None, the bound in ticks, and whether it is proved."""
+        from ortools.sat.python import cp_model
+
+        class Announcer(cp_model.CpSolverSolutionCallback):
+            def on_solution_callback(self) -> None:
+                announce(self.objective_value, self.best_objective_bound)
+
+        solver = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = time_limit_s
+        solver.parameters.random_seed = seed
+        solver.parameters.num_workers = num_workers
+        status = solver.solve(self.model, Announcer())
+        assert status != cp_model.INFEASIBLE, "a bound is above the time of a table"
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None, solver.best_objective_bound, False
+        actions = sorted(self.start, key=lambda action: self._place(action, solver.value(self.start[action])))
+        rows: list[list[Action]] = [[] for _ in range(self.problem.num_ranks)]
+        for op, stage, number in actions:
+            rows[self.problem.stage_to_rank[stage]].append(Action(op, stage, number))
+        table = Schedule.from_rows(
+            rows, stage_to_rank=self.problem.stage_to_rank.tolist(), num_microbatches=self.count, name="cp-sat"
+        )
+        return table, solver.best_objective_bound, status == cp_model.OPTIMAL
+
+    def _place(self, action: tuple[Op, int, int], begin: int) -> tuple[int, ...]:
+        """By time; among actions that take none, by microbatch and by the way down and up."""
+        op, stage, number = action
+        way = stage if op is Op.F else 4 * self.problem.num_stages - 2 * stage + (op is Op.W)
+        return begin, begin + self.duration[op][stage], number, way

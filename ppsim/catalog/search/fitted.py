@@ -1,0 +1,230 @@
+"""The best split-backward table found for a problem within a second or so, and the published heuristics alone."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, count, islice
+from typing import TypeAlias
+
+import numpy as np
+
+from ppsim.base.compiling import Engine
+from ppsim.base.errors import ConfigError
+from ppsim.catalog.search import one_chunk, v_shape
+from ppsim.catalog.search.lists import improved, listed
+from ppsim.catalog.search.local_search import searched
+from ppsim.catalog.search.repetition import repeated
+from ppsim.catalog.search.replay import in_microbatch_order
+from ppsim.catalog.search.target import Candidate, Target, best_of, better
+from ppsim.schedule.placement import loop
+from ppsim.schedule.placement import v_shape as v_placement
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.bounds.problem import Criterion, Problem
+
+_PARTS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)  # of the idle time that the worst rank has in the best table
+_MOST_PASSES = 15_000_000  # to time in one go: some tenths of a second
+_MOST_RESCHEDULINGS = 6  # by urgency
+_SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # of local search, a round
+_MOST_ACTIONS = 30_000  # of a table that is searched around
+_SHORT, _SHORT_ROUNDS = 2, 8  # microbatches a rank of a short table, and rounds of search around it
+_LONG = 3  # microbatches a rank above which a short table is searched and repeated
+_ROUNDS_ANEW = 10  # of search from one generated table
+_PRIME = 7919  # between the seeds of searches
+_MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, and actions in all of them
+
+
+Judge: TypeAlias = Callable[[Schedule], float]
+"""What a table takes where it will run, on its channels; infinite where it cannot."""
+
+
+def fitted(
+    problem: Problem, *, criterion: Criterion = "step", judge: Judge | None = None, engine: Engine = "auto"
+) -> Schedule:
+    """Return the best table found for these costs in which no rank ever holds more than its cap.
+
+    Every backward is split. `criterion` is what is minimised. Candidates are list schedules, and, for one stage a
+    rank, the zero-bubble heuristic, ZB-H1 and ZB-H2; for two in a V, ZB-V, V-Half and V-Min as published and with
+    the weight gradients placed anew, the ZB-V heuristic, and V patterns of many paces. The best is rescheduled by
+    its own urgencies and, up to some 30,000 actions, searched around. By the criterion the result is never worse
+    than any of these where they keep the cap. All this is on an ideal network; a `judge` chooses among the table so
+    found and the next best that the generators yield, since what idles least there can queue longest elsewhere.
+    Deterministic. Seconds and memory as in `Problem`.
+
+    >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
+    ...                      backward_input_s=[4, 6], backward_weight_s=2)
+    >>> print(*fitted(problem).rows()[0])
+    0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
+    """
+    target = Target(problem, criterion, engine)
+    if judge is None:
+        return best_candidate(target).schedule("fitted")
+    number = max(_FEWEST_JUDGED, min(_MOST_JUDGED, _MOST_ACTIONS_JUDGED // target.num_actions))
+    return min((candidate.schedule("fitted") for candidate in best_candidates(target, number)), key=judge)
+
+
+def best_candidate(target: Target) -> Candidate:
+    """Return the best of all generators and of what improves it; at once where it meets the lower bound."""
+    return best_candidates(target, 1)[0]
+
+
+def best_candidates(target: Target, number: int) -> list[Candidate]:
+    """Return the best of all generators and of what improves it, and behind it the best that they yielded.
+
+    They are `number` tables in all, or as many different ones as there are.
+    """
+    best: Candidate | None = None
+    others: list[Candidate] = []
+    for family in _families(target):
+        if candidates := list(family):
+            if number > 1:
+                others = _best_different([*others, *candidates], number)
+            found = best_of(candidates)
+            if target.num_actions <= _MOST_ACTIONS:
+                found = _searched_briefly(_rescheduled(found), num_rounds=1)
+            best = better(best, found) if best else found
+            if best.is_optimal and number == 1:
+                return [best]
+    assert best  # list schedules always fit
+    if target.num_actions > _MOST_ACTIONS:
+        best = _rescheduled(best)
+    if _is_one_chunk(target.problem):
+        best = _rescheduled(_with_more_slack(best))
+    if target.num_actions <= _MOST_ACTIONS and _is_long(target):
+        for longer in islice(_searched_short(target, seed=0), _SEARCH_ROUNDS):
+            best = better(best, longer) if longer else best
+    best = _searched_briefly(best, num_rounds=_SEARCH_ROUNDS)
+    return [best, *(other for other in others if not np.array_equal(other.order, best.order))][:number]
+
+
+def _best_different(candidates: Iterable[Candidate], number: int) -> list[Candidate]:
+    """The best by the criterion, best first, each order once."""
+    different = {candidate.order.tobytes(): candidate for candidate in candidates}
+    return sorted(different.values(), key=lambda candidate: candidate.score_s)[:number]
+
+
+def _families(target: Target) -> Iterator[Iterable[Candidate]]:
+    """What the generators yield, each family apart: a search that starts from each ends in other places."""
+    if _is_one_chunk(target.problem):
+        published = one_chunk.heuristic_runs(target, target.minimising("span").head_s)
+        yield chain(published, one_chunk.patterns(target), listed(target))
+        return
+    if _is_v(target.problem):
+        yield v_shape.published(target)
+        yield v_shape.heuristic_runs(target)
+        yield v_shape.blocks_of_cells(target)
+        yield v_shape.repeated_patterns(target)
+    yield listed(target)
+
+
+def _with_more_slack(best: Candidate) -> Candidate:
+    """The best of the heuristic's runs that may idle as long as some part of what the best table does."""
+    target = best.target
+    head = target.head_s
+    for part in _PARTS:
+        slack = float(head.max() + part * max(best.score_s - target.least_s, 0.0))
+        best = best_of(chain([best], one_chunk.heuristic_runs(target, head, slack=slack)))
+    return best
+
+
+def _rescheduled(best: Candidate) -> Candidate:
+    return improved(
+        best, num_rounds=max(1, min(_MOST_RESCHEDULINGS, _MOST_PASSES // best.target.num_actions // 50))
+    )
+
+
+def _searched_briefly(best: Candidate, *, num_rounds: int) -> Candidate:
+    """A few rounds of local search where they take no more than some tenths of a second."""
+    if best.target.num_actions > _MOST_ACTIONS or best.is_optimal:
+        return best
+    return next(islice(searched(best, moves_a_round=_moves(best.target) // 2), num_rounds, None))
+
+
+def tables_without_end(target: Target, *, start: Schedule | None = None, seed: int = 0) -> Iterator[Candidate]:
+    """Yield the best table known, after every round of search; one seed, one sequence.
+
+    First the better of `best_candidate` and of `start`, a table that is split for it. Then rounds on the best table
+    take turns with rounds on others: on short ones, whose steady state is repeated, or where the table is short
+    itself, on all that the generators yield. `target` needs an entry a stage; `start` may exceed the cap.
+    """
+    best = best_candidate(target)
+    if start is not None:
+        given = target.timed(target.order_of(in_microbatch_order(start, target.problem)))
+        best = better(best, given) if given and given.fits else best
+    others = _searched_short(target, seed=seed) if _is_long(target) else _searched_anew(target, seed=seed)
+    while True:
+        on_best = searched(best, moves_a_round=_moves(target), seed=seed)
+        from_others = False
+        while not from_others:
+            best = next(on_best)
+            yield best
+            found = next(others)
+            from_others = found is not None and found.score_s < best.score_s - target.tolerance_s
+        assert found
+        best = found
+
+
+def _is_long(target: Target) -> bool:
+    return target.problem.num_microbatches > _LONG * target.problem.num_ranks
+
+
+def _searched_anew(target: Target, *, seed: int) -> Iterator[Candidate]:
+    """Yield the best of each round of a search that begins, every some rounds, at another generated table."""
+    starts = [candidate for family in _families(target) for candidate in family]
+    dice = np.random.default_rng(seed)
+    for number in count():
+        start = starts[dice.integers(len(starts))]
+        rounds = searched(start, moves_a_round=_moves(target), seed=seed + _PRIME * number)
+        yield from islice(rounds, 1, _ROUNDS_ANEW + 1)
+
+
+def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
+    """Yield what repeating a short table gives, each time that a search finds a better short one, else None.
+
+    A search of some rounds, then one that begins anew with another length and other dice: how well a table repeats
+    is not what is searched for.
+    """
+    p = target.problem.num_ranks
+    for number in count():
+        length = _SHORT * p + number % (p + 1)
+        short = replace(target, problem=replace(target.problem, num_microbatches=length))
+        last: Candidate | None = None
+        rounds = searched(best_candidate(short), moves_a_round=_moves(short), seed=seed + _PRIME * number)
+        for found in islice(rounds, _SHORT_ROUNDS):
+            yield repeated(found, target) if last is None or found.score_s < last.score_s else None
+            last = found
+
+
+def _moves(target: Target) -> int:
+    return max(_LEAST_MOVES, min(_MOST_MOVES, _MOST_PASSES // target.num_actions))
+
+
+def zb_heuristic(problem: Problem, *, engine: Engine = "auto") -> Schedule:
+    """Return the table of the published heuristic alone, one stage a rank: the best span of its eight runs.
+
+    With equal stages it takes every decision as the authors' own code does (arXiv 2401.10241, §3.1). Raises
+    `ConfigError` for another placement.
+    """
+    if not _is_one_chunk(problem):
+        raise ConfigError("the zero-bubble heuristic is for one stage a rank, in order")
+    target = Target(problem, "span", engine)
+    runs = one_chunk.heuristic_runs(target, target.head_s)
+    return best_of(runs, break_ties=False).schedule("zb-heuristic")
+
+
+def zbv_heuristic(problem: Problem, *, engine: Engine = "auto") -> Schedule | None:
+    """Return the table of the published ZB-V heuristic alone, the best span of its runs; None where none fits.
+
+    With equal stages it takes every decision as the authors' own code does (arXiv 2401.10241, §6). Raises
+    `ConfigError` for another placement.
+    """
+    if not _is_v(problem):
+        raise ConfigError("the ZB-V heuristic is for two stages a rank, in a V")
+    runs = list(v_shape.heuristic_runs(Target(problem, "span", engine)))
+    return best_of(runs, break_ties=False).schedule("zbv-heuristic") if runs else None
+
+
+def _is_one_chunk(problem: Problem) -> bool:
+    return np.array_equal(problem.stage_to_rank, loop(problem.num_ranks, problem.num_ranks))
+
+
+def _is_v(problem: Problem) -> bool:
+    return np.array_equal(problem.stage_to_rank, v_placement(problem.num_ranks, 2 * problem.num_ranks))

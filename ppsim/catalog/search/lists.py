@@ -1,0 +1,69 @@
+"""List scheduling: ranks decide in the order of time, by urgency; and again, by what a table shows to be urgent."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ppsim.catalog.search import kernels
+from ppsim.catalog.search.target import Candidate, Target, better
+from ppsim.simulation.bounds.problem import Floats
+
+_PACES = (1.0, 1.25, 1.5, 2.0, 3.0, np.inf)  # microbatches in flight, in parts of those that cover a round trip
+_FEW_PACES, _MANY_ACTIONS = (1.0, 2.0), 200_000
+
+
+def listed(target: Target) -> Iterator[Candidate]:
+    """Yield tables of I before F before W, with as many microbatches in flight as cover the way there and back.
+
+    Of the stages of a rank the later goes first, which is closer to freeing what it holds.
+    """
+    problem = target.problem
+    m, num_stages = problem.num_microbatches, problem.num_stages
+    both = problem.forward_s + problem.input_s
+    hops = np.concatenate((problem.hop_s, [0.0]))
+    round_trip_s = np.cumsum((both + 2 * hops)[::-1])[::-1]
+    cycle_s = max(float(target.work_s.max()) / m, 1e-300)
+    kinds, stages = np.repeat([-2.0, -3.0, -1.0], num_stages), np.tile(np.arange(num_stages), 3)
+    urgency = np.repeat(kinds - stages / (2 * num_stages), m)
+    for pace in _PACES if target.num_actions <= _MANY_ACTIONS else _FEW_PACES:
+        in_flight = np.ceil(pace * np.maximum(round_trip_s / cycle_s, 1.0) - 1e-9)
+        for patient in (False, True):
+            yield list_scheduled(target, urgency, in_flight, patient=patient)
+
+
+def list_scheduled(target: Target, urgency: Floats, in_flight: Floats, *, patient: bool) -> Candidate:
+    """Return the table for an urgency a node (smallest first) and the most forwards of a stage before their I."""
+    order, end_s, done = target.empty_order(), np.zeros(target.problem.num_ranks), target.empty_counts()
+    target.run(
+        kernels.list_schedule,
+        inputs=(*target.memory, urgency, in_flight, patient),
+        outputs=(order, end_s, target.empty_ends(), done, np.zeros(target.problem.num_ranks)),
+    )
+    assert (done == target.problem.num_microbatches).all()
+    return Candidate(target, order, end_s)
+
+
+def rescheduled(candidate: Candidate, *, patient: bool) -> Candidate:
+    """List scheduling by the latest start that each action may have for the candidate's own criterion to stand.
+
+    Project scheduling calls it justification.
+    """
+    target = candidate.target
+    latest = np.zeros(target.num_actions)
+    undone = target.empty_counts() + target.problem.num_microbatches
+    deadlines = target.handicap_s + candidate.score_s
+    target.run(kernels.latest_starts, inputs=(candidate.order,), outputs=(deadlines, latest, undone))
+    assert not undone.any()
+    return list_scheduled(target, latest, np.full(target.problem.num_stages, np.inf), patient=patient)
+
+
+def improved(best: Candidate, *, num_rounds: int) -> Candidate:
+    """Return the best of rescheduling again and again, either way; never worse than what it begins with."""
+    for patient in (False, True):
+        current = best
+        for _ in range(num_rounds):
+            if best.is_optimal:
+                return best
+            current = rescheduled(current, patient=patient)
+            best = better(best, current)
+    return best

@@ -1,0 +1,67 @@
+"""Candidates for one stage a rank: the heuristic of the zero-bubble paper, ZB-H1 and ZB-H2 cut to the cap."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.catalog.search import one_chunk_kernels
+from ppsim.catalog.search.target import Candidate, Codes, Target
+from ppsim.simulation.bounds.problem import Floats
+
+_F, _I, _W = 0, 1, 2
+
+
+def heuristic_runs(target: Target, head: Floats, *, slack: float = 0.0) -> Iterator[Candidate]:
+    """Yield the eight runs of the heuristic (arXiv 2401.10241, §3.1), in the order of the authors' code.
+
+    `head` is the idle time that each rank is taken to have from the start (0 for equal stages, as in the paper),
+    `slack` what the worst may have in any case (0 in the paper).
+    """
+    for keep_first_input_on_time in (True, False):
+        for may_skip in (True, False):
+            for greedy in (True, False):
+                yield _run(target, head, slack, keep_first_input_on_time, may_skip, greedy)
+
+
+def _run(
+    target: Target, head: Floats, slack: float, keep_first_input_on_time: bool, may_skip: bool, greedy: bool
+) -> Candidate:
+    p = target.problem.num_ranks
+    order, end_s = target.empty_order(), np.zeros(p)
+    target.run(
+        one_chunk_kernels.heuristic,
+        inputs=(*target.memory, head, slack, keep_first_input_on_time, may_skip, greedy),
+        outputs=(order, end_s, target.empty_ends(), target.empty_counts(), np.zeros(p, dtype=np.int64)),
+    )
+    return Candidate(target, order, end_s)
+
+
+def patterns(target: Target) -> Iterator[Candidate]:
+    """Yield ZB-H1 and ZB-H2, and what is left of them where the cap cuts warm-up or puts fewer weights off."""
+    p, m = target.problem.num_ranks, target.problem.num_microbatches
+    ranks = np.arange(p)
+    activation, kept, cap = target.memory
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(activation > 0, np.floor(cap / activation), np.inf)
+    for pace in (1.0, 1.5, 2.0):
+        warm_up = np.minimum(np.ceil(pace * (p - 1 - ranks)), room - 1)
+        left = np.maximum(cap - (warm_up + 1) * activation, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            put_off = np.where(kept > 0, np.floor(left / kept), np.inf)
+        put_off = np.minimum(put_off, np.floor(pace * ranks))
+        words = [_word(m, int(min(warm, m)), int(min(off, m))) for warm, off in zip(warm_up, put_off, strict=True)]
+        order: Codes = np.concatenate(words) * np.int32(p) + np.repeat(ranks, 3 * m).astype(np.int32)
+        if candidate := target.timed(order):
+            yield candidate
+
+
+def _word(num_microbatches: int, num_warm_up: int, num_put_off: int) -> NDArray[np.int32]:
+    """As published: the warm-up; F, I and the W put off, while there are any; all other W."""
+    steps = np.tile(np.array([_F, _I, _W], dtype=np.int32), (num_microbatches, 1))
+    there = np.ones(steps.shape, dtype=bool)
+    there[num_microbatches - num_warm_up :, _F] = False
+    there[:num_put_off, _W] = False
+    return np.concatenate([
+        np.full(num_warm_up, _F, np.int32), steps[there], np.full(num_put_off, _W, np.int32),
+    ])  # fmt: skip

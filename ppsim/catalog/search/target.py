@@ -1,0 +1,235 @@
+"""What a table is fitted to, and a candidate table; codes as in `ppsim.catalog.search.kernels`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.base.compiling import Engine, run_kernel
+from ppsim.base.errors import ConfigError
+from ppsim.catalog.search import kernels
+from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.simulation.bounds.lower import lower_bounds
+from ppsim.simulation.bounds.problem import Criterion, Floats, Problem
+
+Codes: TypeAlias = NDArray[np.int32]
+Counts: TypeAlias = NDArray[np.int64]
+
+_OPS = np.array([Op.F, Op.I, Op.W], dtype=np.int8)
+_NUM_PASSES = 1000  # over a table in one search, about
+_KINDS = np.array([0, -1, 1, 2], dtype=np.int32)  # of F, B, I, W
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A problem, what to minimise, and what the kernels need of both.
+
+    Every backward is split. Arrays have one entry a stage, or a rank where they say so.
+    """
+
+    problem: Problem
+    criterion: Criterion = "step"
+    engine: Engine = "auto"
+
+    def __post_init__(self) -> None:
+        if self.criterion not in get_args(Criterion):
+            raise ConfigError(f"criterion is {self.criterion!r}; choose one of {', '.join(get_args(Criterion))}")
+
+    def minimising(self, criterion: Criterion) -> "Target":
+        """Return the same problem under this criterion."""
+        return replace(self, criterion=criterion)
+
+    @property
+    def num_actions(self) -> int:
+        """The number of F, I and W in all, 3·S·m."""
+        return 3 * self.problem.num_stages * self.problem.num_microbatches
+
+    @cached_property
+    def stages(self) -> Counts:
+        """The stages of rank 0, of rank 1, …, ascending within a rank."""
+        stages: Counts = np.argsort(self.problem.stage_to_rank, kind="stable")
+        return stages
+
+    @cached_property
+    def firsts(self) -> Counts:
+        """Where each rank's stages begin in `stages`; p + 1 entries."""
+        counts = np.bincount(self.problem.stage_to_rank, minlength=self.problem.num_ranks)
+        return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+    @cached_property
+    def row_offsets(self) -> Counts:
+        """Where each rank's row begins in an order; p + 1 entries."""
+        return 3 * self.problem.num_microbatches * self.firsts
+
+    def per_rank(self, per_stage: Floats) -> Floats:
+        """Sum an array of one entry a stage over the stages of each rank."""
+        sums = np.zeros(self.problem.num_ranks)
+        np.add.at(sums, self.problem.stage_to_rank, per_stage)
+        return sums
+
+    @cached_property
+    def least_cap(self) -> Floats:
+        """What one microbatch of all the stages of a rank holds there."""
+        return self.per_rank(self.problem.activation)
+
+    @cached_property
+    def memory_changes(self) -> Floats:
+        """What a pass of each code adds to its rank's memory."""
+        problem = self.problem
+        return np.concatenate([problem.activation, problem.kept - problem.activation, -problem.kept])
+
+    @cached_property
+    def tolerance_s(self) -> float:
+        """Times closer than this are one: sums of floats in another order, or in other units, decide alike."""
+        problem = self.problem
+        longest = (problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
+        return 1e-9 * max(float(seconds.max(initial=0.0)) for seconds in longest)
+
+    @cached_property
+    def first_start_s(self) -> Floats:
+        """When each rank's first forward starts, whatever the table: the first of its lowest stage."""
+        return self.problem.reach_s[self.stages[self.firsts[:-1]]]
+
+    @cached_property
+    def handicap_s(self) -> Floats:
+        """What is taken off each rank's end before the largest is the criterion."""
+        return self.first_start_s if self.criterion == "span" else np.zeros(self.problem.num_ranks)
+
+    @cached_property
+    def work_s(self) -> Floats:
+        """Each rank's compute time."""
+        problem = self.problem
+        return problem.num_microbatches * self.per_rank(problem.forward_s + problem.input_s + problem.weight_s)
+
+    @property
+    def least_s(self) -> float:
+        """The criterion of a table in which no rank idles once it has started."""
+        return float((self.work_s + self.first_start_s - self.handicap_s).max())
+
+    @cached_property
+    def bound_s(self) -> float:
+        """What no table undercuts by the criterion, widened by less than the tolerance."""
+        return lower_bounds(self.problem).of(self.criterion) * (1 + 1e-12) + self.tolerance_s
+
+    @property
+    def head_s(self) -> Floats:
+        """How much less idle time than the luckiest rank each rank can bear, by its work and its start."""
+        ends = self.work_s + self.first_start_s - self.handicap_s
+        head: Floats = ends - ends.min()
+        return head
+
+    def run(self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = ()) -> Any:
+        """Run a kernel of this package, which begins with the placement and the costs."""
+        problem = self.problem
+        common = (
+            problem.num_microbatches, problem.stage_to_rank, self.firsts, self.stages, problem.forward_s,
+            problem.input_s, problem.weight_s, problem.hop_s, self.tolerance_s,
+        )  # fmt: skip
+        return run_kernel(
+            kernel, inputs=(*common, *inputs), outputs=outputs,
+            size=_NUM_PASSES * self.num_actions,  # one choice of engine for all
+            engine=self.engine,
+        )  # fmt: skip
+
+    @property
+    def memory(self) -> tuple[Floats, Floats, Floats]:
+        """Activation and what I keeps of it, a stage, and the cap, a rank."""
+        return self.problem.activation, self.problem.kept, self.problem.cap
+
+    def empty_order(self) -> Codes:
+        """Return an order for a kernel to fill."""
+        return np.zeros(self.num_actions, dtype=np.int32)
+
+    def empty_ends(self) -> Floats:
+        """Return ends of every F and I for a kernel to fill."""
+        return np.zeros(2 * self.problem.num_stages * self.problem.num_microbatches)
+
+    def empty_counts(self) -> Counts:
+        """Return a count a code for a kernel to fill."""
+        return np.zeros(3 * self.problem.num_stages, dtype=np.int64)
+
+    def timed(self, order: Codes) -> "Candidate | None":
+        """Return the table of this order, as early as it can run, or None where it deadlocks."""
+        end_s = np.zeros(self.problem.num_ranks)
+        outputs = (end_s, self.empty_ends(), self.empty_counts())
+        finished = self.run(kernels.timed, inputs=(order,), outputs=outputs)
+        return Candidate(self, order, end_s) if finished else None
+
+    def order_of(self, schedule: Schedule) -> Codes:
+        """Return the order of a compute-only table with split backwards, every stage's in microbatch order."""
+        codes: Codes = _KINDS[schedule.op] * np.int32(self.problem.num_stages) + schedule.stage
+        return codes
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One table: the codes of all rows, and when each rank ends."""
+
+    target: Target
+    order: Codes
+    end_s: Floats
+
+    @property
+    def score_s(self) -> float:
+        """The criterion."""
+        return float((self.end_s - self.target.handicap_s).max())
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether no table is better by the criterion."""
+        return self.score_s <= self.target.bound_s
+
+    @property
+    def other_score_s(self) -> float:
+        """The other criterion."""
+        other = self.target.minimising("span" if self.target.criterion == "step" else "step")
+        return float((self.end_s - other.handicap_s).max())
+
+    @property
+    def fits(self) -> bool:
+        """Whether no rank ever holds more than its cap."""
+        changes, rows = self.target.memory_changes[self.order], self.target.row_offsets
+        return all(
+            np.cumsum(changes[begin:end]).max() <= cap
+            for begin, end, cap in zip(rows[:-1], rows[1:], self.target.problem.cap, strict=True)
+        )
+
+    @property
+    def passes(self) -> Codes:
+        """The codes of the forwards and input gradients, in their order."""
+        return self.order[self.order < 2 * self.target.problem.num_stages]
+
+    def schedule(self, name: str) -> Schedule:
+        """Return the table, each code's passes in microbatch order."""
+        problem = self.target.problem
+        microbatch = np.zeros(len(self.order), dtype=np.int32)
+        by_code = np.argsort(self.order, kind="stable")
+        microbatch[by_code] = np.arange(len(self.order)) % problem.num_microbatches
+        return Schedule(
+            op=_OPS[self.order // problem.num_stages],
+            stage=(self.order % problem.num_stages).astype(np.int32),
+            microbatch=microbatch,
+            fused=np.full(len(self.order), NONE, dtype=np.int32),
+            rank_offsets=self.target.row_offsets.copy(),
+            stage_to_rank=problem.stage_to_rank.copy(),
+            num_microbatches=problem.num_microbatches,
+            name=name,
+        )
+
+
+def better(first: Candidate, second: Candidate, *, break_ties: bool = True) -> Candidate:
+    """Return the one with the smaller criterion; among equals the smaller other criterion, then the first."""
+    tolerance_s = first.target.tolerance_s
+    if second.score_s < first.score_s - tolerance_s:
+        return second
+    if break_ties and second.score_s <= first.score_s and second.other_score_s < first.other_score_s - tolerance_s:
+        return second
+    return first
+
+
+def best_of(candidates: Iterable[Candidate], *, break_ties: bool = True) -> Candidate:
+    """Return the best of at least one, by `better`."""
+    return reduce(lambda best, candidate: better(best, candidate, break_ties=break_ties), candidates)

@@ -1,0 +1,160 @@
+"""Candidates for two stages a rank in a V: the heuristic of ZB-V, and patterns repeated every microbatch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from ppsim.catalog.published.controllable_memory import building_blocks, from_block, v_half_fixed, v_min_fixed
+from ppsim.catalog.published.v_shape import zbv_fixed
+from ppsim.catalog.search import kernels, v_kernels
+from ppsim.catalog.search.target import Candidate, Codes, Target
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.bounds.problem import Floats
+
+_GAPS = (0.0, 0.5, 1.0)
+_PACES_DOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
+_PACES_UP = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
+_TURNS = (0.0, 0.17, 0.33, 0.5, 0.67, 0.83)
+_MOST_BLOCKS, _MOST_CELL_BLOCKS, _MOST_ACTIONS = 600, 150, 1_000_000  # of one search: some tenths of a second
+
+
+def heuristic_runs(target: Target) -> Iterator[Candidate]:
+    """Yield the runs of the ZB-V heuristic that keep the cap (arXiv 2401.10241, §6; the authors' scheduler).
+
+    Two choices each of filling gaps before forwards and before the first half of the backward; each run again,
+    while the largest idle time shrinks, with that of the run before as slack.
+    """
+    for fill_backward, fill_forward in product((True, False), repeat=2):
+        approved, least_idle_s = np.zeros(target.problem.num_ranks), np.inf
+        while True:
+            candidate, idle_s = _run(target, approved, fill_forward, fill_backward)
+            if candidate is None:
+                break
+            yield candidate
+            if idle_s.max() >= least_idle_s - target.tolerance_s:
+                break
+            approved, least_idle_s = idle_s, float(idle_s.max())
+
+
+def _run(
+    target: Target, approved: Floats, fill_forward: bool, fill_backward: bool
+) -> tuple[Candidate | None, Floats]:
+    order, end_s = target.empty_order(), np.zeros(target.problem.num_ranks)
+    idle_s, oldest = np.zeros(target.problem.num_ranks), np.zeros(target.num_actions // 3, dtype=np.int64)
+    head = target.minimising("span").head_s
+    fits = target.run(
+        v_kernels.v_heuristic,
+        inputs=(*target.memory, head, approved, fill_forward, fill_backward),
+        outputs=(order, end_s, target.empty_ends(), target.empty_counts(), oldest, idle_s),
+    )
+    return (Candidate(target, order, end_s) if fits else None), idle_s
+
+
+def published(target: Target) -> Iterator[Candidate]:
+    """Yield ZB-V, V-Half and V-Min as published where they keep the cap, and their F and I filled anew."""
+    shape = {"num_ranks": target.problem.num_ranks, "num_microbatches": target.problem.num_microbatches}
+    for build in (zbv_fixed, v_half_fixed, v_min_fixed):
+        yield from _as_it_is_and_filled(target, build(**shape))
+
+
+def blocks_of_cells(target: Target) -> Iterator[Candidate]:
+    """Yield what the building blocks of V-Half's kind come to, those first whose microbatches live longest."""
+    problem = target.problem
+    num_left = min(_MOST_CELL_BLOCKS, _MOST_ACTIONS // 2 // target.num_actions)
+    for starts in reversed(building_blocks(problem.num_ranks) if num_left else []):
+        steady = 1 + (starts[3] - starts[0] + starts[2] - starts[1]) / 12  # microbatches that a rank holds
+        if num_left == 0:
+            return
+        if (steady * target.least_cap > problem.cap + target.least_cap).any():
+            continue
+        num_left -= 1
+        yield from _as_it_is_and_filled(target, from_block("block", starts, problem.num_microbatches))
+
+
+def _as_it_is_and_filled(target: Target, schedule: Schedule) -> Iterator[Candidate]:
+    candidate = target.timed(target.order_of(schedule))
+    assert candidate
+    if candidate.fits:
+        yield candidate
+    for least_gap in _GAPS:
+        if again := filled(target, candidate.passes, least_gap):
+            yield again
+
+
+def filled(target: Target, passes: Codes, least_gap: float) -> Candidate | None:
+    """Return F and I in this order with weight gradients in between, or None where that deadlocks or lacks memory.
+
+    One goes where a forward lacks memory, where it fits into a gap whole, or at least `least_gap` of it does.
+    """
+    order, end_s = target.empty_order(), np.zeros(target.problem.num_ranks)
+    oldest = np.zeros(target.num_actions // 3, dtype=np.int64)
+    fits = target.run(
+        kernels.fill,
+        inputs=(*target.memory, passes, least_gap),
+        outputs=(order, end_s, target.empty_ends(), target.empty_counts(), oldest),
+    )
+    return Candidate(target, order, end_s) if fits else None
+
+
+def repeated_patterns(target: Target) -> Iterator[Candidate]:
+    """Yield the building blocks of many paces that keep the cap, as many as a second or so allows."""
+    num_blocks = min(_MOST_BLOCKS, _MOST_ACTIONS // target.num_actions)
+    dice = np.random.default_rng(0)
+    grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]
+    for number in range(num_blocks):
+        block = grid[number] if number < len(grid) else _Block.drawn(dice, target.problem.num_ranks)
+        passes = _repeated(target, block)
+        for least_gap in _GAPS:
+            if candidate := filled(target, passes, least_gap):
+                yield candidate
+
+
+@dataclass(frozen=True)
+class _Block:
+    """How long the ways of a microbatch take: down the V (forward, then gradient), up, and the three turns.
+
+    A pace is in parts of the least; below rank `until` (None: on all) it is the given one, 1 from there on. A turn
+    is in periods: at the last rank after F, at rank 0 before I, at the last rank between the I.
+    """
+
+    pace_down: float
+    pace_up: float
+    turns: tuple[float, float, float]
+    until: int | None = None
+
+    @classmethod
+    def drawn(cls, dice: np.random.Generator, num_ranks: int) -> "_Block":
+        first, middle, last = dice.choice(_TURNS, 3)
+        return cls(
+            dice.choice(_PACES_DOWN), dice.choice(_PACES_UP), (first, middle, last),
+            until=int(dice.integers(1, num_ranks + 1)),
+        )  # fmt: skip
+
+
+def _repeated(target: Target, block: _Block) -> Codes:
+    """Return F and I of the pattern in which microbatch i follows i periods after the first.
+
+    A building block of Qi et al. 2024 (arXiv 2405.15362, §3 and App. A) in seconds instead of cells. The period is
+    the largest rank's work.
+    """
+    problem = target.problem
+    num_stages, stages, last = problem.num_stages, target.stages, problem.num_ranks - 1
+    period = float(target.work_s.max()) / problem.num_microbatches
+    is_slow = np.ones(num_stages, bool) if block.until is None else problem.stage_to_rank < block.until
+    pace_down, pace_up = np.where(is_slow, block.pace_down, 1.0), np.where(is_slow, block.pace_up, 1.0)
+    on_way_down = np.arange(num_stages) <= last
+    hop_s = np.append(problem.hop_s, 0.0)
+    forward_steps = np.where(on_way_down, pace_down, pace_up) * (problem.forward_s + hop_s)
+    input_steps = np.where(on_way_down, pace_up, pace_down) * (problem.input_s + np.roll(hop_s, 1))
+    forward_steps[last] += block.turns[0] * period
+    input_steps[last + 1] += block.turns[2] * period
+    forward_at = np.concatenate(([0.0], np.cumsum(forward_steps[:-1])))
+    first_input = forward_at[-1] + problem.forward_s[-1] + block.turns[1] * period
+    input_at = (first_input + np.concatenate(([0.0], np.cumsum(input_steps[:0:-1]))))[::-1]
+    start = np.stack([input_at[stages], forward_at[stages]], axis=1)  # I before F where they tie
+    codes = np.stack([num_stages + stages, stages], axis=1).astype(np.int32)
+    passes = np.zeros(2 * num_stages * problem.num_microbatches, dtype=np.int32)
+    target.run(kernels.merge_periodic, inputs=(start.ravel(), codes.ravel(), period), outputs=(passes,))
+    return passes

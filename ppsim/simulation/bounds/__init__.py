@@ -1,0 +1,1 @@
+"""What no schedule can beat: the problem of a placement, and lower bounds on its step."""

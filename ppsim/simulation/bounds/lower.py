@@ -1,0 +1,244 @@
+"""How good any schedule could be for a problem: lower bounds of step time and span, with and without a memory cap.
+
+Each rank alone is looked at: what it must do, what it has room for while one microbatch is on its way, and how far
+it is from there to the end of the ranks before it. docs/bounds.md has the proofs, by the names used here.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from ppsim.schedule.table import Op
+from ppsim.simulation.bounds.knapsack import State, most
+from ppsim.simulation.bounds.problem import Criterion, Floats, Problem
+
+
+@dataclass(frozen=True)
+class LowerBounds:
+    """Seconds that no schedule of a problem undercuts: by step time, and by span."""
+
+    step_s: float
+    span_s: float
+
+    def of(self, criterion: Criterion) -> float:
+        """Return the bound of one criterion."""
+        return self.step_s if criterion == "step" else self.span_s
+
+
+def lower_bounds(problem: Problem) -> LowerBounds:
+    """Return lower bounds of step time and of span that hold for every table of the problem, split or not.
+
+    They hold up to the rounding of sums of floats. Proved in docs/bounds.md, which also says where they are
+    loose. Source, for equal stages and one activation freed by W: zero-bubble paper, arXiv 2401.10241, App. B
+    (the first window); arXiv 2405.15362 (the sum of both windows in a V).
+
+    >>> unit = {"forward_s": 1, "backward_input_s": 1, "backward_weight_s": 1}
+    >>> lower_bounds(Problem.of(stage_to_rank=[0, 1, 2, 3], num_microbatches=8, cap=4, **unit))
+    LowerBounds(step_s=27.0, span_s=27.0)
+    """
+    reduced = _Reduced.of(problem)
+    ranks = [_Rank(problem, reduced, stages).bounds_s() for stages in problem.stages_of]
+    return LowerBounds(
+        step_s=max(step for step, _ in ranks) - problem.overhead_s,
+        span_s=max(span for _, span in ranks) - problem.overhead_s,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Reduced:
+    """What every table spends at least, one entry a stage.
+
+    `input_s` and `weight_s` are the values of I and W; together `backward_s`, the cheaper way through a backward.
+    `down_s`: from the start of a forward to the end of the last stage's; `up_s`: from there to the start of the
+    stage's backward.
+    """
+
+    input_s: Floats
+    weight_s: Floats
+    backward_s: Floats
+    down_s: Floats
+    up_s: Floats
+    to_input_s: Floats
+
+    @classmethod
+    def of(cls, problem: Problem) -> "_Reduced":
+        backward = np.minimum(problem.backward_s, problem.input_s + problem.weight_s)
+        to_input = np.minimum(problem.backward_s, problem.input_s)
+        hops = np.concatenate((problem.hop_s, [0.0]))
+        down = np.cumsum((problem.forward_s + hops)[::-1])[::-1]
+        up = np.concatenate((np.cumsum((to_input[1:] + problem.hop_s)[::-1])[::-1], [0.0]))
+        values = problem.with_cheapest_backwards()
+        return cls(
+            input_s=values.input_s, weight_s=values.weight_s, backward_s=backward, down_s=down, up_s=up,
+            to_input_s=to_input,
+        )  # fmt: skip
+
+
+class _Rank:
+    """One rank and the ends that it forces, on itself and on the ranks whose first stage comes before its own."""
+
+    def __init__(self, problem: Problem, reduced: _Reduced, stages: list[int]) -> None:
+        self.problem, self.reduced, self.stages = problem, reduced, stages
+        self.count = problem.num_microbatches
+        self.first = stages[0]
+        self.up_s = float(reduced.up_s[self.first])
+        self.capacity = float(problem.cap[problem.stage_to_rank[self.first]])
+        self.forward_s = problem.forward_s[stages]
+        self.backward_s = reduced.backward_s[stages]
+        self.weight_s = reduced.weight_s[stages]
+        self.activation = problem.activation[stages]
+        self.kept = problem.kept[stages]
+        self.held = np.cumsum(self.activation)  # by a microbatch that has not come back through a chunk
+        self.forward_above_s = _above(self.forward_s)
+        self.backward_above_s = _above(self.backward_s)
+        self.work_s = self.count * float(self.forward_s.sum() + self.backward_s.sum())
+
+    def bounds_s(self) -> tuple[float, float]:
+        """What this rank's work and memory make of step time and span, by its own end and by those before it."""
+        chunks = range(len(self.stages))
+        first_idle = [self.idle_before_first_backward_s(chunk) for chunk in chunks]
+        trips = [self.trips(chunk) for chunk in chunks]
+        idle = max(*first_idle, *(trip.num * trip.idle_s for trip in trips))
+        own_end = self.work_s + idle
+
+        last_backward = [0.0, *self.turns_s()]  # its start
+        for chunk, trip in zip(chunks, trips, strict=True):
+            before = self.work_s - self.left_at_last_forward_s(chunk)
+            apart = [first_idle[first] for first in chunks if self.are_apart(first, chunk)]
+            before += max([*apart, (trip.num - 1) * trip.idle_s])
+            last_backward.append(before + float(self.reduced.down_s[self.stages[chunk]] + self.up_s))
+        as_late = own_end - self.weights_left_s() - float(self.reduced.to_input_s[self.first])
+
+        head = float(self.problem.reach_s[self.first])
+        step, span = head + own_end, own_end
+        for stage in (stages[0] for stages in self.problem.stages_of if stages[0] <= self.first):
+            start = max(last_backward) if stage == self.first else max(*last_backward, as_late)
+            end = start + float(self.reduced.up_s[stage] - self.up_s + self.reduced.backward_s[stage])
+            step = max(step, head + end)
+            span = max(span, head - float(self.problem.reach_s[stage]) + end)
+        return step, span
+
+    def idle_before_first_backward_s(self, chunk: int) -> float:
+        """Idle from the rank's first start to the end of a chunk's first backward: App. B's window."""
+        way = self.reduced.down_s[self.first] + self.reduced.up_s[self.stages[chunk]]
+        return max(0.0, float(way) - self._most_begun(chunk, self.count, self.capacity))
+
+    def trips(self, chunk: int) -> "_Trips":
+        """Idle while a microbatch is on its way from a chunk back to it, and how many such times do not overlap."""
+        in_flight = _times(self.capacity, self.held[chunk])
+        if in_flight >= self.count:
+            return _Trips(1, 0.0)
+        way = self.reduced.down_s[self.stages[chunk]] + self.reduced.up_s[self.stages[chunk]]
+        own_s = float(self.forward_s[chunk] + self.forward_above_s[chunk] + self.backward_above_s[chunk])
+        others = self._most_begun(chunk, self.count - 1, self.capacity - float(self.held[chunk]))
+        others += self._most_left(self.backward_s, chunk, whole_s=self._left_s(chunk))
+        idle = float(way) - own_s - others
+        return _Trips(-int(-self.count // in_flight), max(0.0, idle))
+
+    def _most_begun(self, chunk: int, count: int, capacity: float) -> float:
+        """What so many microbatches can have done while none of them has come back through a chunk."""
+        values = np.cumsum(self.forward_s[: chunk + 1])
+        values[chunk] += self.forward_above_s[chunk] + self.backward_above_s[chunk]
+        states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
+        return most(states, count=count, capacity=capacity)
+
+    def left_at_last_forward_s(self, chunk: int) -> float:
+        """The most that can be left to do on the rank when the last forward of a chunk starts, itself included."""
+        whole_s = self._left_s(chunk)
+        return float(self.forward_s[chunk]) + whole_s + self._most_left(self.backward_s, chunk, whole_s=whole_s)
+
+    def _left_s(self, chunk: int) -> float:
+        """What a microbatch has left to do on the rank after its forward on a chunk."""
+        return float(self.forward_above_s[chunk] + self.backward_s.sum())
+
+    def weights_left_s(self) -> float:
+        """The most that the W left when the rank's last I ends can take: they were left when its last F started."""
+        whole_s = float(self.weight_s.sum())
+        return whole_s + self._most_left(self.weight_s, len(self.stages) - 1, whole_s=whole_s)
+
+    def _most_left(self, values_s: Floats, chunk: int, *, whole_s: float) -> float:
+        """What the others can have left to do when a forward of a chunk starts and theirs have started before.
+
+        One that has not come back through the chunk counts `whole_s`; one that has, the values of the chunks below
+        it, and besides the W of any chunk that it has come through, whose kept part it then holds.
+        """
+        count, room = self.count - 1, self.capacity - float(self.held[chunk])
+        chunks = range(len(self.stages))
+        few = len(chunks) <= _MOST_COMBINED
+        states = [State(whole_s, float(self.held[chunk]))]
+        for below in range(chunk + 1):
+            back = State(float(values_s[:below].sum()), float(self.activation[:below].sum()))
+            behind = [State(float(self.weight_s[j]), float(self.kept[j])) for j in chunks[below:]]
+            for size in range(len(behind) + 1 if few else 1):
+                states += [_together([back, *some]) for some in combinations(behind, size)]
+        if not few:  # as if each W were of a microbatch of its own
+            states += [State(float(w), float(k)) for w, k in zip(self.weight_s, self.kept, strict=True)]
+        parts = 1 if few else len(chunks) + 1
+        return min(most(states, count=count * parts, capacity=room), count * whole_s)
+
+    def are_apart(self, first: int, last: int) -> bool:
+        """Whether the window up to the first backward of one chunk ends before the last forward of another starts.
+
+        Else all microbatches would be held on every chunk up to the lower of both.
+        """
+        return bool(self.capacity < self.count * self.held[min(first, last)])
+
+    def turns_s(self) -> Iterator[float]:
+        """Little's law: the memory takes so many microbatches at once, and each stays for so long."""
+        down, up = self.reduced.down_s, self.reduced.up_s
+        for turn in turns(self.activation, self.kept, self.capacity):
+            if turn.in_flight >= self.count:
+                continue
+            start, back = self.stages[turn.forward], self.stages[turn.backward]
+            last = self.reduced.to_input_s if turn.until is Op.I else self.reduced.backward_s
+            num_turns = int((self.count - 1) // turn.in_flight)
+            seconds = num_turns * float(down[start] + up[back] + last[back])
+            seconds += (self.count - 1 - num_turns * turn.in_flight) * float(self.forward_s[turn.forward])
+            yield float(down[self.first]) + seconds + self.up_s
+
+
+class _Trips(NamedTuple):
+    num: int
+    idle_s: float
+
+
+class Turn(NamedTuple):
+    """Of the chunks of one rank: so many microbatches at most are between a forward and the end of an I or W.
+
+    `forward` and `backward` index the rank's stages; `in_flight` counts the one whose forward starts.
+    """
+
+    forward: int
+    until: Op
+    backward: int
+    in_flight: float
+
+
+def turns(activation: Floats, kept: Floats, capacity: float) -> Iterator[Turn]:
+    """Every `Turn` of a rank, from what its stages hold (ascending) and the memory it has, in one unit."""
+    held = np.cumsum(activation)
+    for forward in range(len(held)):
+        room = capacity - held[forward]
+        for backward in range(forward + 1):
+            yield Turn(forward, Op.I, backward, 1 + _times(room, held[backward]))
+            yield Turn(forward, Op.W, backward, 1 + _times(room, kept[backward]))
+
+
+def _above(values: Floats) -> Floats:
+    """The sum of what comes after each entry."""
+    sums: Floats = values.sum() - np.cumsum(values)
+    return sums
+
+
+def _together(states: Sequence[State]) -> State:
+    return State(sum(state.value for state in states), sum(state.size for state in states))
+
+
+def _times(capacity: float, size: float) -> float:
+    return capacity // size if size > 0 and capacity < np.inf else np.inf
+
+
+_MOST_COMBINED = 4  # chunks whose W may be put off in any combination; beyond, each on its own

@@ -1,0 +1,99 @@
+"""How fast any schedule could be for the costs and the placement of a table that was simulated."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ppsim.schedule.table import Ints, Schedule
+from ppsim.simulation.bounds.lower import LowerBounds, lower_bounds
+from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
+from ppsim.simulation.stage_costs import StageCosts
+
+
+def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: float | None = None) -> LowerBounds:
+    """Return what no table with this placement and number of microbatches can undercut, on any kind of channel.
+
+    With `memory_limit_bytes`, static bytes included: no table that stays within it on every rank. Raises
+    `ConfigError` where no table does. Of replicas, slices and fused pairs with a cost of their own the bounds are
+    weaker: ways and work only, whatever the memory.
+
+    >>> from ppsim import build
+    >>> unit = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
+    >>> bounds_of(build("zb-h1", pp=4, microbatches=8), unit, memory_limit_bytes=4).span_s
+    27.0
+    """
+    if schedule.num_replicas > 1 or schedule.num_slices > 1 or costs.fused_s is not None:
+        return _bounds_of_chains(schedule, costs)
+    return lower_bounds(
+        problem_of(schedule.stage_to_rank, schedule.num_microbatches, costs, memory_limit_bytes=memory_limit_bytes)
+    )
+
+
+def problem_of(
+    stage_to_rank: Sequence[int] | Ints,
+    num_microbatches: int,
+    costs: StageCosts,
+    *,
+    memory_limit_bytes: float | None = None,
+) -> Problem:
+    """Return the search problem of a placement at these costs (`Problem.of_costs`) within a limit a rank.
+
+    Raises `ConfigError` as `Problem.of` and `StageCosts.resolved` do.
+    """
+    num_ranks = int(max(stage_to_rank)) + 1
+    arrays = costs.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
+    limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes * CAP_ROUNDING
+    cap = np.maximum(limit - arrays.static_bytes, 0.0)
+    return Problem.of_costs(stage_to_rank, num_microbatches, arrays, cap=cap)
+
+
+def _bounds_of_chains(schedule: Schedule, costs: StageCosts) -> LowerBounds:
+    """The bounds by ways and work, for any number of chains, slices, and pairs (docs/bounds.md, last section).
+
+    For the step the largest of three, all from the first start on: rank r cannot begin before a forward reaches
+    it, and then has all its F and min(B, I + W) to do; or it has all its F and min(B, I) to do before its last
+    backward can run back to the first stage; and one microbatch must go down and up. Each chain of replicas has
+    stages and microbatches of its own; of a sliced microbatch, slice 0 is first down and last up. Where fused cells
+    have a cost, a forward adds no more than what it takes beyond the rank's longest B. For the span a rank's work.
+    """
+    table = costs.resolved_for(schedule)
+    num_ranks, num_slices, rank = schedule.num_ranks, schedule.num_slices, schedule.stage_to_rank
+    overhead = costs.action_overhead_s
+    to_input = np.minimum(table.backward_s, table.backward_input_s)
+    split = table.backward_input_s + table.backward_weight_s
+    # Seconds of work in a fused cell, and of a path through one: its results leave when all of it is done.
+    forward_work, path_down, path_up = table.forward_s, table.forward_s, to_input
+    least_pair = np.full(num_ranks, np.inf)
+    if table.fused_s is not None:
+        longest_b = np.zeros(num_ranks)
+        np.maximum.at(longest_b, rank, table.backward_s)
+        np.minimum.at(least_pair, rank, table.fused_s)
+        forward_work = np.minimum(table.forward_s, table.fused_s - longest_b[rank])
+        path_down, path_up = np.minimum(table.forward_s, table.fused_s), np.minimum(to_input, least_pair[rank])
+
+    begin, finish = np.full(num_ranks, np.inf), np.full(num_ranks, np.inf)  # until the first, from the last action
+    work, work_to_input = np.zeros(num_ranks), np.zeros(num_ranks)
+    bounds = []
+    of_time, of_tokens = table.time_shares[0], table.token_shares[0]
+    microbatches = np.bincount(schedule.chain_of_unit, minlength=schedule.num_replicas) // num_slices
+    for chain in range(schedule.num_replicas):
+        here = slice(chain * schedule.num_model_stages, (chain + 1) * schedule.num_model_stages)
+        ranks, first, last = rank[here], here.start, here.stop - 1
+        hop = table.transfer_s[here][:-1] * of_tokens + costs.hop_overhead_s
+        hop = np.where(ranks[1:] != ranks[:-1], hop, 0.0)
+        down, up = path_down[here] * of_time + overhead, path_up[here] * of_time + overhead
+        whole = min(table.backward_s[first] * of_time, split[first] * of_time + overhead)
+        at_first = min(whole, least_pair[ranks[0]] * of_time) + overhead
+        reach = np.concatenate(([0.0], np.cumsum(down[:-1] + hop)))  # until stage s can begin its first forward
+        # From the end of a stage's last backward until the first stage is done with it.
+        back = np.concatenate(([0.0], at_first + np.cumsum(np.concatenate(([0.0], up[1:-1]))) + np.cumsum(hop)))
+        backward = np.minimum(table.backward_s, split + num_slices * overhead)[here] + num_slices * overhead
+        at_last = backward[0] if first == last else path_up[last] + num_slices * overhead
+        bounds.append(reach[-1] + path_down[last] + num_slices * overhead + at_last + back[-1])
+        np.minimum.at(begin, ranks, reach)
+        np.minimum.at(finish, ranks, back)
+        forwards = forward_work[here] + num_slices * overhead
+        np.add.at(work, ranks, microbatches[chain] * (forwards + backward))
+        np.add.at(work_to_input, ranks, microbatches[chain] * (forwards + to_input[here] + num_slices * overhead))
+    bounds += [*(begin + work), *(begin + work_to_input + finish)]
+    return LowerBounds(step_s=float(max(bounds)) - overhead, span_s=float(work.max()) - overhead)

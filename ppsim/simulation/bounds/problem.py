@@ -1,0 +1,202 @@
+"""What a schedule is sought for: a placement, a number of microbatches, costs, and the memory there is.
+
+The bounds (`ppsim.simulation.bounds.lower`) and the exact search (`ppsim.catalog.search.exact`) start from one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.base.errors import ConfigError
+from ppsim.schedule.table import Ints
+
+Floats: TypeAlias = NDArray[np.float64]
+Numbers: TypeAlias = float | Sequence[float] | Floats
+
+Criterion = Literal["step", "span"]
+"""What is minimised: "step", first start to last end of all; "span", the longest rank from its own first start."""
+
+CAP_ROUNDING = 1 + 1e-12
+"""Caps are widened by this much, less than a byte, so that sums of floats that meet them are not refused."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One search for a schedule, in arrays of one entry a stage (`cap`: a rank); make it with `Problem.of`.
+
+    Costs are as the network is ideal: a hop delays and nothing queues. `backward_s` is the full backward,
+    infinite where every backward must be split. The host time before an action is in its duration; since it
+    does not count before the first start, `overhead_s` is to be taken off at the end. `hop_s[s]` is the time
+    from stage s to s+1 and back, 0 on one rank.
+    """
+
+    stage_to_rank: Ints
+    num_microbatches: int
+    forward_s: Floats
+    input_s: Floats
+    weight_s: Floats
+    backward_s: Floats
+    hop_s: Floats
+    activation: Floats
+    kept: Floats
+    cap: Floats
+    overhead_s: float
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        stage_to_rank: Sequence[int] | Ints,
+        num_microbatches: int,
+        forward_s: Numbers,
+        backward_input_s: Numbers,
+        backward_weight_s: Numbers,
+        backward_s: Numbers | None = None,
+        transfer_s: Numbers = 0.0,
+        activation: Numbers = 1.0,
+        activation_kept_for_weight: Numbers | None = None,
+        cap: Numbers = np.inf,
+        action_overhead_s: float = 0.0,
+        hop_overhead_s: float = 0.0,
+    ) -> "Problem":
+        """Return the problem for a placement; every cost is a number for all stages or one entry a stage.
+
+        `stage_to_rank` has one entry a stage. Seconds and memory are as in `ppsim.StageCosts`, save that
+        `backward_s` None means that there is no full backward to use. `cap` is the most that a rank may hold, in
+        the unit of `activation`, a number for all ranks or one a rank; infinity means no cap. Raises
+        `ConfigError` for wrong lengths, negative numbers, a rank without a stage, and a cap that does not hold
+        one microbatch on each stage of its rank, naming the smallest that does.
+
+        >>> Problem.of(stage_to_rank=[0, 1, 1, 0], num_microbatches=8, forward_s=1, backward_input_s=1,
+        ...            backward_weight_s=1, transfer_s=0.5, cap=4).hop_s
+        array([0.5, 0. , 0.5])
+        """
+        placement = np.array(stage_to_rank, dtype=np.int32)
+        num_stages, num_ranks = len(placement), int(placement.max(initial=-1)) + 1
+        problems: list[str] = []
+        if num_stages == 0 or not np.array_equal(np.unique(placement), np.arange(num_ranks)):
+            raise ConfigError(f"stage_to_rank is {placement.tolist()}: every rank from 0 on needs a stage")
+        if num_microbatches < 1:
+            raise ConfigError(f"num_microbatches must be at least 1: got {num_microbatches}")
+
+        def array(name: str, given: Any, length: int, *, may_be_infinite: bool = False) -> Floats:
+            values = np.atleast_1d(np.array(given, dtype=np.float64))
+            if values.ndim != 1 or len(values) not in (1, length):
+                problems.append(f"{name} has {values.size} entries: give one number, or {length}")
+                return np.zeros(length)
+            bad = values[np.isnan(values) | (values < 0) | (np.isinf(values) & (not may_be_infinite))]
+            if len(bad):
+                problems.append(f"{name} holds {bad[0]:g}; costs are finite and not negative")
+                return np.zeros(length)
+            return np.resize(values, length)
+
+        forward = array("forward_s", forward_s, num_stages)
+        to_input = array("backward_input_s", backward_input_s, num_stages)
+        weight = array("backward_weight_s", backward_weight_s, num_stages)
+        whole = array("backward_s", np.inf if backward_s is None else backward_s, num_stages, may_be_infinite=True)
+        hops = transfer_s if np.size(transfer_s) != num_stages - 1 else [*np.atleast_1d(transfer_s), 0.0]
+        hop = array("transfer_s", hops, num_stages)[:-1] + hop_overhead_s
+        held = array("activation", activation, num_stages)
+        kept = (
+            held
+            if activation_kept_for_weight is None
+            else array("activation_kept_for_weight", activation_kept_for_weight, num_stages)
+        )
+        limit = array("cap", cap, num_ranks, may_be_infinite=True)
+        if not problems and np.any(kept > held):
+            stage = int(np.argmax(kept > held))
+            problems.append(
+                f"activation_kept_for_weight is {kept[stage]:g} on stage {stage}, more than the "
+                f"{held[stage]:g} activation it is part of"
+            )
+        needed = np.bincount(placement, weights=held, minlength=num_ranks)
+        if not problems and np.any(limit * CAP_ROUNDING < needed):
+            rank = int(np.argmax(needed - limit))
+            problems.append(
+                f"the cap of {limit[rank]:g} on rank {rank} holds no microbatch: one needs {needed[rank]:g} there "
+                f"(smallest cap for all ranks: {needed.max():g})"
+            )
+        if problems:
+            raise ConfigError("no schedule can be sought: " + "\n  ".join(problems))
+        return cls(
+            stage_to_rank=placement,
+            num_microbatches=num_microbatches,
+            forward_s=forward + action_overhead_s,
+            input_s=to_input + action_overhead_s,
+            weight_s=weight + action_overhead_s,
+            backward_s=whole + action_overhead_s,
+            hop_s=np.where(placement[1:] != placement[:-1], hop, 0.0),
+            activation=held,
+            kept=kept,
+            cap=limit * CAP_ROUNDING,
+            overhead_s=action_overhead_s,
+        )
+
+    @classmethod
+    def of_costs(
+        cls,
+        stage_to_rank: Sequence[int] | Ints,
+        num_microbatches: int,
+        costs: Any,
+        *,
+        cap: Numbers = np.inf,
+        counts_activations: bool = False,
+    ) -> "Problem":
+        """Return the problem at `ppsim.simulation.stage_costs.CostArrays`, each backward split or full, `cap` in
+        bytes.
+
+        With `counts_activations` every stage holds one a microbatch until its W, and the cap is in activations.
+        Queues, blocking and the slow-down beside transfers are left out: they only delay. Raises as `of` does.
+        """
+        return cls.of(
+            stage_to_rank=stage_to_rank,
+            num_microbatches=num_microbatches,
+            forward_s=costs.forward_s,
+            backward_input_s=costs.backward_input_s,
+            backward_weight_s=costs.backward_weight_s,
+            backward_s=costs.backward_s,
+            transfer_s=costs.transfer_s,
+            activation=1.0 if counts_activations else costs.activation_bytes,
+            activation_kept_for_weight=None if counts_activations else costs.kept_bytes,
+            cap=cap,
+            action_overhead_s=costs.action_overhead_s,
+            hop_overhead_s=costs.hop_overhead_s,
+        )
+
+    def always_split(self) -> "Problem":
+        """Return the problem without full backwards."""
+        return replace(self, backward_s=np.full(self.num_stages, np.inf))
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of pipeline ranks, p."""
+        return len(self.cap)
+
+    @property
+    def num_stages(self) -> int:
+        """The number of stages, S."""
+        return len(self.stage_to_rank)
+
+    @cached_property
+    def stages_of(self) -> list[list[int]]:
+        """The stages of each rank, ascending."""
+        return [np.flatnonzero(self.stage_to_rank == rank).tolist() for rank in range(self.num_ranks)]
+
+    @cached_property
+    def reach_s(self) -> Floats:
+        """The earliest start of each stage's first forward: the way down from stage 0."""
+        return np.concatenate(([0.0], np.cumsum(self.forward_s[:-1] + self.hop_s)))
+
+    def with_cheapest_backwards(self) -> "Problem":
+        """Return the problem whose every backward is split, at the values that docs/bounds.md gives I and W.
+
+        The two sum to the cheaper way through a backward, and no table of this problem, split or not, is faster
+        than the same order there.
+        """
+        cheapest = np.minimum(self.backward_s, self.input_s + self.weight_s)
+        value = np.minimum(self.input_s, cheapest)
+        return replace(self.always_split(), input_s=value, weight_s=cheapest - value)

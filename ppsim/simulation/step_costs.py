@@ -1,0 +1,54 @@
+"""What a training step takes beside its pipeline: data parallelism, the optimizer, and the rest."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ppsim.simulation.stage_costs import Numbers
+
+Update = Literal["synchronised", "post-validated"]
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Gradients that several ranks hold and sum among themselves: tied embeddings, or replicas of stages."""
+
+    ranks: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepCosts:
+    """What a step takes beside its pipeline, in seconds.
+
+    gather_s, reduce_s
+        One entry a stage, or a number for all: all-gather of a stage's parameters before its first forward, and
+        all-reduce or reduce-scatter of its gradients behind its last backward, over the data-parallel ranks.
+    num_buckets
+        One entry a stage, or a number for all: in how many equal parts both are done. A part of the gradients is
+        reduced once that part of the last backward is done; a forward starts with the first part gathered.
+    overlap
+        Whether both run beside compute. If not, a rank gathers all before its first action, and reduces all
+        behind its last.
+    sharing
+        Sums of gradients among pipeline ranks, in this order, each once its ranks have reduced their own.
+    norm_s
+        The gradient norm: all ranks wait for each other, then take this long.
+    optimizer_s
+        One entry a rank, or a number for all.
+    update
+        "synchronised": the optimizer waits for the norm of all ranks. "post-validated" (Qi et al. 2024, §4): a rank
+        updates as soon as its own gradients are complete, and goes on with the next step; the norm is checked
+        later, beside compute.
+    rest_s
+        Host time a step that nothing else covers.
+    """
+
+    gather_s: Numbers = 0.0
+    reduce_s: Numbers = 0.0
+    num_buckets: Numbers = 1.0
+    overlap: bool = True
+    sharing: tuple[Sharing, ...] = ()
+    norm_s: float = 0.0
+    optimizer_s: Numbers = 0.0
+    update: Update = "synchronised"
+    rest_s: float = 0.0
