@@ -26,9 +26,9 @@ from ppsim.base.files import to_json, write_whole
 from ppsim.base.units import seconds, signed_percent, size
 from ppsim.layout.split import even_split
 from ppsim.profiling.samples import quantity
+from ppsim.runs.recorded import Measured, measured_of
 from ppsim.runtime.config import MODELS, GPTShape, TrainConfig
 from ppsim.runtime.partitions.check import queue_streams_apart
-from ppsim.runtime.result import Measured, measured_of
 from ppsim.schedule.grammar import format_table, parse_table
 
 SCHEDULES = {"1f1b": None, "zb-h1": None, "zbv-fixed": 2}
@@ -160,7 +160,7 @@ def measured(case: dict[str, Any], table: ppsim.Schedule) -> Measured:
 
 
 def report(cases: list[dict[str, Any]]) -> None:
-    from ppsim.simulation.peaks import peak_errors, peaks_in
+    from ppsim.runs.peaks import peak_errors, peaks_in
 
     print("| schedule | p | projected | measured (min–max) | error | peak projected | peak measured | error |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")

@@ -16,15 +16,15 @@ from torch.distributed.pipelining._backward import stage_backward_input
 
 import ppsim
 from ppsim.base.units import percent, signed_percent, size
-from ppsim.costs.assemble import assemble
+from ppsim.costs.of_profile import assemble
 from ppsim.costs.profile import Profile
 from ppsim.profiling.harness import Key, Settings, measure_shape, model_header
 from ppsim.profiling.models import of_gpt
+from ppsim.runs.peaks import peak_errors, peaks_in
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.gpt import build_stage
 from ppsim.runtime.partitions.run import run_partitions
 from ppsim.schedule.grammar import format_table
-from ppsim.simulation.peaks import peak_errors, peaks_in
 
 SCHEDULES = {"1f1b": None, "interleaved-1f1b": 2, "zb-h1": None, "zbv-fixed": 2}
 SHAPE, MICRO_BATCH = replace(MODELS["nano"], num_layers=8), 2

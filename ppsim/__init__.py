@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from ppsim.projection.project import Projection
     from ppsim.projection.tables import build
     from ppsim.projection.tuning.search import Tuned
+    from ppsim.runs.calibrate import Calibration
+    from ppsim.runs.compare import Comparison
     from ppsim.schedule.check import check
     from ppsim.schedule.grammar import read_schedule
     from ppsim.schedule.table import Action, Op, Schedule
-    from ppsim.simulation.calibrate import Calibration
-    from ppsim.simulation.compare import Comparison
     from ppsim.simulation.run import simulate
     from ppsim.simulation.stage_costs import StageCosts
     from ppsim.simulation.timeline import Timeline
@@ -56,8 +56,8 @@ __version__ = "0.3.0.dev0"
 
 _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Action": "ppsim.schedule.table",
-    "Calibration": "ppsim.simulation.calibrate",
-    "Comparison": "ppsim.simulation.compare",
+    "Calibration": "ppsim.runs.calibrate",
+    "Comparison": "ppsim.runs.compare",
     "Job": "ppsim.costs.training",
     "Op": "ppsim.schedule.table",
     "Plan": "ppsim.projection.plan",

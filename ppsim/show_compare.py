@@ -8,9 +8,9 @@ from ppsim.show import add_list
 from ppsim.show_page import Columns, Page, some_of
 
 if TYPE_CHECKING:
-    from ppsim.simulation.calibrate import Calibration
-    from ppsim.simulation.compare import Comparison
-    from ppsim.simulation.peaks import PeakError
+    from ppsim.runs.calibrate import Calibration
+    from ppsim.runs.compare import Comparison
+    from ppsim.runs.peaks import PeakError
 
 
 def print_compare(comparison: "Comparison", *, with_rows: bool = False) -> None:

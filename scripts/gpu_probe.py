@@ -81,7 +81,7 @@ def trace(folder: Path, device: str) -> None:
     from ppsim.profiling.layers import build_layer
     from ppsim.profiling.measure import Module
     from ppsim.profiling.models import MODELS
-    from ppsim.runtime.kineto import read_json_or_gz, result_of, trace_from_json
+    from ppsim.runs.readers.kineto import read_json_or_gz, result_of, trace_from_json
 
     shape = MODELS["llama-mini"]
     layer = build_layer(shape.layer, shape.sequence_length).to(device, torch.bfloat16)

@@ -10,21 +10,21 @@ from ppsim.api.runs import Trained
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.costs.files import Overheads, costs_from
-from ppsim.exporting import timeline_json
-from ppsim.exporting.timeline_json import FORMAT, run_from_json, timeline_from_json
 from ppsim.projection.project import Projection
-from ppsim.runtime import kineto
-from ppsim.runtime.kineto import is_trace, read_json_or_gz, trace_from_json
-from ppsim.runtime.result import run_of
+from ppsim.runs import calibrate as fitting
+from ppsim.runs import compare as comparing
+from ppsim.runs import timeline_file as timeline_json
+from ppsim.runs.calibrate import Calibration
+from ppsim.runs.compare import Comparison
+from ppsim.runs.peaks import peak_errors, peaks_in
+from ppsim.runs.readers import kineto
+from ppsim.runs.readers.kineto import is_trace, read_json_or_gz, trace_from_json
+from ppsim.runs.recorded import run_of
+from ppsim.runs.run import Run
+from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
-from ppsim.simulation import calibrate as fitting
-from ppsim.simulation import compare as comparing
-from ppsim.simulation.calibrate import Calibration
-from ppsim.simulation.compare import Comparison
-from ppsim.simulation.measured import Run
-from ppsim.simulation.peaks import peak_errors, peaks_in
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.timeline import Timeline
 

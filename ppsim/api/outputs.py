@@ -10,18 +10,18 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.outputs import suffix_of, write_outputs
 from ppsim.base.printed import printed
-from ppsim.exporting.timeline_json import timeline_to_json
 from ppsim.plot.view import View, view_of
 from ppsim.projection.answer import Answer
 from ppsim.projection.project import Comparison as Projections
 from ppsim.projection.project import Projection
 from ppsim.projection.tuning.search import Tuned
+from ppsim.runs.calibrate import Calibration, calibration_to_json
+from ppsim.runs.compare import Comparison, summary_of
+from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.schedule.check import CheckReport, validate
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.calibrate import Calibration, calibration_to_json
-from ppsim.simulation.compare import Comparison, summary_of
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -131,7 +131,7 @@ def _projection_json(projection: Projection, answer: Answer | None) -> dict[str,
 
 
 def _save_table(table: Schedule, path: str) -> None:
-    from ppsim.exporting.neutral import table_to_json
+    from ppsim.exporting.table_json import table_to_json
     from ppsim.schedule.grammar import format_table
 
     _require_suffix(path, (".csv", ".json"), "a table (simulate it for a timeline)")
@@ -220,7 +220,7 @@ def export(
 def _exported(table: Schedule, target: str, split: str | Sequence[int] | None) -> Any:
     """What a target other than torch takes, as JSON; only of a table that has been checked to run."""
     from ppsim.exporting.megatron import megatron_arguments
-    from ppsim.exporting.neutral import table_to_json
+    from ppsim.exporting.table_json import table_to_json
     from ppsim.exporting.targets import RUNTIMES
 
     validate(table)

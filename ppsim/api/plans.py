@@ -17,9 +17,9 @@ from ppsim.model.recompute import recompute_of
 from ppsim.projection import project as planning
 from ppsim.projection.plan import AUTO, Plan, Runtime
 from ppsim.projection.project import Comparison, Projection
+from ppsim.runs.calibrate import Calibration
 from ppsim.schedule.graph import Channel
 from ppsim.schedule.lowering import Receives
-from ppsim.simulation.calibrate import Calibration
 
 
 class PlanOptions(JobOptions, total=False):

@@ -15,13 +15,13 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.outputs import write_outputs
 from ppsim.costs.plain import costs_to_json, message_bytes_in, read_costs
-from ppsim.exporting.timeline_json import timeline_to_json
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
 from ppsim.plot.view import View
+from ppsim.runs.recorded import Measured, measured_of, require_agreement
+from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.runtime.config import MODELS, Dtype, GPTShape, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
-from ppsim.runtime.result import Measured, measured_of, require_agreement
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, read_schedule
 from ppsim.schedule.graph import build_graph

@@ -12,7 +12,7 @@ from ppsim.base.files import to_json, write_whole
 
 if TYPE_CHECKING:
     from ppsim.plot.view import View
-    from ppsim.simulation.compare import Comparison
+    from ppsim.runs.compare import Comparison
     from ppsim.simulation.timeline import Timeline
 
 SUFFIXES = {
@@ -79,7 +79,7 @@ def write_outputs(
 
             content = format_table(timelines[0].schedule)
         else:
-            from ppsim.exporting.trace import chrome_trace
+            from ppsim.plot.trace import chrome_trace
 
             content = gzip.compress(json.dumps(chrome_trace(timelines, titles)).encode(), mtime=0)
         write_whole(path, content)

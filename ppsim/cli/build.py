@@ -100,7 +100,7 @@ def build(
     from ppsim.base.files import check_folder, to_json, write_whole
     from ppsim.catalog.build import find
     from ppsim.costs.files import read_costs
-    from ppsim.exporting.neutral import table_to_json
+    from ppsim.exporting.table_json import table_to_json
     from ppsim.projection.tables import build as build_table
     from ppsim.schedule.grammar import format_table
 

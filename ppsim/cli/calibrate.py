@@ -42,7 +42,7 @@ def calibrate(
     from ppsim import show_compare as show
     from ppsim.api import measured as runs
     from ppsim.base.files import check_folder, to_json, write_whole
-    from ppsim.simulation.calibrate import calibration_to_json
+    from ppsim.runs.calibrate import calibration_to_json
 
     if output:
         check_folder(output)

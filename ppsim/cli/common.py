@@ -45,7 +45,7 @@ def read_table(path: str, *, replicas: int | None = None, slices: int | None = N
         if value is not None and value < 1:
             raise ConfigError(f"{option} must be at least 1: got {value}")
     if path.endswith(".json"):
-        from ppsim.exporting.neutral import read_table as read_json_table
+        from ppsim.exporting.table_json import read_table as read_json_table
 
         return read_json_table(path)
     from ppsim.schedule.grammar import read_schedule

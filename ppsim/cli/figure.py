@@ -234,7 +234,7 @@ def _read(path: str) -> "tuple[Timeline, float | None]":
     """The timeline of a file, and the memory limit that it was projected with."""
     from ppsim.base.errors import ConfigError
     from ppsim.base.files import read_json
-    from ppsim.exporting.timeline_json import timeline_from_json
+    from ppsim.runs.timeline_file import timeline_from_json
 
     data = read_json(path)
     found, _ = timeline_from_json(data, path)

@@ -173,8 +173,8 @@ def compare(
     from ppsim.api.outputs import write_comparison
     from ppsim.base.files import to_json, write_whole
     from ppsim.base.outputs import check_paths
-    from ppsim.simulation.calibrate import calibration_to_json
-    from ppsim.simulation.compare import summary_of
+    from ppsim.runs.calibrate import calibration_to_json
+    from ppsim.runs.compare import summary_of
 
     check_paths([*outputs, *([fit] if fit else [])])
     with progress("comparing"):

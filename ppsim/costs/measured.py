@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import communicated_again
-from ppsim.costs.assemble import is_whole, line_of
 from ppsim.costs.estimate import estimated
+from ppsim.costs.of_profile import is_whole, line_of
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
 from ppsim.machine.devices import TYPE_NAMES

@@ -19,12 +19,12 @@ from ppsim.costs.analytic import (
     layer_estimate,
     mtp_estimate,
 )
-from ppsim.costs.assemble import Assembled, short_counts
 from ppsim.costs.measured import ProfileCosts
+from ppsim.costs.of_profile import Assembled, short_counts
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.profile import Profile, Shape
-from ppsim.costs.step_costs import passes_s, step_costs
+from ppsim.costs.step import passes_s, step_costs
 from ppsim.layout.layout import GroupName, Layout, group, tier_between
 from ppsim.layout.slices import equal_time_slices
 from ppsim.layout.split import (

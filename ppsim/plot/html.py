@@ -18,7 +18,7 @@ from ppsim.plot.picture import picture_of
 from ppsim.plot.scale import heading
 from ppsim.plot.side import side_html, swatch
 from ppsim.plot.view import View
-from ppsim.simulation.compare import Comparison
+from ppsim.runs.compare import Comparison
 
 _PANEL_TITLES = {"transfers": "transfers", "beside": "collectives", "memory": "memory"}
 

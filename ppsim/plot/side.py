@@ -8,7 +8,7 @@ from ppsim.plot import palette
 from ppsim.plot.lanes import has_memory
 from ppsim.plot.scale import heading
 from ppsim.plot.view import View
-from ppsim.simulation.compare import Comparison
+from ppsim.runs.compare import Comparison
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
 from ppsim.simulation.timeline import Timeline
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.profile import Profile, Shape
+from ppsim.costs.sources import JobSource, ProfileSource, Source
 from ppsim.costs.training import Job
 from ppsim.layout.split import MegatronSplit, Split
-from ppsim.projection.sources import JobSource, ProfileSource, Source
 from ppsim.schedule.graph import Channel
 from ppsim.schedule.lowering import Receives
 

@@ -11,7 +11,7 @@ from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.base.units import size
 from ppsim.catalog.auto import Progress, optimise
 from ppsim.catalog.build import Entry, every_schedule, find, require_shape
-from ppsim.costs.assemble import Assembled
+from ppsim.costs.of_profile import Assembled
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.assumptions import assumptions_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ppsim.runtime.kineto import WAIT_MARK
+from ppsim.runs.readers.kineto import WAIT_MARK
 from ppsim.runtime.torch_private import schedules
 
 _ONE_CHUNK = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")

@@ -20,12 +20,12 @@ from ppsim.base.units import seconds, signed_percent
 from ppsim.layout.split import even_split
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table
+from ppsim.runs.calibrate import calibrate
+from ppsim.runs.compare import replay_s, simulate_again
+from ppsim.runs.recorded import measured_of
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.launch import launch_all
-from ppsim.runtime.result import measured_of
 from ppsim.schedule.grammar import format_table
-from ppsim.simulation.calibrate import calibrate
-from ppsim.simulation.compare import replay_s, simulate_again
 
 CALIBRATION = "gpipe"
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "zbv-fixed")

@@ -70,7 +70,7 @@ def test_outputs_are_announced_beside_the_result(folder):
 
 
 def test_the_json_output_is_the_report_with_what_it_takes_to_load_it_again(folder):
-    from ppsim.exporting.timeline_json import read_timeline
+    from ppsim.runs.timeline_file import read_timeline
     from ppsim.simulation.report import report_of
 
     printed = json.loads(

@@ -6,7 +6,7 @@ import pytest
 
 from ppsim import build, read_schedule
 from ppsim.catalog.build import CATALOG
-from ppsim.exporting.timeline_json import read_timeline
+from ppsim.runs.timeline_file import read_timeline
 from tests.cli.running import ppsim, words_of
 
 REPORT_KEYS = [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ppsim import build
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.costs.assemble import BYTES_PER_PARAMETER, assemble
+from ppsim.costs.of_profile import BYTES_PER_PARAMETER, assemble
 from ppsim.layout.slices import equal_time_slices
 from ppsim.layout.split import why_no_split
 from tests.costs.profiles import EXAMPLE, example, profile, profiles

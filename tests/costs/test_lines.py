@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.catalog.build import build
-from ppsim.costs.assemble import assemble
 from ppsim.costs.lines import line_through
+from ppsim.costs.of_profile import assemble
 
 from .profiles import EXAMPLE, example, profile
 

@@ -9,7 +9,7 @@ from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 from ppsim.costs.analytic import mtp_estimate
-from ppsim.costs.step_costs import num_buckets, step_costs
+from ppsim.costs.step import num_buckets, step_costs
 from ppsim.costs.training import assemble_job, peak_memory
 from ppsim.layout.layout import Group, Layout, all_devices
 from ppsim.machine import collectives

@@ -17,8 +17,8 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.files import to_json
 from ppsim.catalog.published.interleaved import legal_group_sizes
 from ppsim.exporting.megatron import format_layout, layout_string, megatron_arguments, parse_layout
-from ppsim.exporting.neutral import read_table, table_from_json, table_to_json
 from ppsim.exporting.primus import primus_table
+from ppsim.exporting.table_json import read_table, table_from_json, table_to_json
 from ppsim.exporting.transformer_engine import graph_order
 from ppsim.model.names import find_model
 from ppsim.model.parameters import stages_of_layout

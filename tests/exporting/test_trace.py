@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from ppsim import StageCosts, build, simulate
-from ppsim.exporting.trace import chrome_trace
+from ppsim.plot.trace import chrome_trace
 from tests.strategies import tables_and_costs
 
 COSTS = StageCosts(

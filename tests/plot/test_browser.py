@@ -18,7 +18,7 @@ from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import compute_lanes
 from ppsim.plot.scale import time_scale
 from ppsim.plot.view import View
-from ppsim.simulation.compare import compare
+from ppsim.runs.compare import compare
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HAS_BROWSER = CHROMIUM is not None and importlib.util.find_spec("playwright") is not None

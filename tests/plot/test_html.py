@@ -17,8 +17,8 @@ from ppsim.plot.lanes import MOST_HAIRLINES, MOST_LABELS, compute_lanes
 from ppsim.plot.picture import picture_of
 from ppsim.plot.scale import heading
 from ppsim.plot.view import View, view_of
+from ppsim.runs.compare import compare
 from ppsim.schedule.table import NONE
-from ppsim.simulation.compare import compare
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
 from tests.projection.jobs import job
 from tests.strategies import tables_and_costs

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from ppsim.runs.recorded import TOLERANCE, measured_of
 from ppsim.runtime.launch import launch_all
-from ppsim.runtime.result import TOLERANCE, measured_of
 from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
 
 CASES = [

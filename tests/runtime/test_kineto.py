@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from ppsim import StageCosts, build, simulate
-from ppsim.runtime.kineto import in_rank_order, message_bytes_of, result_of, rows_of, trace_from_json
-from ppsim.runtime.result import run_of
+from ppsim.runs.calibrate import calibrate
+from ppsim.runs.readers.kineto import in_rank_order, message_bytes_of, result_of, rows_of, trace_from_json
+from ppsim.runs.recorded import run_of
+from ppsim.runs.run import Run
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.calibrate import calibrate
-from ppsim.simulation.measured import Run
 from ppsim.simulation.timeline import Timeline
 from tests.cli.running import ppsim, words_of
 from tests.runtime.traces import edited, rescaled, traces_of, written

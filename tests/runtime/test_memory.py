@@ -13,7 +13,7 @@ import torch
 
 import ppsim
 from ppsim.cli import main
-from ppsim.costs.assemble import assemble
+from ppsim.costs.of_profile import assemble
 from ppsim.runtime.config import GPTShape, TrainConfig
 from ppsim.runtime.gpt import build_stage
 from ppsim.runtime.launch import launch_all

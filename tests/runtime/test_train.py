@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 import ppsim
 from ppsim.base.files import to_json
 from ppsim.cli import main
-from ppsim.exporting.timeline_json import read_timeline
+from ppsim.runs.timeline_file import read_timeline
 from ppsim.schedule.grammar import format_table
 from tests.runtime.processes import TINY, finished, started
 

@@ -9,9 +9,9 @@ pytest.importorskip("torch")
 import torch
 
 from ppsim.base.errors import RunFailed
+from ppsim.runs.recorded import require_agreement
 from ppsim.runtime.corpus import batch
 from ppsim.runtime.gpt import build_stage, loss_of
-from ppsim.runtime.result import require_agreement
 from ppsim.runtime.verify import differences
 from tests.runtime.cases import config_of, table_of
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim import StageCosts, build
+from ppsim.runs.calibrate import calibrate
+from ppsim.runs.compare import expected_costs
+from ppsim.runs.run import Run, costs_alone
 from ppsim.schedule.graph import build_graph
-from ppsim.simulation.calibrate import calibrate
-from ppsim.simulation.compare import expected_costs
 from ppsim.simulation.engine import evaluate
-from ppsim.simulation.measured import Run, costs_alone
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
 from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
 

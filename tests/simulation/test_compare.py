@@ -4,7 +4,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.simulation.compare import compare
+from ppsim.runs.compare import compare
 
 UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 TABLE = build("1f1b", pp=2, microbatches=4)

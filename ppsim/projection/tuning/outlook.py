@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.catalog.build import find
-from ppsim.costs.step_costs import among_replicas_s, held_of, num_buckets
+from ppsim.costs.step import among_replicas_s, held_of, num_buckets
 from ppsim.costs.training import Job, layers_per_stage
 from ppsim.layout.layout import group, hop_tiers
 from ppsim.machine import collectives

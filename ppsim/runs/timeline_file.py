@@ -9,10 +9,10 @@ import numpy as np
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.costs.plain import costs_to_json
+from ppsim.runs.run import Run
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.graph import build_graph
-from ppsim.simulation.measured import Run
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError
+from ppsim.runs.calibrate import Calibration, calibration_to_json, with_overheads
+from ppsim.runs.peaks import PeakError, peaks_to_json
+from ppsim.runs.run import Run, costs_alone
 from ppsim.schedule.table import Op
-from ppsim.simulation.calibrate import Calibration, calibration_to_json, with_overheads
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.explain import gaps
-from ppsim.simulation.measured import Run, costs_alone
-from ppsim.simulation.peaks import PeakError, peaks_to_json
 from ppsim.simulation.run import durations_s, simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline

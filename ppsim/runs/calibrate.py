@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.units import seconds, size
+from ppsim.runs.run import Run, costs_alone
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import Ints, last_of_cell
 from ppsim.simulation.engine import Floats, blockers_of
-from ppsim.simulation.measured import Run, costs_alone
 from ppsim.simulation.overlap import overlapped_fraction
 from ppsim.simulation.run import durations_s, simulate_graph
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts

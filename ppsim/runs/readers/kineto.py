@@ -199,7 +199,7 @@ def rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
 def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any]:
     """Return the ranks' steps in the shape in which the ranks of `ppsim train` report theirs.
 
-    `ppsim.runtime.result.run_of` makes the run of it. Raises `ConfigError` for ranks with unlike numbers of steps,
+    `ppsim.runs.recorded.run_of` makes the run of it. Raises `ConfigError` for ranks with unlike numbers of steps,
     and for too few.
     """
     counts = {trace.source: len(trace.steps) for trace in traces}

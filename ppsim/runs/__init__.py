@@ -1,0 +1,1 @@
+"""Measured runs: read, compared with projections, and calibrated from."""

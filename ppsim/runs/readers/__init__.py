@@ -1,0 +1,1 @@
+"""One file a format of another profiler or trainer."""
