@@ -13,8 +13,8 @@ from ppsim.costs.training import Job
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model
-from ppsim.projection.tuning.search import tune
-from ppsim.projection.tuning.space import Question, space_for
+from ppsim.tuning.search import tune
+from ppsim.tuning.space import Question, space_for
 
 
 def main(jobs: int) -> None:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ppsim.projection.plan import Plan
     from ppsim.projection.project import Projection
     from ppsim.projection.tables import build
-    from ppsim.projection.tuning.search import Tuned
     from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
     from ppsim.schedule.check import check
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from ppsim.simulation.run import simulate
     from ppsim.simulation.stage_costs import StageCosts
     from ppsim.simulation.timeline import Timeline
+    from ppsim.tuning.search import Tuned
     from ppsim.validation.validated import Validated, validate
 
 __version__ = "0.3.0.dev0"
@@ -67,7 +67,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "StageCosts": "ppsim.simulation.stage_costs",
     "Timeline": "ppsim.simulation.timeline",
     "Trained": "ppsim.api.runs",
-    "Tuned": "ppsim.projection.tuning.search",
+    "Tuned": "ppsim.tuning.search",
     "Validated": "ppsim.validation.validated",
     "build": "ppsim.projection.tables",
     "calibrate": "ppsim.api.measured",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ppsim.show_validation import markdown
+from ppsim.printing.validation import markdown
 from ppsim.validation.cases import case_sets
 from ppsim.validation.score import validate
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.plot.lanes import compute_lanes
+from ppsim.printing.timeline import draw, drawing_of, lines_of, readable_drawing
 from ppsim.schedule.table import Op
-from ppsim.show_timeline import draw, drawing_of, lines_of, readable_drawing
 from tests.strategies import costs_of, tables
 
 COSTS = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)

@@ -14,7 +14,6 @@ from ppsim.plot.view import View, view_of
 from ppsim.projection.answer import Answer
 from ppsim.projection.project import Comparison as Projections
 from ppsim.projection.project import Projection
-from ppsim.projection.tuning.search import Tuned
 from ppsim.runs.calibrate import Calibration, calibration_to_json
 from ppsim.runs.compare import Comparison, summary_of
 from ppsim.runs.timeline_file import timeline_to_json
@@ -25,6 +24,7 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
+from ppsim.tuning.search import Tuned
 
 Say: TypeAlias = Callable[[str], None]
 Target = Literal["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]
@@ -62,8 +62,8 @@ def save(
         _require_suffix(path, (".json",), "a calibration")
         write_whole(path, to_json(calibration_to_json(what)))
     elif isinstance(what, Tuned):
-        from ppsim.projection.tuning.outputs import check_paths
-        from ppsim.projection.tuning.outputs import write_outputs as write_tuned
+        from ppsim.tuning.outputs import check_paths
+        from ppsim.tuning.outputs import write_outputs as write_tuned
 
         check_paths([path])
         write_tuned([path], what, announce=_silent)
@@ -254,7 +254,8 @@ def report(
     deferred  runs  runs       runs  runs      runs
     ordered   runs  runs       runs  runs      runs
     """
-    from ppsim import show, show_compare
+    from ppsim.printing import runs as show_compare
+    from ppsim.printing import steps as show
 
     if isinstance(what, Timeline):
         if costs is None:

@@ -130,7 +130,7 @@ class Trained:
 
     def __str__(self) -> str:
         from ppsim.base.printed import printed
-        from ppsim.show import print_run, print_timeline
+        from ppsim.printing.steps import print_run, print_timeline
 
         texts = (
             printed(print_run, self.report(), self.facts),

@@ -10,9 +10,9 @@ from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.model.recompute import Recompute, recompute_of
 from ppsim.projection.plan import Runtime
-from ppsim.projection.tuning import search
-from ppsim.projection.tuning.search import Progress, Tuned
-from ppsim.projection.tuning.space import Question, space_for
+from ppsim.tuning import search
+from ppsim.tuning.search import Progress, Tuned
+from ppsim.tuning.space import Question, space_for
 
 
 class TuneOptions(StudyOptions, total=False):

@@ -39,9 +39,9 @@ def calibrate(
     folder of them; one file a rank, of one host, two steps or more) of a run of torch's pipeline runtime: all loose
     trace files together are one run, each folder is one. Runs of two message sizes tell latency from bandwidth.
     """
-    from ppsim import show_compare as show
     from ppsim.api import measured as runs
     from ppsim.base.files import check_folder, to_json, write_whole
+    from ppsim.printing import runs as show
     from ppsim.runs.calibrate import calibration_to_json
 
     if output:

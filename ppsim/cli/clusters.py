@@ -21,8 +21,8 @@ def clusters(name: str | None, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from ppsim import show_clusters
     from ppsim.machine.files import load_cluster, packaged_clusters
+    from ppsim.printing import clusters as show_clusters
 
     found = [load_cluster(one) for one in ([name] if name else packaged_clusters())]
     if as_json:

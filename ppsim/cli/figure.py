@@ -201,7 +201,7 @@ def pareto(file: str, title: str, width: "Width", outputs: tuple[str, ...]) -> N
     The file is what tune writes with -o NAME.json, or keeps with --resume.
     """
     from ppsim.plot.figures.pareto import pareto_figure
-    from ppsim.projection.tuning.configurations import read_answer
+    from ppsim.tuning.configurations import read_answer
 
     _check(outputs)
     configurations, limit = read_answer(file)

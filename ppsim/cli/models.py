@@ -50,7 +50,7 @@ def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
 
 def _print_list(found: "dict[str, Model]") -> None:
     from ppsim.base.units import count
-    from ppsim.show_page import Columns, Page
+    from ppsim.printing.page import Columns, Page
 
     out = Page()
     rows = [
@@ -69,7 +69,7 @@ def _print_list(found: "dict[str, Model]") -> None:
 
 def _print_one(counts: dict[str, Any]) -> None:
     from ppsim.base.units import count
-    from ppsim.show_page import Page, facts
+    from ppsim.printing.page import Page, facts
 
     layers = f"{counts['layers']} of width {counts['hidden_size']}"
     if counts["moe_layers"]:

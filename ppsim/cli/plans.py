@@ -164,10 +164,11 @@ def project(
     """
     from itertools import count
 
-    from ppsim import show, show_answer
     from ppsim.api.outputs import write_projections
     from ppsim.api.plans import plan_from
     from ppsim.base.outputs import check_paths
+    from ppsim.printing import plans as show_answer
+    from ppsim.printing import steps as show
     from ppsim.projection import project as planning
     from ppsim.projection.answer import answer_of
     from ppsim.projection.plan import AUTO

@@ -159,8 +159,8 @@ def profile(output: str, **options: Any) -> None:
         measure(jobs, settings, options, optimizers=optimizers, grid=suite.grid if suite else None)
         return
     content = _profiled_module(output, options, settings)
-    from ppsim.show import print_measurements
-    from ppsim.show_profile import print_beside
+    from ppsim.printing.profiles import print_beside
+    from ppsim.printing.steps import print_measurements
 
     print_measurements(content)
     print_beside(content)

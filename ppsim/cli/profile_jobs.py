@@ -25,12 +25,12 @@ def measure(
     """Measure the jobs, print what was found, and say what is implausible in it."""
     from ppsim.base.units import seconds
     from ppsim.costs.utilization import implausible
+    from ppsim.printing.page import Page
+    from ppsim.printing.profiles import print_beside
+    from ppsim.printing.steps import print_measurements
     from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import run_jobs
     from ppsim.profiling.sweep import require_success
-    from ppsim.show import print_measurements
-    from ppsim.show_page import Page
-    from ppsim.show_profile import print_beside
 
     gc.freeze()  # each collection is then that of what is measured, not of all that torch has imported
     is_suite = options["suite"] is not None
@@ -63,9 +63,9 @@ def measure(
 def dry_run(jobs: "Sequence[Job]", settings: "Settings", *, with_facts: bool, start_over: bool) -> None:
     """Print what would be measured: shapes that are missing, their FLOPs, and their expected time."""
     from ppsim.base.units import count, seconds
+    from ppsim.printing.page import Columns, Page
     from ppsim.profiling.expect import FACTS_S, SHAPE_S, assumed_rate
     from ppsim.profiling.suite import expected_of, waiting_keys
-    from ppsim.show_page import Columns, Page
 
     out, rows, total_flops, total_s = Page(), [], 0.0, 0.0
     for job in jobs:

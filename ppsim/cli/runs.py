@@ -120,9 +120,9 @@ def train(
     executor of ppsim's own instead of torch's runtime. The last warm-up step counts the activation bytes of every
     rank.
     """
-    from ppsim import show
     from ppsim.api.runs import require_verified, train_from, write_run
     from ppsim.base.outputs import check_paths
+    from ppsim.printing import steps as show
     from ppsim.runtime.launch import require_extra
 
     require_extra("ppsim train")
@@ -168,11 +168,11 @@ def compare(
     Without a projection, the measured run's own costs are simulated. Errors are projected / measured − 1:
     negative is too optimistic.
     """
-    from ppsim import show_compare as show
     from ppsim.api import measured as runs
     from ppsim.api.outputs import write_comparison
     from ppsim.base.files import to_json, write_whole
     from ppsim.base.outputs import check_paths
+    from ppsim.printing import runs as show
     from ppsim.runs.calibrate import calibration_to_json
     from ppsim.runs.compare import summary_of
 

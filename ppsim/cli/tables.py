@@ -37,9 +37,9 @@ def schedules(name: str | None, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from ppsim import show
     from ppsim.catalog.build import every_schedule, find
     from ppsim.exporting.targets import refusals, runtime_facts
+    from ppsim.printing import steps as show
 
     entries = [find(name)] if name else list(every_schedule().values())
     if as_json:
@@ -72,7 +72,7 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
     """
     from dataclasses import asdict
 
-    from ppsim import show
+    from ppsim.printing import steps as show
     from ppsim.schedule.check import check as check_table
 
     with progress("checking"):
@@ -142,11 +142,11 @@ def simulate(
 
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
-    from ppsim import show
     from ppsim.base.errors import ConfigError
     from ppsim.base.outputs import check_paths, write_outputs
     from ppsim.costs.files import read_costs, read_overheads
     from ppsim.plot.view import View
+    from ppsim.printing import steps as show
     from ppsim.runs.timeline_file import timeline_to_json
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run

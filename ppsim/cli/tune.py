@@ -108,10 +108,10 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
     set are simulated, so that the answer is that of trying all.
     """
-    from ppsim import show_tune
     from ppsim.api.tuning import tune_from
     from ppsim.base.units import seconds
-    from ppsim.projection.tuning.outputs import check_paths, write_outputs
+    from ppsim.printing import tuning as show_tune
+    from ppsim.tuning.outputs import check_paths, write_outputs
 
     check_paths(outputs)
     given: dict[str, Any] = {name: parse_numbers(name, options[name]) for name in _RANGES}

@@ -35,8 +35,8 @@ def validate(
     """
     from itertools import count
 
-    from ppsim import show_validation
     from ppsim.base.errors import ConfigError
+    from ppsim.printing import validation as show_validation
     from ppsim.validation.cases import case_sets, require_set
     from ppsim.validation.outputs import check_paths, write_outputs
     from ppsim.validation.validated import validate as validated

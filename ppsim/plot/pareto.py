@@ -11,11 +11,11 @@ from ppsim import __version__
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot import palette
 from ppsim.plot.page import part, plotly_js
-from ppsim.projection.tuning.command import command_of
 from ppsim.schedule.table import Op
+from ppsim.tuning.command import command_of
 
 if TYPE_CHECKING:
-    from ppsim.projection.tuning.search import Found, Tuned
+    from ppsim.tuning.search import Found, Tuned
 
 _GIB = 2**30
 _DOTS, _LINE = palette.COLOURS[Op.F], palette.COLOURS[Op.W]

@@ -128,7 +128,7 @@ class Projection:
 
     def __str__(self) -> str:
         from ppsim.base.printed import printed
-        from ppsim.show_answer import print_answer
+        from ppsim.printing.plans import print_answer
 
         return printed(print_answer, self, self.answer)
 
@@ -330,7 +330,7 @@ class Comparison:
 
     def __str__(self) -> str:
         from ppsim.base.printed import printed
-        from ppsim.show import print_plans
+        from ppsim.printing.steps import print_plans
 
         return printed(print_plans, self)
 

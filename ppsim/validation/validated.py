@@ -57,7 +57,7 @@ class Validated:
 
     def __str__(self) -> str:
         from ppsim.base.printed import printed
-        from ppsim.show_validation import print_validations
+        from ppsim.printing.validation import print_validations
 
         return printed(print_validations, self.sets, with_rows=len(self.sets) == 1)
 

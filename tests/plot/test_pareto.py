@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ppsim.plot.pareto import pareto_html, pareto_plotly
-from ppsim.projection.tuning.command import command_of
-from ppsim.projection.tuning.configurations import configurations_of
-from ppsim.projection.tuning.search import tune
+from ppsim.tuning.command import command_of
+from ppsim.tuning.configurations import configurations_of
+from ppsim.tuning.search import tune
 from tests.plot import test_browser
 from tests.projection.tuning.questions import GIB, question
 

@@ -4,7 +4,7 @@ import csv
 import json
 from pathlib import Path
 
-from ppsim.show_validation import markdown
+from ppsim.printing.validation import markdown
 from ppsim.validation.rows import rows_of
 from ppsim.validation.score import to_json
 from tests.cli.running import ppsim, words_of

@@ -24,7 +24,7 @@ def pareto_figure(
 ) -> "Figure":
     """Return iteration time over the memory of the fullest rank, the Pareto set as a line, and the limit.
 
-    `configurations` are those of `ppsim.projection.tuning.configurations`. The fastest and the one that holds least
+    `configurations` are those of `ppsim.tuning.configurations`. The fastest and the one that holds least
     are named, by what they have more than one of.
     """
     front = configurations[configurations["pareto"]].sort_values("peak_bytes")

@@ -6,7 +6,7 @@ from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model
 from ppsim.model.memory import Optimizer
-from ppsim.projection.tuning.space import Question
+from ppsim.tuning.space import Question
 
 GIB = 2**30
 

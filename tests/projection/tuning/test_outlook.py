@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from ppsim.catalog.build import CATALOG, find
 from ppsim.projection.project import iteration_of, project, table_of
-from ppsim.projection.tuning.evaluate import Task, exact_peak_bytes
-from ppsim.projection.tuning.outlook import Outlooks
-from ppsim.projection.tuning.space import candidates, space_for
+from ppsim.tuning.evaluate import Task, exact_peak_bytes
+from ppsim.tuning.outlook import Outlooks
+from ppsim.tuning.space import candidates, space_for
 from tests.projection.tuning.questions import question
 
 EVERY = [

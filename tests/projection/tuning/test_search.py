@@ -8,9 +8,9 @@ import pytest
 from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError
 from ppsim.catalog.build import find
 from ppsim.projection.project import iteration_of, project, table_of
-from ppsim.projection.tuning import search
-from ppsim.projection.tuning.search import tune
-from ppsim.projection.tuning.space import candidates, space_for
+from ppsim.tuning import search
+from ppsim.tuning.search import tune
+from ppsim.tuning.space import candidates, space_for
 from tests.projection.tuning.questions import question
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
-from ppsim.projection.tuning.space import candidates, space_for
+from ppsim.tuning.space import candidates, space_for
 from tests.projection.tuning.questions import question
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ppsim.base.units import count, percent, seconds, size
-from ppsim.projection.tuning.command import command_of
-from ppsim.show_page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, facts
+from ppsim.tuning.command import command_of
 
 if TYPE_CHECKING:
-    from ppsim.projection.tuning.search import Found, Tuned
+    from ppsim.tuning.search import Found, Tuned
 
 _MOST_OF_THE_FRONT = 12
 

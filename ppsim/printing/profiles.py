@@ -6,7 +6,7 @@ from typing import Any
 from ppsim.base.units import seconds, size
 from ppsim.costs.lines import line_through
 from ppsim.model.shapes import in_words
-from ppsim.show_page import Columns, Page
+from ppsim.printing.page import Columns, Page
 
 _PASSES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}
 

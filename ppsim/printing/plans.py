@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
-from ppsim.show import print_assumptions, print_report, print_timeline
-from ppsim.show_page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.steps import print_assumptions, print_report, print_timeline
 
 if TYPE_CHECKING:
     from ppsim.projection.answer import Answer, Fit
@@ -17,7 +17,7 @@ _LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
 def print_answer(
     projection: "Projection", answer: "Answer", *, with_rows: bool = False, with_timeline: bool | None = None
 ) -> None:
-    """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.show` takes them."""
+    """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.printing.steps` takes them."""
     low, high = answer.interval_s
     tokens = projection.tokens_per_s
     rows = [

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
-from ppsim.projection.tuning.evaluate import Task, exact_peak_bytes
-from ppsim.projection.tuning.outlook import Outlook, Outlooks
-from ppsim.projection.tuning.space import Question, Space, candidates, space_for
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.tuning.evaluate import Task, exact_peak_bytes
+from ppsim.tuning.outlook import Outlook, Outlooks
+from ppsim.tuning.space import Question, Space, candidates, space_for
 
 _MOST_DOUBLINGS = 7
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.projection.tuning.state import FORMAT, verdicts_in
+from ppsim.tuning.state import FORMAT, verdicts_in
 
 if TYPE_CHECKING:
     import pandas

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
-from ppsim.show_page import Columns, Page, facts, some_of
+from ppsim.printing.page import Columns, Page, facts, some_of
 
 if TYPE_CHECKING:
     from ppsim.catalog.build import Entry
+    from ppsim.printing.timeline import Drawing
     from ppsim.projection.project import Comparison as PlanComparison
     from ppsim.projection.project import Projection
     from ppsim.schedule.check import CheckReport
-    from ppsim.show_timeline import Drawing
     from ppsim.simulation.timeline import Timeline
 
 _NOTABLE = {"computes longest": "busy_s", "idles longest": "idle_s", "is the fullest": "peak_bytes"}
@@ -80,7 +80,7 @@ def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) ->
 
 def print_timeline(timeline: "Timeline", *, is_wanted: bool | None) -> None:
     """Print a step in characters; where nobody said whether it is wanted, if a few lines suffice to read it."""
-    from ppsim.show_timeline import drawing_of, lines_of, readable_drawing
+    from ppsim.printing.timeline import drawing_of, lines_of, readable_drawing
 
     if is_wanted is False:
         return

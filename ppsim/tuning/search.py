@@ -18,12 +18,12 @@ from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleErr
 from ppsim.base.files import check_folder, to_json, write_whole
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
-from ppsim.projection.tuning.evaluate import Front, Task, Verdict, evaluate, shape_of
-from ppsim.projection.tuning.nowhere import why_nowhere
-from ppsim.projection.tuning.outlook import Outlook, Outlooks
-from ppsim.projection.tuning.space import Candidate, Question, Space, candidates, space_for
-from ppsim.projection.tuning.state import read_state, state_to_json
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.tuning.evaluate import Front, Task, Verdict, evaluate, shape_of
+from ppsim.tuning.nowhere import why_nowhere
+from ppsim.tuning.outlook import Outlook, Outlooks
+from ppsim.tuning.space import Candidate, Question, Space, candidates, space_for
+from ppsim.tuning.state import read_state, state_to_json
 
 if TYPE_CHECKING:
     import pandas
@@ -124,13 +124,13 @@ class Tuned:
         >>> found.configurations()["iteration_time_s"].is_monotonic_increasing
         True
         """
-        from ppsim.projection.tuning.configurations import configurations_of
+        from ppsim.tuning.configurations import configurations_of
 
         return configurations_of(self.to_json())
 
     def __str__(self) -> str:
         from ppsim.base.printed import printed
-        from ppsim.show_tune import print_tuned
+        from ppsim.printing.tuning import print_tuned
 
         return printed(print_tuned, self)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import percent, seconds, signed_percent, size
-from ppsim.show_page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, facts
 from ppsim.validation.fit import fit_machine, fit_rows
 from ppsim.validation.machines import machine_of
 from ppsim.validation.score import Row, Score, Validation, score_of

@@ -6,8 +6,8 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.projection.tuning.evaluate import Verdict
-from ppsim.projection.tuning.space import Question, Space
+from ppsim.tuning.evaluate import Verdict
+from ppsim.tuning.space import Question, Space
 
 FORMAT = "ppsim-tune/1"
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ppsim.base.units import count, percent, rate, seconds, size
 from ppsim.machine.cluster import Cluster, Link, Tier
-from ppsim.show_page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, facts
 
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ppsim.base import outputs
 from ppsim.base.files import to_json, write_whole
-from ppsim.projection.tuning.search import Tuned
+from ppsim.tuning.search import Tuned
 
 SUFFIXES = {
     ".json": "answer, with which a search goes on",

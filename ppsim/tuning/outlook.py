@@ -21,10 +21,10 @@ from ppsim.model.activations import embedding_activations, kept_for_weight, laye
 from ppsim.model.memory import rank_memory
 from ppsim.model.parameters import Stage
 from ppsim.projection.plan import Plan
-from ppsim.projection.tuning.space import Candidate, Question
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.stage_costs import Floats
+from ppsim.tuning.space import Candidate, Question
 
 _ROUNDING = 1 - 1e-9
 """Sums of the same times in another order."""

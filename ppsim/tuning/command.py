@@ -7,7 +7,7 @@ from ppsim.layout.layout import DEFAULT_ORDER
 from ppsim.model.config import read_model
 
 if TYPE_CHECKING:
-    from ppsim.projection.tuning.search import Found, Tuned
+    from ppsim.tuning.search import Found, Tuned
 
 
 def command_of(tuned: "Tuned", found: "Found") -> str:

@@ -1,0 +1,1 @@
+"""How results read in a terminal."""

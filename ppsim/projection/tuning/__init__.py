@@ -1,1 +1,0 @@
-"""Search for the best way to train a model on a cluster."""

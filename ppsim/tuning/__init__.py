@@ -1,0 +1,1 @@
+"""Many plans of a question, and the best of them."""
