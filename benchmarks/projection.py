@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from ppsim.costs.analytic import Execution
-from ppsim.costs.training import Job
+from ppsim.costs.job import Job
 from ppsim.layout.layout import layout_on
 from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model

@@ -9,7 +9,7 @@ import sys
 import time
 
 from ppsim.costs.analytic import Execution
-from ppsim.costs.training import Job
+from ppsim.costs.job import Job
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from ppsim.api.profiles import profile
     from ppsim.api.runs import Trained, train
     from ppsim.api.tuning import tune
+    from ppsim.catalog.tables import build
+    from ppsim.costs.job import Job
     from ppsim.costs.profile import Profile, load_profile
-    from ppsim.costs.training import Job
     from ppsim.projection.plan import Plan
     from ppsim.projection.project import Projection
-    from ppsim.projection.tables import build
     from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
     from ppsim.schedule.check import check
@@ -58,7 +58,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Action": "ppsim.schedule.table",
     "Calibration": "ppsim.runs.calibrate",
     "Comparison": "ppsim.runs.compare",
-    "Job": "ppsim.costs.training",
+    "Job": "ppsim.costs.of_job",
     "Op": "ppsim.schedule.table",
     "Plan": "ppsim.projection.plan",
     "Profile": "ppsim.costs.profile",
@@ -69,7 +69,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Trained": "ppsim.api.runs",
     "Tuned": "ppsim.tuning.search",
     "Validated": "ppsim.validation.validated",
-    "build": "ppsim.projection.tables",
+    "build": "ppsim.catalog.tables",
     "calibrate": "ppsim.api.measured",
     "check": "ppsim.schedule.check",
     "clusters": "ppsim.api.catalogues",

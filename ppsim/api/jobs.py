@@ -7,8 +7,8 @@ from typing import Any, Literal, TypedDict, Unpack
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import Execution
+from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, load_profile
-from ppsim.costs.training import Job
 from ppsim.layout.layout import DEFAULT_ORDER, Layout, layout_on
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.files import load_cluster

@@ -9,7 +9,6 @@ from ppsim.api.plans import overheads_of
 from ppsim.api.runs import Trained
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.costs.files import Overheads, costs_from
 from ppsim.projection.project import Projection
 from ppsim.runs import calibrate as fitting
 from ppsim.runs import compare as comparing
@@ -25,6 +24,7 @@ from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.cost_schema import Overheads, costs_from
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.timeline import Timeline
 

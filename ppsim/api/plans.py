@@ -9,9 +9,8 @@ from ppsim.api.texts import parse_size, parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.costs.estimate import with_estimates
-from ppsim.costs.files import Overheads, read_overheads
+from ppsim.costs.job import Job
 from ppsim.costs.profile import DEFAULT
-from ppsim.costs.training import Job
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.model.recompute import recompute_of
 from ppsim.projection import project as planning
@@ -20,6 +19,7 @@ from ppsim.projection.project import Comparison, Projection
 from ppsim.runs.calibrate import Calibration
 from ppsim.schedule.graph import Channel
 from ppsim.schedule.lowering import Receives
+from ppsim.simulation.cost_schema import Overheads, read_overheads
 
 
 class PlanOptions(JobOptions, total=False):

@@ -14,7 +14,6 @@ from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.outputs import write_outputs
-from ppsim.costs.plain import costs_to_json, message_bytes_in, read_costs
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
 from ppsim.plot.view import View
@@ -27,6 +26,7 @@ from ppsim.schedule.grammar import format_table, read_schedule
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.cost_files import costs_to_json, message_bytes_in, read_costs
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline

@@ -21,7 +21,7 @@ from ppsim.catalog.search.exact import optimal, require_ortools
 from ppsim.catalog.search.fitted import tables_without_end
 from ppsim.catalog.search.replay import joined
 from ppsim.catalog.search.target import Target
-from ppsim.projection.tables import build, fit
+from ppsim.catalog.tables import build, fit
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.of_table import bounds_of, problem_of

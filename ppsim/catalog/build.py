@@ -68,7 +68,7 @@ def build(
     interleaved-1f1b only, `num_slices` for a schedule that cuts microbatches into slices (None: its default).
     `costs` (a `StageCosts`) are for a schedule that is fitted to them; without, F, I and W take one unit each.
     `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. `judge` says what a table
-    takes where it will run, for one that has several to choose from (`ppsim.projection.tables`).
+    takes where it will run, for one that has several to choose from (`ppsim.catalog.tables`).
 
     Raises `ConfigError` naming the value that the schedule forbids and the nearest that it allows.
 

@@ -99,10 +99,10 @@ def build(
     from ppsim.base.errors import ConfigError
     from ppsim.base.files import check_folder, to_json, write_whole
     from ppsim.catalog.build import find
-    from ppsim.costs.files import read_costs
+    from ppsim.catalog.tables import build as build_table
     from ppsim.exporting.table_json import table_to_json
-    from ppsim.projection.tables import build as build_table
     from ppsim.schedule.grammar import format_table
+    from ppsim.simulation.cost_schema import read_costs
 
     if output is not None:
         check_folder(output)

@@ -258,10 +258,10 @@ def _sweep(
     del by  # which of its columns is drawn
     from ppsim.base.errors import ConfigError
     from ppsim.catalog.build import require_shape
-    from ppsim.costs.files import read_costs
     from ppsim.costs.profile import DEFAULT, load_profile
     from ppsim.projection.bubbles import bubbles_at, bubbles_of_plan
     from ppsim.projection.plan import Plan
+    from ppsim.simulation.cost_schema import read_costs
 
     names = parse_names("schedule", schedule) or []
     counts = parse_numbers("microbatches", microbatches) or [times * pp for times in (1, 2, 4, 8)]

@@ -144,10 +144,10 @@ def simulate(
     """
     from ppsim.base.errors import ConfigError
     from ppsim.base.outputs import check_paths, write_outputs
-    from ppsim.costs.files import read_costs, read_overheads
     from ppsim.plot.view import View
     from ppsim.printing import steps as show
     from ppsim.runs.timeline_file import timeline_to_json
+    from ppsim.simulation.cost_schema import read_costs, read_overheads
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 

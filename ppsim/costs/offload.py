@@ -4,13 +4,10 @@ PipeOffload (arXiv 2503.01328) does so in pipelines.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ppsim.base.errors import ConfigError
+from ppsim.costs.job import Job
 from ppsim.costs.parts import Estimate, Parts
-
-if TYPE_CHECKING:
-    from ppsim.costs.training import Job
 
 HOST_EFFICIENCY = 0.8
 """What copies of pinned memory get of the line rate. Assumed, no measurement behind it."""
@@ -19,7 +16,7 @@ NUM_BUFFERS = 2
 """Microbatches whose offloaded part is on the device all the same: one on its way out, one on its way back."""
 
 
-def copy_s(job: "Job", num_bytes: float) -> float:
+def copy_s(job: Job, num_bytes: float) -> float:
     """Return the seconds of a copy to the host or back; raises `ConfigError` where the link is not known."""
     rate = job.cluster.device.host_bytes_per_s
     if rate is None:
@@ -27,7 +24,7 @@ def copy_s(job: "Job", num_bytes: float) -> float:
     return num_bytes / (rate * HOST_EFFICIENCY)
 
 
-def with_copies(job: "Job", costs: Estimate, num_bytes: float) -> Estimate:
+def with_copies(job: Job, costs: Estimate, num_bytes: float) -> Estimate:
     """Return a stage's costs with what compute does not hide of copying `num_bytes` of a microbatch out and back.
 
     Both directions have a stream of their own; a copy has the length of its own pass, F or B, to be done in.

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from ppsim.costs.job import Job
 from ppsim.costs.optimizer import NORM_BYTES, muon_flops, optimizer_s
 from ppsim.layout.layout import Group, all_devices, group, tier_between
 from ppsim.machine import collectives
@@ -14,11 +15,8 @@ from ppsim.model.parameters import Held, Stage, held_parameters, layer_weight_si
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import Sharing, StepCosts
 
-if TYPE_CHECKING:
-    from ppsim.costs.training import Job
 
-
-def step_costs(job: "Job", schedule: Schedule, stages: Sequence[Stage]) -> StepCosts:
+def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> StepCosts:
     """Return what is around the pipeline of a step; `stages` are those of the model.
 
     Gradients are reduced once a step up to ZeRO 1; from ZeRO 2 on no rank keeps them whole, so that every backward
@@ -50,7 +48,7 @@ def step_costs(job: "Job", schedule: Schedule, stages: Sequence[Stage]) -> StepC
     )
 
 
-def num_buckets(job: "Job", held: Held) -> float:
+def num_buckets(job: Job, held: Held) -> float:
     """Return in how many parts gradients are reduced: Megatron-LM's hold 40 million, or a million a replica."""
     largest = max(40_000_000, 1_000_000 * job.layout.dp * job.layout.cp)
     return float(max(1, -(-(held.dense + held.expert) // largest)))
@@ -62,7 +60,7 @@ def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float]) -> list
     return [found[one] for one in held]
 
 
-def passes_s(job: "Job", stage: Stage) -> tuple[float, float]:
+def passes_s(job: Job, stage: Stage) -> tuple[float, float]:
     """Return the seconds in which a stage's parameters are gathered for a pass (ZeRO 3), and its gradients reduced
     behind one (ZeRO 2 and 3)."""
     zero = job.optimizer.zero_stage
@@ -71,7 +69,7 @@ def passes_s(job: "Job", stage: Stage) -> tuple[float, float]:
     return gather_s, among_replicas_s(job, held, "reduce-scatter") if zero >= 2 else 0.0
 
 
-def held_of(job: "Job", stages: Sequence[Stage]) -> Held:
+def held_of(job: Job, stages: Sequence[Stage]) -> Held:
     """Return the parameters that a rank holds of these stages."""
     return held_parameters(job.model, list(stages), job.settings.cut, vocab_multiple=job.vocab_multiple)
 
@@ -79,7 +77,7 @@ def held_of(job: "Job", stages: Sequence[Stage]) -> Held:
 _GROUPS: tuple[Literal["dp-cp", "expert-dp"], ...] = ("dp-cp", "expert-dp")
 
 
-def among_replicas_s(job: "Job", held: Held, operation: collectives.Operation) -> float:
+def among_replicas_s(job: Job, held: Held, operation: collectives.Operation) -> float:
     """Return the seconds of a collective over all weights, or gradients, among the ranks that hold the same."""
     of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
     sizes = job.domain_sizes
@@ -90,7 +88,7 @@ def among_replicas_s(job: "Job", held: Held, operation: collectives.Operation) -
     )
 
 
-def _share(job: "Job", name: Literal["dp-cp", "expert-dp"], stages: Sequence[Stage]) -> float:
+def _share(job: Job, name: Literal["dp-cp", "expert-dp"], stages: Sequence[Stage]) -> float:
     """What part of an update of these stages the rank does that has most of it."""
     if job.optimizer.zero_stage == 0:
         return 1.0
@@ -101,13 +99,13 @@ def _share(job: "Job", name: Literal["dp-cp", "expert-dp"], stages: Sequence[Sta
     return math.ceil(num_layers / num_ranks) / num_layers
 
 
-def _parts_of_replica(job: "Job", stages: Sequence[Stage]) -> tuple[float, float]:
+def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:
     """Dense and expert parameters that a rank updates."""
     held = held_of(job, stages)
     return held.dense * _share(job, "dp-cp", stages), held.expert * _share(job, "expert-dp", stages)
 
 
-def _update_s(job: "Job", stages: Sequence[Stage]) -> float:
+def _update_s(job: Job, stages: Sequence[Stage]) -> float:
     """The optimizer step of a rank: memory traffic, and with Muon the products that make matrices orthogonal."""
     optimizer, device = job.optimizer, job.cluster.device
     held, traffic = held_of(job, stages), optimizer.traffic_bytes
@@ -123,7 +121,7 @@ def _update_s(job: "Job", stages: Sequence[Stage]) -> float:
     return moved_s + flops / (device.peak("bfloat16") * device.matmul_share("bfloat16"))
 
 
-def _muon_flops(job: "Job", layer: Layer, share: float, expert_share: float) -> float:
+def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> float:
     """Of a layer's matrices as they are cut, whole ones spread over the ranks that share the update."""
     sizes, h = layer_weight_sizes(layer, job.settings.cut), layer.hidden_size
     if not layer.is_moe:
@@ -136,7 +134,7 @@ def _muon_flops(job: "Job", layer: Layer, share: float, expert_share: float) -> 
     return of_others * share + of_experts * expert_share
 
 
-def _sharing(job: "Job", schedule: Schedule, stages: Sequence[Stage], held: Sequence[Held]) -> tuple[Sharing, ...]:
+def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequence[Held]) -> tuple[Sharing, ...]:
     """Embeddings that several ranks hold, and what of their gradients the replicas of a stage sum.
 
     Replicas of a stage are replicas in data parallelism too (Li & Hoefler 2021, arXiv 2107.06925, §3.2: an
@@ -164,7 +162,7 @@ def _sharing(job: "Job", schedule: Schedule, stages: Sequence[Stage], held: Sequ
     return tuple(shared)
 
 
-def _sum_over(job: "Job", ranks: tuple[int, ...], num_bytes: float) -> Sharing:
+def _sum_over(job: Job, ranks: tuple[int, ...], num_bytes: float) -> Sharing:
     """An all-reduce among pipeline ranks over the outermost link between any two of them."""
     sizes = job.domain_sizes
     tier = max(tier_between(job.layout, sizes, ranks[0], other) for other in ranks[1:])

@@ -9,9 +9,9 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.catalog.build import Entry, find
+from ppsim.catalog.tables import build
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all
-from ppsim.projection.tables import build
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline

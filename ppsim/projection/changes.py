@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ppsim.base.errors import PpsimError
-from ppsim.costs.training import Job
+from ppsim.costs.job import Job
 from ppsim.projection.plan import Plan
 
 _SCHEDULES = {

@@ -5,9 +5,9 @@ from functools import cached_property
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.sources import JobSource, ProfileSource, Source
-from ppsim.costs.training import Job
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.schedule.graph import Channel
 from ppsim.schedule.lowering import Receives

@@ -11,13 +11,13 @@ from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.base.units import size
 from ppsim.catalog.auto import Progress, optimise
 from ppsim.catalog.build import Entry, every_schedule, find, require_shape
+from ppsim.catalog.tables import build, fit
 from ppsim.costs.of_profile import Assembled
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
-from ppsim.projection.tables import build, fit
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS, EventGraph
 from ppsim.schedule.placement import STYLES

@@ -8,11 +8,11 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.costs.plain import costs_to_json
 from ppsim.runs.run import Run
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.graph import build_graph
+from ppsim.simulation.cost_files import costs_to_json
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -47,8 +47,8 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
     """Return the timeline that a parsed file holds and its costs; raises `ConfigError` naming what is wrong."""
     # Here and not above: where a run is measured and written, pydantic may be missing.
     from ppsim.base.boundary import validated
-    from ppsim.costs.files import costs_from
-    from ppsim.exporting.timeline_boundary import Counts, Times
+    from ppsim.runs.timeline_boundary import Counts, Times
+    from ppsim.simulation.cost_schema import costs_from
 
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ConfigError(f"{source} is no timeline: ppsim train and ppsim simulate write one with -o NAME.json")
@@ -107,7 +107,7 @@ def run_from_json(data: Any, source: str) -> Run:
     if "steps" not in data:
         return run
     from ppsim.base.boundary import validated
-    from ppsim.exporting.timeline_boundary import Steps
+    from ppsim.runs.timeline_boundary import Steps
 
     steps = validated(Steps, data["steps"], f"{source}: steps")
     lengths = {len(step) for step in (*steps.start_s, *steps.end_s)}

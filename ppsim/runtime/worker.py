@@ -21,7 +21,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
-from ppsim.costs.files import read_costs
 from ppsim.runtime import emulate
 from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.config import TrainConfig
@@ -35,6 +34,7 @@ from ppsim.runtime.verify import Differences, differences
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.cost_schema import read_costs
 from ppsim.simulation.stage_costs import CostArrays, StageCosts
 
 

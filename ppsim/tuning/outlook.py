@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.catalog.build import find
+from ppsim.costs.job import Job
+from ppsim.costs.of_job import layers_per_stage
 from ppsim.costs.step import among_replicas_s, held_of, num_buckets
-from ppsim.costs.training import Job, layers_per_stage
 from ppsim.layout.layout import group, hop_tiers
 from ppsim.machine import collectives
 from ppsim.model.activations import embedding_activations, kept_for_weight, layer_activations, mtp_activations

@@ -178,7 +178,7 @@ def tune(
     >>> from ppsim.machine.files import load_cluster
     >>> from ppsim.model.config import read_model
     >>> from ppsim.layout.layout import Layout
-    >>> from ppsim.costs.training import Job
+    >>> from ppsim.costs.of_job import Job
     >>> job = Job(
     ...     model=read_model("gpt2"), model_name="gpt2", cluster=load_cluster("dgx-h100"), layout=Layout(),
     ...     global_batch=16,

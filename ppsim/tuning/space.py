@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
-from ppsim.costs.training import Job
+from ppsim.costs.job import Job
 from ppsim.layout.layout import layout_on
 from ppsim.layout.split import Split, why_no_split
 from ppsim.model.architecture import MixtureOfExperts

@@ -17,13 +17,13 @@ from summary import row, summed_up
 import ppsim
 from ppsim.base.files import to_json
 from ppsim.base.units import seconds, signed_percent
-from ppsim.costs.plain import costs_to_json
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.compare import replay_s, simulate_again
 from ppsim.runs.recorded import Measured, measured_of
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
+from ppsim.simulation.cost_files import costs_to_json
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.files import Overheads, costs_from, read_costs, read_overheads
-from ppsim.costs.plain import costs_to_json
+from ppsim.simulation.cost_files import costs_to_json
+from ppsim.simulation.cost_schema import Overheads, costs_from, read_costs, read_overheads
 from ppsim.simulation.stage_costs import OVERHEADS
 from tests.strategies import tables_and_costs
 

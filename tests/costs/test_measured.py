@@ -9,9 +9,9 @@ from ppsim.base.boundary import validated
 from ppsim.base.errors import ScheduleError
 from ppsim.costs.estimate import estimated
 from ppsim.costs.measured import INTERPOLATED, MEASURED
+from ppsim.costs.of_job import assemble_job
 from ppsim.costs.parts import BASIS
 from ppsim.costs.profile import Profile
-from ppsim.costs.training import assemble_job
 from ppsim.model.architecture import shape_of
 from ppsim.projection.answer import answer_of
 from ppsim.projection.budget import loss_budget

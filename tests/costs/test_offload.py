@@ -6,8 +6,8 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.costs.of_job import assemble_job
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS
-from ppsim.costs.training import assemble_job
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project

@@ -9,8 +9,8 @@ from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 from ppsim.costs.analytic import mtp_estimate
+from ppsim.costs.of_job import assemble_job, peak_memory
 from ppsim.costs.step import num_buckets, step_costs
-from ppsim.costs.training import assemble_job, peak_memory
 from ppsim.layout.layout import Group, Layout, all_devices
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster

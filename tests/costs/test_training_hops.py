@@ -4,7 +4,8 @@ import pytest
 
 import ppsim
 from ppsim.costs.analytic import Execution
-from ppsim.costs.training import Job, assemble_job
+from ppsim.costs.job import Job
+from ppsim.costs.of_job import assemble_job
 from ppsim.layout.layout import layout_on
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster

@@ -9,8 +9,6 @@ import pytest
 pytest.importorskip("torch")
 
 from ppsim.base.files import read_json
-from ppsim.costs.files import costs_from
-from ppsim.costs.plain import message_bytes_in
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.readers.kineto import in_rank_order, read_json_or_gz, result_of, rows_of, trace_from_json
 from ppsim.runs.recorded import measured_of, run_of
@@ -18,6 +16,8 @@ from ppsim.runs.timeline_file import run_from_json
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.cost_files import message_bytes_in
+from ppsim.simulation.cost_schema import costs_from
 from tests.cli.running import ppsim
 from tests.runtime.cases import config_of, table_of
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ppsim.base.errors import RunFailed
-from ppsim.costs.plain import read_costs
 from ppsim.runtime.attention import attention_in
 from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.corpus import batch
@@ -29,6 +28,7 @@ from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.cost_files import read_costs
 from ppsim.simulation.stage_costs import CostArrays
 
 

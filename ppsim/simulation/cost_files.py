@@ -13,7 +13,7 @@ from ppsim.simulation.stage_costs import StageCosts
 
 
 def costs_to_json(costs: StageCosts) -> dict[str, Any]:
-    """Return the JSON object of these costs, the inverse of `ppsim.costs.files.costs_from`."""
+    """Return the JSON object of these costs, the inverse of `ppsim.simulation.cost_schema.costs_from`."""
 
     def plain(value: Any) -> Any:
         if value is None or isinstance(value, str):
@@ -27,11 +27,11 @@ def costs_to_json(costs: StageCosts) -> dict[str, Any]:
 def read_costs(path: str | Path) -> StageCosts:
     """Read a `--costs` file; raises `ConfigError` naming the file and what is wrong in it.
 
-    Where pydantic is installed, all that is wrong at once (`ppsim.costs.files`); elsewhere what `StageCosts` itself
-    refuses.
+    Where pydantic is installed, all that is wrong at once (`ppsim.simulation.cost_schema`); elsewhere what
+    `StageCosts` itself refuses.
     """
     if find_spec("pydantic") is not None:
-        from ppsim.costs import files
+        from ppsim.simulation import cost_schema as files
 
         return files.read_costs(path)
     data = read_json(path)

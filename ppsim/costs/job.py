@@ -1,0 +1,236 @@
+"""What is trained, on what cluster, and how it is divided; and the costs of its layers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ppsim.base.errors import ConfigError
+from ppsim.costs.analytic import (
+    Execution,
+    Place,
+    embedding_estimate,
+    head_estimate,
+    layer_estimate,
+    mtp_estimate,
+)
+from ppsim.costs.measured import ProfileCosts
+from ppsim.costs.parts import Estimate, Parts
+from ppsim.costs.profile import Profile, Shape
+from ppsim.layout.layout import Layout
+from ppsim.machine.cluster import Cluster
+from ppsim.model.activations import Batch, Kernels
+from ppsim.model.architecture import LatentAttention, Layer, Model
+from ppsim.model.memory import Optimizer, Settings
+from ppsim.model.parameters import Cut
+from ppsim.model.recompute import Recompute, recomputes
+from ppsim.model.shapes import why_no_context_parallel
+from ppsim.simulation.step_costs import Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is trained, on what, and how it is divided; `Plan` has the pipeline's schedule beside it.
+
+    `global_batch` counts sequences a step. `optimizer.zero_stage` 1 is Megatron-LM's distributed optimizer.
+    `profile`: measured times to take where it has them (`ppsim.costs.measured`), collectives are the cluster's.
+    Attention, dropout and cross entropy are as `execution` says in bytes too, whatever `kernels` says. `overlap`:
+    whether gradients are reduced and parameters gathered beside compute. `rest_s`: what a step takes on
+    the host beside all else. `vocab_multiple`: what the vocabulary is padded to. `scatter_gather`: each of the tp
+    ranks sends its part of a hop's message, and they gather it behind (Narayanan et al. 2021, arXiv 2104.04473,
+    §4.1); with sequence parallelism there is nothing to gather. `offload`: what part of each microbatch's
+    activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
+
+    >>> import ppsim
+    >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
+    >>> job.layout.dp, job.global_batch, job.tokens_per_step
+    (2, 64, 524288)
+    """
+
+    model: Model
+    model_name: str
+    cluster: Cluster
+    layout: Layout
+    global_batch: int
+    micro_batch: int = 1
+    sequence_length: int | None = None
+    execution: Execution = field(default_factory=Execution)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    kernels: Kernels = field(default_factory=Kernels)
+    profile: Profile | None = None
+    overlap: bool = True
+    update: Update = "synchronised"
+    rest_s: float = 0.0
+    allocator_slack: float = 1.0
+    vocab_multiple: int = 128
+    scatter_gather: bool = False
+    offload: float = 0.0
+
+    def __post_init__(self) -> None:
+        sequences = self.micro_batch * self.layout.dp
+        if not 0 <= self.offload <= 1:
+            raise ConfigError(f"offload is a part from 0 to 1: got {self.offload:g}")
+        if self.micro_batch < 1 or self.global_batch < 1:
+            raise ConfigError(
+                f"micro-batch and global batch are at least 1: got {self.micro_batch} and {self.global_batch}"
+            )
+        if self.global_batch % sequences:
+            below = self.global_batch // sequences * sequences
+            near = " or ".join(str(size) for size in (below, below + sequences) if size)
+            raise ConfigError(
+                f"the global batch must be a multiple of micro-batch · dp = {self.micro_batch} · {self.layout.dp}: "
+                f"got {self.global_batch} (nearest: {near})"
+            )
+        if self.length < 1:
+            raise ConfigError(f"the sequence length must be at least 1: got {self.length}")
+        if reason := why_no_context_parallel(self.length, self.layout.cp):
+            raise ConfigError(reason)
+        if not 0 <= self.rest_s < float("inf"):
+            raise ConfigError(f"rest_s must be 0 or more: got {self.rest_s:g}")
+        self.cluster.device.peak(self.execution.dtype)
+        if reason := _why_not_recomputed(self.model, self.execution.recompute):
+            raise ConfigError(reason)
+        self.settings.cut.require(self.model)
+
+    @property
+    def length(self) -> int:
+        """Tokens a sequence."""
+        return self.model.sequence_length if self.sequence_length is None else self.sequence_length
+
+    @property
+    def num_microbatches(self) -> int:
+        """Microbatches of a step on each pipeline."""
+        return self.global_batch // (self.micro_batch * self.layout.dp)
+
+    @property
+    def forward_flops(self) -> float:
+        """Model FLOPs of a microbatch's forward, of one tensor- and context-parallel rank."""
+        tokens = self.micro_batch * self.length / (self.layout.tp * self.layout.cp)
+        return self.model.training_flops(self.length, causal=True) / 3 * tokens
+
+    @property
+    def domain_sizes(self) -> tuple[int | None, ...]:
+        """How many of the job's devices share a domain of each tier of the cluster, from the inside."""
+        return self.place.domain_sizes
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of the global batch."""
+        return self.global_batch * self.length
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The same as `ppsim.model.memory` wants it."""
+        layout, execution = self.layout, self.execution
+        kernels = replace(
+            self.kernels,
+            flash_attention=execution.attention == "fused",
+            dropout=execution.dropout,
+            fused_cross_entropy=execution.fused_cross_entropy,
+            cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
+        )
+        return Settings(
+            Batch(
+                self.micro_batch,
+                self.length,
+                element_bytes=execution.element_bytes,
+                recompute=execution.recompute,
+            ),
+            Cut(
+                tp=layout.tp, cp=layout.cp, dp=layout.dp, ep=layout.ep,
+                sequence_parallel=execution.sequence_parallel,
+            ),
+            self.optimizer,
+            kernels,
+            vocab_multiple=self.vocab_multiple,
+            allocator_slack=self.allocator_slack,
+        )  # fmt: skip
+
+    @cached_property
+    def place(self) -> Place:
+        """The same as `ppsim.costs.analytic` wants it."""
+        return Place(
+            cluster=self.cluster,
+            layout=self.layout,
+            execution=self.execution,
+            vocab_multiple=self.vocab_multiple,
+        )
+
+    @cached_property
+    def measured(self) -> ProfileCosts | None:
+        """The profile at the shape of a microbatch, if there is one."""
+        if self.profile is None:
+            return None
+        layout, execution = self.layout, self.execution
+        shape = Shape(
+            micro_batch=self.micro_batch, sequence_length=self.length, dtype=execution.dtype, tp=layout.tp,
+            cp=layout.cp, ep=layout.ep, recompute=execution.recompute,
+        )  # fmt: skip
+        return ProfileCosts.at(self.profile, shape)
+
+    @cached_property
+    def layer_costs(self) -> dict[Layer, Estimate]:
+        """F, I, W and B of one more layer of each kind on a stage."""
+        return {layer: one for layer, (one, _) in self._layers.items()}
+
+    @cached_property
+    def mtp_costs(self) -> dict[Layer, Estimate]:
+        """F, I, W and B of each kind of layer for a further token, but for its pass through the head."""
+        batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
+        beside = mtp_estimate(self.model, self.place, **batch) if self.model.mtp else None
+        return {layer: self.layer_costs[layer] + beside for layer in self.model.mtp if beside}
+
+    @cached_property
+    def beside_layers(self) -> Estimate:
+        """What a stage takes beside its layers, where that was measured; the largest of any kind."""
+        return max((beside for _, beside in self._layers.values()), key=work_of)
+
+    @cached_property
+    def _layers(self) -> dict[Layer, tuple[Estimate, Estimate]]:
+        batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
+        found, nothing = {}, Estimate(Parts(), Parts(), Parts())
+        for layer in dict.fromkeys((*self.model.layers, *self.model.mtp)):
+            estimate = layer_estimate(layer, self.place, **batch)
+            found[layer] = self.measured.layer(layer, estimate) if self.measured else (estimate, nothing)
+        return found
+
+    @cached_property
+    def ends(self) -> tuple[Estimate, Estimate]:
+        """F, I, W and B of embedding and head."""
+        batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
+        embedding, head = (make(self.model, self.place, **batch) for make in (embedding_estimate, head_estimate))
+        if self.measured:
+            embedding = self.measured.end("embedding", self.model, embedding)
+            head = self.measured.end("head", self.model, head)
+        return embedding, head
+
+    @cached_property
+    def bases(self) -> list[tuple[str, str]]:
+        """Each component, and where its numbers are from."""
+        kinds = list(self.layer_costs.values())
+        names = ["layer"] if len(kinds) == 1 else [f"layers of kind {kind}" for kind in range(1, len(kinds) + 1)]
+        parts = [*zip(names, kinds, strict=True), *zip(("embedding", "head"), self.ends, strict=True)]
+        return [(name, part.basis) for name, part in parts]
+
+
+_ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
+    "mla_up_proj": ("latent attention", lambda layer: isinstance(layer.attention, LatentAttention)),
+    "mlp": ("a dense feed-forward part", lambda layer: not layer.is_moe),
+    "mlp_act": ("a dense feed-forward part", lambda layer: not layer.is_moe),
+    "moe": ("experts", lambda layer: layer.is_moe),
+    "moe_act": ("experts", lambda layer: layer.is_moe),
+    "shared_experts": ("a shared expert", lambda layer: bool(getattr(layer.ffn, "shared", None))),
+}
+"""What a layer must have for a module of `ppsim.model.recompute`, in words, and whether one does."""
+
+
+def _why_not_recomputed(model: Model, recompute: Recompute) -> str | None:
+    """The sentence that says which module no layer of the model has, or None."""
+    for module, (what, has) in _ONLY_IN.items():
+        if recomputes(recompute, module) and not any(map(has, model.kinds)):
+            return f"recompute {module} is for layers with {what}, and the model has none: leave it out"
+    return None
+
+
+def work_of(estimate: Estimate) -> float:
+    """Return the seconds of F and B."""
+    return estimate.forward.total_s + estimate.backward.total_s
