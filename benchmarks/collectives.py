@@ -8,7 +8,8 @@ least squares from the three rows of its device at 512 MiB; the sizes below show
 
 from ppsim.base.units import rate, signed_percent, size
 from ppsim.base.units import seconds as in_words
-from ppsim.layout.layout import Layout, group
+from ppsim.layout.groups import group
+from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import Operation, bus_bytes_per_s, seconds
 from ppsim.machine.files import load_cluster
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import ppsim
 from ppsim import Op
+from ppsim.layout.cut import Cut
 from ppsim.model.activations import Batch, Kernels
 from ppsim.model.architecture import Model
 from ppsim.model.memory import Optimizer as Adam
 from ppsim.model.memory import RankMemory, Settings, rank_memory
 from ppsim.model.names import find_model, gpt
-from ppsim.model.parameters import Cut, Stage, stages_of
+from ppsim.model.stages import Stage, stages_of
 
 FILE = Path(__file__).parent / "published" / "memory.csv"
 PAPER = Kernels(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)

@@ -19,7 +19,8 @@ from ppsim.costs.layer_kernels import (
     rank_part,
 )
 from ppsim.costs.parts import Estimate, Parts
-from ppsim.layout.layout import Layout, group
+from ppsim.layout.groups import group
+from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import Kernels, activation_bytes, matmul, memory_bound

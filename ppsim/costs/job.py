@@ -16,12 +16,13 @@ from ppsim.costs.analytic import (
 from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.profile import Profile, Shape
+from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
 from ppsim.machine.cluster import Cluster
 from ppsim.model.activations import Batch, Kernels
 from ppsim.model.architecture import LatentAttention, Layer, Model
 from ppsim.model.memory import Optimizer, Settings
-from ppsim.model.parameters import Cut
+from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute, recomputes
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.simulation.step_costs import Update
@@ -89,7 +90,7 @@ class Job:
         self.cluster.device.peak(self.execution.dtype)
         if reason := _why_not_recomputed(self.model, self.execution.recompute):
             raise ConfigError(reason)
-        self.settings.cut.require(self.model)
+        require_division(self.model, self.settings.cut)
 
     @property
     def length(self) -> int:

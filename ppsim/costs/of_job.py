@@ -15,7 +15,7 @@ from ppsim.costs.of_profile import Assembled, short_counts
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import passes_s, step_costs
-from ppsim.layout.layout import GroupName, group, tier_between
+from ppsim.layout.groups import GroupName, group, tier_between
 from ppsim.layout.slices import equal_time_slices
 from ppsim.layout.split import (
     MegatronSplit,
@@ -30,7 +30,7 @@ from ppsim.layout.split import (
 from ppsim.machine import collectives
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.memory import RankMemory, rank_memory, stage_activations
-from ppsim.model.parameters import Stage, contents_of, once_each, stages_of, stages_of_layout
+from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ppsim.layout.layout import Layout, group
+from ppsim.layout.groups import group
+from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster, Device
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from ppsim.costs.job import Job
 from ppsim.costs.optimizer import NORM_BYTES, muon_flops, optimizer_s
-from ppsim.layout.layout import Group, all_devices, group, tier_between
+from ppsim.layout.groups import Group, all_devices, group, tier_between
 from ppsim.machine import collectives
 from ppsim.model.architecture import Layer
-from ppsim.model.parameters import Held, Stage, held_parameters, layer_weight_sizes, once_each, padded_vocabulary
+from ppsim.model.parameters import Held, held_parameters, layer_weight_sizes, padded_vocabulary
+from ppsim.model.stages import Stage, once_each
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import Sharing, StepCosts
 

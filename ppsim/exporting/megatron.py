@@ -111,7 +111,7 @@ def format_layout(contents: Sequence[str]) -> str:
 def parse_layout(text: str) -> list[str]:
     """Return what each stage holds, written out: one string of E, t, m and L a stage.
 
-    `ppsim.model.parameters.stages_of_layout` makes a model's stages of it.
+    `ppsim.model.stages.stages_of_layout` makes a model's stages of it.
 
     `|` ends a stage, `*n` repeats a letter or a group in parentheses, commas and blanks mean nothing. Raises
     `ConfigError` naming the place and what is wrong with it.

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ppsim.layout.layout import Group
+from ppsim.layout.groups import Group
 from ppsim.machine.cluster import Cluster, Link
 
 Operation = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all"]

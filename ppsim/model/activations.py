@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut, share
 from ppsim.model.architecture import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
-from ppsim.model.parameters import Cut, kv_heads_on_a_rank, padded_vocabulary, share
+from ppsim.model.parameters import kv_heads_on_a_rank, padded_vocabulary
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut, share
 from ppsim.model.activations import (
     Batch,
     Kernels,
@@ -21,15 +22,8 @@ from ppsim.model.activations import (
     mtp_activations,
 )
 from ppsim.model.architecture import FeedForward, Layer, Model
-from ppsim.model.parameters import (
-    Cut,
-    Stage,
-    exactly,
-    held_parameters,
-    layer_weight_sizes,
-    padded_vocabulary,
-    share,
-)
+from ppsim.model.parameters import exactly, held_parameters, layer_weight_sizes, padded_vocabulary, require_division
+from ppsim.model.stages import Stage
 
 Precision = Literal["bf16", "fp16", "fp32"]
 
@@ -195,7 +189,7 @@ def rank_memory(
         raise ConfigError(f"in_flight has {len(in_flight)} entries, but there are {len(stages)} stages")
     if any(not number >= 0 for number in in_flight):
         raise ConfigError(f"microbatches in flight must be 0 or more: got {min(in_flight)}")
-    settings.cut.require(model)
+    require_division(model, settings.cut)
     found = static_memory(model, stages, settings)
     for stage, number in zip(stages, in_flight, strict=True):
         kept = stage_activations(model, stage, settings)

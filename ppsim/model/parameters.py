@@ -1,13 +1,11 @@
 """How a model is divided among ranks, and the parameters that one of them holds."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
-from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
 from ppsim.model.architecture import (
     Attention,
     FeedForward,
@@ -18,92 +16,7 @@ from ppsim.model.architecture import (
     mtp_own_parameters,
     norm_parameters,
 )
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How the ranks of one pipeline stage share its work.
-
-    tp·cp·dp ranks hold a stage. Experts are divided among `ep` of them, and each expert's columns among `etp`
-    (None: tp, as Megatron-LM does); dp·cp·tp/(ep·etp) ranks hold the same experts. `sequence_parallel` divides
-    norms, dropout and their inputs by tp too (Korthikanti et al. 2022, arXiv 2205.05198, §4.2.2).
-    """
-
-    tp: int = 1
-    cp: int = 1
-    dp: int = 1
-    ep: int = 1
-    etp: int | None = None
-    sequence_parallel: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("tp", "cp", "dp", "ep"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
-        if self.etp is not None and self.etp < 1:
-            raise ConfigError(f"etp must be at least 1: got {self.etp}")
-        if self.num_ranks % (self.ep * self.expert_tp):
-            raise ConfigError(
-                f"ep × etp must divide tp × cp × dp: got {self.ep} × {self.expert_tp} with {self.num_ranks}"
-            )
-
-    @property
-    def num_ranks(self) -> int:
-        """Ranks that hold a stage."""
-        return self.tp * self.cp * self.dp
-
-    @property
-    def expert_tp(self) -> int:
-        """Ranks that share one expert."""
-        return self.tp if self.etp is None else self.etp
-
-    @property
-    def replicas(self) -> int:
-        """Ranks that hold the same parameters, but for experts: those that can share optimizer state."""
-        return self.cp * self.dp
-
-    @property
-    def expert_replicas(self) -> int:
-        """Ranks that hold the same experts."""
-        return self.num_ranks // (self.ep * self.expert_tp)
-
-    @property
-    def norm_divisor(self) -> int:
-        """Among how many tensor-parallel ranks the tokens of norms and dropout are divided."""
-        return self.tp if self.sequence_parallel else 1
-
-    def require(self, model: Model) -> None:
-        """Raise `ConfigError` naming the first thing of the model that cannot be divided so."""
-        for layer in model.kinds:
-            attention, ffn = layer.attention, layer.ffn
-            _divides("tp", self.tp, "heads", attention.num_heads)
-            if (
-                isinstance(attention, Attention)
-                and attention.num_kv_heads % self.tp
-                and self.tp % attention.num_kv_heads
-            ):
-                raise ConfigError(
-                    f"tp must divide the key/value heads or be a multiple: got {self.tp} with "
-                    f"{attention.num_kv_heads}"
-                )
-            if isinstance(ffn, FeedForward):
-                _divides("tp", self.tp, "feed-forward columns", ffn.size)
-                continue
-            _divides("ep", self.ep, "experts", ffn.num_experts)
-            _divides("etp", self.expert_tp, "columns of an expert", ffn.expert.size)
-            _divides("tp", self.tp, "columns of the shared expert", ffn.shared_size)
-        if self.ep > 1 and not any(layer.is_moe for layer in model.kinds):
-            raise ConfigError(f"the model has no experts to divide: got ep {self.ep}")
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What one pipeline stage holds of a model: layers, embedding, head, and multi-token prediction."""
-
-    layers: tuple[Layer, ...]
-    embedding: bool = False
-    head: bool = False
-    mtp: tuple[Layer, ...] = ()
+from ppsim.model.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -118,67 +31,23 @@ class Held:
     matrices: int
 
 
-def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
-    """Return the stages of a split: the embedding on the first, head and multi-token prediction on the last.
-
-    >>> from ppsim.model.names import find_model
-    >>> [len(stage.layers) for stage in stages_of(find_model("gpt2"), [5, 7])]
-    [5, 7]
-    """
-    if any(layers < 0 for layers in layers_per_stage) or sum(layers_per_stage) != len(model.layers):
-        raise ConfigError(
-            f"the split {list(layers_per_stage)} has {sum(layers_per_stage)} layers in all, but the model has "
-            f"{len(model.layers)}"
-        )
-    contents = ["t" * layers for layers in layers_per_stage]
-    contents[0] = "E" + contents[0]
-    contents[-1] += "m" * len(model.mtp) + "L"
-    return stages_of_layout(model, contents)
-
-
-def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
-    """Return the stages of a layout written out, one string of E, t, m and L a stage as `parse_layout` gives them.
-
-    Raises `ConfigError` where the layers (t) or the layers for further tokens (m) are not the model's.
-    """
-    for letter, held, what in (("t", model.layers, "layers"), ("m", model.mtp, "multi-token-prediction layers")):
-        placed = sum(content.count(letter) for content in contents)
-        if placed != len(held):
-            raise ConfigError(f"the layout has {placed} {what}, but the model has {len(held)}")
-    stages, layers, mtp = [], iter(model.layers), iter(model.mtp)
-    for content in contents:
-        stages.append(
-            Stage(
-                tuple(islice(layers, content.count("t"))),
-                embedding="E" in content,
-                head="L" in content,
-                mtp=tuple(islice(mtp, content.count("m"))),
+def require_division(model: Model, cut: Cut) -> None:
+    """Raise `ConfigError` naming the first thing of the model that cannot be divided so."""
+    for layer in model.kinds:
+        attention, ffn = layer.attention, layer.ffn
+        _divides("tp", cut.tp, "heads", attention.num_heads)
+        if isinstance(attention, Attention) and attention.num_kv_heads % cut.tp and cut.tp % attention.num_kv_heads:
+            raise ConfigError(
+                f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {attention.num_kv_heads}"
             )
-        )
-    return stages
-
-
-def once_each(compute: Callable[[tuple[Stage, ...]], Any], groups: Iterable[Sequence[Stage]]) -> list[Any]:
-    """Return `compute` of each group of stages, called once for those that hold the same layer objects.
-
-    By identity: to hash and compare whole layers takes longer than most of what is computed of them.
-    """
-    found: dict[Any, Any] = {}
-    results = []
-    for group in groups:
-        key = tuple(
-            (tuple(map(id, stage.layers)), stage.embedding, stage.head, tuple(map(id, stage.mtp)))
-            for stage in group
-        )
-        if key not in found:
-            found[key] = compute(tuple(group))
-        results.append(found[key])
-    return results
-
-
-def contents_of(stages: Sequence[Stage]) -> list[str]:
-    """Return what each stage holds as a string of E, t, m and L; the inverse of `stages_of_layout`."""
-    return ["E" * one.embedding + "t" * len(one.layers) + "m" * len(one.mtp) + "L" * one.head for one in stages]
+        if isinstance(ffn, FeedForward):
+            _divides("tp", cut.tp, "feed-forward columns", ffn.size)
+            continue
+        _divides("ep", cut.ep, "experts", ffn.num_experts)
+        _divides("etp", cut.expert_tp, "columns of an expert", ffn.expert.size)
+        _divides("tp", cut.tp, "columns of the shared expert", ffn.shared_size)
+    if cut.ep > 1 and not any(layer.is_moe for layer in model.kinds):
+        raise ConfigError(f"the model has no experts to divide: got ep {cut.ep}")
 
 
 def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
@@ -279,11 +148,6 @@ def _divides(name: str, value: int, what: str, count: int) -> None:
     if count % value:
         near = max(divisor for divisor in range(1, value + 1) if count % divisor == 0)
         raise ConfigError(f"{name} must divide the {what}: got {value} with {count} (nearest below: {near})")
-
-
-def share(value: int, among: int) -> int:
-    """Return one of `among` equal parts, rounded up."""
-    return -(-value // among)
 
 
 def exactly(value: int, factor: float) -> int:

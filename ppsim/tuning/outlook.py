@@ -16,11 +16,11 @@ from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import layers_per_stage
 from ppsim.costs.step import among_replicas_s, held_of, num_buckets
-from ppsim.layout.layout import group, hop_tiers
+from ppsim.layout.groups import group, hop_tiers
 from ppsim.machine import collectives
 from ppsim.model.activations import embedding_activations, kept_for_weight, layer_activations, mtp_activations
 from ppsim.model.memory import rank_memory
-from ppsim.model.parameters import Stage
+from ppsim.model.stages import Stage
 from ppsim.projection.plan import Plan
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.problem import CAP_ROUNDING

@@ -8,10 +8,11 @@ from typing import Any, Literal
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
+from ppsim.layout.cut import Cut
 from ppsim.layout.layout import layout_on
 from ppsim.layout.split import Split, why_no_split
 from ppsim.model.architecture import MixtureOfExperts
-from ppsim.model.parameters import Cut
+from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute
 from ppsim.projection.plan import AUTO, Plan, Runtime
 
@@ -188,7 +189,7 @@ def space_for(question: Question, **given: Any) -> Space:
 
 def _divides(question: Question, tp: int) -> bool:
     try:
-        Cut(tp=tp).require(question.job.model)
+        require_division(question.job.model, Cut(tp=tp))
     except ConfigError:
         return False
     return True

@@ -13,7 +13,8 @@ from ppsim.costs.layer_kernels import attention as attention_kernels
 from ppsim.costs.layer_kernels import rank_part
 from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import BASIS, Parts
-from ppsim.layout.layout import Layout, group
+from ppsim.layout.groups import group
+from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import seconds
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.machine.kernels.specified import matmul

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.collectives import PUBLISHED
-from ppsim.layout.layout import Group, Layout, group
+from ppsim.layout.groups import Group, group
+from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import bus_bytes_per_s, collective, point_to_point_s, seconds
 from ppsim.machine.files import load_cluster
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
 from ppsim.model.activations import Batch, Kernels, kept_for_weight, layer_activations
 from ppsim.model.architecture import LatentAttention
 from ppsim.model.memory import (
@@ -21,8 +22,9 @@ from ppsim.model.memory import (
     static_memory,
 )
 from ppsim.model.names import find_model, gpt
-from ppsim.model.parameters import Cut, Stage, held_parameters, padded_vocabulary, stages_of
+from ppsim.model.parameters import held_parameters, padded_vocabulary
 from ppsim.model.shapes import layer_activation_bytes
+from ppsim.model.stages import Stage, stages_of
 
 PAPER = Kernels(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_errors.py"

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.layout import Layout, group, hop_tiers, layout_on
+from ppsim.layout.groups import group, hop_tiers
+from ppsim.layout.layout import Layout, layout_on
 
 SIZES = st.sampled_from([1, 2, 3, 4, 8])
 

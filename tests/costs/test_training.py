@@ -11,12 +11,14 @@ from ppsim.base.units import seconds
 from ppsim.costs.analytic import mtp_estimate
 from ppsim.costs.of_job import assemble_job, peak_memory
 from ppsim.costs.step import num_buckets, step_costs
-from ppsim.layout.layout import Group, Layout, all_devices
+from ppsim.layout.groups import Group, all_devices
+from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
 from ppsim.model.memory import Optimizer
 from ppsim.model.names import find_model
-from ppsim.model.parameters import Held, held_parameters, stages_of
+from ppsim.model.parameters import Held, held_parameters
+from ppsim.model.stages import stages_of
 from ppsim.schedule.table import Op, Schedule
 from tests.projection.jobs import job, on_ideal_links
 

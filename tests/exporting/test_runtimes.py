@@ -21,7 +21,7 @@ from ppsim.exporting.primus import primus_table
 from ppsim.exporting.table_json import read_table, table_from_json, table_to_json
 from ppsim.exporting.transformer_engine import graph_order
 from ppsim.model.names import find_model
-from ppsim.model.parameters import stages_of_layout
+from ppsim.model.stages import stages_of_layout
 from ppsim.schedule.grammar import parse_table
 from tests.cli.running import ppsim as run
 from tests.strategies import tables_and_costs

@@ -1,0 +1,63 @@
+"""How a model is divided among ranks, in numbers."""
+
+from dataclasses import dataclass
+
+from ppsim.base.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the ranks of one pipeline stage share its work.
+
+    tp·cp·dp ranks hold a stage. Experts are divided among `ep` of them, and each expert's columns among `etp`
+    (None: tp, as Megatron-LM does); dp·cp·tp/(ep·etp) ranks hold the same experts. `sequence_parallel` divides
+    norms, dropout and their inputs by tp too (Korthikanti et al. 2022, arXiv 2205.05198, §4.2.2).
+    """
+
+    tp: int = 1
+    cp: int = 1
+    dp: int = 1
+    ep: int = 1
+    etp: int | None = None
+    sequence_parallel: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "cp", "dp", "ep"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
+        if self.etp is not None and self.etp < 1:
+            raise ConfigError(f"etp must be at least 1: got {self.etp}")
+        if self.num_ranks % (self.ep * self.expert_tp):
+            raise ConfigError(
+                f"ep × etp must divide tp × cp × dp: got {self.ep} × {self.expert_tp} with {self.num_ranks}"
+            )
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks that hold a stage."""
+        return self.tp * self.cp * self.dp
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share one expert."""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same parameters, but for experts: those that can share optimizer state."""
+        return self.cp * self.dp
+
+    @property
+    def expert_replicas(self) -> int:
+        """Ranks that hold the same experts."""
+        return self.num_ranks // (self.ep * self.expert_tp)
+
+    @property
+    def norm_divisor(self) -> int:
+        """Among how many tensor-parallel ranks the tokens of norms and dropout are divided."""
+        return self.tp if self.sequence_parallel else 1
+
+
+def share(value: int, among: int) -> int:
+    """Return one of `among` equal parts, rounded up."""
+    return -(-value // among)

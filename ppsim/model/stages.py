@@ -1,0 +1,85 @@
+"""What each stage of a model holds: embedding, layers, head."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.architecture import (
+    Layer,
+    Model,
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one pipeline stage holds of a model: layers, embedding, head, and multi-token prediction."""
+
+    layers: tuple[Layer, ...]
+    embedding: bool = False
+    head: bool = False
+    mtp: tuple[Layer, ...] = ()
+
+
+def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
+    """Return the stages of a split: the embedding on the first, head and multi-token prediction on the last.
+
+    >>> from ppsim.model.names import find_model
+    >>> [len(stage.layers) for stage in stages_of(find_model("gpt2"), [5, 7])]
+    [5, 7]
+    """
+    if any(layers < 0 for layers in layers_per_stage) or sum(layers_per_stage) != len(model.layers):
+        raise ConfigError(
+            f"the split {list(layers_per_stage)} has {sum(layers_per_stage)} layers in all, but the model has "
+            f"{len(model.layers)}"
+        )
+    contents = ["t" * layers for layers in layers_per_stage]
+    contents[0] = "E" + contents[0]
+    contents[-1] += "m" * len(model.mtp) + "L"
+    return stages_of_layout(model, contents)
+
+
+def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
+    """Return the stages of a layout written out, one string of E, t, m and L a stage as `parse_layout` gives them.
+
+    Raises `ConfigError` where the layers (t) or the layers for further tokens (m) are not the model's.
+    """
+    for letter, held, what in (("t", model.layers, "layers"), ("m", model.mtp, "multi-token-prediction layers")):
+        placed = sum(content.count(letter) for content in contents)
+        if placed != len(held):
+            raise ConfigError(f"the layout has {placed} {what}, but the model has {len(held)}")
+    stages, layers, mtp = [], iter(model.layers), iter(model.mtp)
+    for content in contents:
+        stages.append(
+            Stage(
+                tuple(islice(layers, content.count("t"))),
+                embedding="E" in content,
+                head="L" in content,
+                mtp=tuple(islice(mtp, content.count("m"))),
+            )
+        )
+    return stages
+
+
+def once_each(compute: Callable[[tuple[Stage, ...]], Any], groups: Iterable[Sequence[Stage]]) -> list[Any]:
+    """Return `compute` of each group of stages, called once for those that hold the same layer objects.
+
+    By identity: to hash and compare whole layers takes longer than most of what is computed of them.
+    """
+    found: dict[Any, Any] = {}
+    results = []
+    for group in groups:
+        key = tuple(
+            (tuple(map(id, stage.layers)), stage.embedding, stage.head, tuple(map(id, stage.mtp)))
+            for stage in group
+        )
+        if key not in found:
+            found[key] = compute(tuple(group))
+        results.append(found[key])
+    return results
+
+
+def contents_of(stages: Sequence[Stage]) -> list[str]:
+    """Return what each stage holds as a string of E, t, m and L; the inverse of `stages_of_layout`."""
+    return ["E" * one.embedding + "t" * len(one.layers) + "m" * len(one.mtp) + "L" * one.head for one in stages]
