@@ -27,6 +27,8 @@ Inside are seconds and bytes, and every name says its unit. Results have `to_fra
 
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from ppsim.api.catalogues import clusters, models, schedules
     from ppsim.api.jobs import job
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
     from ppsim.tuning.search import Tuned
     from ppsim.validation.validated import Validated, validate
 
-__version__ = "0.3.0.dev0"
 
 _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Action": "ppsim.schedule.table",

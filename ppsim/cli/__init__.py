@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-import ppsim
 from ppsim.base.errors import PpsimError
+from ppsim.base.version import __version__
 from ppsim.cli import plans, runs, tables
 from ppsim.cli.build import build
 from ppsim.cli.calibrate import calibrate
@@ -42,7 +42,7 @@ class _Main(Commands):
 
 
 @click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(ppsim.__version__, message="ppsim %(version)s")
+@click.version_option(__version__, message="ppsim %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
     """Project, explain and export pipeline-parallel schedules from measured costs.

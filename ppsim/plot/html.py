@@ -8,8 +8,8 @@ from html import escape
 from string import Template
 from typing import Any
 
-from ppsim import __version__
 from ppsim.base.units import signed_percent
+from ppsim.base.version import __version__
 from ppsim.plot import palette
 from ppsim.plot.errors import Errors
 from ppsim.plot.fills import ERROR_LENGTH, RAMP_LENGTH, fills_of

@@ -7,8 +7,8 @@ from html import escape
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from ppsim import __version__
 from ppsim.base.units import count, percent, seconds, size
+from ppsim.base.version import __version__
 from ppsim.plot import palette
 from ppsim.plot.page import part, plotly_js
 from ppsim.schedule.table import Op

@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 import torch
 
 from ppsim.profiling.measure import Module
-from ppsim.runtime.partitions.device import SharedDevice, open_device, quick_turns
+from ppsim.runtime.partitions.device import SharedDevice, quick_turns
+from ppsim.runtime.partitions.opened import open_device
 
 _SHUTDOWN_S = 60.0
 

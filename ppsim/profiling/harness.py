@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
+from ppsim.base.version import __version__
 from ppsim.machine.devices import data_sheet
 from ppsim.model import shapes
 from ppsim.model.recompute import Recompute, recomputes
@@ -406,7 +406,7 @@ def _provenance(settings: Settings, notes: list[str]) -> dict[str, Any]:
         facts["num_partitions"] = settings.num_partitions
     return {
         "kind": "measured",
-        "source": f"ppsim profile {ppsim.__version__}",
+        "source": f"ppsim profile {__version__}",
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "device": facts,
         "software": {

@@ -27,11 +27,11 @@ from ppsim.runs.recorded import TOLERANCE, measured_of
 from ppsim.runs.timeline_file import read_timeline
 from ppsim.runtime.partitions import green
 from ppsim.runtime.partitions.check import check_streams
-from ppsim.runtime.partitions.device import Threads
 from ppsim.runtime.partitions.executor import Executor
 from ppsim.runtime.partitions.green import largest_partition
 from ppsim.runtime.partitions.run import run_partitions
 from ppsim.runtime.partitions.stages import SpinningStage
+from ppsim.runtime.partitions.threads import Threads
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Op
 from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of

@@ -20,8 +20,9 @@ from ppsim.runtime.emulate import stage_seconds
 from ppsim.runtime.gpt import build_stage
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.partitions.check import check_emulated, check_streams
-from ppsim.runtime.partitions.device import SharedDevice, open_device, quick_turns
+from ppsim.runtime.partitions.device import SharedDevice, quick_turns
 from ppsim.runtime.partitions.executor import Executor
+from ppsim.runtime.partitions.opened import open_device
 from ppsim.runtime.partitions.stages import ModelStage, SpinningStage, Stage
 from ppsim.runtime.verify import differences
 from ppsim.schedule.check import validate
