@@ -59,7 +59,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Action": "ppsim.schedule.table",
     "Calibration": "ppsim.runs.calibrate",
     "Comparison": "ppsim.runs.compare",
-    "Job": "ppsim.costs.of_job",
+    "Job": "ppsim.costs.job",
     "Op": "ppsim.schedule.table",
     "Plan": "ppsim.projection.plan",
     "Profile": "ppsim.costs.profile",
@@ -91,6 +91,18 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "train": "ppsim.api.runs",
     "tune": "ppsim.api.tuning",
     "validate": "ppsim.validation.validated",
+}
+
+TEXTS = {  # what prints a result, by the name of its class; loaded at the first print
+    "Calibration": "ppsim.printing.texts:of_calibration",
+    "CheckReport": "ppsim.printing.texts:of_check",
+    "Comparison": "ppsim.printing.texts:of_comparison",
+    "Projection": "ppsim.printing.texts:of_projection",
+    "Projections": "ppsim.printing.texts:of_projections",
+    "Timeline": "ppsim.printing.texts:of_timeline",
+    "Trained": "ppsim.printing.texts:of_run",
+    "Tuned": "ppsim.printing.texts:of_search",
+    "Validated": "ppsim.printing.texts:of_validation",
 }
 
 __all__ = [

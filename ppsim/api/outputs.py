@@ -9,11 +9,10 @@ from ppsim.api.texts import parse_split
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.outputs import suffix_of, write_outputs
-from ppsim.base.printed import printed
+from ppsim.base.shown import text_of
 from ppsim.plot.view import View, view_of
 from ppsim.projection.answer import Answer
-from ppsim.projection.project import Comparison as Projections
-from ppsim.projection.project import Projection
+from ppsim.projection.project import Projection, Projections
 from ppsim.runs.calibrate import Calibration, calibration_to_json
 from ppsim.runs.compare import Comparison, summary_of
 from ppsim.runs.timeline_file import timeline_to_json
@@ -21,7 +20,6 @@ from ppsim.schedule.check import CheckReport, validate
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.search import Tuned
@@ -254,22 +252,4 @@ def report(
     deferred  runs  runs       runs  runs      runs
     ordered   runs  runs       runs  runs      runs
     """
-    from ppsim.printing import runs as show_compare
-    from ppsim.printing import steps as show
-
-    if isinstance(what, Timeline):
-        if costs is None:
-            raise ConfigError("the report of a timeline has bounds at its costs: give them as costs=")
-        texts = (
-            printed(show.print_report, report_of(what, costs)),
-            printed(show.print_timeline, what, is_wanted=None),
-        )
-        return "\n".join(filter(None, texts))
-    if isinstance(what, CheckReport):
-        return printed(show.print_check, what, "the table")
-    if isinstance(what, Calibration):
-        return printed(show_compare.print_calibration, what)
-    if isinstance(what, Comparison):
-        texts = printed(show_compare.print_compare, what), printed(show_compare.print_peaks, what.peaks)
-        return "\n".join(filter(None, texts))
-    return str(what)
+    return text_of(what, costs=costs) if isinstance(what, Timeline) else text_of(what)

@@ -15,7 +15,7 @@ from ppsim.layout.split import MegatronSplit, Split
 from ppsim.model.recompute import recompute_of
 from ppsim.projection import project as planning
 from ppsim.projection.plan import AUTO, Plan, Runtime
-from ppsim.projection.project import Comparison, Projection
+from ppsim.projection.project import Projection, Projections
 from ppsim.runs.calibrate import Calibration
 from ppsim.schedule.graph import Channel
 from ppsim.schedule.lowering import Receives
@@ -86,7 +86,7 @@ def project_all(
     schedules: Sequence[str] | None = None,
     announce: Callable[[str], None] = lambda name: None,
     **options: Unpack[PlanOptions],
-) -> Comparison:
+) -> Projections:
     """Return the projections of every schedule for one plan, fastest first, and why the others are not possible.
 
     That is `ppsim project --schedule all` or, with the names of some `schedules`, `--schedule NAME,NAME`; the words

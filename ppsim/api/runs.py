@@ -14,6 +14,7 @@ from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.outputs import write_outputs
+from ppsim.base.shown import Shown
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
 from ppsim.plot.view import View
@@ -69,7 +70,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Trained:
+class Trained(Shown):
     """A run: its recorded steps, the timeline of the median one, losses, and what else it says of itself.
 
     `facts` are the `run` of `ppsim train --json`: step times, losses, memory, device, versions. `str` is what the
@@ -127,16 +128,6 @@ class Trained:
         ['0F0', '0F1', '0B0', '0B1']
         """
         return self.timeline.to_frame()
-
-    def __str__(self) -> str:
-        from ppsim.base.printed import printed
-        from ppsim.printing.steps import print_run, print_timeline
-
-        texts = (
-            printed(print_run, self.report(), self.facts),
-            printed(print_timeline, self.timeline, is_wanted=None),
-        )
-        return "\n".join(filter(None, texts))
 
 
 @takes(TrainOptions)

@@ -167,8 +167,8 @@ def project(
     from ppsim.api.outputs import write_projections
     from ppsim.api.plans import plan_from
     from ppsim.base.outputs import check_paths
+    from ppsim.printing import plans as show
     from ppsim.printing import plans as show_answer
-    from ppsim.printing import steps as show
     from ppsim.projection import project as planning
     from ppsim.projection.answer import answer_of
     from ppsim.projection.plan import AUTO

@@ -159,8 +159,7 @@ def profile(output: str, **options: Any) -> None:
         measure(jobs, settings, options, optimizers=optimizers, grid=suite.grid if suite else None)
         return
     content = _profiled_module(output, options, settings)
-    from ppsim.printing.profiles import print_beside
-    from ppsim.printing.steps import print_measurements
+    from ppsim.printing.profiles import print_beside, print_measurements
 
     print_measurements(content)
     print_beside(content)

@@ -26,8 +26,7 @@ def measure(
     from ppsim.base.units import seconds
     from ppsim.costs.utilization import implausible
     from ppsim.printing.page import Page
-    from ppsim.printing.profiles import print_beside
-    from ppsim.printing.steps import print_measurements
+    from ppsim.printing.profiles import print_beside, print_measurements
     from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import run_jobs
     from ppsim.profiling.sweep import require_success

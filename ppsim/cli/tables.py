@@ -39,7 +39,7 @@ def schedules(name: str | None, as_json: bool) -> None:
 
     from ppsim.catalog.build import every_schedule, find
     from ppsim.exporting.targets import refusals, runtime_facts
-    from ppsim.printing import steps as show
+    from ppsim.printing import schedules as show
 
     entries = [find(name)] if name else list(every_schedule().values())
     if as_json:
@@ -72,7 +72,7 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
     """
     from dataclasses import asdict
 
-    from ppsim.printing import steps as show
+    from ppsim.printing import schedules as show
     from ppsim.schedule.check import check as check_table
 
     with progress("checking"):

@@ -121,3 +121,8 @@ def some_of(count: int, notable: Iterable[int], *, most: int = MOST_ROWS) -> lis
     while len(range(0, count, step)) >= most:
         step *= 2
     return sorted({*range(0, count, step), count - 1, *notable})
+
+
+def add_list(out: Page, title: str, lines: Sequence[str]) -> None:
+    """Print lines beside a title."""
+    out.add(facts([(title if index == 0 else "", line) for index, line in enumerate(lines)]))

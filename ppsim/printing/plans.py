@@ -1,14 +1,15 @@
 """How the answer of `ppsim project` reads: the answer first, then fit, where the time goes, and what to change."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
-from ppsim.printing.page import Columns, Page, facts
-from ppsim.printing.steps import print_assumptions, print_report, print_timeline
+from ppsim.printing.page import Columns, Page, add_list, facts
+from ppsim.printing.steps import gap_of, print_assumptions, print_report, print_timeline
 
 if TYPE_CHECKING:
     from ppsim.projection.answer import Answer, Fit
-    from ppsim.projection.project import Projection
+    from ppsim.projection.project import Projection, Projections
 
 _MOST_SENSITIVE = 4
 _LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
@@ -88,3 +89,67 @@ def _fit(fit: "Fit") -> str:
     if fit.margin_bytes >= 0:
         return f"yes, {size(fit.margin_bytes)} of {size(fit.limit_bytes)} left: {fullest}"
     return f"no, {size(-fit.margin_bytes)} more than the {size(fit.limit_bytes)} there are: {fullest}"
+
+
+def print_plans(comparison: "Projections", *, with_timeline: bool | None = None) -> None:
+    """Print every schedule that is possible, best first, why the others are not, and the best one's timeline."""
+    out = Page()
+    if comparison.projections:
+        fastest = comparison.projections[0].iteration_s
+        has_steps = any(one.iteration_s != one.timeline.step_time_s for one in comparison.projections)
+        rows = [
+            [
+                projection.plan.schedule_name + _marks(projection),
+                str(projection.plan.vpp),
+                seconds(projection.iteration_s),
+                signed_percent(projection.iteration_s / fastest - 1),
+                count(projection.tokens_per_s),
+                *([seconds(projection.timeline.step_time_s)] if has_steps else []),
+                percent(gap_of(projection.timeline.step_time_s, projection.report["lower_bound_s"])),
+                percent(projection.timeline.bubble_ratio),
+                percent(projection.timeline.span_bubble_ratio),
+                size(float(projection.timeline.memory.peak_bytes.max())),
+                str(int(projection.timeline.memory.peak_bytes.argmax())),
+            ]
+            for projection in comparison.projections
+        ]
+        names = [
+            "schedule", "vpp", "iteration", "vs best", "tokens/s", *(["step time"] if has_steps else []),
+            "gap", "bubble", "span bubble", "peak", "rank",
+        ]  # fmt: skip
+        out.add(Columns(names, rows, spare=["rank", "span bubble", "gap", "step time", "vpp", "bubble"]))
+        for line in _of_marks(comparison.projections):
+            out.add(line)
+    if comparison.reasons:
+        out.add()
+        add_list(out, "not possible", _by_reason(comparison.reasons))
+    if comparison.projections:
+        name = comparison.projections[0].plan.schedule_name
+        out.add()
+        add_list(out, f"assumed for {name}", comparison.projections[0].assumptions)
+        if with_timeline:
+            out.add(f"\n[bold]{name}[/bold]")
+            print_timeline(comparison.projections[0].timeline, is_wanted=True)
+
+
+def _marks(projection: "Projection") -> str:
+    return ("*" if projection.not_in_runtime else "") + ("!" if projection.not_in_memory else "")
+
+
+def _of_marks(projections: Sequence["Projection"]) -> list[str]:
+    """What the marks behind names say; a schedule with one comes behind all without."""
+    plan, lines = projections[0].plan, []
+    if any(one.not_in_runtime for one in projections):
+        says_why = "ppsim schedules NAME says why."
+        lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
+    if any(one.not_in_memory for one in projections):
+        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank has.")
+    return lines
+
+
+def _by_reason(reasons: dict[str, str]) -> list[str]:
+    """One line a reason, with the schedules that share it."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason.removeprefix(f"{name} "), []).append(name)
+    return [f"{', '.join(of)}: {reason}" for reason, of in names.items()]

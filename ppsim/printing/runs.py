@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ppsim.base.units import rate, seconds, signed_percent, size
-from ppsim.printing.page import Columns, Page, some_of
-from ppsim.printing.steps import add_list
+from ppsim.printing.page import Columns, Page, add_list, some_of
 
 if TYPE_CHECKING:
     from ppsim.runs.calibrate import Calibration

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
+from ppsim.base.shown import Shown
 from ppsim.base.units import size
 from ppsim.catalog.auto import Progress, optimise
 from ppsim.catalog.build import Entry, every_schedule, find, require_shape
@@ -38,7 +39,7 @@ SECONDS_A_DAY = 86400.0
 
 
 @dataclass(frozen=True)
-class Projection:
+class Projection(Shown):
     """What one step takes: the timeline, its report, throughput, and everything that was assumed.
 
     `step` is the pipeline's `timeline` with what is around it; `assembled` the costs before the runtime's corners.
@@ -125,12 +126,6 @@ class Projection:
             for row in self.report["ranks"]
         ]
         return pandas.DataFrame(ranks)
-
-    def __str__(self) -> str:
-        from ppsim.base.printed import printed
-        from ppsim.printing.plans import print_answer
-
-        return printed(print_answer, self, self.answer)
 
     @property
     def split(self) -> list[int]:
@@ -286,7 +281,7 @@ def _step(plan: Plan, schedule: Schedule, graph: EventGraph | None = None) -> tu
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Projections(Shown):
     """Every schedule that is possible, and for the others the sentence that says why they are not.
 
     Those that the runtime executes and that fit on the job's device come first, and each kind by iteration time.
@@ -328,16 +323,10 @@ class Comparison:
         ]
         return pandas.DataFrame(rows)
 
-    def __str__(self) -> str:
-        from ppsim.base.printed import printed
-        from ppsim.printing.steps import print_plans
-
-        return printed(print_plans, self)
-
 
 def project_all(
     plan: Plan, names: Sequence[str] | None = None, *, announce: Callable[[str], None] = lambda name: None
-) -> Comparison:
+) -> Projections:
     """Return the projections of every schedule, or of those named, for one plan, best first.
 
     `announce` is called with the name of each before it is projected.
@@ -351,7 +340,7 @@ def project_all(
 
 def _project_each(
     plan: Plan, entries: Iterable[Entry], announce: Callable[[str], None] = lambda name: None
-) -> Comparison:
+) -> Projections:
     source = plan.source
     projections, reasons = [], {}
     for entry in entries:
@@ -384,7 +373,7 @@ def _project_each(
         else:
             projections.append(replace(projection, plan=replace(projection.plan, memory_limit_bytes=limit)))
     projections.sort(key=lambda projection: projection.place)
-    return Comparison(projections, reasons)
+    return Projections(projections, reasons)
 
 
 def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCosts:

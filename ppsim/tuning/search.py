@@ -16,6 +16,7 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
 from ppsim.base.files import check_folder, to_json, write_whole
+from ppsim.base.shown import Shown
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
@@ -48,7 +49,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Shown):
     """The best configurations, fastest first, and the Pareto set of iteration time and memory, fastest first.
 
     `simulated` are all that were simulated, fastest first. `counts` says what became of all configurations.
@@ -127,12 +128,6 @@ class Tuned:
         from ppsim.tuning.configurations import configurations_of
 
         return configurations_of(self.to_json())
-
-    def __str__(self) -> str:
-        from ppsim.base.printed import printed
-        from ppsim.printing.tuning import print_tuned
-
-        return printed(print_tuned, self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer, and the verdicts with which a search goes on; units are in the keys."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.shown import Shown
 from ppsim.validation.cases import case_sets
 from ppsim.validation.rows import rows_of
 from ppsim.validation.score import Validation, to_json
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Validated:
+class Validated(Shown):
     """Sets of published numbers beside projections; errors are predicted / measured − 1, negative is optimistic.
 
     `str` is what `ppsim validate` prints.
@@ -54,12 +55,6 @@ class Validated:
     def to_json(self) -> dict[str, Any]:
         """Return every set's scores and rows with units in the keys."""
         return {"sets": [to_json(one) for one in self.sets]}
-
-    def __str__(self) -> str:
-        from ppsim.base.printed import printed
-        from ppsim.printing.validation import print_validations
-
-        return printed(print_validations, self.sets, with_rows=len(self.sets) == 1)
 
 
 def validate(name: str | None = None, *, announce: Callable[[str], None] = lambda name: None) -> Validated:

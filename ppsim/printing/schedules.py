@@ -1,0 +1,82 @@
+"""Schedules of the catalogue, and what a check found, in a terminal."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ppsim.printing.page import Columns, Page, facts
+
+if TYPE_CHECKING:
+    from ppsim.catalog.build import Entry
+    from ppsim.schedule.check import CheckReport
+
+
+_MOST_LINKS = 6
+"""Waits of a circle that are told in full."""
+
+
+def print_catalog(entries: Sequence["Entry"]) -> None:
+    """Print one line a schedule."""
+    out = Page()
+    rows = []
+    for entry in entries:
+        least, most = entry.stages_per_rank
+        stages = str(least) if least == most else f"≥ {least}"
+        rows.append([entry.name, stages, entry.placement, "I, W" if entry.splits_backward else "B", entry.title])
+    out.add(Columns(["schedule", "vpp", "placement", "backward", "what it is"], rows, left=4, wraps=True))
+    out.add("\nppsim schedules NAME prints constraints, closed forms and source of one.")
+
+
+def print_entry(entry: "Entry", runtimes: Sequence[tuple[str, str]]) -> None:
+    """Print one schedule in full, with what is known of the runtimes that take it."""
+    out = Page()
+    out.add(f"[bold]{entry.name}[/bold]   {entry.title}")
+    out.add(facts([*entry.facts, *runtimes]))
+    out.add(
+        "\np ranks, v stages a rank, m microbatches, k slices; F, I, W seconds a rank and microbatch (all its "
+        "stages of a replica), FB of a fused pair, c seconds a transfer.\nbubble: idle seconds of the rank that "
+        "idles longest, in a step of m·(F + I + W) + bubble where FB = F + I + W; by span: of the longest rank "
+        "from its own first start to its own last end.",
+    )
+
+
+def print_check(report: "CheckReport", name: str) -> None:
+    """Print what a check found, and the channels and receives under which the table runs."""
+    from rich.text import Text
+
+    out = Page()
+    for finding in report.findings:
+        style = "red" if finding.severity == "error" else "yellow"
+        first, *rest = finding.message.removeprefix(f"{finding.rule}: ").split("\n")
+        out.add(Text.assemble((finding.severity, style), f" ({finding.rule}): {_few_links(first)}"))
+        for line in rest:
+            out.add(Text(line, no_wrap=True))
+    if report.errors:
+        return
+    out.add(f"{name}: complete, ordered, free of circular waits")
+    receives = list(dict.fromkeys(verdict.receives for verdict in report.verdicts))
+    columns = list(dict.fromkeys(_way(verdict) for verdict in report.verdicts))
+    outcome = {(verdict.receives, _way(verdict)): verdict.outcome for verdict in report.verdicts}
+    out.add(
+        Columns(
+            ["receives", *columns],
+            [[place, *(outcome[place, column] for column in columns)] for place in receives],
+        )
+    )
+    shown: set[str] = set()
+    for verdict in report.verdicts:
+        first = verdict.reason.split("\n")[0]
+        if first and first not in shown and len(shown) < 3:
+            shown.add(first)
+            out.add(f"{_way(verdict)}, receives {verdict.receives}: {_few_links(first)}", markup=False)
+
+
+def _few_links(sentence: str) -> str:
+    """A circle of waits, without most of its links where it goes through many ranks."""
+    links = sentence.split("; ")
+    if len(links) <= _MOST_LINKS:
+        return sentence
+    return "; ".join([*links[:3], f"… {len(links) - 4} more, which --json has …", links[-1]])
+
+
+def _way(verdict: Any) -> str:
+    return "blocking" if verdict.communication == "blocking" else verdict.channel
