@@ -19,7 +19,6 @@ from ppsim.costs.job import Job
 from ppsim.layout.layout import layout_on
 from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model
-from ppsim.projection.answer import answer_of
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 
@@ -64,8 +63,8 @@ def main() -> None:
         "project, same job": lambda: project(same),
         "project, new job": lambda: project(Plan(pp=8, vpp=2, job=job())),
         "… and its report": lambda: project(same).report,
-        "answer without advice": lambda: answer_of(projection, with_advice=False),
-        "answer": lambda: answer_of(projection),
+        "answer without advice": lambda: projection.answered(with_advice=False),
+        "answer": lambda: projection.answered(),
     }
     for engine in ("plain", "compiled"):
         if engine == "compiled":

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ppsim.costs.job import Job
     from ppsim.costs.profile import Profile, load_profile
     from ppsim.projection.plan import Plan
-    from ppsim.projection.project import Projection
+    from ppsim.projection.projection import Projection
     from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
     from ppsim.schedule.check import check

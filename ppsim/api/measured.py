@@ -9,7 +9,7 @@ from ppsim.api.plans import overheads_of
 from ppsim.api.runs import Trained
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.projection.project import Projection
+from ppsim.projection.projection import Projection
 from ppsim.runs import calibrate as fitting
 from ppsim.runs import compare as comparing
 from ppsim.runs import timeline_file as timeline_json

@@ -6,13 +6,13 @@ from typing import Any, Literal, TypeAlias, cast
 
 from ppsim.api.runs import Trained
 from ppsim.api.texts import parse_split
+from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.outputs import suffix_of, write_outputs
 from ppsim.base.shown import text_of
-from ppsim.plot.view import View, view_of
-from ppsim.projection.answer import Answer
-from ppsim.projection.project import Projection, Projections
+from ppsim.plot.view import View
+from ppsim.projection.projection import Answer, Projection, Projections
 from ppsim.runs.calibrate import Calibration, calibration_to_json
 from ppsim.runs.compare import Comparison, summary_of
 from ppsim.runs.timeline_file import timeline_to_json

@@ -15,7 +15,7 @@ from ppsim.layout.split import MegatronSplit, Split
 from ppsim.model.recompute import recompute_of
 from ppsim.projection import project as planning
 from ppsim.projection.plan import AUTO, Plan, Runtime
-from ppsim.projection.project import Projection, Projections
+from ppsim.projection.projection import Projection, Projections
 from ppsim.runs.calibrate import Calibration
 from ppsim.schedule.graph import Channel
 from ppsim.schedule.lowering import Receives

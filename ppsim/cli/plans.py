@@ -170,7 +170,6 @@ def project(
     from ppsim.printing import plans as show
     from ppsim.printing import plans as show_answer
     from ppsim.projection import project as planning
-    from ppsim.projection.answer import answer_of
     from ppsim.projection.plan import AUTO
 
     check_paths(outputs)
@@ -195,7 +194,7 @@ def project(
         ):
             shown = [planning.project(plan, progress=searching(bar))]
         with progress("looking for what would gain"):
-            answer = answer_of(shown[0], tokens=options["tokens"])
+            answer = shown[0].answered(tokens=options["tokens"])
         found = shown[0].to_json() | answer.to_json()
     drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
     write_projections(outputs, drawn, answer, announce=say)

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ppsim.base.units import count, percent, seconds, size
 from ppsim.simulation.step import Piece
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
-    from ppsim.projection.project import Projection
+    pass
 
 Fact = tuple[str, str]
 
@@ -38,19 +37,3 @@ class View:
         """When all is done, from the pipeline's first start."""
         ends = (piece.end_s - self.timeline.begin_s for piece in self.pieces)
         return max([self.timeline.step_time_s, *ends])
-
-
-def view_of(projection: "Projection", title: str) -> View:
-    """Return what a picture shows of a projection: its step, where an iteration's time goes, what it delivers."""
-    from ppsim.projection.budget import loss_budget
-
-    limit = projection.plan.memory_bound_bytes
-    peak = float(projection.timeline.memory.peak_bytes.max())
-    utilization = projection.model_flops_utilization
-    facts = [
-        ("iteration", seconds(projection.iteration_s)),
-        ("throughput", f"{count(projection.tokens_per_s)} tokens/s on {projection.num_gpus} GPUs"),
-        *([("MFU", percent(utilization))] if utilization is not None else []),
-        ("memory", f"{size(peak)} on the fullest rank" + (f" of {size(limit)}" if limit is not None else "")),
-    ]
-    return View(projection.timeline, title, projection.step.pieces, loss_budget(projection), facts)

@@ -8,8 +8,7 @@ from ppsim.printing.page import Columns, Page, add_list, facts
 from ppsim.printing.steps import gap_of, print_assumptions, print_report, print_timeline
 
 if TYPE_CHECKING:
-    from ppsim.projection.answer import Answer, Fit
-    from ppsim.projection.project import Projection, Projections
+    from ppsim.projection.projection import Answer, Fit, Projection, Projections
 
 _MOST_SENSITIVE = 4
 _LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain

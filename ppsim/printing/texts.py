@@ -13,7 +13,7 @@ from ppsim.printing.validation import print_validations
 from ppsim.simulation.report import report_of
 
 if TYPE_CHECKING:
-    from ppsim.projection.project import Projection, Projections
+    from ppsim.projection.projection import Projection, Projections
     from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
     from ppsim.schedule.check import CheckReport

@@ -1,25 +1,18 @@
 """What to change: near alternatives of a plan, each projected."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from ppsim.base.errors import PpsimError
 from ppsim.projection.changes import changed_plans
-from ppsim.projection.project import Projection, project
+from ppsim.projection.plan import Plan
+from ppsim.projection.projection import Advice, Projection
 
 _LEAST_GAIN = 0.005
 """Below half a percent nobody changes a plan."""
 
 
-@dataclass(frozen=True)
-class Advice:
-    """One change, the projection of the plan with it, and how much more throughput it gives, relative."""
-
-    change: str
-    projection: Projection
-    gain: float
-
-
-def advise(projection: Projection, *, limit: int = 3) -> list[Advice]:
+def advise(projection: Projection, project: Callable[[Plan], Projection], *, limit: int = 3) -> list[Advice]:
     """Return the changes that would gain most, best first; none that does not fit or gains under 0.5 %.
 
     Tried one at a time: see `changed_plans`. A change must keep the plan's memory limit or, where it has none,

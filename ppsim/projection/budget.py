@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 
 from ppsim.costs.parts import Parts
-from ppsim.projection.project import Projection
+from ppsim.projection.projection import Interval, Projection
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.engine import evaluate_many
@@ -164,9 +164,6 @@ def bottleneck(found: dict[str, float]) -> str:
     of_one = [name for name in found if name.startswith("compute of stage ")]
     most = max((name for name in found if name not in of_one), key=lambda name: found[name])
     return max(of_one, key=lambda name: found[name]) if most == _ALL_STAGES else most
-
-
-Interval = tuple[float, float]
 
 
 def interval(

@@ -1,180 +1,32 @@
 """One plan → a projection: costs × placement × schedule × runtime."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
-from ppsim.base.shown import Shown
-from ppsim.base.units import size
 from ppsim.catalog.auto import Progress, optimise
 from ppsim.catalog.build import Entry, every_schedule, find, require_shape
 from ppsim.catalog.tables import build, fit
 from ppsim.costs.of_profile import Assembled
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
+from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
-from ppsim.schedule.check import why_not_in_torch
-from ppsim.schedule.graph import CHANNELS, EventGraph
+from ppsim.projection.projection import Projection, Projections, excess_of
+from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.placement import STYLES
-from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.simulation.report import report_of
-from ppsim.simulation.run import simulate
+from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import Step, simulate_step
-from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
-    import pandas
-
-    from ppsim.projection.answer import Answer
-
-SECONDS_A_DAY = 86400.0
-
-
-@dataclass(frozen=True)
-class Projection(Shown):
-    """What one step takes: the timeline, its report, throughput, and everything that was assumed.
-
-    `step` is the pipeline's `timeline` with what is around it; `assembled` the costs before the runtime's corners.
-    `tokens_per_s` and `model_flops_utilization` are by iteration time, the step and what comes between two steps.
-    `model_flops_utilization` is None where the profile names no peak for its dtype, nor has the rate of a product.
-    `str` is what `ppsim project` prints.
-
-    >>> import ppsim
-    >>> made = ppsim.project(pp=4, microbatches=8)
-    >>> print(made)  # doctest: +ELLIPSIS
-    1f1b   pp 4   vpp 1   8 microbatches
-    step time      1.74 s (bubble 27.67 %)
-    ...
-    >>> round(made.tokens_per_s), round(made.timeline.bubble_ratio, 4)
-    (14102, 0.2767)
-    """
-
-    plan: Plan
-    step: Step
-    assembled: Assembled
-    costs: StageCosts
-    iteration_s: float
-    tokens_per_s: float
-    model_flops_utilization: float | None
-    peak_flops_per_s: float | None
-    assumptions: list[str]
-
-    @property
-    def timeline(self) -> Timeline:
-        """The pipeline's timeline."""
-        return self.step.timeline
-
-    @cached_property
-    def report(self) -> dict[str, Any]:
-        """What `ppsim.simulation.report` says of the timeline, within the plan's memory limit."""
-        return report_of(self.timeline, self.costs, memory_limit_bytes=self.plan.memory_limit_bytes)
-
-    @cached_property
-    def other_channels(self) -> dict[str, float | None]:
-        """The step time under every channel policy, None where the table deadlocks there."""
-        return _by_channel(self.timeline, self.costs)
-
-    @cached_property
-    def answer(self) -> "Answer":
-        """What `ppsim project` says beside it: interval, fit, loss budget, sensitivities, bottleneck and advice.
-
-        Projects the near alternatives of the plan when first asked.
-
-        >>> import ppsim
-        >>> answer = ppsim.project(pp=4, microbatches=8).answer
-        >>> list(answer.budget_s)
-        ['ideal', 'compute beyond the ideal', 'idle by the schedule', 'idle by the network']
-        >>> answer.advice[0].change, round(answer.advice[0].gain, 2)
-        ('schedule zbv-fixed, vpp 2', 0.28)
-        """
-        from ppsim.projection.answer import answer_of
-
-        return answer_of(self)
-
-    def days(self, tokens: float) -> float:
-        """Return how many days it takes to train on `tokens` tokens.
-
-        >>> import ppsim
-        >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
-        329
-        """
-        return tokens / self.tokens_per_s / SECONDS_A_DAY
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a rank: time by cause, and the most memory.
-
-        Columns: rank, busy_s, idle_s, bubble_ratio, peak_activation_bytes, peak_bytes, peak_at, and idle time by
-        cause: warm_up_s, cool_down_s, waiting_compute_s, exposed_communication_s, overhead_s.
-
-        >>> import ppsim
-        >>> ppsim.project(pp=4, microbatches=8).to_frame()["peak_at"].tolist()
-        ['0F3', '1F2', '2F1', '3F0']
-        """
-        import pandas
-
-        ranks = [
-            {key: value for key, value in row.items() if key != "idle_by_cause_s"}
-            | {f"{cause}_s": value for cause, value in row["idle_by_cause_s"].items()}
-            for row in self.report["ranks"]
-        ]
-        return pandas.DataFrame(ranks)
-
-    @property
-    def split(self) -> list[int]:
-        """Layers per stage."""
-        return self.assembled.split
-
-    @property
-    def num_gpus(self) -> int:
-        """All devices."""
-        return self.timeline.schedule.num_ranks * self.plan.source.gpus_per_rank
-
-    @property
-    def not_in_runtime(self) -> str | None:
-        """Why the runtime of the plan cannot run the table as it stands, or None where it can."""
-        return None if self.plan.runtime == "ideal" else why_not_in_torch(self.timeline.schedule)
-
-    @property
-    def not_in_memory(self) -> str | None:
-        """Which rank exceeds the limit or, without one, the device of the job; None where none does."""
-        return _excess(self.timeline, self.plan.memory_bound_bytes)
-
-    @property
-    def place(self) -> tuple[bool, float, str]:
-        """By which a list is sorted: plans that run and fit before others, then by iteration time."""
-        is_unusable = bool(self.not_in_runtime or self.not_in_memory)
-        return is_unusable, self.iteration_s, self.plan.schedule_name
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report with throughput, layout, the other channels and the assumptions; keys carry units."""
-        return self.report | self.beside_report()
-
-    def beside_report(self) -> dict[str, Any]:
-        """Return what `to_json` has beside the report."""
-        return {
-            **self.plan.source.to_json(),
-            "iteration_time_s": self.iteration_s,
-            "exposed_s": self.step.exposed_s,
-            "num_gpus": self.num_gpus,
-            "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_per_gpu": self.tokens_per_s / self.num_gpus,
-            "model_flops_utilization": self.model_flops_utilization,
-            "peak_flops_per_s": self.peak_flops_per_s,
-            "layers_per_stage": self.split,
-            "pipeline_layout": self.assembled.contents,
-            "step_time_by_channel_s": self.other_channels,
-            "not_in_runtime": self.not_in_runtime,
-            "not_in_memory": self.not_in_memory,
-            "assumptions": self.assumptions,
-        }
+    pass
 
 
 def project(plan: Plan | None = None, *, progress: Progress | None = None, **fields: Any) -> Projection:
@@ -243,7 +95,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
     """
     source = plan.source
     assembled, costs, step = _step(plan, schedule)
-    if excess := _excess(step.timeline, plan.memory_limit_bytes):
+    if excess := excess_of(step.timeline, plan.memory_limit_bytes):
         raise DoesNotFit(excess + _what_would_fit(plan))
     iteration = step.time_s + costs.step_overhead_s
     if iteration == 0:
@@ -261,6 +113,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         model_flops_utilization=model_flops / (iteration * schedule.num_ranks * peak) if peak else None,
         peak_flops_per_s=peak,
         assumptions=[*([note] if note else []), *assumptions_of(plan, schedule, assembled, costs), *of_peak],
+        answers=partial(answer_of, project=project),
     )
 
 
@@ -278,50 +131,6 @@ def _step(plan: Plan, schedule: Schedule, graph: EventGraph | None = None) -> tu
     assembled = plan.source.assemble(schedule, plan.how_split)
     costs = _for_runtime(plan, schedule, assembled.costs)
     return assembled, costs, simulate_step(schedule, costs, assembled.around, graph=graph)
-
-
-@dataclass(frozen=True)
-class Projections(Shown):
-    """Every schedule that is possible, and for the others the sentence that says why they are not.
-
-    Those that the runtime executes and that fit on the job's device come first, and each kind by iteration time.
-    `str` is what `ppsim project --schedule all` prints.
-    """
-
-    projections: list[Projection]
-    reasons: dict[str, str]
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with one row a schedule that is possible, in the order of `projections`.
-
-        Columns: schedule, vpp, step_time_s, iteration_time_s, bubble_ratio, span_bubble_ratio, tokens_per_s,
-        model_flops_utilization, peak_bytes (of the fullest rank), not_in_runtime and not_in_memory (a sentence, or
-        None).
-
-        >>> import ppsim
-        >>> found = ppsim.project_all(pp=4, microbatches=8).to_frame()
-        >>> found.loc[found["not_in_runtime"].isna(), "iteration_time_s"].is_monotonic_increasing
-        True
-        """
-        import pandas
-
-        rows = [
-            {
-                "schedule": one.plan.schedule_name,
-                "vpp": one.plan.vpp,
-                "step_time_s": one.timeline.step_time_s,
-                "iteration_time_s": one.iteration_s,
-                "bubble_ratio": one.timeline.bubble_ratio,
-                "span_bubble_ratio": one.timeline.span_bubble_ratio,
-                "tokens_per_s": one.tokens_per_s,
-                "model_flops_utilization": one.model_flops_utilization,
-                "peak_bytes": float(one.timeline.memory.peak_bytes.max()),
-                "not_in_runtime": one.not_in_runtime,
-                "not_in_memory": one.not_in_memory,
-            }
-            for one in self.projections
-        ]
-        return pandas.DataFrame(rows)
 
 
 def project_all(
@@ -368,7 +177,7 @@ def _project_each(
             reasons[name] = str(error).splitlines()[0]
             continue
         limit = plan.memory_limit_bytes
-        if excess := _excess(projection.timeline, limit):
+        if excess := excess_of(projection.timeline, limit):
             reasons[name] = excess
         else:
             projections.append(replace(projection, plan=replace(projection.plan, memory_limit_bytes=limit)))
@@ -408,32 +217,6 @@ def _slowed(costs: StageCosts, schedule: Schedule, factors: dict[int, float]) ->
     )
 
 
-def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None]:
-    times: dict[str, float | None] = {}
-    for channel in CHANNELS:
-        try:
-            there = costs.replace(channel=channel)
-            times[channel] = simulate(timeline.schedule, there, ready_s=timeline.ready_s).step_time_s
-        except ScheduleError:
-            times[channel] = None
-    return times
-
-
-def _excess(timeline: Timeline, limit: float | None) -> str | None:
-    """The sentence that says which rank exceeds the limit, or None where all stay below."""
-    peak = timeline.memory.peak_bytes
-    rank = int(peak.argmax())
-    if limit is None or peak[rank] <= limit * CAP_ROUNDING:
-        return None
-    at = int(timeline.memory.peak_at[rank])
-    ops = timeline.schedule.op[int(timeline.schedule.rank_offsets[rank]) : at + 1]
-    in_flight = int((ops == Op.F).sum() - (ops == Op.B).sum() - (ops == Op.W).sum())
-    return (
-        f"rank {rank} peaks at {size(float(peak[rank]))} > {size(limit)} at {timeline.name_of(at)} "
-        f"({in_flight} forwards in flight)"
-    )
-
-
 _MOST_NAMED = 3
 
 
@@ -460,6 +243,6 @@ def _fitting_changes(plan: Plan) -> list[str]:
             made = project(other)
         except PpsimError:
             continue
-        if not _excess(made.timeline, limit) and not made.not_in_runtime:
+        if not excess_of(made.timeline, limit) and not made.not_in_runtime:
             found.append((-made.tokens_per_s, change))
     return [change for _, change in sorted(found)]

@@ -13,7 +13,6 @@ from ppsim.costs.of_job import assemble_job
 from ppsim.costs.parts import BASIS
 from ppsim.costs.profile import Profile
 from ppsim.model.architecture import shape_of
-from ppsim.projection.answer import answer_of
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
@@ -97,8 +96,8 @@ def test_the_budget_of_measured_costs_sums_and_names_what_it_cannot_tell_apart()
 
 
 def test_measured_costs_narrow_the_interval() -> None:
-    known = answer_of(project(Plan(pp=2, job=job(pp=2, profile=measured_profile()))), with_advice=False)
-    guessed = answer_of(project(Plan(pp=2, job=job(pp=2))), with_advice=False)
+    known = project(Plan(pp=2, job=job(pp=2, profile=measured_profile()))).answered(with_advice=False)
+    guessed = project(Plan(pp=2, job=job(pp=2))).answered(with_advice=False)
     assert "2.00 % together" in known.sampled
     assert "6.00 % together" in guessed.sampled
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 
 from ppsim import StageCosts, build, project, simulate
+from ppsim.api.views import view_of
 from ppsim.plot.errors import Errors
 from ppsim.plot.fills import ERROR_LENGTH, RAMP_LENGTH, Fills, fills_of
 from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import MOST_HAIRLINES, MOST_LABELS, compute_lanes
 from ppsim.plot.picture import picture_of
 from ppsim.plot.scale import heading
-from ppsim.plot.view import View, view_of
+from ppsim.plot.view import View
 from ppsim.runs.compare import compare
 from ppsim.schedule.table import NONE
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s

@@ -7,7 +7,6 @@ import pytest
 
 from ppsim.base.errors import ConfigError, DoesNotFit
 from ppsim.projection.advice import advise
-from ppsim.projection.answer import answer_of
 from ppsim.projection.budget import interval, loss_budget, sensitivities
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project, project_all
@@ -132,7 +131,7 @@ def test_one_percent_of_all_compute_gains_what_compute_is_of_the_iteration() -> 
 def test_many_stages_are_weighed_together_against_the_links() -> None:
     """Each of them has little of the step, and links between all of them have some of it."""
     one = project(Plan(pp=10, vpp=3, microbatches=10, transfer_s=0.006))
-    answer = answer_of(one, with_advice=False)
+    answer = one.answered(with_advice=False)
     of_one = max(value for name, value in answer.sensitivities.items() if name.startswith("compute of stage "))
     assert of_one < answer.sensitivities["transfers"] < answer.sensitivities["compute of all stages"]
     assert answer.bottleneck.startswith("compute of stage ")
@@ -140,7 +139,7 @@ def test_many_stages_are_weighed_together_against_the_links() -> None:
 
 def test_the_slowest_stage_is_the_bottleneck() -> None:
     one = on_ideal_links(job("llama3-8b", layers=16, pp=4, global_batch=32))
-    answer = answer_of(project(Plan(pp=4, job=one, split=[3, 3, 7, 3])), with_advice=False)
+    answer = project(Plan(pp=4, job=one, split=[3, 3, 7, 3])).answered(with_advice=False)
     assert answer.bottleneck == "compute of stage 2"
 
 
@@ -176,7 +175,7 @@ def test_advice_fits_and_gains() -> None:
     made = project(Plan(pp=4, job=job("llama3-8b", tp=2, pp=4, dp=4, global_batch=64)))
     bound = made.plan.memory_bound_bytes
     assert made.timeline.memory.peak_bytes.max() <= bound
-    advice = advise(made)
+    advice = advise(made, project)
     assert advice
     gains = [one.gain for one in advice]
     assert gains == sorted(gains, reverse=True)
@@ -192,7 +191,7 @@ def test_advice_for_what_does_not_fit_is_what_would() -> None:
     made = project(Plan(pp=2, job=job("llama3-8b", pp=2, global_batch=8, sequence_length=16384)))
     bound = made.plan.memory_bound_bytes
     assert made.timeline.memory.peak_bytes.max() > bound
-    answer = answer_of(made)
+    answer = made.answered()
     assert answer.fit.margin_bytes < 0
     assert answer.advice
     for one in answer.advice:
@@ -217,10 +216,10 @@ def test_what_would_fit_names_a_change_of_the_job_where_no_schedule_would() -> N
 
 def test_days_are_tokens_by_throughput() -> None:
     made = project(Plan(pp=4, job=job(pp=4)))
-    answer = answer_of(made, tokens=1e12, with_advice=False)
+    answer = made.answered(tokens=1e12, with_advice=False)
     assert answer.days == pytest.approx(1e12 / made.tokens_per_s / 86400)
     with pytest.raises(ConfigError, match="--tokens must be more than 0: got -1"):
-        answer_of(made, tokens=-1.0, with_advice=False)
+        made.answered(tokens=-1.0, with_advice=False)
 
 
 def test_more_overlap_is_never_slower_and_gpus_are_counted_once() -> None:

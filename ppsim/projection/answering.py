@@ -1,0 +1,56 @@
+"""A projection's whole answer: how long, how sure, does it fit, where the time goes, what to change."""
+
+from collections.abc import Callable
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import percent
+from ppsim.costs.measured import MEASURED
+from ppsim.projection.advice import advise
+from ppsim.projection.budget import bottleneck, interval, loss_budget, sensitivities
+from ppsim.projection.plan import Plan
+from ppsim.projection.projection import Answer, Fit, Projection
+
+ESTIMATE_SPREAD = 0.06
+"""Standard deviation taken for costs estimated from specifications: what docs/accuracy.md finds of their errors."""
+
+MEASURED_SPREAD = 0.02
+"""For measured costs: what a step differs by from its replay, and one measurement from the next."""
+
+JITTER = 0.03
+"""For one action beside another of its kind, where no quartiles were measured."""
+
+
+def answer_of(
+    projection: Projection, *, project: Callable[[Plan], Projection], tokens: float | None, with_advice: bool
+) -> Answer:
+    """Return the answer to a projection; `tokens` are those that the training takes in all.
+
+    `project` projects the plans that the advice tries.
+
+    Raises `ConfigError` for tokens that are none.
+    """
+    if tokens is not None and not 0 < tokens < float("inf"):
+        raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
+    plan = projection.plan
+    spread, jitter = _spreads(projection)
+    peaks = projection.timeline.memory.peak_bytes
+    rank = int(peaks.argmax())
+    limit = plan.memory_bound_bytes
+    found = sensitivities(projection)
+    return Answer(
+        interval_s=interval(projection, spread=spread, jitter=jitter),
+        sampled=f"costs off by {percent(spread)} together, each action by {percent(jitter)} (standard deviations)",
+        fit=Fit(rank, float(peaks[rank]), limit),
+        budget_s=loss_budget(projection),
+        sensitivities=found,
+        bottleneck=bottleneck(found),
+        advice=advise(projection, project) if with_advice else [],
+        days=None if tokens is None else projection.days(tokens),
+    )
+
+
+def _spreads(projection: Projection) -> tuple[float, float]:
+    """Of all costs together, and of each action: a profile's own quartiles where it has them."""
+    plan = projection.plan
+    is_measured = plan.job is None or all(basis == MEASURED for _, basis in plan.job.bases)
+    return MEASURED_SPREAD if is_measured else ESTIMATE_SPREAD, plan.source.jitter() or JITTER
