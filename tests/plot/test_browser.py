@@ -5,6 +5,7 @@ never asserted on; benchmarks/html_timeline.py reports them.
 """
 
 import importlib.util
+import io
 import os
 import shutil
 import time
@@ -44,6 +45,16 @@ PIXEL_OF = """([x, row]) => {
   return [box.left + xaxis._offset + xaxis.l2p(x), box.top + yaxis._offset + yaxis.l2p(row)];
 }"""
 
+# Of every shown row of cells: whose, and its box in the window.
+ROWS = """() => {
+  const plot = document.getElementById("timeline"), box = plot.getBoundingClientRect(), layout = plot._fullLayout;
+  return plot._fullData.filter(trace => trace.type === "heatmap" && trace.visible === true).map(trace => {
+    const axis = layout["yaxis" + trace.yaxis.slice(1)], across = layout.xaxis;
+    const ends = trace.y.map(y => axis._offset + axis.l2p(y)), left = box.left + across._offset;
+    return [trace.index, left, left + across._length, box.top + Math.min(...ends), box.top + Math.max(...ends)];
+  });
+}"""
+
 
 @pytest.fixture(scope="module")
 def browser():
@@ -81,6 +92,18 @@ class Page:
     def click(self, name, value=None):
         self.page.click(f"#controls [name={name}]" + (f"[value={value}]" if value else ""))
         self.page.evaluate(TWO_FRAMES)
+
+    def coloured(self):
+        """Return the share of pixels that are not white of every row of cells, by its trace."""
+        from matplotlib.image import imread
+
+        self.page.mouse.move(2, 2)
+        rows = self.page.evaluate(ROWS)
+        pixels = imread(io.BytesIO(self.page.screenshot(full_page=True)))[..., :3]
+        return {
+            trace: float((pixels[round(top) : round(bottom), round(left) : round(right)] < 0.99).any(axis=2).mean())
+            for trace, left, right, top, bottom in rows
+        }
 
     def fills(self, trace):
         return self.page.evaluate(f"[...document.getElementById('timeline').data[{trace}].z[0]]")
@@ -248,8 +271,35 @@ def test_panels_and_the_critical_path_come_and_go(opened):
     page.click("panel", "transfers")
     assert page.page.evaluate("document.getElementById('timeline').layout.annotations.length") == 1
     assert height() < whole
+    assert page.hover_at(1.0, 0.1)[:2] == ["rank 0", "0F0"]  # nothing hidden is in the pointer's way
     page.click("panel", "memory")
     assert page.page.evaluate("document.getElementById('timeline').layout.annotations.length") == 2
+    assert page.is_clean()
+
+
+@pytest.mark.parametrize("is_compared", [False, True], ids=["one", "compared"])
+@pytest.mark.parametrize("pp", [4, 8, 64])
+def test_every_row_stays_as_coloured_as_it_was_whatever_is_toggled(opened, pp, is_compared):
+    table = build("1f1b", pp=pp, microbatches=2 * pp)
+    timelines = [simulate(table, COSTS), *([simulate(table, COSTS.replace(forward_s=0.027))] * is_compared)]
+    options = {"comparison": compare(*timelines)} if is_compared else {}
+    page = opened(*(View(timeline, name) for timeline, name in zip(timelines, "ab", strict=False)), **options)
+    whole = page.coloured()
+    compute = range(pp * len(timelines))
+    assert len(whole) > len(compute)
+    assert min(whole[trace] for trace in compute) > 0.8
+    for name, value in [
+        ("panel", "memory"), ("panel", "transfers"), ("path", None), ("causes", None), ("colour", "microbatch"),
+        ("panel", "memory"), ("links", None), ("colour", "kind"), ("causes", None), ("path", None),
+        ("panel", "transfers"),
+    ]:  # fmt: skip
+        page.click(name, value)
+        now = page.coloured()
+        assert page.count(".heatmaplayer + path") == 1  # the lines between cells
+        assert now.keys() == (whole.keys() if page.page.is_checked("[value=transfers]") else set(compute))
+        for trace, share in now.items():  # of a transfer's few pixels, one line more or less is a large part
+            assert share == pytest.approx(whole[trace], abs=0.05 if trace in compute else 0.8 * whole[trace]), name
+    assert now == pytest.approx(whole, abs=0.01)
     assert page.is_clean()
 
 
