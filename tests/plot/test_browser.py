@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -375,4 +376,47 @@ def test_on_paper_the_picture_takes_one_page_and_the_tables_follow(opened):
     page = opened(View(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "t"))
     printed = page.page.pdf(prefer_css_page_size=True, print_background=True)
     assert 2 <= printed.count(b"/Type /Page\n") <= 3
+    assert page.is_clean()
+
+
+MARKUP = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+
+
+@pytest.mark.parametrize("is_compared", [False, True], ids=["one", "compared"])
+def test_titles_and_names_are_shown_as_they_are_written_and_run_nothing(opened, is_compared):
+    table = replace(build("1f1b", pp=2, microbatches=4), name=MARKUP)
+    timelines = [simulate(table, COSTS)] * (1 + is_compared)
+    options = {"comparison": compare(*timelines)} if is_compared else {}
+    page = opened(*(View(timeline, MARKUP, facts=[(MARKUP, MARKUP)]) for timeline in timelines), **options)
+    assert page.page.title() == page.page.inner_text("h1") == ", ".join([MARKUP] * len(timelines))
+    assert page.page.locator("aside td", has_text=MARKUP).count() == 2 * len(timelines)
+    said = page.page.text_content("#timeline .annotation-text")
+    assert said.replace("\xa0", " ").startswith(MARKUP)
+    assert page.count("img") == 0
+    page.hover_at(1.0, 0.1)
+    assert page.is_clean()
+
+
+def test_a_page_lets_no_other_script_run_and_nothing_be_loaded(opened):
+    page = opened(View(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
+    page.page.evaluate(
+        """() => {
+          const script = document.createElement("script");
+          script.textContent = "document.title = 'run'";
+          document.body.append(script);
+          document.body.insertAdjacentHTML("beforeend", "<img src='x.png' onerror='document.title = 1'>");
+        }"""
+    )
+    assert page.page.evaluate("fetch('timeline.html').then(() => 'sent', () => 'refused')") == "refused"
+    assert page.page.title() == "t"
+    assert len(page.complaints) >= 3
+    assert all("Content Security Policy" in complaint for complaint in page.complaints if "Fetch" not in complaint)
+
+
+def test_the_picture_is_saved_as_an_image(opened):
+    page = opened(View(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
+    page.page.hover("#timeline .nsewdrag >> nth=0")
+    with page.page.expect_download() as saved:
+        page.page.click('.modebar-btn[data-title="Download plot as a PNG"]')
+    assert saved.value.path().read_bytes().startswith(b"\x89PNG")
     assert page.is_clean()
