@@ -45,7 +45,7 @@ def section(entry: Entry) -> str:
             f"\n## {entry.name}\n",
             f"{entry.title}.\n",
             *(f"- {name}: {text}".replace("*", "\\*") for name, text in [*entry.facts, *runtime_facts(entry)]),
-            "\n```text",
+            "\n<!-- not output -->\n```text",
             *picture(entry),
             "```\n",
         ]

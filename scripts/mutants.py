@@ -7,8 +7,8 @@
 
 The changes are cosmic-ray's (comparisons, arithmetic, numbers, conditions, loops), those of annotations left out.
 Each is made in a copy of the checkout and judged by the tests that run its line, the fastest first, until one
-fails, hangs, or `--seconds` of tests have passed. Loops that numba compiles run plain, so that a change takes
-effect at once. The map and the verdicts are kept in --folder, so that `run` goes on where it was stopped.
+fails, hangs, or `--seconds` of tests have passed. The map and the verdicts are kept in --folder, so that `run` goes
+on where it was stopped.
 """
 
 import argparse
@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("simulation", "schedule", "costs")
 TESTS = [*(f"tests/{room}" for room in (*ROOMS, "projection")), *(f"ppsim/{room}" for room in ROOMS)]
 
-_PLAIN = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _SURVIVED = "survived"
 _NOT_RUN = "run by no test"
 _RECORDER = """
@@ -87,16 +86,13 @@ def main() -> None:
 
 
 def record(folder: Path) -> None:
-    """Run the tests once in the checkout, noting which of them runs which line and how long each takes.
-
-    Those that take more than 20 s so, or fail, judge nothing.
-    """
+    """Run the tests once in the checkout and note which runs which line, and its time, failing ones left out."""
     folder.mkdir(exist_ok=True)
     (folder / "recorder.py").write_text(_RECORDER)
     (folder / "rc").write_text(f"[run]\ndata_file={folder}/lines\nsource=ppsim\n")
-    environment = {**_PLAIN, "PYTHONPATH": str(folder), "PPSIM_MUTANTS": str(folder), "COVERAGE_CORE": "ctrace"}
+    environment = os.environ | {"PYTHONPATH": str(folder), "PPSIM_MUTANTS": str(folder), "COVERAGE_CORE": "ctrace"}
     coverage = [sys.executable, "-m", "coverage", "run", f"--rcfile={folder}/rc", "-m", "pytest", "-p", "recorder"]
-    subprocess.run([*coverage, "--timeout=20", *TESTS], cwd=ROOT, env=environment, check=False)
+    subprocess.run([*coverage, "--timeout=0", *TESTS], cwd=ROOT, env=environment, check=False)
 
 
 def places(path: Path) -> list[Mutant]:
@@ -141,10 +137,10 @@ def judge_all(folder: Path, sample: int, seed: int, seconds: float) -> None:
 
 
 def tests_of(mutant: Mutant, lines: Any, took: dict[str, float], seconds: float) -> list[str]:
-    """Return the tests that run the line, or the file where the line runs at import, fastest first."""
+    """Return the tests that run the line, fastest first; those of its file where it runs at import or compiled."""
     by_line = lines.contexts_by_lineno(str(ROOT / mutant.path))
     tests = {name for name in by_line.get(mutant.line, []) if name in took}
-    if not tests and mutant.line in by_line:
+    if not tests:
         tests = {name for names in by_line.values() for name in names if name in took}
     chosen, left = [], seconds
     for name in sorted(tests, key=lambda name: took[name]):
@@ -169,7 +165,10 @@ def judge(mutant: Mutant, tests: list[str], took: dict[str, float], copy: Path) 
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "@tests.txt"]
     limit = 60 + 5 * sum(took[name] for name in tests)
     try:
-        environment = {**_PLAIN, "PYTHONPATH": str(copy)}
+        # Loops that numba compiled are taken from before, unless one of them has changed.
+        is_compiled = "kernel" in (ROOT / mutant.path).read_text()
+        compiled = copy / "numba" if is_compiled else copy.parent / "numba"
+        environment = os.environ | {"PYTHONPATH": str(copy), "NUMBA_CACHE_DIR": str(compiled)}
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         return "hangs"

@@ -8,8 +8,9 @@ The blocks of a page, in order and in one folder of its own:
 - ``sh`` is run by bash, which stops at the first command, or part of a pipe, that fails (so ``sed -n 1,9p``, which
   reads to the end, not ``head``); ``python`` in one interpreter a page, so that a block knows the names of those
   before it.
-- ``text`` is what the block before it prints, standard error included.
-- A block behind a line that ends in "`FILE`:" is written to FILE instead.
+- ``text`` is what the block before it prints, standard error included; refused where that is nothing, or no
+  block is there.
+- A block behind a line that ends in "`FILE.SUFFIX`:" is written to that file instead.
 
 Comments before a block, each on a line of its own, say where it is otherwise:
 
@@ -39,7 +40,7 @@ _BLOCK = re.compile(
     r"(?P<comments>(?:^<!--[^\n]*-->\n)*)^```(?P<kind>\w+)[^\n]*\n(?P<text>.*?)^```$",
     flags=re.MULTILINE | re.DOTALL,
 )
-_FILE = re.compile(r"`([\w.-]+)`:\s*\Z")
+_FILE = re.compile(r"`([\w.-]+\.\w+)`:\s*\Z")
 _COMMENTS = re.compile(r"<!-- (not run: .+|exits with \d+|measured|not output) -->\n")
 
 
@@ -96,23 +97,29 @@ def run_page(page: str, folder: Path) -> Found:
     """Run a page's blocks in a folder and return it as it should be; raises `WrongPage` where one fails."""
     found, at = [], 0
     differences = []
-    printed: str | None = None
+    before: Block | None = None  # the block that owes what it prints
+    printed = ""
     with _Programs(folder) as programs:
         for block in blocks(page):
             if block.file is not None:
                 (folder / block.file).write_text(block.text, encoding="utf-8")
             elif block.kind in ("sh", "python"):
-                printed = programs.run(block) if block.is_run else None
-            elif block.kind == "text" and printed is not None and "not output" not in block.comments:
-                is_measured = "measured" in block.comments
-                shape = without_numbers if is_measured else str
-                if shape(block.text) != shape(printed):
+                before, printed = block, programs.run(block) if block.is_run else ""
+            elif block.kind == "text" and "not output" not in block.comments:
+                if before is None:
+                    raise WrongPage(
+                        f"line {block.line}: no block prints it (say <!-- not output --> if none should)"
+                    )
+                if not (printed if before.is_run else block.text):
+                    raise WrongPage(f"line {block.line}: empty: the block before it prints nothing")
+                shape = without_numbers if "measured" in block.comments else str
+                if before.is_run and shape(block.text) != shape(printed):
                     differences.append(
                         f"line {block.line}: says\n{block.text}but the block before it prints\n{printed}"
                     )
                     found += [page[at : block.begin], printed]
                     at = block.end
-                printed = None
+                before = None
     return Found("".join([*found, page[at:]]), differences)
 
 

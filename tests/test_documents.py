@@ -102,11 +102,21 @@ def test_a_page_that_says_something_else_is_told_and_mended(
         ("<!-- exits with 1 -->\n```sh\ntrue\n```\n", "line 2: exits with 0"),
         ("```python\n1 / 0\n```\n", "ZeroDivisionError"),
         ("<!-- not ran: a slip -->\n```sh\nfalse\n```\n", "not understood"),
+        ("```sh\ntrue\n```\n\n```text\n```\n", "line 5: empty"),
+        ("<!-- not run: slow -->\n```sh\nls\n```\n\n```text\n```\n", "line 6: empty"),
+        ("```text\n1\n```\n", "line 1: no block prints it"),
+        ("```sh\necho 1\n```\n\n```text\n1\n```\n\n```text\n1\n```\n", "line 9: no block prints it"),
     ],
 )
 def test_a_page_that_cannot_be_run_is_refused(page: str, error: str, documents: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(documents.WrongPage, match=error):
         documents.run_page(page, tmp_path)
+
+
+def test_an_option_before_a_block_names_no_file(documents: ModuleType, tmp_path: Path) -> None:
+    found = documents.run_page("It comes with `-o`:\n\n```sh\necho 1\n```\n\n```text\n```\n", tmp_path)
+    assert found.text.endswith("```text\n1\n```\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_measured_numbers_and_blocks_that_are_not_run_are_left_alone(documents: ModuleType, tmp_path: Path) -> None:

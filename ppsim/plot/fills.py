@@ -24,16 +24,12 @@ class Fills:
 
     @property
     def colours(self) -> list[str]:
-        """The fills: kinds with their chunks, transfers, the blank between them, idle; then those of the page.
+        """The fills: kinds, two fills each, transfers, the blank between them, idle; then those of the page.
 
         They are causes of idling, what is beside the pipeline, microbatches, errors: see the properties that say
         where each begins.
         """
-        compute = [
-            palette.fill_of(op, chunk=chunk, num_chunks=self.num_chunks)
-            for op in KINDS
-            for chunk in range(self.num_chunks)
-        ]
+        compute = [palette.fill_of(op, chunk=chunk) for op in KINDS for chunk in range(2)]
         return [
             *compute, palette.COLOURS[Op.SEND_F], palette.BLANK, palette.COLOURS[Op.IDLE],
             *palette.CAUSES.values(), *palette.BESIDE.values(),
@@ -43,7 +39,7 @@ class Fills:
     @property
     def transfer(self) -> int:
         """The index of a transfer's fill; behind it that of the blank between two, then that of an idle cell."""
-        return len(KINDS) * self.num_chunks
+        return 2 * len(KINDS)
 
     @property
     def causes(self) -> int:
@@ -70,7 +66,7 @@ class Fills:
         assert KINDS == (0, 1, 2, 3)  # the order of the fills
         if lane.is_transfers:
             return np.where(lane.is_idle, self.transfer + 1, self.transfer).astype(np.int16)
-        index = lane.kind.astype(np.int16) * self.num_chunks + lane.chunk
+        index = 2 * lane.kind.astype(np.int16) + lane.chunk % 2
         return np.where(lane.is_idle, self.transfer + 2, index).astype(np.int16)
 
     def legend(self, timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
@@ -78,8 +74,7 @@ class Fills:
         used = [op for op in KINDS if any(np.any(timeline.schedule.op == op) for timeline in timelines)]
         entries = [(palette.TITLES[op], palette.COLOURS[op]) for op in used]
         if self.num_chunks > 1:
-            last = palette.fill_of(Op.F, chunk=self.num_chunks - 1, num_chunks=self.num_chunks)
-            entries.append(("lighter: later chunk", last))
+            entries.append(("lighter: every other chunk", palette.fill_of(Op.F, chunk=1)))
         if any(has_transfers(timeline) for timeline in timelines):
             entries.append((palette.TITLES[Op.SEND_F], palette.COLOURS[Op.SEND_F]))
         return [*entries, (palette.TITLES[Op.IDLE], palette.COLOURS[Op.IDLE])]

@@ -5,15 +5,13 @@ import json
 import zlib
 from collections.abc import Sequence
 from html import escape
-from string import Template
 from typing import Any
 
 from ppsim.base.units import signed_percent
-from ppsim.base.version import __version__
 from ppsim.plot import palette
 from ppsim.plot.errors import Errors
 from ppsim.plot.fills import ERROR_LENGTH, RAMP_LENGTH, fills_of
-from ppsim.plot.page import part, plotly_js
+from ppsim.plot.page import filled
 from ppsim.plot.picture import picture_of
 from ppsim.plot.scale import heading
 from ppsim.plot.side import side_html, swatch
@@ -37,17 +35,14 @@ def timeline_html(
     # The texts are by far the largest part, and only needed once somebody points at a cell.
     texts = [cells.pop("texts") for panel in picture["panels"] for cells in panel["cells"]]
     names = [heading(view.timeline, view.title)[0] for view in views]
-    return Template(part("timeline.html")).substitute(
+    return filled(
+        "timeline",
         title=escape(", ".join(names)),
-        style=part("timeline.css"),
-        script=part("timeline.js"),
-        plotly=plotly_js(),
         colourings=_colourings(with_errors=errors is not None),
         panels=_panel_boxes({panel["kind"] for panel in picture["panels"]}),
         legends=_legends(views, picture, errors),
         side=side_html(views, comparison),
         error_key=" <kbd>E</kbd>" if errors else "",
-        version=__version__,
         picture=_packed(picture),
         texts=_packed(texts),
     )

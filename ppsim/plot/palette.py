@@ -1,20 +1,22 @@
 """Colours: kinds of action by hue, chunks by lightness.
 
-The hues were chosen by measured distance under the common colour blindnesses and in grey; the chunks of a kind
-are its hue mixed toward white, so that kinds stay apart however many chunks there are.
+The colours were chosen by measured distance: any two that can touch stay apart (12 or more in CIELAB) for normal
+sight and the three colour blindnesses, and kinds in grey too. Chunks take turns at a kind's hue and at it mixed
+toward white, so that kinds stay apart however many chunks there are.
 """
 
 from ppsim.schedule.table import Op
 
 COLOURS = {
     Op.F: "#004488",
-    Op.B: "#009988",
+    Op.B: "#009282",
     Op.I: "#88CCEE",
     Op.W: "#EE7733",
     Op.SEND_F: "#F0E442",
     Op.SEND_B: "#F0E442",
-    Op.IDLE: "#E6E6E6",
+    Op.IDLE: "#D2D2D2",
 }
+LIGHTER = {Op.F: 0.52, Op.B: 0.29, Op.I: 0.46, Op.W: 0.36}  # how far every other chunk is mixed toward white
 TITLES = {
     Op.F: "F  forward",
     Op.B: "B  backward",
@@ -24,12 +26,12 @@ TITLES = {
     Op.IDLE: "idle",
 }
 
-CAUSES = {  # of idling: pale, so that work stands out, and one darker than the other, so that they read in grey
-    "warm_up": "#FBF3D9",
-    "cool_down": "#CFE6F5",
-    "waiting_compute": "#E6BCCB",
-    "exposed_communication": "#C2B45A",
-    "overhead": "#8C8C8C",
+CAUSES = {  # of idling: pale where it belongs to the schedule, darker where time is lost to something else
+    "warm_up": "#E9E0A6",
+    "cool_down": "#BCCBA4",
+    "waiting_compute": "#FEC6CE",
+    "exposed_communication": "#A8663C",
+    "overhead": "#624F59",
 }
 CAUSE_TITLES = {
     "warm_up": "warm-up",
@@ -61,11 +63,10 @@ BLANK = "#FFFFFF"
 TRANSFER_START = "#C4B63C"  # yellow alone is faint on white
 TEXT = "#222222"
 QUIET_TEXT = "#666666"
-LIGHTEST = 0.45  # how far the last chunk is mixed toward white
 
-# Cividis, which was made to look the same to the colour-blind; lightness grows along it.
-_MICROBATCH_RAMP = ("#00204C", "#31446B", "#666970", "#958F78", "#CBBA69", "#FFE945")
-_ERROR_RAMP = ("#004488", "#F2F2F2", "#EE7733")  # projected too fast, right, too slow
+# Lightness grows along it; blue, since no cause of idling is.
+_MICROBATCH_RAMP = ("#0A1F44", "#1F4A86", "#3F7DB8", "#74AEDB", "#B4DDF2")
+_ERROR_RAMP = ("#004488", "#A8A0AA", "#EE7733")  # projected too fast, right, too slow
 _RANK_RAMP = ("#332288", "#AA4499", "#EE99AA")  # lightness grows along it, so that it also reads in grey
 
 
@@ -79,10 +80,9 @@ def mixed(colour: str, other: str, share: float) -> str:
     return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in pairs)
 
 
-def fill_of(op: Op, *, chunk: int = 0, num_chunks: int = 1) -> str:
-    """Return the fill of an action: chunk 0 in its kind's hue, the last one `LIGHTEST` of the way to white."""
-    share = LIGHTEST * chunk / (num_chunks - 1) if num_chunks > 1 else 0.0
-    return mixed(COLOURS[op], "#FFFFFF", share)
+def fill_of(op: Op, *, chunk: int = 0) -> str:
+    """Return the fill of an action: even chunks in their kind's hue, odd ones lighter."""
+    return mixed(COLOURS[op], "#FFFFFF", LIGHTER[op] * (chunk % 2))
 
 
 def text_on(fill: str) -> str:

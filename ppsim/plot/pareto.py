@@ -4,13 +4,11 @@ import json
 import re
 from collections.abc import Sequence
 from html import escape
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.units import count, percent, seconds, size
-from ppsim.base.version import __version__
 from ppsim.plot import palette
-from ppsim.plot.page import part, plotly_js
+from ppsim.plot.page import filled
 from ppsim.schedule.table import Op
 from ppsim.tuning.command import command_of
 
@@ -32,19 +30,16 @@ def pareto_html(tuned: "Tuned") -> str:
     listed = sorted({*tuned.best, *tuned.pareto}, key=lambda one: (one.iteration_s, one.peak_bytes))
     sizes = [_short(name) for name in _SIZES]
     header = ["", "schedule", "with", *sizes, "iteration", "tokens/s", "MFU", "memory", "Pareto"]
-    return Template(part("pareto.html")).substitute(
+    return filled(
+        "pareto",
         title=escape(_title(tuned)),
-        style=part("pareto.css"),
-        script=part("pareto.js"),
-        plotly=plotly_js(),
         told=escape(
             f"{counts['configurations']} configurations, {counts['simulated']} simulated that fit "
             f"{size(tuned.question.memory_limit_bytes)} a GPU; costs estimated from specifications"
         ),
         header="".join(f"<th{_LEFT if name in _TEXTS else ''}>{name}</th>" for name in header),
         rows="\n".join(_row(tuned, place, one) for place, one in enumerate(listed, start=1)),
-        figure=json.dumps(pareto_plotly(tuned)).replace("</", "<\\/"),  # a model's name must not end the script
-        version=__version__,
+        figure=json.dumps(pareto_plotly(tuned)).replace("<", "\\u003c"),  # a model's name must not end the script
     )
 
 

@@ -137,7 +137,7 @@ class _Drawing:
     def compute(self, plan: int) -> _Panel:
         timeline = self.views[plan].timeline
         row_px = _row_px(timeline.schedule.num_ranks)
-        name, facts = (html.escape(text) for text in heading(timeline, self.views[plan].title))
+        name, facts = (_text(text) for text in heading(timeline, self.views[plan].title))
         caption = f"<b>{name}</b>   <span style='color:{palette.QUIET_TEXT}'>{facts}</span>"
         panel = self._rows("compute", caption, _TITLE_PX, row_px, timeline)
         for lane in compute_lanes(timeline, by_cause=True):
@@ -152,12 +152,12 @@ class _Drawing:
         assert self.errors is not None
         measured, projected = (view.timeline for view in self.views)
         row_px = 1.6 * _row_px(measured.schedule.num_ranks)
-        names = [html.escape(view.title) for view in self.views]
+        names = [_text(view.title) for view in self.views]
         steps = (
             f"step {seconds(measured.step_time_s)} {names[0]}, {seconds(projected.step_time_s)} {names[1]} "
             f"({signed_percent(projected.step_time_s / measured.step_time_s - 1)})"
         )
-        title = html.escape(measured.schedule.name or "table")
+        title = _text(measured.schedule.name or "table")
         caption = (
             f"<b>{title}</b>   <span style='color:{palette.QUIET_TEXT}'>in each row {names[0]} above, {names[1]} "
             f"below · {steps}</span>"
@@ -287,8 +287,13 @@ def _limit_line(limit_bytes: float, unit: Scale) -> Data:
     }  # fmt: skip
 
 
+def _text(text: str) -> str:
+    """Text among the markup of a caption; plotly.js would show the entity of a quotation mark as it stands."""
+    return html.escape(text, quote=False)
+
+
 def _small(caption: str) -> str:
-    return f"<span style='color:{palette.QUIET_TEXT}'>{html.escape(caption)}</span>"
+    return f"<span style='color:{palette.QUIET_TEXT}'>{_text(caption)}</span>"
 
 
 def _row_px(num_ranks: int) -> float:

@@ -114,14 +114,13 @@ def lines_of(drawing: Drawing, width: int) -> "Iterator[Text]":
 
     from rich.text import Text
 
-    num_chunks = 1 + max((bar.chunk for row in drawing.rows for bar in row), default=0)
     margin = _margin(len(drawing.rows))
     for heading, rows in drawing.strips():
         yield Text(f"{'rank'.rjust(margin - 2)}  {heading}")
         for rank, row in enumerate(rows):
             line = Text(f"{str(rank).rjust(margin - 2)}  ", no_wrap=True)
             for bar in row:
-                line.append(bar.text, style=_style(bar, num_chunks))
+                line.append(bar.text, style=_style(bar))
             yield line
     yield from map(Text, textwrap.wrap(drawing.caption(), width))
 
@@ -213,10 +212,10 @@ def _cut(row: Sequence[Bar], first: int, end: int) -> Iterator[Bar]:
             yield Bar(text, bar.op, bar.chunk)
 
 
-def _style(bar: Bar, num_chunks: int) -> str:
+def _style(bar: Bar) -> str:
     from ppsim.plot.palette import fill_of, text_on
 
     if bar.op is Op.IDLE:
         return "dim"
-    fill = fill_of(bar.op, chunk=bar.chunk, num_chunks=num_chunks)
+    fill = fill_of(bar.op, chunk=bar.chunk)
     return f"{text_on(fill)} on {fill}"

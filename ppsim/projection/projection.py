@@ -93,6 +93,11 @@ class Projection(Shown):
         """Return the answer, with the days that `tokens` take, or without the advice, which costs most.
 
         Raises `ConfigError` for tokens that are none.
+
+        >>> import ppsim
+        >>> made = ppsim.project(pp=4, microbatches=8)
+        >>> round(made.answered(tokens=1e9, with_advice=False).days, 2)
+        0.82
         """
         return self.answers(self, tokens=tokens, with_advice=with_advice)
 

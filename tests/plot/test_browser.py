@@ -5,10 +5,12 @@ never asserted on; benchmarks/html_timeline.py reports them.
 """
 
 import importlib.util
+import io
 import os
 import shutil
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +44,16 @@ PIXEL_OF = """([x, row]) => {
   const plot = document.getElementById("timeline"), box = plot.getBoundingClientRect(), layout = plot._fullLayout;
   const {xaxis, yaxis} = layout;
   return [box.left + xaxis._offset + xaxis.l2p(x), box.top + yaxis._offset + yaxis.l2p(row)];
+}"""
+
+# Of every shown row of cells: whose, and its box in the window.
+ROWS = """() => {
+  const plot = document.getElementById("timeline"), box = plot.getBoundingClientRect(), layout = plot._fullLayout;
+  return plot._fullData.filter(trace => trace.type === "heatmap" && trace.visible === true).map(trace => {
+    const axis = layout["yaxis" + trace.yaxis.slice(1)], across = layout.xaxis;
+    const ends = trace.y.map(y => axis._offset + axis.l2p(y)), left = box.left + across._offset;
+    return [trace.index, left, left + across._length, box.top + Math.min(...ends), box.top + Math.max(...ends)];
+  });
 }"""
 
 
@@ -81,6 +93,18 @@ class Page:
     def click(self, name, value=None):
         self.page.click(f"#controls [name={name}]" + (f"[value={value}]" if value else ""))
         self.page.evaluate(TWO_FRAMES)
+
+    def coloured(self):
+        """Return the share of pixels that are not white of every row of cells, by its trace."""
+        from matplotlib.image import imread
+
+        self.page.mouse.move(2, 2)
+        rows = self.page.evaluate(ROWS)
+        pixels = imread(io.BytesIO(self.page.screenshot(full_page=True)))[..., :3]
+        return {
+            trace: float((pixels[round(top) : round(bottom), round(left) : round(right)] < 0.99).any(axis=2).mean())
+            for trace, left, right, top, bottom in rows
+        }
 
     def fills(self, trace):
         return self.page.evaluate(f"[...document.getElementById('timeline').data[{trace}].z[0]]")
@@ -248,8 +272,35 @@ def test_panels_and_the_critical_path_come_and_go(opened):
     page.click("panel", "transfers")
     assert page.page.evaluate("document.getElementById('timeline').layout.annotations.length") == 1
     assert height() < whole
+    assert page.hover_at(1.0, 0.1)[:2] == ["rank 0", "0F0"]  # nothing hidden is in the pointer's way
     page.click("panel", "memory")
     assert page.page.evaluate("document.getElementById('timeline').layout.annotations.length") == 2
+    assert page.is_clean()
+
+
+@pytest.mark.parametrize("is_compared", [False, True], ids=["one", "compared"])
+@pytest.mark.parametrize("pp", [4, 8, 64])
+def test_every_row_stays_as_coloured_as_it_was_whatever_is_toggled(opened, pp, is_compared):
+    table = build("1f1b", pp=pp, microbatches=2 * pp)
+    timelines = [simulate(table, COSTS), *([simulate(table, COSTS.replace(forward_s=0.027))] * is_compared)]
+    options = {"comparison": compare(*timelines)} if is_compared else {}
+    page = opened(*(View(timeline, name) for timeline, name in zip(timelines, "ab", strict=False)), **options)
+    whole = page.coloured()
+    compute = range(pp * len(timelines))
+    assert len(whole) > len(compute)
+    assert min(whole[trace] for trace in compute) > 0.8
+    for name, value in [
+        ("panel", "memory"), ("panel", "transfers"), ("path", None), ("causes", None), ("colour", "microbatch"),
+        ("panel", "memory"), ("links", None), ("colour", "kind"), ("causes", None), ("path", None),
+        ("panel", "transfers"),
+    ]:  # fmt: skip
+        page.click(name, value)
+        now = page.coloured()
+        assert page.count(".heatmaplayer + path") == 1  # the lines between cells
+        assert now.keys() == (whole.keys() if page.page.is_checked("[value=transfers]") else set(compute))
+        for trace, share in now.items():  # of a transfer's few pixels, one line more or less is a large part
+            assert share == pytest.approx(whole[trace], abs=0.05 if trace in compute else 0.8 * whole[trace]), name
+    assert now == pytest.approx(whole, abs=0.01)
     assert page.is_clean()
 
 
@@ -325,4 +376,47 @@ def test_on_paper_the_picture_takes_one_page_and_the_tables_follow(opened):
     page = opened(View(simulate(build("1f1b", pp=64, microbatches=64), COSTS), "t"))
     printed = page.page.pdf(prefer_css_page_size=True, print_background=True)
     assert 2 <= printed.count(b"/Type /Page\n") <= 3
+    assert page.is_clean()
+
+
+MARKUP = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+
+
+@pytest.mark.parametrize("is_compared", [False, True], ids=["one", "compared"])
+def test_titles_and_names_are_shown_as_they_are_written_and_run_nothing(opened, is_compared):
+    table = replace(build("1f1b", pp=2, microbatches=4), name=MARKUP)
+    timelines = [simulate(table, COSTS)] * (1 + is_compared)
+    options = {"comparison": compare(*timelines)} if is_compared else {}
+    page = opened(*(View(timeline, MARKUP, facts=[(MARKUP, MARKUP)]) for timeline in timelines), **options)
+    assert page.page.title() == page.page.inner_text("h1") == ", ".join([MARKUP] * len(timelines))
+    assert page.page.locator("aside td", has_text=MARKUP).count() == 2 * len(timelines)
+    said = page.page.text_content("#timeline .annotation-text")
+    assert said.replace("\xa0", " ").startswith(MARKUP)
+    assert page.count("img") == 0
+    page.hover_at(1.0, 0.1)
+    assert page.is_clean()
+
+
+def test_a_page_lets_no_other_script_run_and_nothing_be_loaded(opened):
+    page = opened(View(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
+    page.page.evaluate(
+        """() => {
+          const script = document.createElement("script");
+          script.textContent = "document.title = 'run'";
+          document.body.append(script);
+          document.body.insertAdjacentHTML("beforeend", "<img src='x.png' onerror='document.title = 1'>");
+        }"""
+    )
+    assert page.page.evaluate("fetch('timeline.html').then(() => 'sent', () => 'refused')") == "refused"
+    assert page.page.title() == "t"
+    assert len(page.complaints) >= 3
+    assert all("Content Security Policy" in complaint for complaint in page.complaints if "Fetch" not in complaint)
+
+
+def test_the_picture_is_saved_as_an_image(opened):
+    page = opened(View(simulate(build("1f1b", pp=2, microbatches=4), COSTS), "t"))
+    page.page.hover("#timeline .nsewdrag >> nth=0")
+    with page.page.expect_download() as saved:
+        page.page.click('.modebar-btn[data-title="Download plot as a PNG"]')
+    assert saved.value.path().read_bytes().startswith(b"\x89PNG")
     assert page.is_clean()

@@ -66,7 +66,7 @@ def draw_compute(
 
 
 def _hatched(lanes: Sequence[Lane], scale: Scale) -> "PolyCollection":
-    """Hatching over W: without colour, W looks like the later chunks of F."""
+    """Hatching over W: without colour, W looks like the lighter chunks of F."""
     from matplotlib.collections import PolyCollection
 
     corners = np.concatenate([_corners(lane, lane.kind == Op.W, lane.rank, HALF_HEIGHT, scale) for lane in lanes])

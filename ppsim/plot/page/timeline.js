@@ -157,7 +157,12 @@
     let above = 0;
     for (const panel of panels) {
       const ranks = ranksNamed(panel.numRanks, panel.heightPx * stretch);
-      const axis = { anchor: "x", fixedrange: true, zeroline: false, ...panel.axis, ...ranks, visible: isShown(panel) };
+      // A hidden panel lies in the first caption: without a place it would cover the whole plot, white and in the
+      // pointer's way.
+      const axis = {
+        anchor: "x", fixedrange: true, zeroline: false, ...panel.axis, ...ranks, visible: isShown(panel),
+        domain: [1 - 1 / 2048, 1],
+      };
       layout[panel.axisName] = axis;
       if (!isShown(panel)) continue;
       above += panel.captionPx;
@@ -240,8 +245,6 @@
   function rearrange(most) {
     const visible = panels.map((panel) => panel.traces.map((trace) => isShown(panel) && (state.path || traces[trace].meta !== "critical path")));
     Plotly.update(plot, { visible: visible.flat() }, stacked(most), panels.flatMap((panel) => panel.traces));
-    separate();
-    drawLinks();
   }
 
   // --- who waits for whom ---
@@ -340,7 +343,7 @@
     kept = isIdle || isSame ? null : cell;
     drawLinks();
   });
-  plot.on("plotly_relayout", () => { separate(); drawLinks(); });
+  for (const drawn of ["plotly_afterplot", "plotly_relayout"]) plot.on(drawn, () => { separate(); drawLinks(); });
 
   // What is said of a cell would stay where the cell was, when keys move the picture or the pointer leaves in a hurry.
   function unpoint() {
