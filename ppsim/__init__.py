@@ -63,7 +63,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Op": "ppsim.schedule.table",
     "Plan": "ppsim.projection.plan",
     "Profile": "ppsim.costs.profile",
-    "Projection": "ppsim.projection.project",
+    "Projection": "ppsim.projection.projection",
     "Schedule": "ppsim.schedule.table",
     "StageCosts": "ppsim.simulation.stage_costs",
     "Timeline": "ppsim.simulation.timeline",
