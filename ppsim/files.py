@@ -1,8 +1,8 @@
 """Files are read with one clear sentence when that fails, and written whole or not at all."""
 
-import errno
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -32,21 +32,34 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def check_folder(path: str | Path) -> None:
-    """Raise `ConfigError` where the folder of a file to be written is missing, before any work is done."""
-    if not Path(path).parent.is_dir():
-        raise ConfigError(f"cannot write {path}: {os.strerror(errno.ENOENT)}")
+def check_place(path: str | Path) -> None:
+    """Raise `ConfigError` where a file could not be written, before any work is done."""
+    real = os.path.realpath(path)
+    places = [os.path.dirname(real)]
+    if not os.path.isdir(places[0]):
+        raise ConfigError(f"cannot write {path}: there is no folder {Path(path).parent}")
+    if os.path.isdir(real):
+        raise ConfigError(f"cannot write {path}: it is a folder")
+    try:
+        is_file = stat.S_ISREG(os.stat(real).st_mode)
+        places = [real, *places] if is_file else [real]  # a device or a pipe is not replaced
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+    if not all(os.access(place, os.W_OK) for place in places):
+        raise ConfigError(f"cannot write {path}: no permission")
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
     """Write a file so that a reader sees the old content or all of the new; raises `ConfigError` if it cannot.
 
-    A link is followed. A device or a pipe (/dev/stdout) is written to, never replaced.
+    A link is followed, and a file that is replaced keeps its mode. A device or a pipe (/dev/stdout) is written to.
     """
     path = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
+        if os.path.exists(path) and not path.is_file() and not path.is_dir():
             path.write_bytes(data)
         else:
             _replace(Path(os.path.realpath(path)), data)
@@ -59,7 +72,7 @@ def _replace(path: Path, data: bytes) -> None:
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

@@ -125,6 +125,13 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
     return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
 
 
+def files_of(path: str | Path) -> list[str]:
+    """Return the files that `calibrate` reads of a folder of traces, or the one file."""
+    if not Path(path).is_dir():
+        return [str(path)]
+    return sorted(str(file) for file in Path(path).iterdir() if file.name.endswith((".json", ".json.gz")))
+
+
 def _runs(
     measured: Sequence[Trained | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
 ) -> list[Run]:
@@ -133,7 +140,7 @@ def _runs(
         if isinstance(one, Trained):
             runs.append(_checked_run(one.measured.run, "the run", table, given))
         elif Path(one).is_dir():
-            files = sorted(str(file) for file in Path(one).iterdir() if file.name.endswith((".json", ".json.gz")))
+            files = files_of(one)
             if not files:
                 raise ConfigError(f"{one} holds no .json or .json.gz file")
             traces = [trace_from_json(read_json_or_gz(file), file) for file in files]

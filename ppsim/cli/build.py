@@ -1,10 +1,11 @@
 """The command that makes tables: `build`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ppsim.cli.common import GROUP_SIZE_HELP, SLICES_HELP, say
+from ppsim.cli.common import GROUP_SIZE_HELP, SLICES_HELP, check_outputs, say
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.sections import SectionedCommand
 
@@ -99,13 +100,13 @@ def build(
     from ppsim.costs.files import read_costs
     from ppsim.errors import ConfigError
     from ppsim.exporting.neutral import table_to_json
-    from ppsim.files import check_folder, to_json, write_whole
+    from ppsim.files import to_json, write_whole
     from ppsim.projection.tables import build as build_table
     from ppsim.schedule.catalog import find
     from ppsim.schedule.grammar import format_table
 
     if output is not None:
-        check_folder(output)
+        check_outputs([output], [".csv", ".json"] if Path(output).suffix else None)
     limit = parse_size(memory_limit)
     search = {
         "placement": placement, "criterion": criterion, "time_limit": time_limit, "max_rounds": max_rounds,

@@ -6,6 +6,7 @@ import click
 
 from ppsim.cli.common import (
     channel_option,
+    check_outputs,
     json_option,
     output_option,
     overheads_option,
@@ -146,12 +147,12 @@ def simulate(
     from ppsim.costs.files import read_costs, read_overheads
     from ppsim.errors import ConfigError
     from ppsim.exporting.timeline_json import timeline_to_json
-    from ppsim.outputs import check_paths, write_outputs
+    from ppsim.outputs import SUFFIXES, write_outputs
     from ppsim.plot.view import View
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 
-    check_paths(outputs)
+    check_outputs(outputs, SUFFIXES)
     schedule = read_table(table, replicas=replicas, slices=slices)
     if schedule.has_communication and network["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
@@ -214,6 +215,7 @@ def export(
     from ppsim.api.outputs import export as exported
     from ppsim.files import write_whole
 
+    check_outputs([output])
     content = exported(
         read_table(table, **read), to=target, receives=receives, torch_version=torch_version, split=split
     )
