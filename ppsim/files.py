@@ -4,27 +4,46 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ppsim.errors import ConfigError
+from ppsim.errors import ConfigError, PpsimError
 
 
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file; raises `ConfigError` naming line and column of what is not JSON."""
-    path = Path(path)
+    text = read_text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file") from None
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{path} is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
         ) from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
+
+
+def read_text(path: str | Path) -> str:
+    """Return the content of a text file; raises `ConfigError` for one that cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file") from None
+
+
+@contextmanager
+def naming(source: str | Path, errors: type[PpsimError] = PpsimError) -> Iterator[None]:
+    """Put the name of a file in front of what is wrong with its content, where the sentence lacks it."""
+    try:
+        yield
+    except errors as error:
+        if str(source) in str(error):
+            raise
+        raise type(error)(f"{source}: {error}") from error.__cause__
 
 
 def to_json(value: Any) -> str:

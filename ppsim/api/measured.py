@@ -12,7 +12,7 @@ from ppsim.costs.stages import OVERHEADS, StageCosts
 from ppsim.errors import ConfigError
 from ppsim.exporting import timeline_json
 from ppsim.exporting.timeline_json import FORMAT, run_from_json, timeline_from_json
-from ppsim.files import read_json
+from ppsim.files import naming, read_json
 from ppsim.projection.project import Projection
 from ppsim.runtime import kineto
 from ppsim.runtime.kineto import is_trace, read_json_or_gz, trace_from_json
@@ -80,7 +80,9 @@ def compare(
     else:
         expected, costs = timeline_json.read_timeline(projected)
     peaks = peak_errors(peaks_in(data.get("run"), source), expected)
-    return replace(comparing.compare(real, expected), peaks=peaks, projected_costs=costs)
+    with naming(f"{source} and {projected if isinstance(projected, str | Path) else 'the projection'}"):
+        compared = comparing.compare(real, expected)
+    return replace(compared, peaks=peaks, projected_costs=costs)
 
 
 def calibrate(
@@ -169,7 +171,8 @@ def _traced_run(
 ) -> Run:
     traces = kineto.in_rank_order(traces)
     traced = Schedule.from_rows(kineto.rows_of(traces), name=source)
-    validate(traced)
+    with naming(source):
+        validate(traced)
     if table is not None and table.compute_only() != traced.compute_only():
         raise ConfigError(f"{source} was traced with another table than --schedule {table.name}.csv")
     result = kineto.result_of(traces, num_warm_up=warm_up)

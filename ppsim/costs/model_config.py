@@ -13,7 +13,7 @@ from typing import Any
 from ppsim.costs.model import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model, Norm
 from ppsim.costs.model_names import close_names, find_model
 from ppsim.errors import ConfigError
-from ppsim.files import read_json
+from ppsim.files import naming, read_json
 
 _HARMLESS = frozenset(
     {
@@ -123,10 +123,8 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     if kind not in _READERS:
         raise ConfigError(f"{where}: unknown model_type '{kind}': {close_names(kind, tuple(_READERS))}")
     fields = _Fields(data, where)
-    try:
+    with naming(where):
         model = _READERS[kind](fields)
-    except ConfigError as error:
-        raise error if str(error).startswith(where) else ConfigError(f"{where}: {error}") from None
     fields.require_all_known()
     return model
 

@@ -195,6 +195,46 @@ def test_wrong_costs_are_reported_all_at_once_each_with_its_key(folder, case):
     assert contents(folder) == before
 
 
+TIMELINE = {"format": "ppsim-timeline/1", "origin": "measured", "costs": COSTS, "table": ["0F0,0B0"],
+            "timeline": {"start_s": [0, 1], "end_s": [1, 2], "blocker": [-1, 0]}}  # fmt: skip
+TABLE = {
+    "format": "ppsim-table/1",
+    "num_microbatches": 1,
+    "stage_to_rank": [0],
+    "ranks": [[[["F", 0, 0]], [["B", 0, 0]]]],
+}
+
+# name: (command, the file, its content, words)
+WRONG_CONTENT = {
+    "a blocker above int32": ("compare m.json", "m.json", TIMELINE | {"timeline": TIMELINE["timeline"] | {"blocker": [-1, 2**40]}}, "timeline.blocker holds 1099511627776; there are 2 nodes"),
+    "blockers in a circle": ("compare m.json", "m.json", TIMELINE | {"timeline": TIMELINE["timeline"] | {"blocker": [1, 0]}}, "timeline.blocker goes round in a circle at entry 0"),
+    "lists for lines": ("compare m.json", "m.json", TIMELINE | {"table": [["0F0", "0B0"]]}, "table[0]: input should be a valid string"),
+    "a run that is a list": ("calibrate m.json", "m.json", TIMELINE | {"run": [1]}, "run: must be a JSON object, got [1]"),
+    "a stage above int32": ("check t.json", "t.json", TABLE | {"ranks": [[[["F", 2**40, 0]]]]}, "ranks[0][0][0][1]: must be at most 999999, got 1099511627776"),
+    "a rank above all": ("check t.json", "t.json", TABLE | {"stage_to_rank": [2**31 - 1]}, "stage_to_rank[0]: must be at most 999999"),
+    "YAML too deep": ("clusters y.yaml", "y.yaml", "[" * 20_000, "y.yaml holds a date that is none, or lists too deep"),
+    "a stage on two ranks, exported": ("export b.csv --to json -o x.json", "b.csv", "0F0,0B0,1F0,1B0\n1F0,1B0\n", "stage 1 is on rank 0 and"),
+    "a stage on two ranks, drawn": ("figure timeline m.json -o x.svg", "m.json", TIMELINE | {"table": ["0F0,0B0", "0F0,0B0"]}, "stage 0 is on rank 0 and"),
+    "a stage on two ranks, checked": ("check b.csv", "b.csv", "0F0,0B0,1F0,1B0\n1F0,1B0\n", "stage 1 is on rank 0 and"),
+    "costs of other stages": ("simulate T.csv --costs c.json", "c.json", COSTS | {"forward_s": [1, 2]}, "forward_s has 2 entries, but the schedule has 8 stages"),
+    "another table": ("compare m.json", "m.json and other.json", None, "the two timelines run different tables"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG_CONTENT)
+def test_what_is_wrong_with_a_file_is_said_with_its_name(folder, case):
+    command, name, content, words = WRONG_CONTENT[case]
+    if content is None:
+        (folder / "m.json").write_text(json.dumps(TIMELINE))
+        ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "other.json")
+        command += " other.json"
+    else:
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    told = words_of(ppsim(*command.split(), code=2).output)
+    assert name in told
+    assert words in told
+
+
 def test_json_that_begins_with_a_byte_order_mark_is_read(folder):
     (folder / "marked.json").write_text(costs(), encoding="utf-8-sig")
     plain, marked = (
