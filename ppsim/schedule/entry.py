@@ -96,6 +96,10 @@ class Entry:
         """Return whether `build` takes this argument."""
         return option in signature(self.build).parameters
 
+    def num_actions(self, *, pp: int, vpp: int, microbatches: int) -> int:
+        """Return how many actions a table of whole microbatches has."""
+        return (3 if self.splits_backward else 2) * pp * vpp * microbatches // self.num_replicas
+
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
         """Return the sentence that says why this schedule cannot be built so, or None where it can."""
         least, most = self.stages_per_rank
