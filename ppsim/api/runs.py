@@ -235,6 +235,8 @@ def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
     if config.emulate_costs is None:
         return None
     given = read_costs(config.emulate_costs)
+    with naming(config.emulate_costs):
+        given.resolved_for(table)
     if given.fused_s is not None:
         raise ConfigError("fused_s cannot be emulated: torch runs the parts of a fused cell one after the other")
     costs = given.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)

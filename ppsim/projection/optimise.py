@@ -178,6 +178,7 @@ class _Search:
         self.stage_to_rank, self.num_microbatches = stage_to_rank, num_microbatches
         self.costs, self.memory_limit_bytes = costs, memory_limit_bytes
         num_stages, num_ranks = len(stage_to_rank), max(stage_to_rank) + 1
+        costs.require_parts("tables with I and W")
         arrays = costs.resolved(num_stages=num_stages, num_ranks=num_ranks)
         if memory_limit_bytes is not None:
             if not np.any(arrays.activation_bytes):

@@ -95,6 +95,8 @@ def build(
             takers = " or ".join(name for name, other in CATALOG.items() if other.takes(option))
             raise ConfigError(refusal.format(name=entry.name, takers=takers))
     if costs is not None:
+        if entry.splits_backward:
+            costs.require_parts(f"the I and W of {entry.name}")
         options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
     if num_slices is None:
         options["num_slices"] = entry.num_slices

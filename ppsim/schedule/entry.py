@@ -48,6 +48,9 @@ class Costs(Protocol):
     def resolved(self, *, num_stages: int, num_ranks: int) -> Any:
         """Return arrays with one entry a stage."""
 
+    def require_parts(self, what: str) -> None:
+        """Raise `ConfigError` where `what` needs costs of I and W, and there are none."""
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -175,6 +175,8 @@ WRONG_COSTS = {
     "an empty list": (costs(forward_s=[]), ["forward_s: must not be empty"]),
     "an unknown key": (costs(transfer=1), ["transfer: unknown key (did you mean transfer_s?)"]),
     "a missing key": (costs(forward_s="absent"), ["forward_s: missing"]),
+    "no backward": (costs(backward_input_s="absent", backward_weight_s="absent"), ["wrong.json", "backward_input_s: missing", "backward_weight_s: missing"]),
+    "half a backward": (costs(backward_input_s="absent", backward_s=2.0), ["backward_input_s: missing"]),
     "an unknown choice": (costs(channel="wire"), ["channel: input should be 'ideal', 'edge', 'pair', 'direction' or 'rank', got 'wire'"]),
     "more kept than there is": (costs(activation_bytes_kept_for_weight=2**31), ["activation_bytes_kept_for_weight is", "more than the", "activation_bytes it is part of"]),
     "a link without bandwidth": (costs(transfer_s={"bytes": 5}), ["transfer_s.bandwidth_bytes_per_s: missing"]),
@@ -251,6 +253,37 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(folder, case):
     told = words_of(ppsim(*command.split(), code=2).output)
     assert name in told
     assert words in told
+
+
+FULL_BACKWARD = {"forward_s": 1.0, "backward_s": 2.0}
+
+
+def test_full_backwards_need_no_costs_of_their_parts(folder):
+    (folder / "full.json").write_text(json.dumps(FULL_BACKWARD))
+    (folder / "parts.json").write_text(
+        json.dumps({"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0})
+    )
+    full, parts = (
+        json.loads(ppsim("simulate", "T.csv", "--costs", name, "--json", "-o", "step.json").stdout)
+        for name in ("full.json", "parts.json")
+    )
+    assert full["step_time_s"] == parts["step_time_s"]
+    assert full["lower_bound_s"] <= full["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("simulate zbv.csv --costs full.json", "7I0 and 7W0 need"),
+        ("build zb-auto --pp 2 --microbatches 4 --costs full.json", "the I and W of zb-auto need"),
+        ("build auto --pp 2 --microbatches 4 --costs full.json --time-limit 0", "tables with I and W need"),
+        ("train --schedule zbv.csv --emulate-costs full.json", "7I0 and 7W0 need"),
+    ],
+)
+def test_what_needs_the_parts_of_a_backward_says_which(folder, command, needs):
+    (folder / "full.json").write_text(json.dumps(FULL_BACKWARD))
+    told = words_of(ppsim(*command.split(), code=2).stderr)
+    assert f"costs lack backward_input_s and backward_weight_s, which {needs}" in told
 
 
 def test_too_many_stages_are_refused_before_a_table_is_built(folder, monkeypatch):
