@@ -140,7 +140,8 @@ _SECTIONS = {
 @overheads_option
 @click.option(
     "--memory-limit", metavar="SIZE",
-    help="Memory a rank has, as 80GiB or 80GB; exit 1 if the plan does not fit. Default: nothing is refused.",
+    help="Memory a rank has, as 80GiB or 80GB; exit 1 if the plan does not fit. Default: with --model 95 % of the "
+         "device's; nothing is refused.",
 )  # fmt: skip
 @timeline_option
 @rows_option

@@ -60,6 +60,7 @@ WRONG_ARGUMENTS = {
     "a negative transfer": ("project --pp 4 --transfer-ms -1", 2, ["--transfer-ms must not be negative: got -1"]),
     "a transfer that is no number": ("project --pp 4 --transfer-ms nan", 2, ["transfer_s holds nan; costs are finite and not negative"]),
     "a size that is none": ("project --pp 4 --memory-limit plenty", 2, ["cannot read the size 'plenty': write it as 80GiB or 80GB"]),
+    "a size without a unit": ("project --pp 4 --memory-limit 40", 2, ["the size '40' has no unit: is 40GiB meant? (or 40B, bytes)"]),
     "a size of nothing": ("project --pp 4 --memory-limit 0GiB", 2, ["cannot read the size '0GiB'"]),
     "a negative size": ("project --pp 4 --memory-limit -80GiB", 2, ["cannot read the size '-80GiB'"]),
     "an unknown channel": ("simulate T.csv --costs C.json --channel wire", 2, ["'wire' is not one of 'ideal', 'edge', 'pair'"]),
