@@ -98,9 +98,9 @@ def build(
     """
     from ppsim.api.texts import parse_size
     from ppsim.costs.files import read_costs
-    from ppsim.errors import ConfigError
+    from ppsim.errors import ConfigError, CostsError
     from ppsim.exporting.neutral import table_to_json
-    from ppsim.files import to_json, write_whole
+    from ppsim.files import naming, to_json, write_whole
     from ppsim.projection.tables import build as build_table
     from ppsim.schedule.catalog import find
     from ppsim.schedule.grammar import format_table
@@ -119,10 +119,11 @@ def build(
             raise ConfigError("auto needs --costs: the table that it searches for is the best for them")
         if group_size is not None or slices is not None:
             raise ConfigError("--group-size and --slices are for schedules by name; auto has neither")
-        found = _searched(
-            pp=pp, vpp=1 if vpp is None else vpp, microbatches=microbatches, costs=read_costs(costs),
-            memory_limit_bytes=limit, **given,
-        )  # fmt: skip
+        with naming(costs, CostsError):
+            found = _searched(
+                pp=pp, vpp=1 if vpp is None else vpp, microbatches=microbatches, costs=read_costs(costs),
+                memory_limit_bytes=limit, **given,
+            )  # fmt: skip
         table = found.schedule
     else:
         entry = find(name)
@@ -134,7 +135,7 @@ def build(
                 "--memory-limit is for a schedule that fits into it (zb-auto, v-flex) and for auto, and needs "
                 "--costs with bytes"
             )
-        with progress(f"building {name}"):
+        with progress(f"building {name}"), naming(costs or "", CostsError):
             table = build_table(
                 entry,
                 pp=pp,

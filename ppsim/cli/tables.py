@@ -145,7 +145,7 @@ def simulate(
     """
     from ppsim import show
     from ppsim.costs.files import read_costs, read_overheads
-    from ppsim.errors import ConfigError, ScheduleError
+    from ppsim.errors import ConfigError, CostsError, ScheduleError
     from ppsim.exporting.timeline_json import timeline_to_json
     from ppsim.files import naming
     from ppsim.outputs import SUFFIXES, write_outputs
@@ -161,7 +161,7 @@ def simulate(
         **{key: value for key, value in network.items() if value},
         **(read_overheads(overheads).constants if overheads else {}),
     )
-    with progress("simulating"), naming(table, ScheduleError), naming(costs, ConfigError):
+    with progress("simulating"), naming(table, ScheduleError), naming(costs, CostsError):
         timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
         report = report_of(timeline, stage_costs)
     title = timeline.schedule.name

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.errors import ConfigError
+from ppsim.errors import CostsError
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, Channel, Communication, Pairs
 from ppsim.schedule.lowering import RECEIVES, Receives
 from ppsim.schedule.table import Op, Schedule
@@ -104,7 +104,7 @@ class StageCosts:
             if getattr(self, name) not in choices:
                 problems.append(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
         if problems:
-            raise ConfigError("costs are wrong: " + "\n  ".join(problems))
+            raise CostsError("costs are wrong: " + "\n  ".join(problems))
 
     @property
     def pairs(self) -> Pairs:
@@ -132,7 +132,7 @@ class StageCosts:
     def require_parts(self, what: str) -> None:
         """Raise `ConfigError` for costs of full backwards only, where `what` needs those of I and W."""
         if self.backward_input_s is None:
-            raise ConfigError(f"costs lack backward_input_s and backward_weight_s, which {what} need")
+            raise CostsError(f"costs lack backward_input_s and backward_weight_s, which {what} need")
 
     def resolved(
         self, *, num_stages: int, num_ranks: int, num_replicas: int = 1, num_slices: int = 1
@@ -183,7 +183,7 @@ class StageCosts:
                 f"{activation[stage]:g} activation_bytes it is part of"
             )
         if problems:
-            raise ConfigError("costs do not match the schedule: " + "\n  ".join(problems))
+            raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
         input_s = given.get("backward_input_s", given.get("backward_s"))
         weight_s = given.get("backward_weight_s", np.zeros(num_stages))
         assert input_s is not None, "costs have I or B"

@@ -29,7 +29,7 @@ def read_rows(path: str | Path) -> "pandas.DataFrame":
     found = read_json(path)
     try:
         rows = rows_of(found["sets"])
-        rows[["measured", "predicted", "error"]].astype(float)
+        rows = rows.astype(dict.fromkeys(("measured", "predicted", "error"), float))
     except (LookupError, TypeError, ValueError):
         raise ConfigError(f"{path} holds no validation: ppsim validate writes one with -o NAME.json") from None
     return rows
