@@ -123,12 +123,15 @@ def memory(file: str, memory_limit: str | None, title: str, width: "Width", outp
     The file is what project and simulate write with -o NAME.json; a measured timeline holds no bytes.
     """
     from ppsim.api.texts import parse_size
+    from ppsim.files import naming
     from ppsim.plot.figures.memory import memory_figure
 
     check_outputs(outputs, _SUFFIXES)
     found, limit = _read(file)
     limit = parse_size(memory_limit) or limit
-    _write(memory_figure(found, memory_limit_bytes=limit, title=title, width=width), outputs)
+    with naming(file):
+        made = memory_figure(found, memory_limit_bytes=limit, title=title, width=width)
+    _write(made, outputs)
 
 
 @figure.command(short_help="Bubble ratio against microbatches.")
@@ -223,11 +226,14 @@ def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) ->
 
     The file is what validate writes with -o NAME.json, of all sets or of one.
     """
+    from ppsim.files import naming
     from ppsim.plot.figures.accuracy import accuracy_figure
     from ppsim.validation.rows import read_rows
 
     check_outputs(outputs, _SUFFIXES)
-    _write(accuracy_figure(read_rows(file), title=title, width=width), outputs)
+    with naming(file):
+        made = accuracy_figure(read_rows(file), title=title, width=width)
+    _write(made, outputs)
 
 
 def _read(path: str) -> "tuple[Timeline, float | None]":
