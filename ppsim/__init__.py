@@ -25,9 +25,10 @@ Inside are seconds and bytes, and every name says its unit. Results have `to_fra
 'interleaved-1f1b'
 """
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing's, which this does without: an interruption here could not be taken quietly
 if TYPE_CHECKING:
+    from typing import Any
+
     from ppsim.api.catalogues import clusters, models, schedules
     from ppsim.api.jobs import job
     from ppsim.api.measured import calibrate, compare, read_timeline
@@ -100,7 +101,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOME:
         raise AttributeError(f"module 'ppsim' has no attribute '{name}'")
     from importlib import import_module

@@ -262,7 +262,8 @@ def _of_marks(projections: Sequence["Projection"]) -> list[str]:
         says_why = "ppsim schedules NAME says why."
         lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
     if any(one.not_in_memory for one in projections):
-        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank has.")
+        whose = "" if plan.memory_limit_bytes else " (95 % of its device)"
+        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank may take{whose}.")
     return lines
 
 
@@ -312,7 +313,7 @@ def print_check(report: "CheckReport", name: str) -> None:
     for finding in report.findings:
         style = "red" if finding.severity == "error" else "yellow"
         first, *rest = finding.message.removeprefix(f"{finding.rule}: ").split("\n")
-        out.add(Text.assemble((finding.severity, style), f" ({finding.rule}): {_few_links(first)}"))
+        out.add(Text.assemble(f"{name}: ", (finding.severity, style), f" ({finding.rule}): {_few_links(first)}"))
         for line in rest:
             out.add(Text(line, no_wrap=True))
     if report.errors:

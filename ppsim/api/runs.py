@@ -17,7 +17,7 @@ from ppsim.costs.stages import StageCosts
 from ppsim.errors import ConfigError
 from ppsim.exporting.timeline_json import timeline_to_json
 from ppsim.exporting.torch_csv import why_not_loaded
-from ppsim.files import to_json, write_whole
+from ppsim.files import naming, to_json, write_whole
 from ppsim.outputs import write_outputs
 from ppsim.plot.view import View
 from ppsim.runtime.config import MODELS, Dtype, GPTShape, TrainConfig
@@ -204,8 +204,9 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
     if options["trace"] is not None and not Path(options["trace"]).is_dir():
         raise ConfigError(f"--trace {options['trace']}: there is no such folder")
     table = read_schedule(options["schedule"])
-    validate(table)
-    build_graph(table)
+    with naming(options["schedule"]):
+        validate(table)
+        build_graph(table)
     if options["partitions"] is not None:
         _check_partitions(table, options)
     elif reason := why_not_loaded(table, version("torch")):
@@ -234,6 +235,8 @@ def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
     if config.emulate_costs is None:
         return None
     given = read_costs(config.emulate_costs)
+    with naming(config.emulate_costs):
+        given.resolved_for(table)
     if given.fused_s is not None:
         raise ConfigError("fused_s cannot be emulated: torch runs the parts of a fused cell one after the other")
     costs = given.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)

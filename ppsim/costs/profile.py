@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ppsim.costs.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
 from ppsim.costs.facts import DeviceFacts
+from ppsim.costs.layout import MOST_LAYERS
 from ppsim.costs.recompute import Recompute, recompute_of
 from ppsim.costs.shapes import Kind, in_words
 from ppsim.errors import ConfigError
@@ -114,7 +115,7 @@ class Model(Strict):
     """
 
     name: str
-    num_layers: Positive
+    num_layers: Annotated[Positive, Field(le=MOST_LAYERS)]
     hidden_size: Positive
     num_heads: Positive | None = None
     vocab_size: Positive | None = None

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ppsim.costs.layout import Split, why_no_split
 from ppsim.costs.model import MixtureOfExperts
-from ppsim.costs.ranks import layout_on
+from ppsim.costs.ranks import layout_on, require_devices
 from ppsim.costs.recompute import Recompute
 from ppsim.costs.sharding import Cut
 from ppsim.costs.training import Job
@@ -168,6 +168,7 @@ def space_for(question: Question, **given: Any) -> Space:
     to 64 that divide experts and devices; `SCHEDULES`; no recomputation and full; balanced splits and even ones.
     """
     model, num_gpus, length = question.job.model, question.num_gpus, question.job.length
+    require_devices(num_gpus)
     domain = question.job.cluster.domain_sizes(num_gpus)[0] or num_gpus
     experts = [layer.ffn.num_experts for layer in model.kinds if isinstance(layer.ffn, MixtureOfExperts)]
     divisors = [size for size in range(1, num_gpus + 1) if num_gpus % size == 0]
