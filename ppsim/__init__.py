@@ -25,11 +25,12 @@ Inside are seconds and bytes, and every name says its unit. Results have `to_fra
 'interleaved-1f1b'
 """
 
-from typing import TYPE_CHECKING, Any
-
 from ppsim.base.version import __version__ as __version__
 
+TYPE_CHECKING = False  # typing's, which this does without: an interruption here could not be taken quietly
 if TYPE_CHECKING:
+    from typing import Any
+
     from ppsim.api.catalogues import clusters, models, schedules
     from ppsim.api.jobs import job
     from ppsim.api.measured import calibrate, compare, read_timeline
@@ -113,7 +114,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOME:
         raise AttributeError(f"module 'ppsim' has no attribute '{name}'")
     from importlib import import_module

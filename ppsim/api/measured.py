@@ -8,7 +8,7 @@ from typing import Any
 from ppsim.api.plans import overheads_of
 from ppsim.api.runs import Trained
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json
+from ppsim.base.files import naming, read_json
 from ppsim.projection.projection import Projection
 from ppsim.runs import calibrate as fitting
 from ppsim.runs import compare as comparing
@@ -80,7 +80,9 @@ def compare(
     else:
         expected, costs = timeline_json.read_timeline(projected)
     peaks = peak_errors(peaks_in(data.get("run"), source), expected)
-    return replace(comparing.compare(real, expected), peaks=peaks, projected_costs=costs)
+    with naming(f"{source} and {projected if isinstance(projected, str | Path) else 'the projection'}"):
+        compared = comparing.compare(real, expected)
+    return replace(compared, peaks=peaks, projected_costs=costs)
 
 
 def calibrate(
@@ -125,6 +127,13 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
     return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
 
 
+def files_of(path: str | Path) -> list[str]:
+    """Return the files that `calibrate` reads of a folder of traces, or the one file."""
+    if not Path(path).is_dir():
+        return [str(path)]
+    return sorted(str(file) for file in Path(path).iterdir() if file.name.endswith((".json", ".json.gz")))
+
+
 def _runs(
     measured: Sequence[Trained | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
 ) -> list[Run]:
@@ -133,7 +142,7 @@ def _runs(
         if isinstance(one, Trained):
             runs.append(_checked_run(one.measured.run, "the run", table, given))
         elif Path(one).is_dir():
-            files = sorted(str(file) for file in Path(one).iterdir() if file.name.endswith((".json", ".json.gz")))
+            files = files_of(one)
             if not files:
                 raise ConfigError(f"{one} holds no .json or .json.gz file")
             traces = [trace_from_json(read_json_or_gz(file), file) for file in files]
@@ -162,7 +171,8 @@ def _traced_run(
 ) -> Run:
     traces = kineto.in_rank_order(traces)
     traced = Schedule.from_rows(kineto.rows_of(traces), name=source)
-    validate(traced)
+    with naming(source):
+        validate(traced)
     if table is not None and table.compute_only() != traced.compute_only():
         raise ConfigError(f"{source} was traced with another table than --schedule {table.name}.csv")
     result = kineto.result_of(traces, num_warm_up=warm_up)

@@ -11,7 +11,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.estimate import with_estimates
 from ppsim.costs.job import Job
 from ppsim.costs.profile import DEFAULT
-from ppsim.layout.split import MegatronSplit, Split
+from ppsim.layout.split import MegatronSplit, Split, require_layers
 from ppsim.model.recompute import recompute_of
 from ppsim.projection import project as planning
 from ppsim.projection.plan import AUTO, Plan, Runtime
@@ -127,8 +127,8 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         raise ConfigError(f"--vpp must be at least 1: got {options['vpp']}")
     if options["transfer_ms"] is not None and options["transfer_ms"] < 0:
         raise ConfigError(f"--transfer-ms must not be negative: got {options['transfer_ms']:g}")
-    if options["layers"] is not None and options["layers"] < 1:
-        raise ConfigError(f"--layers must be at least 1: got {options['layers']}")
+    if options["layers"] is not None:
+        require_layers(options["layers"], "--layers")
     search = {field: options[name] for name, field in _SEARCH.items() if options[name] is not None}
     if search and options["schedule"] != AUTO:
         raise ConfigError("--search-time and --seed are for --schedule auto")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import check_folder
+from ppsim.base.files import check_place
 from ppsim.model.recompute import Recompute, recompute_of
 from ppsim.runtime.config import MODELS, Dtype
 from ppsim.runtime.launch import require_device, require_extra
@@ -80,7 +80,7 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
         path = Path(folder) / f"{name}.json" if output is None else Path(output)
         if path.suffix != ".json":
             raise ConfigError(f"a profile is a .json file: got {path}")
-        check_folder(path)
+        check_place(path)
         contents = run_jobs(
             [Job(name, model, tuple(keys_from(options, model)), path)], settings, optimizers=optimizers,
             with_facts=bool(options.get("facts")), start_over=bool(options.get("start_over")),

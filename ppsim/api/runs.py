@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import to_json, write_whole
+from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.outputs import write_outputs
 from ppsim.base.shown import Shown
 from ppsim.exporting.torch_csv import why_not_loaded
@@ -195,8 +195,9 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
     if options["trace"] is not None and not Path(options["trace"]).is_dir():
         raise ConfigError(f"--trace {options['trace']}: there is no such folder")
     table = read_schedule(options["schedule"])
-    validate(table)
-    build_graph(table)
+    with naming(options["schedule"]):
+        validate(table)
+        build_graph(table)
     if options["partitions"] is not None:
         _check_partitions(table, options)
     elif reason := why_not_loaded(table, version("torch")):
@@ -225,6 +226,8 @@ def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
     if config.emulate_costs is None:
         return None
     given = read_costs(config.emulate_costs)
+    with naming(config.emulate_costs):
+        given.resolved_for(table)
     if given.fused_s is not None:
         raise ConfigError("fused_s cannot be emulated: torch runs the parts of a fused cell one after the other")
     costs = given.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)

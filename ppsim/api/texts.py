@@ -39,9 +39,15 @@ def parse_size(given: str | float | None) -> float | None:
     if not isinstance(given, str):
         if not 0 < given < float("inf"):
             raise ConfigError(f"a memory limit must be more than 0 bytes: got {given:g}")
+        if given < 2**20:
+            raise ConfigError(
+                f"a memory limit of {given:g} has no unit: is '{given:g}GiB' meant? (or '{given:g}B', bytes)"
+            )
         return float(given)
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", given.strip(), re.IGNORECASE)
     if match is None or float(match[1]) == 0:
         raise ConfigError(f"cannot read the size '{given}': write it as 80GiB or 80GB")
     base = 1024 if match[3] else 1000
+    if given.strip()[-1].isdigit() and float(match[1]) < 2**20:
+        raise ConfigError(f"the size '{given}' has no unit: is {match[1]}GiB meant? (or {match[1]}B, bytes)")
     return float(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))

@@ -113,7 +113,7 @@ def _question(options: Mapping[str, Any]) -> Question:
     return Question(
         job=job,
         num_gpus=options["gpus"],
-        memory_limit_bytes=(share or 0.95) * job.cluster.device.memory_bytes if limit is None else limit,
+        memory_limit_bytes=job.cluster.device.usable_bytes(share) if limit is None else limit,
         sequence_parallel=options["sequence_parallel"],
         runtime=options["runtime"] or "torch",
     )

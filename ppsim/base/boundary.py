@@ -16,8 +16,8 @@ class Strict(BaseModel):
 
 NonNegative = Annotated[float, Field(ge=0, le=1e30)]  # what a sum of many cannot push to infinity
 AboveZero = Annotated[float, Field(gt=0, le=1e30)]
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Positive = Annotated[int, Field(ge=1, le=10**15)]
 OneOrMany = Annotated[
     list[NonNegative],
     Field(min_length=1),

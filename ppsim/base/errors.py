@@ -4,6 +4,7 @@
 
     PpsimError                      everything a user's input can cause; exit code 2 unless noted
     ├── ConfigError (ValueError)    an argument, an option or a cost file is wrong
+    │   └── CostsError              costs that are none, or not those of the table they are for
     ├── ScheduleError (ValueError)  a schedule table is malformed, incomplete or out of order
     │   └── Deadlock                a complete table whose actions wait for each other; exit code 1
     ├── DoesNotFit                  valid, but more memory than there is; exit code 1
@@ -22,6 +23,10 @@ class PpsimError(Exception):
 
 class ConfigError(PpsimError, ValueError):
     """An argument, an option or a file of costs is wrong; the message names the value and the nearest fix."""
+
+
+class CostsError(ConfigError):
+    """Costs that are none, or not those of the table they are for; the message names the keys."""
 
 
 class ScheduleError(PpsimError, ValueError):

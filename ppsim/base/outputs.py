@@ -2,13 +2,11 @@
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import to_json, write_whole
+from ppsim.base.files import check_place, to_json, write_whole
 
 if TYPE_CHECKING:
     from ppsim.plot.view import View
@@ -33,13 +31,7 @@ def suffix_of(path: str, suffixes: Iterable[str] = SUFFIXES) -> str:
             break
     else:
         raise ConfigError(f"cannot tell what to write to {path}: give it one of {', '.join(suffixes)}")
-    folder = Path(path).parent
-    if not folder.is_dir():
-        raise ConfigError(f"cannot write {path}: there is no folder {folder}")
-    if Path(path).is_dir():
-        raise ConfigError(f"cannot write {path}: it is a folder")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"cannot write {path}: no permission to write in {folder}")
+    check_place(path)
     return suffix
 
 

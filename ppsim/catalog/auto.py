@@ -23,6 +23,7 @@ from ppsim.catalog.search.replay import joined
 from ppsim.catalog.search.target import Target
 from ppsim.catalog.tables import build, fit
 from ppsim.schedule.placement import STYLES
+from ppsim.schedule.room import require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.of_table import bounds_of, problem_of
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Criterion
@@ -117,6 +118,7 @@ def optimise(
     if placement is not None and placement not in STYLES:
         raise ConfigError(f"placement is '{placement}'; choose one of {', '.join(STYLES)}")
     num_actions = 3 * pp * vpp * microbatches
+    require_room(num_actions)
     if prove and num_actions > MOST_TO_PROVE:
         raise ConfigError(
             f"a proof is for up to {MOST_TO_PROVE} actions: {pp * vpp} stages and {microbatches} microbatches have "
@@ -176,6 +178,7 @@ class _Search:
         self.stage_to_rank, self.num_microbatches = stage_to_rank, num_microbatches
         self.costs, self.memory_limit_bytes = costs, memory_limit_bytes
         num_stages, num_ranks = len(stage_to_rank), max(stage_to_rank) + 1
+        costs.require_parts("tables with I and W")
         arrays = costs.resolved(num_stages=num_stages, num_ranks=num_ranks)
         if memory_limit_bytes is not None:
             if not np.any(arrays.activation_bytes):

@@ -8,6 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.catalog.entries import ENTRIES
 from ppsim.catalog.entry import Costs, Entry, Formula
 from ppsim.catalog.search.fitted import Judge
+from ppsim.schedule.room import require_room
 from ppsim.schedule.table import Schedule
 
 __all__ = ["CATALOG", "PLUGINS", "Costs", "Entry", "Formula", "build", "every_schedule", "find"]
@@ -84,6 +85,7 @@ def build(
         raise ConfigError(reason)
     if num_slices is not None and num_slices < 1:
         raise ConfigError(f"slices must be at least 1: got {num_slices}")
+    require_room((num_slices or entry.num_slices) * entry.num_actions(pp=pp, vpp=vpp, microbatches=microbatches))
     options: dict[str, Any] = {
         "vpp": vpp, "group_size": group_size, "num_slices": num_slices, "costs": costs,
         "memory_limit_bytes": memory_limit_bytes,
@@ -93,6 +95,8 @@ def build(
             takers = " or ".join(name for name, other in CATALOG.items() if other.takes(option))
             raise ConfigError(refusal.format(name=entry.name, takers=takers))
     if costs is not None:
+        if entry.splits_backward:
+            costs.require_parts(f"the I and W of {entry.name}")
         options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
     if num_slices is None:
         options["num_slices"] = entry.num_slices

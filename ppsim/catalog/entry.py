@@ -48,6 +48,9 @@ class Costs(Protocol):
     def resolved(self, *, num_stages: int, num_ranks: int) -> Any:
         """Return arrays with one entry a stage."""
 
+    def require_parts(self, what: str) -> None:
+        """Raise `ConfigError` where `what` needs costs of I and W, and there are none."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -95,6 +98,10 @@ class Entry:
     def takes(self, option: str) -> bool:
         """Return whether `build` takes this argument."""
         return option in signature(self.build).parameters
+
+    def num_actions(self, *, pp: int, vpp: int, microbatches: int) -> int:
+        """Return how many actions a table of whole microbatches has."""
+        return (3 if self.splits_backward else 2) * pp * vpp * microbatches // self.num_replicas
 
     def why_not(self, *, pp: int, vpp: int, microbatches: int) -> str | None:
         """Return the sentence that says why this schedule cannot be built so, or None where it can."""

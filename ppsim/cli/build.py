@@ -1,10 +1,11 @@
 """The command that makes tables: `build`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ppsim.cli.common import GROUP_SIZE_HELP, SLICES_HELP, say
+from ppsim.cli.common import GROUP_SIZE_HELP, SLICES_HELP, check_outputs, say
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.sections import SectionedCommand
 
@@ -96,8 +97,8 @@ def build(
     on, and says how far its table is from a proven bound.
     """
     from ppsim.api.texts import parse_size
-    from ppsim.base.errors import ConfigError
-    from ppsim.base.files import check_folder, to_json, write_whole
+    from ppsim.base.errors import ConfigError, CostsError
+    from ppsim.base.files import naming, to_json, write_whole
     from ppsim.catalog.build import find
     from ppsim.catalog.tables import build as build_table
     from ppsim.exporting.table_json import table_to_json
@@ -105,7 +106,7 @@ def build(
     from ppsim.simulation.cost_schema import read_costs
 
     if output is not None:
-        check_folder(output)
+        check_outputs([output], [".csv", ".json"] if Path(output).suffix else None)
     limit = parse_size(memory_limit)
     search = {
         "placement": placement, "criterion": criterion, "time_limit": time_limit, "max_rounds": max_rounds,
@@ -118,10 +119,11 @@ def build(
             raise ConfigError("auto needs --costs: the table that it searches for is the best for them")
         if group_size is not None or slices is not None:
             raise ConfigError("--group-size and --slices are for schedules by name; auto has neither")
-        found = _searched(
-            pp=pp, vpp=1 if vpp is None else vpp, microbatches=microbatches, costs=read_costs(costs),
-            memory_limit_bytes=limit, **given,
-        )  # fmt: skip
+        with naming(costs, CostsError):
+            found = _searched(
+                pp=pp, vpp=1 if vpp is None else vpp, microbatches=microbatches, costs=read_costs(costs),
+                memory_limit_bytes=limit, **given,
+            )  # fmt: skip
         table = found.schedule
     else:
         entry = find(name)
@@ -133,7 +135,7 @@ def build(
                 "--memory-limit is for a schedule that fits into it (zb-auto, v-flex) and for auto, and needs "
                 "--costs with bytes"
             )
-        with progress(f"building {name}"):
+        with progress(f"building {name}"), naming(costs or "", CostsError):
             table = build_table(
                 entry,
                 pp=pp,

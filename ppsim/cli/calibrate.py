@@ -2,7 +2,7 @@
 
 import click
 
-from ppsim.cli.common import json_option, print_json, say
+from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
 
 
@@ -40,12 +40,12 @@ def calibrate(
     trace files together are one run, each folder is one. Runs of two message sizes tell latency from bandwidth.
     """
     from ppsim.api import measured as runs
-    from ppsim.base.files import check_folder, to_json, write_whole
+    from ppsim.base.files import to_json, write_whole
     from ppsim.printing import runs as show
     from ppsim.runs.calibrate import calibration_to_json
 
     if output:
-        check_folder(output)
+        check_outputs([output], [".json"], inputs=[file for one in measured for file in runs.files_of(one)])
     with progress("fitting"):
         found = runs.calibrate(*measured, schedule=schedule, costs=costs, warm_up=warm_up)
     file = calibration_to_json(found)

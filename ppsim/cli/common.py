@@ -1,7 +1,9 @@
 """What the commands share: options, and how they speak."""
 
 import difflib
-from collections.abc import Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -68,6 +70,47 @@ def table_options(command: Any) -> Any:
         help="Slices a microbatch is cut into in a CSV table (seq1f1b). Default: 1.",
     )
     return replicas(slices(command))
+
+
+def check_outputs(
+    outputs: Sequence[str],
+    suffixes: Iterable[str] | None = None,
+    *,
+    beside: str | None = None,
+    inputs: Iterable[str] = (),
+) -> None:
+    """Raise `ConfigError`, before any work, for a file that cannot be written, is written twice, or is read.
+
+    `suffixes` are those that decide what is written, None: any; `beside` is a file that is written as well. What
+    else the command line names is an input where there is such a file, and so are `inputs`.
+    """
+    from ppsim.base.errors import ConfigError
+    from ppsim.base.files import check_place
+    from ppsim.base.outputs import check_paths
+
+    if suffixes is not None:
+        check_paths(outputs, suffixes)
+    written = [*outputs, *([beside] if beside else [])]
+    params = click.get_current_context().params
+    given = [value for name, value in params.items() if not name.startswith("title")]
+    texts = [one for value in given for one in (value if isinstance(value, tuple) else [value])]
+    named = Counter(one for one in texts if isinstance(one, str)) - Counter(written)
+    read = {_identity(path) for path in (*named, *inputs) if os.path.isfile(path)}
+    for path in written:
+        check_place(path)
+        if _identity(path) in read:
+            raise ConfigError(f"cannot write {path}: this command reads it; give another name")
+    if len(set(map(_identity, written))) < len(written):
+        raise ConfigError(f"cannot write {' and '.join(written)}: two of them are one file")
+
+
+def _identity(path: str) -> tuple[int, int] | str:
+    """The same for all names of a file: links, relative and absolute paths."""
+    real = os.path.realpath(path)
+    if not os.path.exists(real):
+        return real
+    found = os.stat(real)
+    return found.st_dev, found.st_ino
 
 
 def parse_numbers(name: str, text: str | None) -> list[int] | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ppsim.cli.common import Commands, parse_names, parse_numbers, say
+from ppsim.cli.common import Commands, check_outputs, parse_names, parse_numbers, say
 from ppsim.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def timeline(
     if titles and len(titles) != len(files):
         raise ConfigError(f"give a --title for each timeline or none: got {len(titles)} for {len(files)}")
     chosen = parse_names("panels", panels, PANELS)
-    _check(outputs)
+    check_outputs(outputs, _SUFFIXES)
     read = [_read(path) for path in files]
     limits = [limit for _, limit in read if limit is not None]
     _write(
@@ -123,12 +123,15 @@ def memory(file: str, memory_limit: str | None, title: str, width: "Width", outp
     The file is what project and simulate write with -o NAME.json; a measured timeline holds no bytes.
     """
     from ppsim.api.texts import parse_size
+    from ppsim.base.files import naming
     from ppsim.plot.figures.memory import memory_figure
 
-    _check(outputs)
+    check_outputs(outputs, _SUFFIXES)
     found, limit = _read(file)
     limit = parse_size(memory_limit) or limit
-    _write(memory_figure(found, memory_limit_bytes=limit, title=title, width=width), outputs)
+    with naming(file):
+        made = memory_figure(found, memory_limit_bytes=limit, title=title, width=width)
+    _write(made, outputs)
 
 
 @figure.command(short_help="Bubble ratio against microbatches.")
@@ -171,7 +174,7 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
     from ppsim.base.files import write_whole
     from ppsim.plot.figures.bubble import bubble_figure
 
-    _check(outputs, (*_SUFFIXES, ".csv"))
+    check_outputs(outputs, (*_SUFFIXES, ".csv"))
     with progress("projecting"):
         sweep = _sweep(**options)
     for row in sweep[sweep["reason"] != ""].itertuples():
@@ -203,7 +206,7 @@ def pareto(file: str, title: str, width: "Width", outputs: tuple[str, ...]) -> N
     from ppsim.plot.figures.pareto import pareto_figure
     from ppsim.tuning.configurations import read_answer
 
-    _check(outputs)
+    check_outputs(outputs, _SUFFIXES)
     configurations, limit = read_answer(file)
     _write(pareto_figure(configurations, memory_limit_bytes=limit, title=title, width=width), outputs)
 
@@ -223,11 +226,14 @@ def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) ->
 
     The file is what validate writes with -o NAME.json, of all sets or of one.
     """
+    from ppsim.base.files import naming
     from ppsim.plot.figures.accuracy import accuracy_figure
     from ppsim.validation.rows import read_rows
 
-    _check(outputs)
-    _write(accuracy_figure(read_rows(file), title=title, width=width), outputs)
+    check_outputs(outputs, _SUFFIXES)
+    with naming(file):
+        made = accuracy_figure(read_rows(file), title=title, width=width)
+    _write(made, outputs)
 
 
 def _read(path: str) -> "tuple[Timeline, float | None]":
@@ -276,12 +282,6 @@ def _sweep(
     plan = Plan(pp=pp, vpp=vpp, profile=load_profile(profile or DEFAULT), runtime=runtime or "torch")
     say(f"costs: {plan.source.name}, {plan.runtime} network")
     return bubbles_of_plan(plan, schedules=names, microbatches=counts)
-
-
-def _check(outputs: tuple[str, ...], suffixes: tuple[str, ...] = _SUFFIXES) -> None:
-    from ppsim.base.outputs import check_paths
-
-    check_paths(outputs, suffixes)
 
 
 def _write(made: "Figure", outputs: "tuple[str, ...] | list[str]") -> None:

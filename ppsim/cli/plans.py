@@ -9,6 +9,7 @@ from ppsim.cli.common import (
     RECOMPUTE_HELP,
     SLICES_HELP,
     channel_option,
+    check_outputs,
     json_option,
     output_option,
     overheads_option,
@@ -139,7 +140,8 @@ _SECTIONS = {
 @overheads_option
 @click.option(
     "--memory-limit", metavar="SIZE",
-    help="Memory a rank has, as 80GiB or 80GB; exit 1 if the plan does not fit. Default: nothing is refused.",
+    help="Memory a rank has, as 80GiB or 80GB; exit 1 if the plan does not fit. Default: with --model 95 % of the "
+         "device's; nothing is refused.",
 )  # fmt: skip
 @timeline_option
 @rows_option
@@ -166,13 +168,13 @@ def project(
 
     from ppsim.api.outputs import write_projections
     from ppsim.api.plans import plan_from
-    from ppsim.base.outputs import check_paths
+    from ppsim.base.outputs import SUFFIXES
     from ppsim.printing import plans as show
     from ppsim.printing import plans as show_answer
     from ppsim.projection import project as planning
     from ppsim.projection.plan import AUTO
 
-    check_paths(outputs)
+    check_outputs(outputs, SUFFIXES)
     names = _compared(options["schedule"])
     stragglers = dict(map(_straggler, options["stragglers"]))
     plan = plan_from(options | {"stragglers": stragglers, "schedule": None if names else options["schedule"]})

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ppsim.cli.common import RECOMPUTE_HELP, parse_numbers, say
+from ppsim.cli.common import RECOMPUTE_HELP, check_outputs, parse_numbers, say
 from ppsim.cli.sections import SectionedCommand
 
 if TYPE_CHECKING:
@@ -171,19 +171,16 @@ def profile(output: str, **options: Any) -> None:
 def _check(output: str, options: dict[str, Any]) -> None:
     """Raise `ConfigError` for options that are wrong whatever is measured."""
     from ppsim.base.errors import ConfigError
-    from ppsim.base.files import check_folder
-    from ppsim.base.outputs import check_paths
+    from ppsim.base.files import check_place
 
     if options["suite"] is None:
-        check_paths([output])
-        if not output.endswith(".json"):
-            raise ConfigError(f"a profile is a .json file: got {output}")
+        check_outputs([output], [".json"])
     else:
         if wrong := [name for name in (*_OF_MODELS, "module") if options[name] is not None]:
             raise ConfigError(f"--suite says what is measured: leave out --{wrong[0].replace('_', '-')}")
-        check_folder(output)
-        if Path(output).exists() and not Path(output).is_dir():
+        if Path(output).is_file():
             raise ConfigError(f"a suite is written to a folder: {output} is a file")
+        check_place(Path(output, "x.json") if Path(output).is_dir() else output)
     if options["partitions"] > 1 and options["module"] is not None:
         raise ConfigError("--module is measured on the whole device: leave out --partitions")
     if options["module"] is not None and (options["facts"] or options["time_limit"] is not None):

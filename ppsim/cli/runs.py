@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from ppsim.cli.common import (
+    check_outputs,
     json_option,
     output_option,
     overheads_option,
@@ -121,12 +122,12 @@ def train(
     rank.
     """
     from ppsim.api.runs import require_verified, train_from, write_run
-    from ppsim.base.outputs import check_paths
+    from ppsim.base.outputs import SUFFIXES
     from ppsim.printing import steps as show
     from ppsim.runtime.launch import require_extra
 
     require_extra("ppsim train")
-    check_paths(outputs)
+    check_outputs(outputs, SUFFIXES)
     trained = train_from(options)
     if trained is None:
         return
@@ -171,12 +172,14 @@ def compare(
     from ppsim.api import measured as runs
     from ppsim.api.outputs import write_comparison
     from ppsim.base.files import to_json, write_whole
-    from ppsim.base.outputs import check_paths
+    from ppsim.base.outputs import SUFFIXES, suffix_of
     from ppsim.printing import runs as show
     from ppsim.runs.calibrate import calibration_to_json
     from ppsim.runs.compare import summary_of
 
-    check_paths([*outputs, *([fit] if fit else [])])
+    if fit:
+        suffix_of(fit, [".json"])
+    check_outputs(outputs, SUFFIXES, beside=fit)
     with progress("comparing"):
         comparison = runs.compare(measured, projected, overheads=overheads)
         fitted = runs.calibrate(measured) if fit else None

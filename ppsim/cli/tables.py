@@ -6,6 +6,7 @@ import click
 
 from ppsim.cli.common import (
     channel_option,
+    check_outputs,
     json_option,
     output_option,
     overheads_option,
@@ -142,8 +143,9 @@ def simulate(
 
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
-    from ppsim.base.errors import ConfigError
-    from ppsim.base.outputs import check_paths, write_outputs
+    from ppsim.base.errors import ConfigError, CostsError, ScheduleError
+    from ppsim.base.files import naming
+    from ppsim.base.outputs import SUFFIXES, write_outputs
     from ppsim.plot.view import View
     from ppsim.printing import steps as show
     from ppsim.runs.timeline_file import timeline_to_json
@@ -151,7 +153,7 @@ def simulate(
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 
-    check_paths(outputs)
+    check_outputs(outputs, SUFFIXES)
     schedule = read_table(table, replicas=replicas, slices=slices)
     if schedule.has_communication and network["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
@@ -159,7 +161,7 @@ def simulate(
         **{key: value for key, value in network.items() if value},
         **(read_overheads(overheads).constants if overheads else {}),
     )
-    with progress("simulating"):
+    with progress("simulating"), naming(table, ScheduleError), naming(costs, CostsError):
         timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
         report = report_of(timeline, stage_costs)
     title = timeline.schedule.name
@@ -212,10 +214,12 @@ def export(
       ppsim export T.csv --to json -o table.json
     """
     from ppsim.api.outputs import export as exported
-    from ppsim.base.files import write_whole
+    from ppsim.base.errors import ScheduleError
+    from ppsim.base.files import naming, write_whole
 
-    content = exported(
-        read_table(table, **read), to=target, receives=receives, torch_version=torch_version, split=split
-    )
+    check_outputs([output])
+    schedule = read_table(table, **read)
+    with naming(table, ScheduleError):
+        content = exported(schedule, to=target, receives=receives, torch_version=torch_version, split=split)
     write_whole(output, content)
     say(f"wrote {output}")

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ppsim.cli.common import json_option, parse_names, parse_numbers, print_json, say
+from ppsim.cli.common import check_outputs, json_option, parse_names, parse_numbers, print_json, say
 from ppsim.cli.jobs import study_options
 from ppsim.cli.progress import progress
 from ppsim.cli.sections import SectionedCommand
@@ -111,9 +111,9 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     from ppsim.api.tuning import tune_from
     from ppsim.base.units import seconds
     from ppsim.printing import tuning as show_tune
-    from ppsim.tuning.outputs import check_paths, write_outputs
+    from ppsim.tuning.outputs import SUFFIXES, write_outputs
 
-    check_paths(outputs)
+    check_outputs(outputs, SUFFIXES, beside=options["resume"])
     given: dict[str, Any] = {name: parse_numbers(name, options[name]) for name in _RANGES}
     given |= {name: parse_names(name, options[name]) for name in _CHOICES}
     with progress("finding bounds", total=1, unit="configurations") as bar:

@@ -2,7 +2,7 @@
 
 import click
 
-from ppsim.cli.common import json_option, print_json, say
+from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
 
 
@@ -38,14 +38,14 @@ def validate(
     from ppsim.base.errors import ConfigError
     from ppsim.printing import validation as show_validation
     from ppsim.validation.cases import case_sets, require_set
-    from ppsim.validation.outputs import check_paths, write_outputs
+    from ppsim.validation.outputs import SUFFIXES, write_outputs
     from ppsim.validation.validated import validate as validated
 
     if sum((as_json, as_markdown, is_fit)) > 1:
         raise ConfigError("--json, --markdown and --fit are three kinds of output: give one of them")
     if is_fit and outputs:
         raise ConfigError("-o writes a comparison; --fit prints constants")
-    check_paths(outputs)
+    check_outputs(outputs, SUFFIXES)
     names = [name] if name else list(case_sets())
     told = [require_set(one) for one in names]
     if is_fit:

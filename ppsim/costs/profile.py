@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
+from ppsim.layout.split import MOST_LAYERS
 from ppsim.machine.kernels.facts import DeviceFacts
 from ppsim.model.recompute import Recompute, recompute_of
 from ppsim.model.shapes import Kind, in_words
@@ -114,7 +115,7 @@ class Model(Strict):
     """
 
     name: str
-    num_layers: Positive
+    num_layers: Annotated[Positive, Field(le=MOST_LAYERS)]
     hidden_size: Positive
     num_heads: Positive | None = None
     vocab_size: Positive | None = None

@@ -128,12 +128,20 @@ def parse_layout(text: str) -> list[str]:
     return stages
 
 
+_LONGEST = 100_000
+
+
 def _expand(text: str) -> str:
     plain = re.sub(r"[\s,]", "", text)
     innermost = re.compile(r"\(([^()]*)\)(?:\*(\d+))?|([EtmL|])\*(\d+)")
     while match := innermost.search(plain):
         group, group_times, letter, letter_times = match.groups()
-        repeated = letter * int(letter_times) if letter else group * int(group_times or 1)
+        what, times = (letter, int(letter_times)) if letter else (group, int(group_times or 1))
+        if len(plain) + len(what) * times > _LONGEST:
+            raise ConfigError(
+                f"the layout '{text}' is too long: *{times} makes more than {_LONGEST:,} letters of it"
+            )
+        repeated = what * times
         plain = plain[: match.start()] + repeated + plain[match.end() :]
     if wrong := re.search(r"[^EtmL|]", plain):
         letters = ", ".join(f"{letter} ({kind})" for letter, kind in _KINDS.items())

@@ -5,23 +5,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ppsim.base.boundary import Positive, Strict, validated
+from ppsim.base.boundary import Strict, validated
 from ppsim.base.errors import ScheduleError
 from ppsim.base.files import read_json
-from ppsim.schedule.table import IDLE, Action, Cell, Op, Schedule
+from ppsim.schedule.grammar import MOST
+from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule
 
 FORMAT: Literal["ppsim-table/1"] = "ppsim-table/1"
 
-_PlainAction = Annotated[tuple[str, int, int], Field(strict=False)]  # JSON has lists only
+_Index = Annotated[int, Field(ge=NONE, le=MOST)]
+_Number = Annotated[int, Field(ge=1, le=MOST)]
+_PlainAction = Annotated[tuple[str, _Index, _Index], Field(strict=False)]  # JSON has lists only
 
 
 class _Table(Strict):
     format: Literal["ppsim-table/1"]
     name: str = ""
-    num_microbatches: int
-    num_replicas: Positive = 1
-    num_slices: Positive = 1
-    stage_to_rank: list[int]
+    num_microbatches: _Number
+    num_replicas: _Number = 1
+    num_slices: _Number = 1
+    stage_to_rank: list[_Index]
     ranks: list[list[list[_PlainAction]]] = Field(min_length=1)
 
 
@@ -68,6 +71,8 @@ def _cell(cell: list[_PlainAction], where: str) -> Cell:
         if name not in Op.__members__ or name == Op.IDLE.name:
             known = ", ".join(op.name for op in Op if op is not Op.IDLE)
             raise ScheduleError(f"{where}: unknown operation '{name}' (there are {known})")
+        if stage < 0 or Op[name].has_microbatch != (microbatch >= 0):
+            raise ScheduleError(f"{where}: {name} cannot have stage {stage} and microbatch {microbatch}")
         actions.append(Action(Op[name], stage, microbatch))
     if not actions:
         return IDLE

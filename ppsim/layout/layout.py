@@ -38,6 +38,7 @@ class Layout:
         for name in _NAMES:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
+        require_devices(self.num_devices)
         if sorted(self.order.split("-")) != sorted(_NAMES):
             raise ConfigError(
                 f"an order names tp, cp, ep, dp and pp once each: got '{self.order}' (the usual is {DEFAULT_ORDER})"
@@ -70,6 +71,17 @@ class Layout:
         return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")
 
 
+MOST_DEVICES = 1_000_000
+
+
+def require_devices(num_devices: int) -> None:
+    """Raise `ConfigError` for no device, and for more than one cluster has."""
+    if num_devices < 1:
+        raise ConfigError(f"there must be at least 1 device: got {num_devices}")
+    if num_devices > MOST_DEVICES:
+        raise ConfigError(f"there must be at most {MOST_DEVICES:,} devices: got {num_devices}")
+
+
 def layout_on(
     num_devices: int,
     *,
@@ -87,8 +99,7 @@ def layout_on(
     >>> layout_on(64, tp=8, pp=4).dp
     2
     """
-    if num_devices < 1:
-        raise ConfigError(f"there must be at least 1 device: got {num_devices}")
+    require_devices(num_devices)
     model = Layout(tp=tp, cp=cp, pp=pp, order=order).num_devices
     shape = f"tp {tp} · cp {cp} · pp {pp} = {model}"
     if num_devices % model:

@@ -10,6 +10,17 @@ import numpy.typing as npt
 
 from ppsim.base.errors import ConfigError
 
+MOST_LAYERS = 10_000
+"""More have no model; a split weighs every two of them against each other."""
+
+
+def require_layers(num_layers: int, name: str = "num_layers") -> None:
+    """Raise `ConfigError` for a number of layers that no model has."""
+    if num_layers < 1:
+        raise ConfigError(f"{name} must be at least 1: got {num_layers}")
+    if num_layers > MOST_LAYERS:
+        raise ConfigError(f"{name} must be at most {MOST_LAYERS:,}: got {num_layers}")
+
 
 def even_split(num_layers: int, num_stages: int) -> list[int]:
     """Return layers per stage that differ by one at most; the ends, which also hold embedding and head, get fewer.

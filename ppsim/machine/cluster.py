@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 
 from ppsim.base.errors import ConfigError
 
+MEMORY_SHARE = 0.95
+"""The part of a device's memory that a step may take unless somebody says another."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Efficiency:
@@ -63,6 +66,10 @@ class Device:
     efficiency: Efficiency
     source: str
     host_bytes_per_s: float | None = None
+
+    def usable_bytes(self, share: float | None = None) -> float:
+        """Return what a step may take of the memory: this share, by default 95 %; the rest is the allocator's."""
+        return (MEMORY_SHARE if share is None else share) * self.memory_bytes
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak in FLOP/s; raises `ConfigError` naming the dtypes that the device has."""

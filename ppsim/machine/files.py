@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
 from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.base.files import read_json
+from ppsim.base.files import read_json, read_text
 from ppsim.machine.cluster import Cluster, Device, Efficiency, Link, Tier
 from ppsim.machine.devices import hardware
 
@@ -178,10 +178,13 @@ def _read(path: Path) -> Any:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    text = read_text(path)
     try:
-        return tomllib.loads(_text(path))
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
 
 
 def _read_yaml(path: Path) -> Any:
@@ -189,19 +192,13 @@ def _read_yaml(path: Path) -> Any:
         import yaml
     except ImportError:
         raise MissingExtra(f"{path} needs PyYAML, which is not installed: pip install 'ppsim[yaml]'") from None
+    text = read_text(path)
     try:
-        return yaml.safe_load(_text(path))
+        return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path} holds a date that is none, or lists too deep to be read") from None
 
 
 _READERS = {".toml": _read_toml, ".yaml": _read_yaml, ".yml": _read_yaml, ".json": read_json}

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.split import require_layers
 from ppsim.model.shapes import LayerShape, ModelShape
 
 Norm = Literal["layernorm", "rmsnorm"]
@@ -312,8 +313,7 @@ class Model:
 
     def with_layers(self, num_layers: int) -> "Model":
         """Return the model cut to its first `num_layers`, or with its last layer repeated."""
-        if num_layers < 1:
-            raise ConfigError(f"num_layers must be at least 1: got {num_layers}")
+        require_layers(num_layers)
         more = (self.layers[-1],) * max(0, num_layers - len(self.layers))
         return replace(self, layers=self.layers[:num_layers] + more)
 

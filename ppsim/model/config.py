@@ -11,7 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json
+from ppsim.base.files import naming, read_json
+from ppsim.layout.split import require_layers
 from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model, Norm
 from ppsim.model.names import close_names, find_model
 
@@ -36,6 +37,9 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 
 
+_LARGEST = 10**9
+
+
 class _Fields:
     """A config's fields, which remembers those that were read."""
 
@@ -48,6 +52,16 @@ class _Fields:
         value = self._get(name, *others, default=default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigError(f"{self._where}: {name} must be a whole number of 1 or more: got {value!r}")
+        if value > _LARGEST:
+            raise ConfigError(
+                f"{self._where}: {name} must be at most {_LARGEST:,}: got a number of {len(str(value))} digits"
+            )
+        return value
+
+    def num_layers(self, name: str = "num_hidden_layers", *others: str) -> int:
+        """How many layers there are."""
+        value = self.count(name, *others)
+        require_layers(value, name)
         return value
 
     def optional(self, name: str) -> int | None:
@@ -60,6 +74,10 @@ class _Fields:
         value = self._get(name, default=default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"{self._where}: {name} must be a whole number of 0 or more: got {value!r}")
+        if value > _LARGEST:
+            raise ConfigError(
+                f"{self._where}: {name} must be at most {_LARGEST:,}: got a number of {len(str(value))} digits"
+            )
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -123,10 +141,8 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     if kind not in _READERS:
         raise ConfigError(f"{where}: unknown model_type '{kind}': {close_names(kind, tuple(_READERS))}")
     fields = _Fields(data, where)
-    try:
+    with naming(where):
         model = _READERS[kind](fields)
-    except ConfigError as error:
-        raise error if str(error).startswith(where) else ConfigError(f"{where}: {error}") from None
     fields.require_all_known()
     return model
 
@@ -158,20 +174,20 @@ def _llama(fields: _Fields) -> Model:
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
     ffn = FeedForward(fields.count("intermediate_size"), bias=fields.flag("mlp_bias", default=False))
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn)
-    return _decoder(fields, [layer] * fields.count("num_hidden_layers"))
+    return _decoder(fields, [layer] * fields.num_layers())
 
 
 def _qwen2(fields: _Fields) -> Model:
     hidden = fields.count("hidden_size")
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=True), FeedForward(fields.count("intermediate_size")))
-    return _decoder(fields, [layer] * fields.count("num_hidden_layers"))
+    return _decoder(fields, [layer] * fields.num_layers())
 
 
 def _qwen3(fields: _Fields) -> Model:
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
     attention = _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
     layer = Layer(hidden, attention, FeedForward(fields.count("intermediate_size")))
-    return _decoder(fields, [layer] * fields.count("num_hidden_layers"))
+    return _decoder(fields, [layer] * fields.num_layers())
 
 
 def _mixtral(fields: _Fields) -> Model:
@@ -179,11 +195,11 @@ def _mixtral(fields: _Fields) -> Model:
     expert = FeedForward(fields.count("intermediate_size"))
     experts = MixtureOfExperts(expert, fields.count("num_local_experts"), fields.count("num_experts_per_tok"))
     layer = Layer(hidden, _attention(fields, hidden), experts)
-    return _decoder(fields, [layer] * fields.count("num_hidden_layers"))
+    return _decoder(fields, [layer] * fields.num_layers())
 
 
 def _qwen_moe(fields: _Fields, *, version: int) -> Model:
-    hidden, num_layers = fields.count("hidden_size"), fields.count("num_hidden_layers")
+    hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
     if version == 2:
         attention = _attention(fields, hidden, qkv_bias=True)
         shared = fields.number("shared_expert_intermediate_size", default=0)
@@ -207,7 +223,7 @@ def _qwen_moe(fields: _Fields, *, version: int) -> Model:
 
 def _deepseek(fields: _Fields, *, version: int) -> Model:
     """V2 and V3: latent attention; the first layers dense, one MoE layer in `moe_layer_freq` behind them."""
-    hidden, num_layers = fields.count("hidden_size"), fields.count("num_hidden_layers")
+    hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
     attention = LatentAttention(
         fields.count("num_attention_heads"),
         q_lora_rank=fields.optional("q_lora_rank"),
@@ -232,7 +248,9 @@ def _deepseek(fields: _Fields, *, version: int) -> Model:
     if first > num_layers:
         fields.refuse("first_k_dense_replace", f"{first} is more than num_hidden_layers {num_layers}")
     parts = [experts if layer >= first and layer % every == 0 else dense for layer in range(num_layers)]
-    mtp = (Layer(hidden, attention, experts),) * fields.number("num_nextn_predict_layers", default=0)
+    num_mtp = fields.number("num_nextn_predict_layers", default=0)
+    require_layers(num_layers + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
+    mtp = (Layer(hidden, attention, experts),) * num_mtp
     return _decoder(fields, [Layer(hidden, attention, part) for part in parts], mtp=mtp)
 
 
@@ -244,7 +262,7 @@ def _gpt2(fields: _Fields) -> Model:
     ffn = FeedForward(fields.optional("n_inner") or 4 * hidden, gated=False, bias=True)
     layer = Layer(hidden, Attention(heads, heads, hidden // heads, qkv_bias=True, out_bias=True), ffn, "layernorm")
     return Model(
-        (layer,) * fields.count("n_layer", "num_hidden_layers"), fields.count("vocab_size"), positions,
+        (layer,) * fields.num_layers("n_layer", "num_hidden_layers"), fields.count("vocab_size"), positions,
         tied_embeddings=fields.flag("tie_word_embeddings", default=True), learned_positions=positions,
         source="config.json",
     )  # fmt: skip
@@ -254,7 +272,7 @@ def _gpt_neox(fields: _Fields) -> Model:
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=True)
     ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=True)
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
-    return _decoder(fields, [layer] * fields.count("num_hidden_layers"))
+    return _decoder(fields, [layer] * fields.num_layers())
 
 
 def _opt(fields: _Fields) -> Model:
@@ -271,7 +289,7 @@ def _opt(fields: _Fields) -> Model:
     before = fields.flag("do_layer_norm_before", default=True)
     removed = fields.flag("_remove_final_layer_norm", default=False)
     return Model(
-        (layer,) * fields.count("num_hidden_layers"), fields.count("vocab_size"), length,
+        (layer,) * fields.num_layers(), fields.count("vocab_size"), length,
         tied_embeddings=fields.flag("tie_word_embeddings", default=True), learned_positions=length + 2,
         final_norm=before and not removed, projected_size=width if width != hidden else None, source="config.json",
     )  # fmt: skip
@@ -281,7 +299,7 @@ def _nemotron(fields: _Fields) -> Model:
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
     ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=fields.flag("mlp_bias", default=False))
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
-    return _decoder(fields, [layer] * fields.count("num_hidden_layers"))
+    return _decoder(fields, [layer] * fields.num_layers())
 
 
 _READERS: MappingProxyType[str, Callable[[_Fields], Model]] = MappingProxyType(

@@ -33,7 +33,8 @@ def print_answer(
         rows.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
     if answer.days is not None:
         rows.append(("training", f"{answer.days:.1f} days"))
-    rows.append(("fit", _fit(answer.fit)))
+    of_device = projection.plan.job is not None and projection.plan.memory_limit_bytes is None
+    rows.append(("fit", _fit(answer.fit, " (95 % of the device's)" if of_device else "")))
     print_report(projection.report, rows, with_rows=with_rows)
     print_timeline(projection.timeline, is_wanted=with_timeline)
     out = Page()
@@ -81,13 +82,13 @@ def _no_advice(fit: "Fit") -> str:
     return "nothing near that was tried gains half a percent"
 
 
-def _fit(fit: "Fit") -> str:
+def _fit(fit: "Fit", whose: str) -> str:
     fullest = f"rank {fit.rank} is the fullest with {size(fit.peak_bytes)}"
     if fit.limit_bytes is None or fit.margin_bytes is None:
         return f"{fullest} (--memory-limit says how much there is)"
     if fit.margin_bytes >= 0:
-        return f"yes, {size(fit.margin_bytes)} of {size(fit.limit_bytes)} left: {fullest}"
-    return f"no, {size(-fit.margin_bytes)} more than the {size(fit.limit_bytes)} there are: {fullest}"
+        return f"yes, {size(fit.margin_bytes)} of {size(fit.limit_bytes)} left{whose}: {fullest}"
+    return f"no, {size(-fit.margin_bytes)} more than the {size(fit.limit_bytes)} there are{whose}: {fullest}"
 
 
 def print_plans(comparison: "Projections", *, with_timeline: bool | None = None) -> None:
@@ -142,7 +143,8 @@ def _of_marks(projections: Sequence["Projection"]) -> list[str]:
         says_why = "ppsim schedules NAME says why."
         lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
     if any(one.not_in_memory for one in projections):
-        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank has.")
+        whose = "" if plan.memory_limit_bytes else " (95 % of its device)"
+        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank may take{whose}.")
     return lines
 
 

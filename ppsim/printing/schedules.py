@@ -47,7 +47,7 @@ def print_check(report: "CheckReport", name: str) -> None:
     for finding in report.findings:
         style = "red" if finding.severity == "error" else "yellow"
         first, *rest = finding.message.removeprefix(f"{finding.rule}: ").split("\n")
-        out.add(Text.assemble((finding.severity, style), f" ({finding.rule}): {_few_links(first)}"))
+        out.add(Text.assemble(f"{name}: ", (finding.severity, style), f" ({finding.rule}): {_few_links(first)}"))
         for line in rest:
             out.add(Text(line, no_wrap=True))
     if report.errors:

@@ -96,9 +96,9 @@ class Plan:
 
     @property
     def memory_bound_bytes(self) -> float | None:
-        """The limit asked for, else the memory of the job's device, else none."""
+        """The limit asked for, else what a step may take of the memory of the job's device, else none."""
         if self.memory_limit_bytes is None and self.job is not None:
-            return float(self.job.cluster.device.memory_bytes)
+            return self.job.cluster.device.usable_bytes()
         return self.memory_limit_bytes
 
     @property

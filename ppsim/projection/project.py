@@ -21,6 +21,7 @@ from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, excess_of
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.placement import STYLES
+from ppsim.schedule.room import BYTES_PROJECTED, require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import Step, simulate_step
@@ -41,7 +42,15 @@ def project(plan: Plan | None = None, *, progress: Progress | None = None, **fie
     'interleaved-1f1b'
     """
     plan = replace(plan, **fields) if plan else Plan(**fields)
+    _require_room(plan)
     return _project_auto(plan, progress) if plan.schedule == AUTO else _project(plan, find(plan.schedule_name))
+
+
+def _require_room(plan: Plan) -> None:
+    """Raise `ConfigError` for no rank or microbatch, and for more of them than this machine can project."""
+    require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
+    num_units = plan.num_microbatches * (plan.num_slices or 1)
+    require_room(2 * plan.pp * (plan.vpp or 1) * num_units, bytes_each=BYTES_PROJECTED)
 
 
 def _project(plan: Plan, entry: Entry) -> Projection:
@@ -61,6 +70,10 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     }  # fmt: skip
     vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
     is_possible = entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) is None
+    if is_possible and (
+        reason := why_no_split(plan.how_split, plan.source.num_layers, plan.pp * vpp // entry.num_replicas)
+    ):
+        raise ConfigError(reason)
     if entry.takes("costs") and is_possible:  # what is not, `build` says
         return fit(entry, **shape, costs=_costs_on(plan, entry.placement, vpp))
     return build(entry, **shape), None
@@ -144,6 +157,7 @@ def project_all(
     stages than there are layers, a deadlock and lack of memory are reasons here, not errors; a wrong profile or
     split still raises.
     """
+    _require_room(plan)
     return _project_each(plan, every_schedule().values() if names is None else map(find, names), announce)
 
 

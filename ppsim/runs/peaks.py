@@ -41,7 +41,7 @@ def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
             }
             for peak in memory["ranks"]
         ]
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         raise ConfigError(f"{source} is wrong: run.memory.ranks does not hold the peak of every rank") from None
 
 

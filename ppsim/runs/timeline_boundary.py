@@ -1,13 +1,10 @@
 """The parts of a timeline file that pydantic checks."""
 
+from typing import Any, Literal
+
+from pydantic import Field
+
 from ppsim.base.boundary import NonNegative, Positive, Strict
-
-
-class Counts(Strict):
-    """What a CSV table does not say of itself."""
-
-    replicas: Positive = 1
-    slices: Positive = 1
 
 
 class Times(Strict):
@@ -26,3 +23,17 @@ class Steps(Strict):
     knows_transfers: bool
     start_s: list[list[float]]
     end_s: list[list[float]]
+
+
+class File(Strict, extra="ignore"):
+    """What it takes to load a timeline; the report beside it is for people. A CSV says no replicas and slices."""
+
+    origin: Literal["measured", "simulated"]
+    schedule: str = ""
+    replicas: Positive = 1
+    slices: Positive = 1
+    table: list[str]
+    costs: dict[str, Any]
+    timeline: Times
+    steps: Steps | None = None
+    run: dict[str, Any] = Field(default={})

@@ -2,20 +2,24 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json
+from ppsim.base.files import naming, read_json
 from ppsim.runs.run import Run
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.graph import build_graph
+from ppsim.schedule.table import NONE, Ints
 from ppsim.simulation.cost_files import costs_to_json
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    from ppsim.runs.timeline_boundary import File
 
 FORMAT: Literal["ppsim-timeline/1"] = "ppsim-timeline/1"
 
@@ -45,42 +49,7 @@ def timeline_to_json(
 
 def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
     """Return the timeline that a parsed file holds and its costs; raises `ConfigError` naming what is wrong."""
-    # Here and not above: where a run is measured and written, pydantic may be missing.
-    from ppsim.base.boundary import validated
-    from ppsim.runs.timeline_boundary import Counts, Times
-    from ppsim.simulation.cost_schema import costs_from
-
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ConfigError(f"{source} is no timeline: ppsim train and ppsim simulate write one with -o NAME.json")
-    missing = [key for key in ("table", "timeline", "costs", "origin") if key not in data]
-    if missing:
-        raise ConfigError(f"{source} is an incomplete timeline: {', '.join(missing)} missing")
-    costs = costs_from(data["costs"], f"{source}: costs")
-    counts = validated(Counts, {key: data[key] for key in ("replicas", "slices") if key in data}, source)
-    table = parse_table(
-        "\n".join(data["table"]) + "\n", name=str(data.get("schedule", "")), source=source,
-        num_replicas=counts.replicas, num_slices=counts.slices,
-    )  # fmt: skip
-    validate(table)
-    graph = build_graph(
-        table, communication=costs.communication, channel=costs.channel, receives=costs.receives, pairs=costs.pairs
-    )
-    times = validated(Times, data["timeline"], f"{source}: timeline")
-    for name in ("start_s", "end_s", "blocker"):
-        if len(getattr(times, name)) != graph.num_nodes:
-            raise ConfigError(
-                f"{source} is wrong: timeline.{name} has {len(getattr(times, name))} entries, the table has "
-                f"{graph.num_actions} actions and {graph.num_transfers} transfers"
-            )
-    timeline = Timeline(
-        graph=graph,
-        start=np.array(times.start_s),
-        end=np.array(times.end_s),
-        blocker=np.array(times.blocker, dtype=np.int32),
-        costs=costs.resolved_for(table),
-        origin="measured" if data["origin"] == "measured" else "simulated",
-    )
-    return timeline, costs
+    return _loaded(data, source)[1:]
 
 
 def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
@@ -93,7 +62,7 @@ def run_from_json(data: Any, source: str) -> Run:
 
     Raises `ConfigError` like `timeline_from_json`, and for a timeline that was not measured.
     """
-    timeline, costs = timeline_from_json(data, source)
+    file, timeline, costs = _loaded(data, source)
     if timeline.origin != "measured":
         raise ConfigError(f"{source} is not measured but simulated; ppsim train -o {source} measures one")
     run = Run(
@@ -102,14 +71,11 @@ def run_from_json(data: Any, source: str) -> Run:
         costs=costs,
         start=timeline.start[None],
         end=timeline.end[None],
-        has_own_costs=bool(data.get("run", {}).get("emulated", True)),
+        has_own_costs=bool(file.run.get("emulated", True)),
     )
-    if "steps" not in data:
+    if file.steps is None:
         return run
-    from ppsim.base.boundary import validated
-    from ppsim.runs.timeline_boundary import Steps
-
-    steps = validated(Steps, data["steps"], f"{source}: steps")
+    steps = file.steps
     lengths = {len(step) for step in (*steps.start_s, *steps.end_s)}
     if lengths != {timeline.graph.num_nodes} or len(steps.start_s) != len(steps.end_s):
         raise ConfigError(
@@ -124,3 +90,54 @@ def run_from_json(data: Any, source: str) -> Run:
         message_bytes=steps.message_bytes,
         knows_transfers=steps.knows_transfers,
     )
+
+
+def _loaded(data: Any, source: str) -> "tuple[File, Timeline, StageCosts]":
+    # Here and not above: where a run is measured and written, pydantic may be missing.
+    from ppsim.base.boundary import validated
+    from ppsim.runs.timeline_boundary import File
+    from ppsim.simulation.cost_schema import costs_from
+
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ConfigError(f"{source} is no timeline: ppsim train and ppsim simulate write one with -o NAME.json")
+    file = validated(File, data, source)
+    costs = costs_from(file.costs, f"{source}: costs")
+    table = parse_table(
+        "\n".join(file.table) + "\n", name=file.schedule, source=source, num_replicas=file.replicas,
+        num_slices=file.slices,
+    )  # fmt: skip
+    with naming(source):
+        validate(table)
+        graph = build_graph(
+            table, communication=costs.communication, channel=costs.channel, receives=costs.receives,
+            pairs=costs.pairs,
+        )  # fmt: skip
+        resolved = costs.resolved_for(table)
+    for name, entries in file.timeline:
+        if len(entries) != graph.num_nodes:
+            raise ConfigError(
+                f"{source} is wrong: timeline.{name} has {len(entries)} entries, the table has "
+                f"{graph.num_actions} actions and {graph.num_transfers} transfers"
+            )
+    timeline = Timeline(
+        graph=graph,
+        start=np.array(file.timeline.start_s),
+        end=np.array(file.timeline.end_s),
+        blocker=_blockers(file.timeline.blocker, source),
+        costs=resolved,
+        origin=file.origin,
+    )
+    return file, timeline, costs
+
+
+def _blockers(blocker: list[int], source: str) -> Ints:
+    """The blockers, each a node or none, that lead back to a first node from everywhere."""
+    if odd := [node for node in blocker if not NONE <= node < len(blocker)]:
+        raise ConfigError(f"{source} is wrong: timeline.blocker holds {odd[0]}; there are {len(blocker)} nodes")
+    before = np.array([*blocker, NONE])  # the last entry is what −1 leads to
+    for _ in range(len(blocker).bit_length()):
+        before = before[before]
+    if (before != NONE).any():
+        node = int(np.argmax(before != NONE))
+        raise ConfigError(f"{source} is wrong: timeline.blocker goes round in a circle at entry {node}")
+    return np.array(blocker, dtype=np.int32)

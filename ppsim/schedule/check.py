@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
+from ppsim.schedule.grammar import MOST
 from ppsim.schedule.graph import CHANNELS, Channel, Communication, build_graph
 from ppsim.schedule.lowering import RECEIVES, Receives
 from ppsim.schedule.placement import style_of
@@ -144,6 +145,12 @@ def _misplaced_stages(compute: Schedule) -> Iterator[str]:
 
 
 def _odd_microbatches(compute: Schedule) -> Iterator[str]:
+    if compute.num_units > max(len(compute), MOST):  # not worth an array of all of them
+        yield (
+            f"microbatches in {compute.num_slices} slices need as many actions, the table has {len(compute)}; "
+            f"--slices must be at most {int(compute.microbatch.max()) + 1}"
+        )
+        return
     used = np.bincount(compute.microbatch, minlength=compute.num_units) > 0
     largest = len(used) - 1
     if len(used) > compute.num_units:

@@ -22,6 +22,9 @@ from pathlib import Path
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule
 
+MOST = 999_999
+"""The largest number that a file names, of a stage or of a microbatch."""
+
 _FUSED_SUFFIX = ")OVERLAP_F_B"
 _ACTION = re.compile(
     r"(\d{1,6})("

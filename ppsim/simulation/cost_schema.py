@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppsim.base.boundary import AboveZero, Count, NonNegative, OneOrMany, Strict, validated
-from ppsim.base.files import read_json
+from ppsim.base.files import naming, read_json
 from ppsim.schedule.graph import Channel, Communication
 from ppsim.schedule.lowering import Receives
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
@@ -24,8 +24,8 @@ class _Link(Strict):
 
 class _Costs(Strict):
     forward_s: OneOrMany
-    backward_input_s: OneOrMany
-    backward_weight_s: OneOrMany
+    backward_input_s: OneOrMany | None
+    backward_weight_s: OneOrMany | None
     backward_s: OneOrMany | None = None
     fused_s: OneOrMany | None = None
     activation_bytes: OneOrMany = [0.0]
@@ -41,6 +41,9 @@ class _Costs(Strict):
     static_bytes: OneOrMany = [0.0]
     slice_time_shares: OneOrMany | None = None
     slice_token_shares: OneOrMany | None = None
+
+
+_PARTS = {"backward_input_s", "backward_weight_s"}
 
 
 class _CostsOverLink(_Costs):
@@ -90,10 +93,15 @@ class Overheads:
 
 def costs_from(data: Any, source: str = "costs") -> StageCosts:
     """Return the costs that a parsed JSON object spells out; raises `ConfigError` with every wrong key."""
+    if isinstance(data, dict) and data.get("backward_s") is not None and not data.keys() & _PARTS:
+        data = data | dict.fromkeys(_PARTS)  # for tables that split no backward
     if isinstance(data, dict) and isinstance(data.get("transfer_s"), dict):
         costs = validated(_CostsOverLink, data, source)
-        return StageCosts(**costs.model_dump() | {"transfer_s": costs.transfer_s.seconds})
-    return StageCosts(**validated(_Costs, data, source).model_dump())
+        given = costs.model_dump() | {"transfer_s": costs.transfer_s.seconds}
+    else:
+        given = validated(_Costs, data, source).model_dump()
+    with naming(source):
+        return StageCosts(**given)
 
 
 def read_costs(path: str | Path) -> StageCosts:

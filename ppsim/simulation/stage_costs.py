@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import CostsError
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, Channel, Communication, Pairs
 from ppsim.schedule.lowering import RECEIVES, Receives
-from ppsim.schedule.table import Schedule
+from ppsim.schedule.table import Op, Schedule
 
 Floats = NDArray[np.float64]
 Numbers = float | Sequence[float] | Floats
@@ -30,7 +30,7 @@ class StageCosts:
     `static_bytes` is likewise per rank.
 
     forward_s, backward_input_s, backward_weight_s
-        F, I and W.
+        F, I and W. Both of I and W None: for tables without them, with `backward_s`.
     backward_s
         B, the full backward. None: I + W (a measured B is not quite that).
     fused_s
@@ -70,8 +70,8 @@ class StageCosts:
     """
 
     forward_s: Numbers
-    backward_input_s: Numbers
-    backward_weight_s: Numbers
+    backward_input_s: Numbers | None = None
+    backward_weight_s: Numbers | None = None
     backward_s: Numbers | None = None
     fused_s: Numbers | None = None
     activation_bytes: Numbers = 0.0
@@ -94,6 +94,9 @@ class StageCosts:
             for name in (*_PER_STAGE, "static_bytes", *OVERHEADS, *_PER_SLICE)
             if (problem := _what_is_wrong(name, getattr(self, name)))
         ]
+        missing = [name for name in _SPLIT if getattr(self, name) is None]
+        if missing and (len(missing) == 1 or self.backward_s is None):
+            problems += [f"{name}: missing (only backward_s can stand for both of I and W)" for name in missing]
         for name in _PER_SLICE:
             if not problems and (shares := getattr(self, name)) is not None and not _is_whole(shares):
                 problems.append(f"{name} sum to {np.sum(shares):g}; the shares of a microbatch's slices sum to 1")
@@ -101,7 +104,7 @@ class StageCosts:
             if getattr(self, name) not in choices:
                 problems.append(f"{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}")
         if problems:
-            raise ConfigError("costs are wrong: " + "\n  ".join(problems))
+            raise CostsError("costs are wrong: " + "\n  ".join(problems))
 
     @property
     def pairs(self) -> Pairs:
@@ -116,6 +119,9 @@ class StageCosts:
         >>> costs.resolved_for(ppsim.build("1f1b", pp=2, microbatches=2)).backward_s
         array([2., 2.])
         """
+        split = [np.flatnonzero(schedule.op == op) for op in (Op.I, Op.W)]
+        if named := [str(schedule[int(entries[0])]) for entries in split if len(entries)]:
+            self.require_parts(" and ".join(named))
         return self.resolved(
             num_stages=schedule.num_stages,
             num_ranks=schedule.num_ranks,
@@ -123,12 +129,18 @@ class StageCosts:
             num_slices=schedule.num_slices,
         )
 
+    def require_parts(self, what: str) -> None:
+        """Raise `ConfigError` for costs of full backwards only, where `what` needs those of I and W."""
+        if self.backward_input_s is None:
+            raise CostsError(f"costs lack backward_input_s and backward_weight_s, which {what} need")
+
     def resolved(
         self, *, num_stages: int, num_ranks: int, num_replicas: int = 1, num_slices: int = 1
     ) -> "CostArrays":
         """Return arrays with one entry a stage (a rank for `static_bytes`), B and what W keeps filled in.
 
-        Raises `ConfigError` naming every field whose length fits neither.
+        Where I and W are not known, I is the whole backward. Raises `ConfigError` naming every field whose length
+        fits neither.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=[1, 2])
         >>> costs.resolved(num_stages=2, num_ranks=2).backward_s
@@ -171,8 +183,10 @@ class StageCosts:
                 f"{activation[stage]:g} activation_bytes it is part of"
             )
         if problems:
-            raise ConfigError("costs do not match the schedule: " + "\n  ".join(problems))
-        input_s, weight_s = given["backward_input_s"], given["backward_weight_s"]
+            raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
+        input_s = given.get("backward_input_s", given.get("backward_s"))
+        weight_s = given.get("backward_weight_s", np.zeros(num_stages))
+        assert input_s is not None, "costs have I or B"
         return CostArrays(
             forward_s=given["forward_s"],
             backward_s=given.get("backward_s", input_s + weight_s),
@@ -208,6 +222,8 @@ class StageCosts:
         >>> costs.with_torch_first_stage(num_stages=2, num_ranks=2).backward_weight_s
         array([2., 1.])
         """
+        if self.backward_input_s is None:
+            return self  # for tables that split no backward
         one_slice = self.replace(slice_time_shares=None, slice_token_shares=None)
         costs = one_slice.resolved(num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas)
         first = np.arange(num_stages) % (num_stages // num_replicas) == 0
@@ -247,7 +263,8 @@ _PER_STAGE = (
     "activation_bytes_kept_for_weight", "transfer_s",
 )  # fmt: skip
 _PER_SLICE = ("slice_time_shares", "slice_token_shares")
-_OPTIONAL = ("backward_s", "fused_s", "activation_bytes_kept_for_weight", *_PER_SLICE)
+_SPLIT = ("backward_input_s", "backward_weight_s")
+_OPTIONAL = (*_SPLIT, "backward_s", "fused_s", "activation_bytes_kept_for_weight", *_PER_SLICE)
 
 
 def _is_whole(shares: Any) -> bool:

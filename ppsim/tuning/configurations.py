@@ -40,7 +40,7 @@ def read_answer(path: str | Path) -> tuple["pandas.DataFrame", float]:
         raise ConfigError(f"{path} is no answer of ppsim tune: it writes one with -o NAME.json")
     try:
         limit = float(answer["question"]["memory_limit_bytes"])
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, TypeError, ValueError, OverflowError):
         raise ConfigError(f"{path} is wrong: its question has no memory_limit_bytes") from None
     rows = configurations_of(answer, str(path))
     if rows.empty:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
-from ppsim.base.files import check_folder, to_json, write_whole
+from ppsim.base.files import check_place, to_json, write_whole
 from ppsim.base.shown import Shown
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
@@ -185,7 +185,7 @@ def tune(
         raise ConfigError(f"top must be at least 1: got {top}")
     space = space or space_for(question)
     if state is not None:
-        check_folder(state)
+        check_place(state)
     search = _Search(question, space, top, seed, read_state(state, question, space, seed))
     run = _runner(jobs)
 

@@ -9,7 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.layout.cut import Cut
-from ppsim.layout.layout import layout_on
+from ppsim.layout.layout import layout_on, require_devices
 from ppsim.layout.split import Split, why_no_split
 from ppsim.model.architecture import MixtureOfExperts
 from ppsim.model.parameters import require_division
@@ -169,6 +169,7 @@ def space_for(question: Question, **given: Any) -> Space:
     to 64 that divide experts and devices; `SCHEDULES`; no recomputation and full; balanced splits and even ones.
     """
     model, num_gpus, length = question.job.model, question.num_gpus, question.job.length
+    require_devices(num_gpus)
     domain = question.job.cluster.domain_sizes(num_gpus)[0] or num_gpus
     experts = [layer.ffn.num_experts for layer in model.kinds if isinstance(layer.ffn, MixtureOfExperts)]
     divisors = [size for size in range(1, num_gpus + 1) if num_gpus % size == 0]

@@ -10,6 +10,7 @@ from ppsim.tuning.evaluate import Verdict
 from ppsim.tuning.space import Question, Space
 
 FORMAT = "ppsim-tune/1"
+_MOST = 1e30  # seconds or bytes, which nothing reaches
 
 
 def state_to_json(question: Question, space: Space, seed: int, verdicts: dict[str, Verdict]) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Verdict]
             key: Verdict(status, _number(peak), _number(iteration))
             for key, (status, peak, iteration) in found["verdicts"].items()
         }
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
         raise ConfigError(f"{source} is wrong: its verdicts are not those of ppsim tune; remove it") from None
 
 
@@ -64,4 +65,8 @@ def _finite(value: float) -> float | None:
 
 
 def _number(value: float | None) -> float:
-    return math.inf if value is None else float(value)
+    if value is None:
+        return math.inf
+    if not 0 < (number := float(value)) < _MOST:
+        raise ValueError(f"no time or size: {number:g}")
+    return number

@@ -29,10 +29,22 @@ def read_rows(path: str | Path) -> "pandas.DataFrame":
     found = read_json(path)
     try:
         rows = rows_of(found["sets"])
-        rows[["measured", "predicted", "error"]].astype(float)
-    except (LookupError, TypeError, ValueError):
+        rows = rows.astype(_KINDS)
+        if not rows[["measured", "predicted"]].gt(0).all(axis=None) or not rows[_NUMBERS].abs().lt(1e30).all(
+            axis=None
+        ):
+            raise ValueError("a time or a size is more than 0 and finite")
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
         raise ConfigError(f"{path} holds no validation: ppsim validate writes one with -o NAME.json") from None
     return rows
+
+
+_NUMBERS = ["measured", "predicted", "error"]
+_KINDS = (
+    dict.fromkeys(("set", "table", "title", "schedule", "use"), str)
+    | dict.fromkeys(_NUMBERS, float)
+    | {"order_only": bool}
+)
 
 
 def _row(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:

@@ -193,6 +193,7 @@ TIMELINE = ppsim.simulate(TABLE, COSTS)
         (lambda: ppsim.project(job=ppsim.job(**JOB), tp=4), "the job says everything itself: leave out tp"),
         (lambda: ppsim.project(job=ppsim.job(**JOB), pp=8), "the job's layout has pp 4: got pp 8"),
         (lambda: ppsim.project(pp=4, memory_limit=0), "more than 0 bytes: got 0"),
+        (lambda: ppsim.project(pp=4, memory_limit=40), "a memory limit of 40 has no unit: is '40GiB' meant"),
         (lambda: ppsim.project_all(pp=4, schedule="zbv"), "project_all tries every one, or those in schedules"),
         (lambda: ppsim.job(gpus=8), "--gpus is for a --model"),
         (lambda: ppsim.job(), "--model must be given"),

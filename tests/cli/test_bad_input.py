@@ -44,10 +44,23 @@ WRONG_ARGUMENTS = {
     "a negative split": ("project --pp 4 --split 20,20,-10,0", 2, ["the split holds -10; a stage has 0 layers or more"]),
     "a split with an empty stage": ("project --pp 4 --split 15,0,8,7", 2, ["stage 1 would hold no layer"]),
     "more stages than layers": ("project --pp 33", 2, ["30 layers are too few for 33 stages"]),
+    "a billion microbatches": ("build 1f1b --pp 4 --microbatches 1000000000", 2, ["8,000,000,000 actions (two or three for each stage and microbatch) need about 1.16 TiB, and ", " of memory are free on this machine, enough for "]),
+    "a billion microbatches to search for": ("build auto --pp 4 --microbatches 1000000000 --costs C.json", 2, ["12,000,000,000 actions"]),
+    "a million ranks": ("project --pp 1000000", 2, ["8,000,000,000,000 actions", "free on this machine"]),
+    "a million ranks, all schedules": ("project --pp 1000000 --schedule all", 2, ["8,000,000,000,000 actions"]),
+    "a billion slices": ("project --pp 4 --schedule seq1f1b --slices 1000000000", 2, ["actions (two or three", "free on this machine"]),
+    "a billion slices of a file": ("check T.csv --slices 1000000000", 2, ["microbatches in 1000000000 slices need as many actions, the table has 128; --slices must be at most 8"]),
+    "a layout of many stages": ("project --pp 4 --split (t|)*99999999", 2, ["the layout '(t|)*99999999' is too long: *99999999 makes more than 100,000 letters of it"]),
+    "a billion layers": ("project --pp 4 --layers 1000000000", 2, ["--layers must be at most 10,000: got 1000000000"]),
+    "a billion layers of a model": ("project --pp 4 --model gpt2 --layers 1000000000", 2, ["layers must be at most 10,000: got 1000000000"]),
+    "a billion devices": ("project --pp 4 --model gpt2 --gpus 1000000000", 2, ["there must be at most 1,000,000 devices: got 1000000000"]),
+    "a billion tensor-parallel ranks": ("project --pp 4 --model gpt2 --tp 1000000000", 2, ["at most 1,000,000 devices: got 4000000000"]),
+    "a billion devices to tune for": ("tune --model gpt2 --gpus 1000000000 --global-batch 8", 2, ["at most 1,000,000 devices"]),
     "no layers": ("project --pp 4 --layers 0", 2, ["--layers must be at least 1: got 0"]),
     "a negative transfer": ("project --pp 4 --transfer-ms -1", 2, ["--transfer-ms must not be negative: got -1"]),
     "a transfer that is no number": ("project --pp 4 --transfer-ms nan", 2, ["transfer_s holds nan; costs are finite and not negative"]),
     "a size that is none": ("project --pp 4 --memory-limit plenty", 2, ["cannot read the size 'plenty': write it as 80GiB or 80GB"]),
+    "a size without a unit": ("project --pp 4 --memory-limit 40", 2, ["the size '40' has no unit: is 40GiB meant? (or 40B, bytes)"]),
     "a size of nothing": ("project --pp 4 --memory-limit 0GiB", 2, ["cannot read the size '0GiB'"]),
     "a negative size": ("project --pp 4 --memory-limit -80GiB", 2, ["cannot read the size '-80GiB'"]),
     "an unknown channel": ("simulate T.csv --costs C.json --channel wire", 2, ["'wire' is not one of 'ideal', 'edge', 'pair'"]),
@@ -163,6 +176,8 @@ WRONG_COSTS = {
     "an empty list": (costs(forward_s=[]), ["forward_s: must not be empty"]),
     "an unknown key": (costs(transfer=1), ["transfer: unknown key (did you mean transfer_s?)"]),
     "a missing key": (costs(forward_s="absent"), ["forward_s: missing"]),
+    "no backward": (costs(backward_input_s="absent", backward_weight_s="absent"), ["wrong.json", "backward_input_s: missing", "backward_weight_s: missing"]),
+    "half a backward": (costs(backward_input_s="absent", backward_s=2.0), ["backward_input_s: missing"]),
     "an unknown choice": (costs(channel="wire"), ["channel: input should be 'ideal', 'edge', 'pair', 'direction' or 'rank', got 'wire'"]),
     "more kept than there is": (costs(activation_bytes_kept_for_weight=2**31), ["activation_bytes_kept_for_weight is", "more than the", "activation_bytes it is part of"]),
     "a link without bandwidth": (costs(transfer_s={"bytes": 5}), ["transfer_s.bandwidth_bytes_per_s: missing"]),
@@ -193,6 +208,98 @@ def test_wrong_costs_are_reported_all_at_once_each_with_its_key(folder, case):
     for word in words:
         assert word in words_of(result.stderr)
     assert contents(folder) == before
+
+
+TIMELINE = {"format": "ppsim-timeline/1", "origin": "measured", "costs": COSTS, "table": ["0F0,0B0"],
+            "timeline": {"start_s": [0, 1], "end_s": [1, 2], "blocker": [-1, 0]}}  # fmt: skip
+TABLE = {
+    "format": "ppsim-table/1",
+    "num_microbatches": 1,
+    "stage_to_rank": [0],
+    "ranks": [[[["F", 0, 0]], [["B", 0, 0]]]],
+}
+
+LLAMA = {"model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 256,
+         "num_hidden_layers": 4, "vocab_size": 1000, "max_position_embeddings": 128}  # fmt: skip
+
+# name: (command, the file, its content, words)
+WRONG_CONTENT = {
+    "a blocker above int32": ("compare m.json", "m.json", TIMELINE | {"timeline": TIMELINE["timeline"] | {"blocker": [-1, 2**40]}}, "timeline.blocker holds 1099511627776; there are 2 nodes"),
+    "blockers in a circle": ("compare m.json", "m.json", TIMELINE | {"timeline": TIMELINE["timeline"] | {"blocker": [1, 0]}}, "timeline.blocker goes round in a circle at entry 0"),
+    "lists for lines": ("compare m.json", "m.json", TIMELINE | {"table": [["0F0", "0B0"]]}, "table[0]: input should be a valid string"),
+    "a run that is a list": ("calibrate m.json", "m.json", TIMELINE | {"run": [1]}, "run: must be a JSON object, got [1]"),
+    "a stage above int32": ("check t.json", "t.json", TABLE | {"ranks": [[[["F", 2**40, 0]]]]}, "ranks[0][0][0][1]: must be at most 999999, got 1099511627776"),
+    "a rank above all": ("check t.json", "t.json", TABLE | {"stage_to_rank": [2**31 - 1]}, "stage_to_rank[0]: must be at most 999999"),
+    "a forward of no microbatch": ("check t.json", "t.json", TABLE | {"ranks": [[[["F", 0, -1]]]]}, "rank 0: F cannot have stage 0 and microbatch -1"),
+    "a time without end": ("calibrate m.json", "m.json", {"traceEvents": [{"ph": "X", "name": "PP:0F0", "cat": "user_annotation", "ts": 10**400, "dur": 1}]}, "is no trace of torch.profiler: OverflowError"),
+    "a million layers": ("models m.json", "m.json", LLAMA | {"num_hidden_layers": 10**6}, "num_hidden_layers must be at most 10,000: got 1000000"),
+    "a hidden size that no number holds": ("models m.json", "m.json", LLAMA | {"hidden_size": 10**400}, "hidden_size must be at most 1,000,000,000: got"),
+    "slices without end": ("check t.json", "t.json", TABLE | {"num_slices": 999_999, "num_microbatches": 999_999}, "need as many actions, the table has 2"),
+    "YAML too deep": ("clusters y.yaml", "y.yaml", "[" * 20_000, "y.yaml holds a date that is none, or lists too deep"),
+    "a stage on two ranks, exported": ("export b.csv --to json -o x.json", "b.csv", "0F0,0B0,1F0,1B0\n1F0,1B0\n", "stage 1 is on rank 0 and"),
+    "a stage on two ranks, drawn": ("figure timeline m.json -o x.svg", "m.json", TIMELINE | {"table": ["0F0,0B0", "0F0,0B0"]}, "stage 0 is on rank 0 and"),
+    "a stage on two ranks, checked": ("check b.csv", "b.csv", "0F0,0B0,1F0,1B0\n1F0,1B0\n", "stage 1 is on rank 0 and"),
+    "costs of other stages": ("simulate T.csv --costs c.json", "c.json", COSTS | {"forward_s": [1, 2]}, "forward_s has 2 entries, but the schedule has 8 stages"),
+    "another table": ("compare m.json", "m.json and other.json", None, "the two timelines run different tables"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG_CONTENT)
+def test_what_is_wrong_with_a_file_is_said_with_its_name(folder, case):
+    command, name, content, words = WRONG_CONTENT[case]
+    if content is None:
+        (folder / "m.json").write_text(json.dumps(TIMELINE))
+        ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "other.json")
+        command += " other.json"
+    else:
+        (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    told = words_of(ppsim(*command.split(), code=2).output)
+    assert name in told
+    assert words in told
+
+
+FULL_BACKWARD = {"forward_s": 1.0, "backward_s": 2.0}
+
+
+def test_full_backwards_need_no_costs_of_their_parts(folder):
+    (folder / "full.json").write_text(json.dumps(FULL_BACKWARD))
+    (folder / "parts.json").write_text(
+        json.dumps({"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0})
+    )
+    full, parts = (
+        json.loads(ppsim("simulate", "T.csv", "--costs", name, "--json", "-o", "step.json").stdout)
+        for name in ("full.json", "parts.json")
+    )
+    assert full["step_time_s"] == parts["step_time_s"]
+    assert full["lower_bound_s"] <= full["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("simulate zbv.csv --costs full.json", "7I0 and 7W0 need"),
+        ("build zb-auto --pp 2 --microbatches 4 --costs full.json", "the I and W of zb-auto need"),
+        ("build auto --pp 2 --microbatches 4 --costs full.json --time-limit 0", "tables with I and W need"),
+        ("train --schedule zbv.csv --emulate-costs full.json", "7I0 and 7W0 need"),
+    ],
+)
+def test_what_needs_the_parts_of_a_backward_says_which(folder, command, needs):
+    (folder / "full.json").write_text(json.dumps(FULL_BACKWARD))
+    told = words_of(ppsim(*command.split(), code=2).stderr)
+    assert f"costs lack backward_input_s and backward_weight_s, which {needs}" in told
+
+
+def test_too_many_stages_are_refused_before_a_table_is_built(folder, monkeypatch):
+    def built(*_, **__):
+        raise AssertionError("a table was built")
+
+    monkeypatch.setattr("ppsim.projection.project.build", built)
+    monkeypatch.setattr("ppsim.projection.project.fit", built)
+    for schedule in ("interleaved-1f1b", "auto"):
+        told = ppsim(
+            *["project", "--pp", "64", "--vpp", "8", "--microbatches", "1024", "--schedule"], schedule, code=2
+        ).stderr
+        assert "30 layers are too few for 512 stages" in told
 
 
 def test_json_that_begins_with_a_byte_order_mark_is_read(folder):

@@ -41,10 +41,12 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(folder, com
 @pytest.mark.parametrize(
     ("command", "output", "sentence"),
     [
-        ("build zbv --pp 2 --microbatches 4", "missing/x.csv", "cannot write missing/x.csv: No such file or directory"),
-        ("build zbv --pp 2 --microbatches 4", "taken.json", "cannot write taken.json: Is a directory"),
-        ("export T.csv --to torch", "missing/x.csv", "cannot write missing/x.csv: No such file or directory"),
-        ("export T.csv --to torch-comms", "taken.json", "cannot write taken.json: Is a directory"),
+        ("build zbv --pp 2 --microbatches 4", "missing/x.csv", "cannot write missing/x.csv: there is no folder missing"),
+        ("build zbv --pp 2 --microbatches 4", "taken.json", "cannot write taken.json: it is a folder"),
+        ("build zbv --pp 2 --microbatches 4", "x.html", "cannot tell what to write to x.html: give it one of .csv, .json"),
+        ("export T.csv --to torch", "missing/x.csv", "cannot write missing/x.csv: there is no folder missing"),
+        ("export T.csv --to torch-comms", "taken.json", "cannot write taken.json: it is a folder"),
+        ("export T.csv --to torch", "n" * 300 + ".csv", "nnn.csv: File name too long"),
     ],
 )  # fmt: skip
 def test_a_table_that_cannot_be_written_leaves_nothing_behind(folder, command, output, sentence):
@@ -60,6 +62,43 @@ def test_a_folder_without_permission_is_refused(folder, command):
     (folder / "locked").mkdir(mode=0o500)
     assert "cannot write locked/x.csv" in ppsim(*command.split(), "-o", "locked/x.csv", code=2).stderr
     assert everything_in(folder / "locked") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("simulate T.csv --costs C.json -o fine.json", "C.json"),
+        ("simulate T.csv --costs C.json", "T.csv"),
+        ("simulate T.csv --costs C.json", "./C.json"),
+        ("simulate T.csv --costs C.json", "link.json"),
+        ("simulate T.csv --costs link.json", "C.json"),
+        ("project --pp 2 --profile C.json", "C.json"),
+        ("project --pp 2 --cluster C.json --model gpt2", "C.json"),
+        ("export T.csv --to torch", "T.csv"),
+        ("build auto --pp 2 --microbatches 4 --costs C.json", "C.json"),
+        ("compare C.json", "C.json"),
+        ("compare C.json --fit fit.json", "fit.json"),
+        ("calibrate C.json", "C.json"),
+        ("calibrate .", "C.json"),
+        ("train --schedule T.csv --emulate-costs C.json", "C.json"),
+        ("tune --model gpt2 --gpus 4 --global-batch 8 --cluster C.json", "C.json"),
+        ("tune --model gpt2 --gpus 4 --global-batch 8 --resume a.json", "a.json"),
+        ("project --pp 2 -o a.json", "a.json"),
+    ],
+)
+def test_no_output_replaces_an_input_or_another_output(folder, command, output):
+    (folder / "link.json").symlink_to("C.json")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    told = ppsim(*command.split(), "-o", output, code=2).stderr
+    assert f"cannot write {output}: this command reads it" in told or "two of them are one file" in told
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_figure_does_not_replace_the_timeline_it_is_made_of(folder):
+    ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "step.json")
+    (folder / "step.svg").symlink_to("step.json")
+    told = ppsim("figure", "timeline", "step.json", "-o", "step.svg", code=2).stderr
+    assert "cannot write step.svg: this command reads it" in told
 
 
 def test_outputs_are_announced_beside_the_result(folder):
@@ -105,6 +144,15 @@ def test_writing_replaces_the_old_content_and_leaves_no_other_file(tmp_path):
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path):
+    path = tmp_path / "out.txt"
+    for mode in (0o600, 0o644):
+        write_whole(path, "old")
+        path.chmod(mode)
+        write_whole(path, "new")
+        assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 def test_a_write_that_is_interrupted_leaves_the_old_content(tmp_path, monkeypatch):

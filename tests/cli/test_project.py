@@ -197,7 +197,7 @@ def test_a_transfer_time_is_in_milliseconds():
         ("80g", 80e9),
         ("1.5TiB", 1.5 * 2**40),
         ("512MiB", 2**29),
-        ("4096", 4096),
+        ("4194304", 4194304),
     ],
 )
 def test_sizes_are_read_in_binary_and_decimal_units(text, num_bytes):

@@ -1,8 +1,12 @@
 """What the command line costs to start: nothing heavy is loaded before it is needed."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +58,59 @@ def test_python_m_ppsim_is_the_command_line(args, code, where, words):
     assert done.returncode == code
     assert words in getattr(done, where)
     assert "Traceback" not in done.stderr
+
+
+def test_an_error_that_nobody_foresaw_is_a_sentence_with_a_code_of_its_own(monkeypatch, tmp_path):
+    from click.testing import CliRunner
+
+    from ppsim.cli import main
+
+    def fails(*_, **__):
+        raise ZeroDivisionError("of a kind")
+
+    monkeypatch.setattr("ppsim.catalog.tables.build", fails)
+    command = ["build", "1f1b", "--pp", "2", "--microbatches", "2"]
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code == 3
+    assert "did not foresee (ZeroDivisionError: of a kind)" in told.stderr
+    assert "ppsim --debug" in told.stderr
+    assert "report" in told.stderr
+    assert "Traceback" not in told.stderr
+    assert "in fails" in CliRunner().invoke(main, ["--debug", *command]).stderr
+
+
+BUILD = [sys.executable, "-m", "ppsim", "build", "1f1b", "--pp", "8", "--microbatches", "4000"]
+
+
+@pytest.mark.parametrize("waited_s", [0.03, 0.1, 0.3, 0.6])
+def test_an_interruption_at_any_time_ends_quietly(waited_s):
+    command = [
+        sys.executable,
+        "-c",
+        "import runpy; print(1, flush=True); runpy.run_module('ppsim', run_name='__main__')",
+    ]
+    with subprocess.Popen(
+        [*command, *BUILD[3:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.readline()
+        time.sleep(waited_s)
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=60)[1]
+    assert told == ""
+    assert process.returncode in (130, 0)  # it may have been ready before
+
+
+def test_a_reader_that_goes_early_ends_it_as_it_ends_other_tools():
+    buffered = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}  # it loses the error
+    with subprocess.Popen(BUILD, env=buffered, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_result_that_cannot_be_written_is_a_sentence():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(BUILD, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "ppsim: cannot write the result: No space left on device\n")

@@ -125,7 +125,7 @@ def trace_from_json(data: Any, source: str) -> RankTrace:
         events.sort(key=lambda event: event["ts"])
         base_s = data.get("baseTimeNanoseconds", 0) / 1e9
         ranges, on_device = _ranges(events, base_s, source)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigError(f"{source} is no trace of torch.profiler: {type(error).__name__}: {error}") from None
     if not ranges:
         raise ConfigError(
