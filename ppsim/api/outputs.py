@@ -1,15 +1,16 @@
 """Files of what was found, by their suffix, the text that the command line prints, and tables for runtimes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 from ppsim.api.runs import Trained
+from ppsim.api.suffixes import TIMELINE, Say, silent, write_search, write_timelines
 from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
-from ppsim.base.outputs import suffix_of, write_outputs
+from ppsim.base.outputs import suffix_of
 from ppsim.base.shown import text_of
 from ppsim.plot.view import View
 from ppsim.projection.projection import Answer, Projection, Projections
@@ -24,13 +25,8 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.search import Tuned
 
-Say: TypeAlias = Callable[[str], None]
 Target = Literal["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]
 OneOfThem: TypeAlias = Timeline | Projection | Trained
-
-
-def _silent(message: str) -> None:
-    """Say nothing: files that a program asks for are no news to it."""
 
 
 def save(
@@ -60,11 +56,7 @@ def save(
         _require_suffix(path, (".json",), "a calibration")
         write_whole(path, to_json(calibration_to_json(what)))
     elif isinstance(what, Tuned):
-        from ppsim.tuning.outputs import check_paths
-        from ppsim.tuning.outputs import write_outputs as write_tuned
-
-        check_paths([path])
-        write_tuned([path], what, announce=_silent)
+        write_search([path], what)
     elif isinstance(what, Comparison):
         write_comparison([path], what)
     elif isinstance(what, Projections):
@@ -82,14 +74,14 @@ def _save_several(
         raise ConfigError("there is nothing to save")
     if titles is not None and len(titles) != len(those):
         raise ConfigError(f"titles names {len(titles)} of {len(those)}")
-    if len(those) > 1 and (suffix := suffix_of(path)) in (".json", ".csv"):
+    if len(those) > 1 and (suffix := suffix_of(path, TIMELINE)) in (".json", ".csv"):
         raise ConfigError(f"{suffix} holds one of them: got {len(those)}")
     first, plans = those[0], [one.plan for one in those if isinstance(one, Projection)]
-    if isinstance(first, Timeline) and costs is None and suffix_of(path) == ".json":
+    if isinstance(first, Timeline) and costs is None and suffix_of(path, TIMELINE) == ".json":
         raise ConfigError("the .json of a timeline holds its costs: give them as costs=")
     limits = {plan.memory_bound_bytes for plan in plans}
     names = [_title_of(one) for one in those] if titles is None else titles
-    write_outputs(
+    write_timelines(
         [path],
         views=[_view_of(one, name) for one, name in zip(those, names, strict=True)],
         report=lambda: _report_json(first, costs),
@@ -137,17 +129,17 @@ def _save_table(table: Schedule, path: str) -> None:
 
 
 def _require_suffix(path: str, suffixes: Sequence[str], what: str) -> None:
-    if suffix_of(path) not in suffixes:
+    if suffix_of(path, TIMELINE) not in suffixes:
         raise ConfigError(f"cannot write {path}: {what} goes into {' or '.join(suffixes)}")
 
 
 def write_projections(
-    paths: Sequence[str], projections: Sequence[Projection], answer: Answer | None, *, announce: Say = _silent
+    paths: Sequence[str], projections: Sequence[Projection], answer: Answer | None, *, announce: Say = silent
 ) -> None:
     """Write each path by its suffix: pictures of all, report and table of the first; nothing for no projection."""
     if not projections:
         return
-    write_outputs(
+    write_timelines(
         paths,
         views=[view_of(one, one.plan.schedule_name) for one in projections],
         report=lambda: _projection_json(projections[0], answer),
@@ -157,7 +149,7 @@ def write_projections(
 
 
 def write_comparison(
-    paths: Sequence[str], comparison: Comparison, fitted: Calibration | None = None, *, announce: Say = _silent
+    paths: Sequence[str], comparison: Comparison, fitted: Calibration | None = None, *, announce: Say = silent
 ) -> None:
     """Write each path by its suffix: both timelines; .json has the errors, and the projection with its costs."""
 
@@ -165,7 +157,7 @@ def write_comparison(
         costs, summary = comparison.projected_costs, summary_of(comparison, fitted)
         return summary | ({"projected": timeline_to_json(comparison.projected, costs)} if costs else {})
 
-    write_outputs(
+    write_timelines(
         paths,
         views=[View(comparison.measured, "measured"), View(comparison.projected, "projected")],
         comparison=comparison,

@@ -9,11 +9,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
+from ppsim.api.suffixes import write_timelines
 from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
-from ppsim.base.outputs import write_outputs
 from ppsim.base.shown import Shown
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
@@ -178,7 +178,7 @@ def _as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, s
 def write_run(paths: Sequence[str], trained: Trained, *, announce: Callable[[str], None]) -> None:
     """Write each path by its suffix, of the median step; .json has every step."""
     view = View(trained.timeline, trained.title)
-    write_outputs(paths, views=[view], report=trained.to_json, announce=announce)
+    write_timelines(paths, views=[view], report=trained.to_json, announce=announce)
 
 
 def require_verified(trained: Trained) -> None:

@@ -1,8 +1,12 @@
-"""What pictures show of a projection."""
+"""What pictures show of a projection, and of a search."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ppsim.base.units import count, percent, seconds, size
+from ppsim.plot.pareto import SearchView
+from ppsim.tuning.command import command_of
+from ppsim.tuning.search import Found, Tuned
 
 if TYPE_CHECKING:
     from ppsim.projection.projection import Projection
@@ -23,3 +27,21 @@ def view_of(projection: "Projection", title: str) -> View:
         ("memory", f"{size(peak)} on the fullest rank" + (f" of {size(limit)}" if limit is not None else "")),
     ]
     return View(projection.timeline, title, projection.step.pieces, loss_budget(projection), facts)
+
+
+def search_view(tuned: Tuned) -> SearchView:
+    """Return what a page shows of a search, each configuration with the command that projects it."""
+    job = tuned.question.job
+
+    def rows(found: Sequence[Found]) -> list[dict[str, Any]]:
+        return [tuned.row(one) | {"command": command_of(tuned, one)} for one in found]
+
+    return SearchView(
+        f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name}, {job.global_batch} sequences "
+        f"of {job.length} tokens a step",
+        tuned.counts["configurations"],
+        tuned.question.memory_limit_bytes,
+        rows(tuned.simulated),
+        rows(tuned.best),
+        rows(tuned.pareto),
+    )

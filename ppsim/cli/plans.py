@@ -168,13 +168,13 @@ def project(
 
     from ppsim.api.outputs import write_projections
     from ppsim.api.plans import plan_from
-    from ppsim.base.outputs import SUFFIXES
+    from ppsim.api.suffixes import TIMELINE
     from ppsim.printing import plans as show
     from ppsim.printing import plans as show_answer
     from ppsim.projection import project as planning
     from ppsim.projection.plan import AUTO
 
-    check_outputs(outputs, SUFFIXES)
+    check_outputs(outputs, TIMELINE)
     names = _compared(options["schedule"])
     stragglers = dict(map(_straggler, options["stragglers"]))
     plan = plan_from(options | {"stragglers": stragglers, "schedule": None if names else options["schedule"]})

@@ -122,12 +122,12 @@ def train(
     rank.
     """
     from ppsim.api.runs import require_verified, train_from, write_run
-    from ppsim.base.outputs import SUFFIXES
+    from ppsim.api.suffixes import TIMELINE
     from ppsim.printing import steps as show
     from ppsim.runtime.launch import require_extra
 
     require_extra("ppsim train")
-    check_outputs(outputs, SUFFIXES)
+    check_outputs(outputs, TIMELINE)
     trained = train_from(options)
     if trained is None:
         return
@@ -171,15 +171,16 @@ def compare(
     """
     from ppsim.api import measured as runs
     from ppsim.api.outputs import write_comparison
+    from ppsim.api.suffixes import TIMELINE
     from ppsim.base.files import to_json, write_whole
-    from ppsim.base.outputs import SUFFIXES, suffix_of
+    from ppsim.base.outputs import suffix_of
     from ppsim.printing import runs as show
     from ppsim.runs.calibrate import calibration_to_json
     from ppsim.runs.compare import summary_of
 
     if fit:
         suffix_of(fit, [".json"])
-    check_outputs(outputs, SUFFIXES, beside=fit)
+    check_outputs(outputs, TIMELINE, beside=fit)
     with progress("comparing"):
         comparison = runs.compare(measured, projected, overheads=overheads)
         fitted = runs.calibrate(measured) if fit else None

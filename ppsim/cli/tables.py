@@ -143,9 +143,9 @@ def simulate(
 
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
+    from ppsim.api.suffixes import TIMELINE, write_timelines
     from ppsim.base.errors import ConfigError, CostsError, ScheduleError
     from ppsim.base.files import naming
-    from ppsim.base.outputs import SUFFIXES, write_outputs
     from ppsim.plot.view import View
     from ppsim.printing import steps as show
     from ppsim.runs.timeline_file import timeline_to_json
@@ -153,7 +153,7 @@ def simulate(
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 
-    check_outputs(outputs, SUFFIXES)
+    check_outputs(outputs, TIMELINE)
     schedule = read_table(table, replicas=replicas, slices=slices)
     if schedule.has_communication and network["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
@@ -168,7 +168,7 @@ def simulate(
     if relaxed_wraparound:
         title += ", relaxed wrap-around"
         say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
-    write_outputs(
+    write_timelines(
         outputs,
         views=[View(timeline, title)],
         report=lambda: timeline_to_json(timeline, stage_costs),

@@ -108,12 +108,12 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
     set are simulated, so that the answer is that of trying all.
     """
+    from ppsim.api.suffixes import SEARCH, write_search
     from ppsim.api.tuning import tune_from
     from ppsim.base.units import seconds
     from ppsim.printing import tuning as show_tune
-    from ppsim.tuning.outputs import SUFFIXES, write_outputs
 
-    check_outputs(outputs, SUFFIXES, beside=options["resume"])
+    check_outputs(outputs, SEARCH, beside=options["resume"])
     given: dict[str, Any] = {name: parse_numbers(name, options[name]) for name in _RANGES}
     given |= {name: parse_names(name, options[name]) for name in _CHOICES}
     with progress("finding bounds", total=1, unit="configurations") as bar:
@@ -122,7 +122,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
             bar.update("searching" if best_s is None else f"best {seconds(best_s)}", done=decided, total=total)
 
         found = tune_from(options | given, show)
-    write_outputs(outputs, found, announce=say)
+    write_search(outputs, found, announce=say)
     if as_json:
         print_json(found.to_json())
     else:

@@ -35,17 +35,17 @@ def validate(
     """
     from itertools import count
 
+    from ppsim.api.suffixes import VALIDATION, write_validation
     from ppsim.base.errors import ConfigError
     from ppsim.printing import validation as show_validation
     from ppsim.validation.cases import case_sets, require_set
-    from ppsim.validation.outputs import SUFFIXES, write_outputs
     from ppsim.validation.validated import validate as validated
 
     if sum((as_json, as_markdown, is_fit)) > 1:
         raise ConfigError("--json, --markdown and --fit are three kinds of output: give one of them")
     if is_fit and outputs:
         raise ConfigError("-o writes a comparison; --fit prints constants")
-    check_outputs(outputs, SUFFIXES)
+    check_outputs(outputs, VALIDATION)
     names = [name] if name else list(case_sets())
     told = [require_set(one) for one in names]
     if is_fit:
@@ -58,7 +58,7 @@ def validate(
     with progress("projecting", total=len(names), unit="sets") as bar:
         number = count()
         found = validated(name, announce=lambda one: bar.update(f"projecting {one}", done=next(number)))
-    write_outputs(outputs, found.to_json()["sets"], announce=say)
+    write_validation(outputs, found.to_json()["sets"], announce=say)
     if as_json:
         print_json(found.to_json())
     elif as_markdown:

@@ -2,18 +2,18 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot import palette
 from ppsim.plot.page import filled
 from ppsim.schedule.table import Op
-from ppsim.tuning.command import command_of
 
-if TYPE_CHECKING:
-    from ppsim.tuning.search import Found, Tuned
+Row = Mapping[str, Any]
+"""A configuration: its sizes, schedule, split and recomputation, seconds, bytes, tokens/s, MFU, and its command."""
 
 _GIB = 2**30
 _DOTS, _LINE = palette.COLOURS[Op.F], palette.COLOURS[Op.W]
@@ -21,32 +21,44 @@ _SIZES = ("tp", "cp", "ep", "dp", "pp", "vpp", "micro_batch")
 _TEXTS, _LEFT = ("schedule", "with"), ' class="left"'
 
 
-def pareto_html(tuned: "Tuned") -> str:
+@dataclass(frozen=True)
+class SearchView:
+    """What a page shows of a search: all that was simulated, of that the best and the Pareto set, fastest first."""
+
+    title: str
+    num_configurations: int
+    memory_limit_bytes: float
+    simulated: Sequence[Row]
+    best: Sequence[Row]
+    pareto: Sequence[Row]
+
+
+def pareto_html(search: SearchView) -> str:
     """Return a self-contained page that makes no request; a point shows its configuration, clicked its command.
 
     Below the picture are the best configurations and the Pareto set, fastest first, each with its command.
     """
-    counts = tuned.counts
-    listed = sorted({*tuned.best, *tuned.pareto}, key=lambda one: (one.iteration_s, one.peak_bytes))
+    unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
+    listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
     sizes = [_short(name) for name in _SIZES]
     header = ["", "schedule", "with", *sizes, "iteration", "tokens/s", "MFU", "memory", "Pareto"]
     return filled(
         "pareto",
-        title=escape(_title(tuned)),
+        title=escape(search.title),
         told=escape(
-            f"{counts['configurations']} configurations, {counts['simulated']} simulated that fit "
-            f"{size(tuned.question.memory_limit_bytes)} a GPU; costs estimated from specifications"
+            f"{search.num_configurations} configurations, {len(search.simulated)} simulated that fit "
+            f"{size(search.memory_limit_bytes)} a GPU; costs estimated from specifications"
         ),
         header="".join(f"<th{_LEFT if name in _TEXTS else ''}>{name}</th>" for name in header),
-        rows="\n".join(_row(tuned, place, one) for place, one in enumerate(listed, start=1)),
-        figure=json.dumps(pareto_plotly(tuned)).replace("<", "\\u003c"),  # a model's name must not end the script
+        rows="\n".join(_listed(search, place, row) for place, row in enumerate(listed, start=1)),
+        figure=json.dumps(pareto_plotly(search)).replace("<", "\\u003c"),  # a model's name must not end the script
     )
 
 
-def pareto_plotly(tuned: "Tuned") -> dict[str, Any]:
+def pareto_plotly(search: SearchView) -> dict[str, Any]:
     """Return the figure of `pareto_html` as plain data."""
-    limit = tuned.question.memory_limit_bytes / _GIB
-    held = [limit, *(one.peak_bytes / _GIB for one in tuned.simulated)]
+    limit = search.memory_limit_bytes / _GIB
+    held = [limit, *(row["peak_bytes"] / _GIB for row in search.simulated)]
     margin = 0.05 * max(held)
     axis = {"gridcolor": palette.COLOURS[Op.IDLE], "zeroline": False, "ticks": "outside", "linecolor": palette.TEXT}
     steps = {
@@ -57,10 +69,10 @@ def pareto_plotly(tuned: "Tuned") -> dict[str, Any]:
     line = {
         "type": "line", "x0": limit, "x1": limit, "yref": "paper", "y0": 0, "y1": 1, "showlegend": True,
         "line": {"color": palette.CRITICAL_PATH, "dash": "dash"},
-        "name": f"limit {size(tuned.question.memory_limit_bytes)}",
+        "name": f"limit {size(search.memory_limit_bytes)}",
     }  # fmt: skip
     return {
-        "data": [_trace(tuned, tuned.simulated) | others, _trace(tuned, tuned.pareto[::-1]) | steps],
+        "data": [_trace(search.simulated) | others, _trace(search.pareto[::-1]) | steps],
         "layout": {
             "autosize": True,
             "margin": {"l": 70, "r": 30, "t": 40, "b": 55},
@@ -81,51 +93,40 @@ def pareto_plotly(tuned: "Tuned") -> dict[str, Any]:
     }
 
 
-def _title(tuned: "Tuned") -> str:
-    question = tuned.question
-    job = question.job
-    return (
-        f"{job.model_name} on {question.num_gpus} × {job.cluster.device.name}, {job.global_batch} sequences of "
-        f"{job.length} tokens a step"
-    )
-
-
-def _trace(tuned: "Tuned", found: "Sequence[Found]") -> dict[str, Any]:
+def _trace(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "type": "scatter",
-        "x": [one.peak_bytes / _GIB for one in found],
-        "y": [one.iteration_s for one in found],
-        "text": [_hover(tuned, one) for one in found],
-        "customdata": [command_of(tuned, one) for one in found],
+        "x": [row["peak_bytes"] / _GIB for row in rows],
+        "y": [row["iteration_time_s"] for row in rows],
+        "text": [_hover(row) for row in rows],
+        "customdata": [row["command"] for row in rows],
         "hoverinfo": "text",
     }
 
 
-def _hover(tuned: "Tuned", one: "Found") -> str:
-    candidate = one.candidate
-    sizes = " · ".join(f"{_short(name)} {getattr(candidate, name)}" for name in _SIZES)
+def _hover(row: Row) -> str:
+    sizes = " · ".join(f"{_short(name)} {row[name]}" for name in _SIZES)
     return (
-        f"<b>{candidate.schedule}</b>  {seconds(one.iteration_s)}<br>{sizes}<br>"
-        f"recompute {candidate.recompute} · split {candidate.split}<br>"
-        f"{count(tuned.tokens_per_s(one))} tokens/s · MFU {percent(tuned.utilization(one))} · "
-        f"{size(one.peak_bytes)}"
+        f"<b>{row['schedule']}</b>  {seconds(row['iteration_time_s'])}<br>{sizes}<br>"
+        f"recompute {row['recompute']} · split {row['split']}<br>"
+        f"{count(row['tokens_per_s'])} tokens/s · MFU {percent(row['model_flops_utilization'])} · "
+        f"{size(row['peak_bytes'])}"
     )
 
 
-def _row(tuned: "Tuned", place: int, one: "Found") -> str:
-    candidate = one.candidate
-    also = [word for word in (candidate.recompute, candidate.split) if word not in ("none", "auto")]
-    options = re.split(" (?=--)", command_of(tuned, one))
-    left = [candidate.schedule, ", ".join(also)]
+def _listed(search: SearchView, place: int, row: Row) -> str:
+    also = [word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")]
+    options = re.split(" (?=--)", row["command"])
+    left = [row["schedule"], ", ".join(also)]
     right = [
-        *(str(getattr(candidate, name)) for name in _SIZES), seconds(one.iteration_s),
-        count(tuned.tokens_per_s(one)), percent(tuned.utilization(one)), size(one.peak_bytes),
+        *(str(row[name]) for name in _SIZES), seconds(row["iteration_time_s"]), count(row["tokens_per_s"]),
+        percent(row["model_flops_utilization"]), size(row["peak_bytes"]),
     ]  # fmt: skip
     cells = [
         f"<td>{place}</td>",
         *(f"<td{_LEFT}>{escape(text)}</td>" for text in left),
         *(f"<td>{escape(text)}</td>" for text in right),
-        f"<td>{'●' if one in tuned.pareto else ''}</td>",
+        f"<td>{'●' if row in search.pareto else ''}</td>",
     ]
     command = " ".join(f"<span>{escape(part)}</span>" for part in options)
     below = f"<td></td><td{_LEFT} colspan={len(cells) - 1}><code>{command}</code></td>"

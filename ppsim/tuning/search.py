@@ -95,7 +95,7 @@ class Tuned(Shown):
     def rows(self) -> list[dict[str, Any]]:
         """Return the best and the Pareto set, a row each, fastest first; `pareto` says what is in the set."""
         answers = dict.fromkeys([*self.best, *self.pareto])
-        rows = [self._row(found) | {"pareto": found in self.pareto} for found in answers]
+        rows = [self.row(found) | {"pareto": found in self.pareto} for found in answers]
         return sorted(rows, key=lambda row: row["iteration_time_s"])
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -134,11 +134,18 @@ class Tuned(Shown):
         return {
             **state_to_json(self.question, self.space, self.seed, self.verdicts),
             "counts": self.counts,
-            "best": [self._row(found) for found in self.best],
-            "pareto": [self._row(found) for found in self.pareto],
+            "best": [self.row(found) for found in self.best],
+            "pareto": [self.row(found) for found in self.pareto],
         }
 
-    def _row(self, found: Found) -> dict[str, Any]:
+    def row(self, found: Found) -> dict[str, Any]:
+        """Return a configuration with what it does; units are in the keys.
+
+        >>> import ppsim
+        >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
+        >>> found.row(found.best[0])["schedule"]
+        '1f1b'
+        """
         return {
             **vars(found.candidate),
             "iteration_time_s": found.iteration_s,

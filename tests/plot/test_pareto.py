@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ppsim.api.views import search_view
 from ppsim.plot.pareto import pareto_html, pareto_plotly
 from ppsim.tuning.command import command_of
 from ppsim.tuning.configurations import configurations_of
@@ -28,7 +29,7 @@ def tuned():
 
 
 def test_points_are_time_over_memory_and_hover_names_the_configuration(tuned):
-    simulated, front = pareto_plotly(tuned)["data"]
+    simulated, front = pareto_plotly(search_view(tuned))["data"]
     assert len(simulated["x"]) == tuned.counts["simulated"]
     assert front["y"] == [one.iteration_s for one in reversed(tuned.pareto)]
     assert front["x"] == sorted(front["x"]) == [one.peak_bytes / GIB for one in reversed(tuned.pareto)]
@@ -39,7 +40,7 @@ def test_points_are_time_over_memory_and_hover_names_the_configuration(tuned):
 
 
 def test_the_limit_is_inside_the_axis_and_in_the_legend(tuned):
-    layout = pareto_plotly(tuned)["layout"]
+    layout = pareto_plotly(search_view(tuned))["layout"]
     low, high = layout["xaxis"]["range"]
     assert low < min(one.peak_bytes for one in tuned.simulated) / GIB < 8.0 < high
     (line,) = layout["shapes"]
@@ -47,7 +48,7 @@ def test_the_limit_is_inside_the_axis_and_in_the_legend(tuned):
 
 
 def test_the_best_are_listed_fastest_first_with_the_commands_that_project_them(tuned):
-    page = pareto_html(tuned)
+    page = pareto_html(search_view(tuned))
     listed = [
         html.unescape(re.sub("<[^>]*>", "", command)) for command in re.findall("<td.*?<code>(.*?)</code>", page)
     ]
@@ -62,8 +63,8 @@ def test_a_models_name_is_text_wherever_it_stands(tuned, tmp_path):
     path.parent.mkdir()
     path.write_text(json.dumps(CONFIG))
     job = replace(tuned.question.job, model_name=str(path))
-    page = pareto_html(replace(tuned, question=replace(tuned.question, job=job)))
-    assert page.count("<script") == page.count("</script>") == pareto_html(tuned).count("<script")
+    page = pareto_html(search_view(replace(tuned, question=replace(tuned.question, job=job))))
+    assert page.count("<script") == page.count("</script>") == pareto_html(search_view(tuned)).count("<script")
     assert "<b>.json" not in page
     data = re.search('<script type="application/json" id="figure">(.*?)</script>', page)[1]
     assert str(path) in json.loads(data)["data"][0]["customdata"][0]
@@ -78,7 +79,7 @@ def test_the_rows_of_the_answer_are_those_that_were_simulated(tuned):
 
 @test_browser.pytestmark[0]
 def test_the_page_fills_the_window_and_a_click_shows_the_command(browser, tmp_path, tuned):
-    (tmp_path / "page.html").write_text(pareto_html(tuned), encoding="utf-8")
+    (tmp_path / "page.html").write_text(pareto_html(search_view(tuned)), encoding="utf-8")
     page = browser.new_page(viewport={"width": 1200, "height": 800})
     complaints, requests = [], []
     page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
