@@ -2,7 +2,7 @@
 
 python benchmarks/analytic.py
 
-The constants of ppsim/hardware/efficiency.toml were found from the rows marked fit in published/analytic_runs.csv and
+The constants of ppsim/machine/data/efficiency.toml were found from the rows marked fit in published/analytic_runs.csv and
 from the kernel measurements that it names; every other row judges them.
 """
 

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 5_000_000
 
-FOLDERS = (".ci", "benchmarks", "docs", "notebooks", "ppsim", "schedules", "scripts", "tests")
+FOLDERS = (".ci", "benchmarks", "docs", "notebooks", "ppsim", "profiles", "schedules", "scripts", "tests")
 FILES = ("CHANGELOG.md", "LICENSE", "README.md", "conftest.py", "constraints.txt", "mkdocs.yml", "pyproject.toml")
 """What the sdist must hold: all that the tests read."""
 
@@ -41,6 +41,7 @@ def main() -> None:
     require(not missing, f"the sdist lacks {', '.join(sorted(missing)[:5])}")
     with tempfile.TemporaryDirectory() as folder:
         try_wheel(wheel, Path(folder))
+        try_sdist(sdist, Path(folder))
 
 
 def require(holds: bool, otherwise: str) -> None:
@@ -89,6 +90,17 @@ def try_wheel(wheel: Path, folder: Path) -> None:
     wrong = typed_by_mypy(WRONG_SCRIPT, python, folder)
     require("Found 2 errors" in wrong, f"mypy lets wrong calls pass:\n{wrong}")
     print("mypy sees the types of the wheel")
+
+
+def try_sdist(sdist: Path, folder: Path) -> None:
+    """Unpack it and project from there: what ppsim brings along is found as in a checkout."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (unpacked,) = folder.glob("ppsim-*")
+    code = "import ppsim; print(ppsim.__file__); print(ppsim.project(pp=8, vpp=2).iteration_s)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=unpacked, check=True, capture_output=True, text=True)
+    require(done.stdout.startswith(str(unpacked)), f"another ppsim was tried: {done.stdout}")
+    print("the sdist projects from where it is unpacked")
 
 
 def typed_by_mypy(script: str, python: Path, folder: Path) -> str:

@@ -16,7 +16,7 @@ from ppsim.base.files import to_json, write_whole
 from ppsim.costs.profile import FORMAT, Profile
 
 ROOT = Path(__file__).parents[1]
-PROFILES = ROOT / "ppsim" / "profiles"
+PROFILES = ROOT / "profiles"
 SEQUENCE_LENGTH = 1024
 
 MODELS = {  # Table 3: layers, heads, hidden size, micro-batch

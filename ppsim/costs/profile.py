@@ -4,13 +4,13 @@ A profile was measured by ppsim's harness or carries its published source; `prov
 """
 
 import difflib
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
+from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.layout.split import MOST_LAYERS
@@ -365,7 +365,7 @@ def describe(shape: Shape) -> str:
 
 def packaged_profiles() -> dict[str, Path]:
     """Return the profiles that ship with ppsim, by name."""
-    folder = Path(str(resources.files("ppsim"))) / "profiles"
+    folder = data_folder("profiles")
     return {path.stem: path for path in sorted(folder.glob("*.json"))}
 
 

@@ -33,7 +33,7 @@ class DataSheet:
 def hardware(part: str) -> dict[str, Any]:
     """Return one of the packaged tables: "devices", "links" or "efficiency"."""
     table: dict[str, Any] = tomllib.loads(
-        (resources.files("ppsim") / "hardware" / f"{part}.toml").read_text("utf-8")
+        (resources.files("ppsim.machine") / "data" / f"{part}.toml").read_text("utf-8")
     )
     return table
 

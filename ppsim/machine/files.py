@@ -114,7 +114,7 @@ class _Cluster(Strict):
 
 def packaged_clusters() -> dict[str, Path]:
     """Return the clusters that ship with ppsim, by name."""
-    folder = Path(str(resources.files("ppsim"))) / "clusters"
+    folder = Path(str(resources.files("ppsim.machine"))) / "data" / "clusters"
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 

@@ -1,6 +1,6 @@
 """What stands beside the timeline, as HTML: where an iteration goes, why ranks idle, a row a rank."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 from ppsim.base.units import percent, seconds, signed_percent, size
@@ -51,13 +51,18 @@ def _budget(budget_s: Mapping[str, float]) -> str:
     rows = [
         [
             escape(name),
-            seconds(value) if value >= 0 else f"−{seconds(-value)}",
-            percent(value / whole) if whole else "",
+            _signed(seconds, value),
+            _signed(percent, value / whole) if whole else "",
             _bar(abs(value) / most if most else 0.0, " class=gain" if value < 0 else ""),
         ]
         for name, value in budget_s.items()
     ]
     return "<h3>Where an iteration goes</h3>" + _table([], rows, bar=3)
+
+
+def _signed(shown: Callable[[float], str], value: float) -> str:
+    """A number with the sign of typesetters, which is as wide as a plus."""
+    return shown(value) if value >= 0 else f"−{shown(-value)}"
 
 
 def _idle(timeline: Timeline) -> str:

@@ -1,6 +1,7 @@
 """Published runs as cases: what ran, what was measured, where it is published, whether constants were fitted on it.
 
-A set is a CSV file in ppsim/published with one row a number; `sets.toml` has what all rows of a set have in common.
+A set is a CSV file in ppsim/validation/data with one row a number; `sets.toml` has what all rows of a set have in
+common.
 """
 
 import csv
@@ -16,7 +17,7 @@ from ppsim.base.errors import ConfigError
 
 Metric = Literal["iteration_s", "samples_per_s_per_gpu", "tokens_per_s_per_gpu", "peak_gib", "peak_gb"]
 
-FOLDER = Path(str(resources.files("ppsim"))) / "published"
+FOLDER = Path(str(resources.files("ppsim.validation"))) / "data"
 
 
 class Case(Strict):

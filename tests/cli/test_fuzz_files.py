@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from ppsim.base.data import data_folder
 from ppsim.cli import main
 from tests.cli.conftest import ANSWER, COSTS, VALIDATION
 from tests.cli.running import ppsim
@@ -89,7 +90,7 @@ COMMANDS = {  # of each file
 @pytest.fixture
 def sound(folder):
     """The folder with a sound file of every format."""
-    cluster = (resources.files("ppsim") / "clusters" / "dgx-h100.toml").read_text()
+    cluster = (resources.files("ppsim.machine") / "data" / "clusters" / "dgx-h100.toml").read_text()
     ppsim("export", "T.csv", "--to", "json", "-o", "t.json")
     ppsim("simulate", "zbv.csv", "--costs", "C.json", "-o", "measured.json")
     measured = json.loads((folder / "measured.json").read_text())
@@ -98,7 +99,7 @@ def sound(folder):
         "between_steps_s": [0.1], "message_bytes": 1000.0, "knows_transfers": True,
         "start_s": [times["start_s"]] * 2, "end_s": [times["end_s"]] * 2,
     }}  # fmt: skip
-    profile = json.loads((resources.files("ppsim") / "profiles" / "zb-a100-6.2b.json").read_text())
+    profile = json.loads((data_folder("profiles") / "zb-a100-6.2b.json").read_text())
     whole = {
         "measured.json": measured, "overheads.json": OVERHEADS, "profile.json": profile, "config.json": LLAMA,
         "cluster.json": tomllib.loads(cluster), "tune.json": ANSWER, "validation.json": VALIDATION, "trace.json": TRACE,

@@ -53,7 +53,7 @@ RUNNABLE = [line for name in ["", *COMMANDS] if name not in NEED_TORCH for line 
 def test_every_example_runs(folder, line):
     (folder / "schedules").mkdir()
     shutil.copy(ROOT / "schedules" / "zbv_pp4_v2_m8.csv", folder / "schedules")
-    shutil.copy(ROOT / "ppsim" / "profiles" / "zb-a100-1.5b.json", folder / "cpu.json")
+    shutil.copy(ROOT / "profiles" / "zb-a100-1.5b.json", folder / "cpu.json")
     (folder / "overheads.json").write_text('{"action_overhead_s": 0.001, "hop_overhead_s": 0.002}')
     ppsim("simulate", "T.csv", "--costs", "C.json", "-o", "projected.json")
     measured = json.loads((folder / "projected.json").read_text()) | {"origin": "measured"}

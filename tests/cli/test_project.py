@@ -18,7 +18,7 @@ PROJECT_KEYS = [
     "not_in_runtime", "not_in_memory", "assumptions", "iteration_time_interval_s", "memory_fit", "loss_budget_s", "gain_per_percent",
     "bottleneck", "advice", "days",
 ]  # fmt: skip
-PROFILES = Path(__file__).parents[2] / "ppsim" / "profiles"
+PROFILES = Path(__file__).parents[2] / "profiles"
 
 
 def projected(*args):

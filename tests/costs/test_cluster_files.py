@@ -9,7 +9,7 @@ import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.machine.files import cluster_from, efficiency_of, load_cluster, packaged_clusters
 
-HARDWARE = Path(ppsim.__file__).parent / "hardware"
+HARDWARE = Path(ppsim.__file__).parent / "machine" / "data"
 
 OWN = """
 format = "ppsim-cluster/1"
