@@ -15,7 +15,16 @@ ROOT = Path(__file__).parents[1]
 MOST_BYTES = 5_000_000
 
 FOLDERS = (".ci", "benchmarks", "docs", "notebooks", "ppsim", "profiles", "schedules", "scripts", "tests")
-FILES = ("CHANGELOG.md", "LICENSE", "README.md", "conftest.py", "constraints.txt", "mkdocs.yml", "pyproject.toml")
+FILES = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "README.md",
+    "conftest.py",
+    "constraints.txt",
+    "mkdocs.yml",
+    "pyproject.toml",
+)
 """What the sdist must hold: all that the tests read."""
 
 USER_SCRIPT = """\

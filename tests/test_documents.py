@@ -40,6 +40,11 @@ def test_the_page_of_schedules_is_what_its_script_writes(monkeypatch: pytest.Mon
     assert (ROOT / "docs" / "schedules.md").read_text() == written_by("make_schedule_docs", monkeypatch)
 
 
+def test_the_page_of_rooms_is_what_its_script_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "explanation" / "architecture.md"
+    assert page.read_text() == written_by("make_architecture", monkeypatch)
+
+
 def test_every_link_between_documents_leads_somewhere() -> None:
     pages = [*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
     for path in (*pages, ROOT / "CHANGELOG.md"):

@@ -170,7 +170,6 @@ def project(
     from ppsim.api.plans import plan_from
     from ppsim.api.suffixes import TIMELINE
     from ppsim.printing import plans as show
-    from ppsim.printing import plans as show_answer
     from ppsim.projection import project as planning
     from ppsim.projection.plan import AUTO
 
@@ -205,7 +204,7 @@ def project(
     elif comparison:
         show.print_plans(comparison, with_timeline=with_timeline)
     elif answer:
-        show_answer.print_answer(shown[0], answer, with_rows=with_rows, with_timeline=with_timeline)
+        show.print_answer(shown[0], answer, with_rows=with_rows, with_timeline=with_timeline)
     if not shown:
         raise click.exceptions.Exit(1)
 

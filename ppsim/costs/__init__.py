@@ -1,1 +1,1 @@
-"""From shapes and measurements to seconds and bytes per stage."""
+"""From a profile or a training job to seconds and bytes a stage."""

@@ -1,1 +1,1 @@
-"""Schedules and timelines for other programs."""
+"""A table as what a trainer reads."""

@@ -1,1 +1,1 @@
-"""Whole answers: from a profile and a plan to step time, throughput, bubbles and memory."""
+"""One plan and the whole answer to it: step time, throughput, bubbles, memory, and what to change."""

@@ -1,1 +1,1 @@
-"""The schedule table: its file format, placements, generators, checker and lowering."""
+"""One table: its file format, placements, lowering, event graph and checker."""

@@ -1,1 +1,1 @@
-"""The discrete-event core: schedule and costs in, timeline out. Knows nothing of models or files."""
+"""A table and the costs of its stages in, a timeline out: with memory, bounds and a report. Knows no models."""
