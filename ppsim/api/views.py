@@ -1,22 +1,19 @@
 """What pictures show of a projection, and of a search."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot.pareto import SearchView
+from ppsim.plot.view import View
+from ppsim.projection.budget import loss_budget
+from ppsim.projection.projection import Projection
 from ppsim.tuning.command import command_of
 from ppsim.tuning.search import Found, Tuned
 
-if TYPE_CHECKING:
-    from ppsim.projection.projection import Projection
-from ppsim.plot.view import View
 
-
-def view_of(projection: "Projection", title: str) -> View:
+def view_of(projection: Projection, title: str) -> View:
     """Return what a picture shows of a projection: its step, where an iteration's time goes, what it delivers."""
-    from ppsim.projection.budget import loss_budget
-
     limit = projection.plan.memory_bound_bytes
     peak = float(projection.timeline.memory.peak_bytes.max())
     utilization = projection.model_flops_utilization

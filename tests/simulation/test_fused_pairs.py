@@ -24,6 +24,13 @@ def test_a_given_pair_takes_its_own_time_of_which_the_parts_have_shares():
     assert times["0B0"][0] == pytest.approx(4.4)
 
 
+def test_a_pair_is_one_whichever_part_is_named_first():
+    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, fused_s=[9, 2.4])
+    times = times_of(simulate(parse_table(HELD.replace("(1F1;1B0)", "(1B0;1F1)")), costs))
+    assert times["1B0"] == pytest.approx((2.0, 3.6))
+    assert times["1F1"] == pytest.approx((3.6, 4.4))
+
+
 def test_a_given_pair_waits_for_all_inputs_and_parts_each_for_its_own():
     # Rank 1 has the gradient of microbatch 0 late; its next forward can go ahead only where the parts are apart.
     table = parse_table("0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n2F0,2B0,2F1,2B1")
