@@ -1,6 +1,6 @@
 """What a configuration holds and takes at the very least, found without a table: enough to leave most of them out.
 
-No number here is more than what the whole evaluation finds (tests/projection/tuning/test_outlook.py). Costs of
+No number here is more than what the whole evaluation finds (tests/tuning/test_outlook.py). Costs of
 layers, splits and bytes are found once for all configurations that share them.
 """
 

@@ -13,7 +13,7 @@ from ppsim.tuning.command import command_of
 from ppsim.tuning.configurations import configurations_of
 from ppsim.tuning.search import tune
 from tests.plot import test_browser
-from tests.projection.tuning.questions import GIB, question
+from tests.tuning.questions import GIB, question
 
 CONFIG = {
     "model_type": "llama", "vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 12,

@@ -112,7 +112,7 @@ def test_a_plan_fits_at_its_peak_and_not_below(drawn, factor):
     plan, _ = drawn
     assume(
         not CATALOG[plan.schedule].takes("memory_limit_bytes")
-    )  # another limit is another table: tests/projection/test_fitted.py
+    )  # another limit is another table: tests/catalog/test_tables.py
     made = project(plan)
     peak = float(made.timeline.memory.peak_bytes.max())
     limited = project(plan, memory_limit_bytes=peak).report

@@ -5,7 +5,7 @@ import pytest
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
 from ppsim.tuning.space import candidates, space_for
-from tests.projection.tuning.questions import question
+from tests.tuning.questions import question
 
 
 def test_every_configuration_fills_the_devices_and_divides_the_batch():

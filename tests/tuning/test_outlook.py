@@ -10,7 +10,7 @@ from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning.evaluate import Task, exact_peak_bytes
 from ppsim.tuning.outlook import Outlooks
 from ppsim.tuning.space import candidates, space_for
-from tests.projection.tuning.questions import question
+from tests.tuning.questions import question
 
 EVERY = [
     name for name, entry in CATALOG.items()

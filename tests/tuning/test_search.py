@@ -11,7 +11,7 @@ from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning import search
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import candidates, space_for
-from tests.projection.tuning.questions import question
+from tests.tuning.questions import question
 
 
 def exhaustive(asked, space):
