@@ -5,14 +5,15 @@ import gzip
 import io
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ppsim.api.views import search_view
 from ppsim.base import outputs
 from ppsim.base.files import to_json
 from ppsim.plot.view import View
 from ppsim.runs.compare import Comparison
-from ppsim.tuning.search import Tuned
+
+if TYPE_CHECKING:  # a run is written where pydantic, which a search needs, may be missing
+    from ppsim.tuning.search import Tuned
 
 TIMELINE = {
     ".html": "interactive timeline",
@@ -84,7 +85,7 @@ def write_timelines(
     outputs.write(paths, TIMELINE, content, announce=announce)
 
 
-def write_search(paths: Sequence[str], tuned: Tuned, *, announce: Say = silent) -> None:
+def write_search(paths: Sequence[str], tuned: "Tuned", *, announce: Say = silent) -> None:
     """Write each path by its suffix."""
 
     def content(suffix: str) -> str | bytes:
@@ -93,6 +94,7 @@ def write_search(paths: Sequence[str], tuned: Tuned, *, announce: Say = silent) 
         if suffix == ".csv":
             return _rows(tuned)
         if suffix == ".html":
+            from ppsim.api.views import search_view
             from ppsim.plot.pareto import pareto_html
 
             return pareto_html(search_view(tuned))
@@ -122,7 +124,7 @@ def write_validation(paths: Sequence[str], sets: Sequence[dict[str, Any]], *, an
     outputs.write(paths, VALIDATION, content, announce=announce)
 
 
-def _rows(tuned: Tuned) -> str:
+def _rows(tuned: "Tuned") -> str:
     """The best and the Pareto set, a line each, fastest first; `pareto` is 1 in the set."""
     rows = tuned.rows()
     text = io.StringIO()

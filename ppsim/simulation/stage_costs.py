@@ -130,7 +130,12 @@ class StageCosts:
         )
 
     def require_parts(self, what: str) -> None:
-        """Raise `ConfigError` for costs of full backwards only, where `what` needs those of I and W."""
+        """Raise `ConfigError` for costs of full backwards only, where `what` needs those of I and W.
+
+        >>> StageCosts(forward_s=1, backward_input_s=None, backward_weight_s=None, backward_s=2).require_parts("T")
+        Traceback (most recent call last):
+        ppsim.base.errors.CostsError: costs lack backward_input_s and backward_weight_s, which T need
+        """
         if self.backward_input_s is None:
             raise CostsError(f"costs lack backward_input_s and backward_weight_s, which {what} need")
 
