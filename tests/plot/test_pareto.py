@@ -52,7 +52,9 @@ def test_the_best_are_listed_fastest_first_with_the_commands_that_project_them(t
     listed = [
         html.unescape(re.sub("<[^>]*>", "", command)) for command in re.findall("<td.*?<code>(.*?)</code>", page)
     ]
-    together = sorted({*tuned.best, *tuned.pareto}, key=lambda one: (one.iteration_s, one.peak_bytes))
+    together = sorted(
+        dict.fromkeys([*tuned.best, *tuned.pareto]), key=lambda one: (one.iteration_s, one.peak_bytes)
+    )
     assert listed == [command_of(tuned, one) for one in together]
     assert page.count("●") == len(tuned.pareto)
 
