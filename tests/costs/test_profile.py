@@ -146,3 +146,10 @@ def test_a_profile_says_whether_it_was_measured_or_published():
     assert str(profile()) == "example (measured on a device; by hand)"
     published = changed(("provenance", "kind"), "published")
     assert str(profile(published)) == "example (published, measured on a device; by hand)"
+
+
+def test_a_step_is_found_by_all_that_it_was_measured_with():
+    profile = load_profile("cpu-gpt-mini")
+    for one in profile.optimizer:
+        assert profile.find_step(one.component, optimizer=one.optimizer, dtype=one.dtype) is one
+    assert profile.find_step("layer", optimizer="adamw", dtype="float32", tp=2) is None

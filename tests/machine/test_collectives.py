@@ -1,5 +1,7 @@
 """Collectives: published bus bandwidths, latency for small messages, and the limits that no network exceeds."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,3 +88,14 @@ def test_one_message_is_latency_and_bytes():
     link = H100.tiers[1].link
     assert point_to_point_s(0, link) == link.launch_s + link.step_s
     assert point_to_point_s(4e9, link) == pytest.approx(4e9 / 40e9, rel=0.001)
+
+
+def test_a_ring_is_launched_once_as_the_outermost_link_that_it_crosses_is():
+    inner, outer = H100.tiers
+    late = replace(outer, link=replace(outer.link, launch_s=outer.link.launch_s + 1e-3))
+    wide = group(Layout(dp=16), "dp", H100.domain_sizes(16))
+    before, after = (
+        collective("all-gather", 1e9, wide, cluster) for cluster in (H100, replace(H100, tiers=(inner, late)))
+    )
+    assert before.algorithm == after.algorithm == "ring"
+    assert after.seconds - before.seconds == pytest.approx(1e-3)
