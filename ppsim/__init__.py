@@ -1,6 +1,6 @@
 """ppsim: pipeline-parallel schedules, simulated from measured costs and handed to the runtime that runs them.
 
-The command line as functions, in its words, with its defaults and its errors (`ppsim.base.errors`):
+The command line as functions, in its words, with its defaults and its errors (`ppsim.errors`):
 
 what there is   schedules, models, clusters, load_profile
 tables          build, check, simulate, export, read_schedule
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ppsim.api.profiles import profile
     from ppsim.api.runs import Trained, train
     from ppsim.api.tuning import tune
-    from ppsim.catalog.tables import build
+    from ppsim.catalog.build import build
     from ppsim.costs.job import Job
     from ppsim.costs.profile import Profile, load_profile
     from ppsim.projection.plan import Plan
@@ -71,7 +71,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Trained": "ppsim.api.runs",
     "Tuned": "ppsim.tuning.search",
     "Validated": "ppsim.validation.validated",
-    "build": "ppsim.catalog.tables",
+    "build": "ppsim.catalog.build",
     "calibrate": "ppsim.api.measured",
     "check": "ppsim.schedule.check",
     "clusters": "ppsim.api.catalogues",

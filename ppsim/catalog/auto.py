@@ -2,7 +2,7 @@
 
 It begins with the best that the catalogue has for the placement and the memory, and is never worse than it: every
 table is judged by the simulator at the costs as they are, channels included. The search itself moves passes on an
-ideal network (`ppsim.schedule.fitting`), where one timing takes microseconds.
+ideal network (`ppsim.catalog.search`), where one timing takes microseconds.
 """
 
 import time
@@ -15,13 +15,12 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import percent
-from ppsim.catalog.build import every_schedule, require_shape
+from ppsim.catalog.build import build, every_schedule, fit, require_shape
 from ppsim.catalog.fitted import memory_cap
 from ppsim.catalog.search.exact import optimal, require_ortools
 from ppsim.catalog.search.fitted import tables_without_end
 from ppsim.catalog.search.replay import joined
 from ppsim.catalog.search.target import Target
-from ppsim.catalog.tables import build, fit
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.room import require_room
 from ppsim.schedule.table import Schedule

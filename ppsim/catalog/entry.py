@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from ppsim.schedule.table import Schedule
 
@@ -40,16 +40,6 @@ class Formula:
 
 def _evaluate(expression: str, symbols: dict[str, float]) -> Any:
     return eval(expression, {"__builtins__": {"min": min, "max": max}}, symbols)
-
-
-class Costs(Protocol):
-    """What a schedule can be fitted to: `ppsim.StageCosts`."""
-
-    def resolved(self, *, num_stages: int, num_ranks: int) -> Any:
-        """Return arrays with one entry a stage."""
-
-    def require_parts(self, what: str) -> None:
-        """Raise `ConfigError` where `what` needs costs of I and W, and there are none."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """The schedules that are laid out for the costs at hand: ZB-1p, ZB-2p, ZB-V, V-Half, V-Min, and to a memory limit.
 
-Each is a placement and a cap; `ppsim.schedule.fitting` finds the table. Where a published pattern goes by the same
+Each is a placement and a cap; `ppsim.catalog.search` finds the table. Where a published pattern goes by the same
 name, it is one of the candidates, so that the table is never slower than it on an ideal network. Without costs
 F, I and W take one unit each; without bytes an activation counts as one until its W.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -18,9 +18,12 @@ from ppsim.catalog.search.fitted import Judge, fitted
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Floats, Problem
+from ppsim.simulation.stage_costs import CostArrays
 
 
-def _problem(stage_to_rank: list[int], num_microbatches: int, costs: Any, cap: Floats | float) -> Problem:
+def _problem(
+    stage_to_rank: list[int], num_microbatches: int, costs: CostArrays | None, cap: Floats | float
+) -> Problem:
     """The problem of these costs, arrays of one entry a stage (`StageCosts.resolved`), or of one unit each."""
     if costs is None:
         return Problem.of(
@@ -33,11 +36,11 @@ def _problem(stage_to_rank: list[int], num_microbatches: int, costs: Any, cap: F
     ).always_split()
 
 
-def _knows_bytes(costs: Any) -> bool:
+def _knows_bytes(costs: CostArrays | None) -> TypeGuard[CostArrays]:
     return costs is not None and bool((costs.activation_bytes > 0).all())
 
 
-def _activations(num_stages: int, costs: Any) -> Floats:
+def _activations(num_stages: int, costs: CostArrays | None) -> Floats:
     return costs.activation_bytes if _knows_bytes(costs) else np.ones(num_stages)
 
 
@@ -47,7 +50,7 @@ def _one_chunk(
     *,
     num_ranks: int,
     num_microbatches: int,
-    costs: Any = None,
+    costs: CostArrays | None = None,
     judge: Judge | None = None,
 ) -> Schedule:
     """Return the best table found in which every rank holds at most `per_rank`·p activations of its stage."""
@@ -61,7 +64,7 @@ def _in_a_v(
     *,
     num_ranks: int,
     num_microbatches: int,
-    costs: Any = None,
+    costs: CostArrays | None = None,
     judge: Judge | None = None,
 ) -> Schedule:
     """Return the best table found in which every rank holds at most what it does in the published one.
@@ -90,7 +93,7 @@ def _to_limit(
     *,
     num_ranks: int,
     num_microbatches: int,
-    costs: Any = None,
+    costs: CostArrays | None = None,
     judge: Judge | None = None,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
@@ -106,7 +109,7 @@ def _to_limit(
     return fitted(_problem(stage_to_rank, num_microbatches, costs, cap), judge=judge).named(name)
 
 
-def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: Any) -> Floats:
+def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: CostArrays) -> Floats:
     """Return what a limit in bytes leaves for activations, an entry a rank; raises `DoesNotFit` if too little."""
     cap: Floats = memory_limit_bytes - costs.static_bytes
     least = np.bincount(stage_to_rank, weights=costs.activation_bytes, minlength=len(cap))

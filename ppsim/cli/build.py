@@ -99,8 +99,8 @@ def build(
     from ppsim.api.texts import parse_size
     from ppsim.base.errors import ConfigError, CostsError
     from ppsim.base.files import naming, to_json, write_whole
+    from ppsim.catalog.build import build as build_table
     from ppsim.catalog.build import find
-    from ppsim.catalog.tables import build as build_table
     from ppsim.exporting.table_json import table_to_json
     from ppsim.schedule.grammar import format_table
     from ppsim.simulation.cost_schema import read_costs

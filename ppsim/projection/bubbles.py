@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.catalog.build import Entry, find
-from ppsim.catalog.tables import build
+from ppsim.catalog.build import Entry, build, find
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all
 from ppsim.simulation.run import simulate

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.catalog.auto import Progress, optimise
-from ppsim.catalog.build import Entry, every_schedule, find, require_shape
-from ppsim.catalog.tables import build, fit
+from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.of_profile import Assembled
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
@@ -25,9 +24,6 @@ from ppsim.schedule.room import BYTES_PROJECTED, require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import Step, simulate_step
-
-if TYPE_CHECKING:
-    pass
 
 
 def project(plan: Plan | None = None, *, progress: Progress | None = None, **fields: Any) -> Projection:

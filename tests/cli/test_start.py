@@ -68,7 +68,7 @@ def test_an_error_that_nobody_foresaw_is_a_sentence_with_a_code_of_its_own(monke
     def fails(*_, **__):
         raise ZeroDivisionError("of a kind")
 
-    monkeypatch.setattr("ppsim.catalog.tables.build", fails)
+    monkeypatch.setattr("ppsim.catalog.build.build", fails)
     command = ["build", "1f1b", "--pp", "2", "--microbatches", "2"]
     told = CliRunner().invoke(main, command)
     assert told.exit_code == 3
