@@ -17,12 +17,6 @@ def suffix_of(path: str, suffixes: Iterable[str]) -> str:
     return suffix
 
 
-def check_paths(paths: Sequence[str], suffixes: Iterable[str]) -> None:
-    """Raise `ConfigError` for a path that cannot be written by its suffix or folder, before any work is done."""
-    for path in paths:
-        suffix_of(path, suffixes)
-
-
 def write(
     paths: Sequence[str],
     suffixes: Mapping[str, str],

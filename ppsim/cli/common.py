@@ -86,10 +86,11 @@ def check_outputs(
     """
     from ppsim.base.errors import ConfigError
     from ppsim.base.files import check_place
-    from ppsim.base.outputs import check_paths
+    from ppsim.base.outputs import suffix_of
 
     if suffixes is not None:
-        check_paths(outputs, suffixes)
+        for path in outputs:
+            suffix_of(path, suffixes)
     written = [*outputs, *([beside] if beside else [])]
     params = click.get_current_context().params
     given = [value for name, value in params.items() if not name.startswith("title")]

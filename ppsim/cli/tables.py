@@ -1,6 +1,6 @@
 """Commands about schedule tables: `schedules`, `check`, `simulate`, `export`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,9 +20,6 @@ from ppsim.cli.common import (
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.cli.sections import SectionedCommand
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command(short_help="List the schedules, or print one in full.")

@@ -38,7 +38,7 @@ class Execution:
     attention
         "fused" keeps no scores; "unfused" writes all s × s of them, softmax and all, to memory (before 2022).
     recompute
-        What the backward computes again of a layer: nothing, all of its forward, or modules (`costs.recompute`).
+        What the backward computes again of a layer: nothing, its forward, or modules (`ppsim.model.recompute`).
     sequence_parallel
         All-gather and reduce-scatter instead of an all-reduce, norms and residuals on 1/tp of the tokens
         (Korthikanti et al. 2022, arXiv 2205.05198).

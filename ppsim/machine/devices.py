@@ -1,4 +1,4 @@
-"""The packaged tables of devices, links and classes of devices (hardware/*.toml): the one place of peaks.
+"""The packaged tables of devices, links and classes of devices (data/*.toml): the one place of peaks.
 
 Nothing heavy is imported, so that a measurement asks here too.
 """

@@ -49,14 +49,7 @@ class _Fields:
 
     def count(self, name: str, *others: str, default: int | None = None) -> int:
         """A whole number of 1 or more, under any of these names."""
-        value = self._get(name, *others, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{self._where}: {name} must be a whole number of 1 or more: got {value!r}")
-        if value > _LARGEST:
-            raise ConfigError(
-                f"{self._where}: {name} must be at most {_LARGEST:,}: got a number of {len(str(value))} digits"
-            )
-        return value
+        return self._whole(1, name, *others, default=default)
 
     def num_layers(self, name: str = "num_hidden_layers", *others: str) -> int:
         """How many layers there are."""
@@ -71,9 +64,12 @@ class _Fields:
 
     def number(self, name: str, default: int) -> int:
         """A whole number of 0 or more."""
-        value = self._get(name, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ConfigError(f"{self._where}: {name} must be a whole number of 0 or more: got {value!r}")
+        return self._whole(0, name, default=default)
+
+    def _whole(self, least: int, name: str, *others: str, default: int | None) -> int:
+        value = self._get(name, *others, default=default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{self._where}: {name} must be a whole number of {least} or more: got {value!r}")
         if value > _LARGEST:
             raise ConfigError(
                 f"{self._where}: {name} must be at most {_LARGEST:,}: got a number of {len(str(value))} digits"

@@ -6,10 +6,7 @@ from itertools import islice
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.architecture import (
-    Layer,
-    Model,
-)
+from ppsim.model.architecture import Layer, Model
 
 
 @dataclass(frozen=True)

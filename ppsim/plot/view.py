@@ -2,13 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ppsim.simulation.step import Piece
 from ppsim.simulation.timeline import Timeline
-
-if TYPE_CHECKING:
-    pass
 
 Fact = tuple[str, str]
 
