@@ -120,14 +120,14 @@ def test_the_compiler_makes_every_kind_of_cast(monkeypatch: pytest.MonkeyPatch) 
         "_product",
         lambda left, by, right, times, is_fast: (by * left.float() @ (times * right.float()).t()).bfloat16(),
     )
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
     torch._dynamo.reset()
-    cast, _ = fused_cast.__wrapped__("cuda")
     shape = MODELS["llama-mini"]
-    for recompute, batch in (("none", 1), ("layernorm+mlp_act", 2)):  # 128 tokens of 128 numbers are a square
-        layer = to_float8(build_layer(shape.layer, 128, recompute=recompute).bfloat16(), cast)  # type: ignore[arg-type]
-        subject = Module(layer, [torch.randn(batch, 128, shape.layer.hidden_size, dtype=torch.bfloat16)])
-        assert why_not_split(subject) is None
+    with torch._dynamo.config.patch(recompile_limit=8):
+        cast, _ = fused_cast.__wrapped__("cuda")
+        for recompute, batch in (("none", 1), ("layernorm+mlp_act", 2)):  # 128 tokens of 128 numbers are a square
+            layer = build_layer(shape.layer, 128, recompute=recompute).bfloat16()  # type: ignore[arg-type]
+            x = torch.randn(batch, 128, shape.layer.hidden_size, dtype=torch.bfloat16)
+            assert why_not_split(Module(to_float8(layer, cast), [x])) is None
     assert counter.frame_count > 8
 
 
