@@ -39,6 +39,7 @@ def validate(
     from ppsim.base.errors import ConfigError
     from ppsim.printing import validation as show_validation
     from ppsim.validation.cases import case_sets, require_set
+    from ppsim.validation.fit import fit_machine
     from ppsim.validation.validated import validate as validated
 
     if sum((as_json, as_markdown, is_fit)) > 1:
@@ -53,7 +54,7 @@ def validate(
         if not classes:
             raise ConfigError(f"set '{name}' has no class of machines with constants of its own")
         with progress("fitting"):
-            show_validation.print_fits(list(classes))
+            show_validation.print_fits([fit_machine(one) for one in classes])
         return
     with progress("projecting", total=len(names), unit="sets") as bar:
         number = count()

@@ -1,7 +1,7 @@
 """What all that is printed is made of: lines, tables and facts, in 100 columns or those of the terminal."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,11 @@ class Columns:
     left: int = 1
     wraps: bool = False
     spare: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]], **options: Any) -> "Columns":
+        """Return the table of rows, one or more, that name their cells; all have the same names."""
+        return cls(list(rows[0]), [list(row.values()) for row in rows], **options)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterable[Any]:
         """Yield the table, and what was left out of it."""

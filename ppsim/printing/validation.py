@@ -1,15 +1,12 @@
 """What a terminal and docs/accuracy.md show of validation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.printing.page import Columns, Page, facts
-from ppsim.validation.fit import fit_machine, fit_rows
-from ppsim.validation.machines import machine_of
-from ppsim.validation.score import Row, Score, Validation, score_of
-
-_HEADER = ["set", "rows", "mean", "absolute", "worst", "constant MFU", "others", "order"]
-_ROW_HEADER = ["use", "measured", "ppsim", "error", "constant MFU", "other", "what ran"]
+from ppsim.validation.cases import Case
+from ppsim.validation.fit import FittedMachine
+from ppsim.validation.score import CaseError, Validation
 
 
 def print_validations(found: Sequence[Validation], *, with_rows: bool) -> None:
@@ -19,7 +16,7 @@ def print_validations(found: Sequence[Validation], *, with_rows: bool) -> None:
         for one in found:
             _print_rows(out, one)
             out.add()
-    out.add(Columns(_HEADER, [_summary(one) for one in found], spare=["others", "order"]))
+    out.add(Columns.of([_summary(one) for one in found], spare=["others", "order"]))
     out.add()
     out.add(
         "Errors of the rows that were not fitted (*: all were): predicted / measured - 1 of time or bytes, "
@@ -28,20 +25,21 @@ def print_validations(found: Sequence[Validation], *, with_rows: bool) -> None:
     out.add("order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.")
 
 
-def print_fits(names: Sequence[str]) -> None:
+def print_fits(fits: Sequence[FittedMachine]) -> None:
     """Print constants found again beside those in use."""
     out = Page()
-    for name in names:
-        machine = machine_of(name)
-        assert machine is not None
-        out.add(f"[bold]{name}[/bold]   {machine.title}")
+    for fit in fits:
+        out.add(f"[bold]{fit.name}[/bold]   {fit.machine.title}")
+        in_use = fit.in_use
         out.add(
-            Columns(
-                ["constant", "found", "in use"],
-                [[key, f"{value:g}", f"{machine.constant(key):g}"] for key, value in fit_machine(name).items()],
+            Columns.of(
+                [
+                    {"constant": name, "found": f"{value:g}", "in use": f"{in_use[name]:g}"}
+                    for name, value in fit.found.items()
+                ]
             )
         )
-        out.add(f"{len(fit_rows(name))} rows; {machine.source}", markup=False)
+        out.add(f"{fit.num_rows} rows; {fit.machine.source}", markup=False)
         out.add()
 
 
@@ -56,80 +54,69 @@ def markdown(found: Sequence[Validation]) -> str:
         "devices, layout, global batch/micro-batch, tokens a sequence, schedule.",
         "",
     ]
-    lines += _markdown_table(_HEADER, [_summary(one) for one in found])
+    lines += _markdown_table([_summary(one) for one in found])
     for one in found:
         lines += ["", f"**{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}.", ""]
-        lines += _markdown_table(_row_header(one), [_cells(one, row) for row in one.rows])
+        lines += _markdown_table([_as_printed(one, row) for row in one.rows])
     return "\n".join(lines) + "\n"
 
 
 def _print_rows(out: Page, one: Validation) -> None:
     out.add(f"[bold]{one.name}[/bold]   {one.told.title}")
-    out.add(Columns(_row_header(one), [_cells(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
+    out.add(Columns.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
     told = [("source", one.told.source), ("notes", one.told.notes)]
     if one.mfu_basis:
         told.append(("constant MFU", one.mfu_basis))
-    if one.fitted:
-        told.append(("fit rows", _score(score_of([row.error for row in one.fitted]))))
+    if score := one.fitted_score:
+        mean, absolute = signed_percent(score.mean), percent(score.mean_absolute)
+        told.append(("fit rows", f"{score.num_rows} rows, mean {mean}, mean absolute {absolute}"))
     out.add(facts(told), markup=False)
 
 
-def _score(score: Score) -> str:
-    return f"{score.num_rows} rows, mean {signed_percent(score.mean)}, mean absolute {percent(score.mean_absolute)}"
-
-
-def _summary(one: Validation) -> list[str]:
-    order = ""
-    if one.ranks:
-        mean = sum(one.ranks.values()) / len(one.ranks)
-        order = f"{mean:.2f}, {one.right}/{len(one.ranks)}"
-    all_fitted = "*" if len(one.fitted) == len(one.rows) else ""
-    if one.told.order_only:
-        return [one.name, str(len(one.judged)), "–", "–", "–", "–", "–", order]
+def _summary(one: Validation) -> dict[str, str]:
+    """A set as a row of a table, by its columns."""
     score, constant, other = one.score, one.constant_mfu, one.other
     others = [f"{one.told.other_tool} {percent(other.mean_absolute)}"] if other else []
-    return [
-        one.name,
-        f"{score.num_rows}{all_fitted}",
-        signed_percent(score.mean),
-        percent(score.mean_absolute),
-        signed_percent(score.worst),
-        percent(constant.mean_absolute) if constant else "–",
-        ", ".join([*others, *([one.told.others] if one.told.others else [])]) or "–",
-        order or "–",
-    ]
+    others += [one.told.others] if one.told.others else []
+    errors = {
+        "mean": signed_percent(score.mean),
+        "absolute": percent(score.mean_absolute),
+        "worst": signed_percent(score.worst),
+        "constant MFU": percent(constant.mean_absolute) if constant else "–",
+        "others": ", ".join(others) or "–",
+    }
+    if one.told.order_only:
+        errors = dict.fromkeys(errors, "–")
+    mean = one.mean_rank_correlation
+    return {
+        "set": one.name,
+        "rows": f"{len(one.judged)}{'*' if len(one.fitted) == len(one.rows) else ''}",
+        **errors,
+        "order": "–" if mean is None else f"{mean:.2f}, {one.right}/{len(one.ranks)}",
+    }
 
 
-def _has_others(one: Validation) -> bool:
-    return any(row.case.other is not None for row in one.rows)
-
-
-def _cells(one: Validation, row: Row) -> list[str]:
-    case = row.case
+def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
+    """A case as a row of a table, by its columns; another tool has one where some row of the set knows it."""
+    case, constant = row.case, row.constant_mfu_error
     amount = size if case.is_memory else seconds
-    constant, other = row.constant_mfu_error, row.other_error
-    cells = [case.use, amount(case.measured), amount(row.predicted)]
-    cells += ["–" if one.told.order_only else signed_percent(row.error)]
-    cells += ["–" if constant is None or one.told.order_only else signed_percent(constant)]
-    if _has_others(one):
-        cells.append("–" if other is None else signed_percent(other))
-    return [*cells, what_ran(row)]
+    cells = {
+        "use": case.use,
+        "measured": amount(case.measured),
+        "ppsim": amount(row.predicted),
+        "error": "–" if one.told.order_only else signed_percent(row.error),
+        "constant MFU": "–" if constant is None or one.told.order_only else signed_percent(constant),
+    }
+    if any(row.case.other is not None for row in one.rows):
+        cells[one.told.other_tool] = "–" if row.other_error is None else signed_percent(row.other_error)
+    return cells | {"what ran": what_ran(case)}
 
 
-def _row_header(one: Validation) -> list[str]:
-    return [
-        name if name != "other" else one.told.other_tool
-        for name in _ROW_HEADER
-        if name != "other" or _has_others(one)
-    ]
-
-
-def what_ran(row: Row) -> str:
-    """Return model, devices, layout, schedule and batch of a row in short.
+def what_ran(case: Case) -> str:
+    """Return model, devices, layout, schedule and batch of a case in short.
 
     "b 512/2" is a global batch of 512 in microbatches of 2 sequences, "8k" the tokens of one.
     """
-    case = row.case
     layers = [f"{case.layers} layers"] if case.layers and case.model != "gpt" else []
     cuts = [f"{name}{getattr(case, name)}" for name in ("tp", "cp", "pp", "vpp") if getattr(case, name) > 1]
     length = f"{case.seq_len // 1024}k" if case.seq_len >= 1024 else str(case.seq_len)
@@ -147,9 +134,10 @@ def what_ran(row: Row) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = "|".join(["---"] + ["--:"] * (len(header) - 2) + ["---"])
-    return [f"| {' | '.join(header)} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in rows)]
+def _markdown_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    rule = ["---", *["--:"] * (len(rows[0]) - 2), "---"]
+    cells = [f"| {' | '.join(row.values())} |" for row in rows]
+    return [f"| {' | '.join(rows[0])} |", f"|{'|'.join(rule)}|", *cells]
 
 
 def _capital(text: str) -> str:

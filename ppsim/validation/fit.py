@@ -1,6 +1,7 @@
 """The constants of a class of machines from the rows marked fit, and from no other."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,21 +16,29 @@ _OUTLIER = 0.02
 """A relative error beyond which a row counts by its distance, no longer by its square (Huber 1964)."""
 
 
-def fit_rows(machine: str) -> list[Case]:
-    """Return the rows that the constants of a class come from."""
-    found = machine_of(machine)
-    names = found.fitted_on if found else []
-    return [case for name in names for case in cases_of(name) if case.use == "fit"]
+@dataclass(frozen=True)
+class FittedMachine:
+    """A class of machines, the constants that its rows give, to three digits, and how many rows there are."""
+
+    name: str
+    machine: Machine
+    found: dict[str, float]
+    num_rows: int
+
+    @property
+    def in_use(self) -> dict[str, float]:
+        """The constants that projections take, under the same names."""
+        return {name: self.machine.constant(name) for name in self.found}
 
 
-def fit_machine(name: str, *, rounds: int = 30) -> dict[str, float]:
-    """Return the fitted constants of a class by name, to three digits: those with the least errors on its fit rows.
+def fit_machine(name: str, *, rounds: int = 30) -> FittedMachine:
+    """Return the constants of a class again: those with the least errors on its fit rows.
 
     Gauss-Newton steps on relative errors of time from fixed starting values, rows beyond `_OUTLIER` weighted down.
     Raises `ConfigError` for an unknown class.
     """
     machine = machine_of(name)
-    cases = fit_rows(name)
+    cases = [case for one in (machine.fitted_on if machine else []) for case in cases_of(one) if case.use == "fit"]
     if machine is None or not cases:
         raise ConfigError(f"no row marked fit has the class of machines '{name}'")
     names = machine.fitted
@@ -46,7 +55,8 @@ def fit_machine(name: str, *, rounds: int = 30) -> dict[str, float]:
         values = np.maximum(values + step, 0.0)
         if np.all(np.abs(step) <= 1e-4 * np.maximum(values, 1e-7)):
             break
-    return {constant: float(f"{value:.3g}") for constant, value in zip(names, values, strict=True)}
+    found = {constant: float(f"{value:.3g}") for constant, value in zip(names, values, strict=True)}
+    return FittedMachine(name, machine, found, len(cases))
 
 
 def _errors(cases: Sequence[Case], machine: Machine, constants: dict[str, float]) -> Floats:

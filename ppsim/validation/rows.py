@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
-    """Return every row of sets, each given as `ppsim.validation.score.to_json` does.
+    """Return every row of sets, each given as `ppsim.validation.score.Validation.to_json` does.
 
     Columns: set, table (of the publication), title, schedule, gpus, use (fit or judge), quantity (time or memory),
     measured and predicted (seconds or bytes), error (signed: predicted / measured − 1), of a constant MFU and of
@@ -20,7 +20,7 @@ def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
     """
     import pandas
 
-    frame = pandas.DataFrame([_row(one, row) for one in sets for row in one["rows"]])
+    frame = pandas.DataFrame([_number_of(one, row) for one in sets for row in one["rows"]])
     return frame.astype(dict.fromkeys(("constant_mfu_error", "other_error"), "float64"))
 
 
@@ -47,7 +47,7 @@ _KINDS = (
 )
 
 
-def _row(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+def _number_of(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     unit, quantity = ("s", "time") if "measured_s" in row else ("bytes", "memory")
     return {
         "set": one["set"],

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from ppsim.machine.files import load_cluster
-from ppsim.simulation.engine import Floats
 from ppsim.validation.cases import Case, CaseSet, cases_of, require_set
 from ppsim.validation.machines import machine_of
 from ppsim.validation.predict import flops_of, predict
 
 
 @dataclass(frozen=True)
-class Row:
-    """One case, what ppsim says, and what a constant MFU would (None for memory): seconds or bytes."""
+class CaseError:
+    """One case, what ppsim says of it, and what a constant MFU would (None for memory): seconds or bytes."""
 
     case: Case
     predicted: float
@@ -38,6 +37,18 @@ class Row:
     def other_error(self) -> float | None:
         """Of another tool."""
         return None if self.case.other is None else self.case.other / self.case.value - 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the case, what it comes to, and its errors; seconds or bytes by the name of the key."""
+        unit = "bytes" if self.case.is_memory else "s"
+        return {
+            **self.case.model_dump(exclude_defaults=True),
+            f"measured_{unit}": self.case.measured,
+            f"predicted_{unit}": self.predicted,
+            "error": self.error,
+            "constant_mfu_error": self.constant_mfu_error,
+            "other_error": self.other_error,
+        }
 
 
 @dataclass(frozen=True)
@@ -60,18 +71,18 @@ class Validation:
 
     name: str
     told: CaseSet
-    rows: list[Row]
+    rows: list[CaseError]
     mfu_basis: str
     ranks: dict[str, float]
     right: int
 
     @property
-    def judged(self) -> list[Row]:
+    def judged(self) -> list[CaseError]:
         """The rows marked judge, or all where there are none."""
         return [row for row in self.rows if row.case.use == "judge"] or self.rows
 
     @property
-    def fitted(self) -> list[Row]:
+    def fitted(self) -> list[CaseError]:
         """The rows that constants were fitted on."""
         return [row for row in self.rows if row.case.use == "fit"]
 
@@ -79,6 +90,11 @@ class Validation:
     def score(self) -> Score:
         """Of ppsim on the judged rows."""
         return score_of([row.error for row in self.judged])
+
+    @property
+    def fitted_score(self) -> Score | None:
+        """Of ppsim on the rows that constants were fitted on."""
+        return score_of([row.error for row in self.fitted]) if self.fitted else None
 
     @property
     def constant_mfu(self) -> Score | None:
@@ -92,14 +108,43 @@ class Validation:
         errors = [row.other_error for row in self.judged if row.other_error is not None]
         return score_of(errors) if errors else None
 
+    @property
+    def mean_rank_correlation(self) -> float | None:
+        """Of all groups of schedules."""
+        return sum(self.ranks.values()) / len(self.ranks) if self.ranks else None
 
-def validate(name: str) -> Validation:
+    def to_json(self) -> dict[str, Any]:
+        """Return scores and rows with units in the keys."""
+        scores = {
+            "ppsim": self.score,
+            "constant_mfu": self.constant_mfu,
+            self.told.other_tool or "other": self.other,
+        }
+        fitted = self.fitted_score
+        return {
+            "set": self.name,
+            "title": self.told.title,
+            "source": self.told.source,
+            "notes": self.told.notes,
+            "order_only": self.told.order_only,
+            "judged_rows": len(self.judged),
+            "fit_rows": len(self.fitted),
+            "errors": {name: asdict(score) for name, score in scores.items() if score},
+            "fit_rows_errors": {"mean_absolute": fitted.mean_absolute} if fitted else None,
+            "constant_mfu_basis": self.mfu_basis,
+            "rank_correlation": self.ranks,
+            "groups_in_order": self.right,
+            "rows": [row.to_json() for row in self.rows],
+        }
+
+
+def validate_set(name: str) -> Validation:
     """Return a set's comparison; raises `ConfigError` for an unknown set."""
     told, cases = require_set(name), cases_of(name)
     predicted = [predict(case, machine_of(case.machine)) for case in cases]
     constant, basis = _constant_mfu(cases)
-    rows = [Row(*found) for found in zip(cases, predicted, constant, strict=True)]
-    groups: dict[str, list[Row]] = {}
+    rows = [CaseError(*found) for found in zip(cases, predicted, constant, strict=True)]
+    groups: dict[str, list[CaseError]] = {}
     for row in rows:
         if row.case.group:
             groups.setdefault(row.case.group, []).append(row)
@@ -127,17 +172,12 @@ def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> f
     >>> rank_correlation([1.0, 2.0, 3.0], [10.0, 30.0, 20.0])
     0.5
     """
-    return float(np.corrcoef(_ranks(measured), _ranks(predicted))[0, 1])
+    import pandas
+
+    return float(np.corrcoef(pandas.Series(measured).rank(), pandas.Series(predicted).rank())[0, 1])
 
 
-def _ranks(values: Sequence[float]) -> Floats:
-    array = np.asarray(values, dtype=np.float64)
-    below = (array[None, :] < array[:, None]).sum(axis=1)
-    equal = (array[None, :] == array[:, None]).sum(axis=1)
-    return np.asarray(below + (equal - 1) / 2, dtype=np.float64)
-
-
-def _pair(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+def _pair(rows: Sequence[CaseError]) -> tuple[list[float], list[float]]:
     return [row.case.measured for row in rows], [row.predicted for row in rows]
 
 
@@ -173,43 +213,3 @@ def _best_share(rows: Sequence[tuple[float, float]]) -> float:
 
 def _at_peak_s(case: Case) -> float:
     return flops_of(case) / (case.gpus * load_cluster(case.cluster).device.peak(case.dtype))
-
-
-def to_json(found: Validation) -> dict[str, Any]:
-    """Return a set's scores and rows with units in the keys."""
-    scores = {
-        "ppsim": found.score,
-        "constant_mfu": found.constant_mfu,
-        found.told.other_tool or "other": found.other,
-    }
-    return {
-        "set": found.name,
-        "title": found.told.title,
-        "source": found.told.source,
-        "notes": found.told.notes,
-        "order_only": found.told.order_only,
-        "judged_rows": len(found.judged),
-        "fit_rows": len(found.fitted),
-        "errors": {
-            name: asdict(score)
-            for name, score in scores.items() if score
-        },
-        "fit_rows_errors": {"mean_absolute": score_of([row.error for row in found.fitted]).mean_absolute}
-        if found.fitted else None,
-        "constant_mfu_basis": found.mfu_basis,
-        "rank_correlation": found.ranks,
-        "groups_in_order": found.right,
-        "rows": [_row_json(row) for row in found.rows],
-    }  # fmt: skip
-
-
-def _row_json(row: Row) -> dict[str, Any]:
-    unit = "bytes" if row.case.is_memory else "s"
-    return {
-        **row.case.model_dump(exclude_defaults=True),
-        f"measured_{unit}": row.case.measured,
-        f"predicted_{unit}": row.predicted,
-        "error": row.error,
-        "constant_mfu_error": row.constant_mfu_error,
-        "other_error": row.other_error,
-    }

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ppsim.base.shown import Shown
 from ppsim.validation.cases import case_sets
 from ppsim.validation.rows import rows_of
-from ppsim.validation.score import Validation, to_json
-from ppsim.validation.score import validate as validate_set
+from ppsim.validation.score import Validation, validate_set
 
 if TYPE_CHECKING:
     import pandas
@@ -54,7 +53,7 @@ class Validated(Shown):
 
     def to_json(self) -> dict[str, Any]:
         """Return every set's scores and rows with units in the keys."""
-        return {"sets": [to_json(one) for one in self.sets]}
+        return {"sets": [one.to_json() for one in self.sets]}
 
 
 def validate(name: str | None = None, *, announce: Callable[[str], None] = lambda name: None) -> Validated:

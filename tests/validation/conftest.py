@@ -3,9 +3,9 @@
 import pytest
 
 from ppsim.validation.cases import case_sets
-from ppsim.validation.score import Validation, validate
+from ppsim.validation.score import Validation, validate_set
 
 
 @pytest.fixture(scope="session")
 def validations() -> dict[str, Validation]:
-    return {name: validate(name) for name in case_sets()}
+    return {name: validate_set(name) for name in case_sets()}

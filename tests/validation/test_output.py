@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ppsim.printing.validation import markdown
 from ppsim.validation.rows import rows_of
-from ppsim.validation.score import to_json
 from tests.cli.running import ppsim, words_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
@@ -44,7 +43,7 @@ def test_every_output_is_written_and_has_the_rows(tmp_path, monkeypatch) -> None
 
 
 def test_rows_of_memory_are_bytes_and_sets_of_which_the_order_counts_are_marked(validations) -> None:
-    rows = rows_of([to_json(one) for one in validations.values()])
+    rows = rows_of([one.to_json() for one in validations.values()])
     assert len(rows) == sum(len(one.rows) for one in validations.values())
     memory = rows[rows["set"] == "simumax-b200-memory"]
     assert set(memory["quantity"]) == {"memory"}

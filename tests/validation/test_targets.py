@@ -77,9 +77,9 @@ def test_the_order_on_mi300x_holds_whatever_the_batch_that_is_not_stated(batch: 
 
 @pytest.mark.parametrize("name", machines())
 def test_constants_in_use_are_those_that_the_fit_rows_give(name: str) -> None:
-    machine = machine_of(name)
-    assert machine is not None
-    assert fit_machine(name) == {constant: machine.constant(constant) for constant in machine.fitted}
+    fitted = fit_machine(name)
+    assert list(fitted.found) == machines()[name].fitted
+    assert fitted.found == fitted.in_use
 
 
 def test_a_case_is_what_project_says_of_its_job() -> None:
