@@ -95,15 +95,15 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
 }
 
 TEXTS = {  # what prints a result, by the name of its class; loaded at the first print
-    "Calibration": "ppsim.printing.texts:of_calibration",
-    "CheckReport": "ppsim.printing.texts:of_check",
-    "Comparison": "ppsim.printing.texts:of_comparison",
-    "Projection": "ppsim.printing.texts:of_projection",
-    "Projections": "ppsim.printing.texts:of_projections",
-    "Timeline": "ppsim.printing.texts:of_timeline",
-    "Trained": "ppsim.printing.texts:of_run",
-    "Tuned": "ppsim.printing.texts:of_search",
-    "Validated": "ppsim.printing.texts:of_validation",
+    "Calibration": "ppsim.printing.runs:print_calibration",
+    "CheckReport": "ppsim.printing.schedules:print_check",
+    "Comparison": "ppsim.printing.runs:print_comparison",
+    "Projection": "ppsim.printing.plans:print_answer",
+    "Projections": "ppsim.printing.plans:print_plans",
+    "Timeline": "ppsim.printing.steps:print_simulated",
+    "Trained": "ppsim.printing.steps:print_trained",
+    "Tuned": "ppsim.printing.tuning:print_tuned",
+    "Validated": "ppsim.printing.validation:print_validations",
 }
 
 __all__ = [

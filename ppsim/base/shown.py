@@ -15,14 +15,14 @@ class Shown:
 
 
 def text_of(what: Any, **options: Any) -> str:
-    """Return the text of a result; `ppsim.TEXTS` says what makes it, by the name of its class.
+    """Return the text of a result; `ppsim.TEXTS` says what prints it, by the name of its class.
 
     That table is the one place where results, which know nothing of terminals, and their texts meet.
     """
     import ppsim
 
     module, _, name = ppsim.TEXTS[type(what).__name__].partition(":")
-    return str(getattr(import_module(module), name)(what, **options))
+    return printed(getattr(import_module(module), name), what, **options)
 
 
 def printed(show: Callable[..., None], *shown: Any, **options: Any) -> str:

@@ -137,8 +137,7 @@ def train(
         if as_json:
             print_json(trained.report() | {"run": trained.facts})
         else:
-            show.print_run(trained.report(), trained.facts, with_rows=with_rows)
-            show.print_timeline(trained.timeline, is_wanted=with_timeline)
+            show.print_trained(trained, with_rows=with_rows, with_timeline=with_timeline)
     require_verified(trained)
 
 
@@ -191,7 +190,6 @@ def compare(
     if as_json:
         print_json(summary_of(comparison, fitted))
     else:
-        show.print_compare(comparison, with_rows=with_rows)
-        show.print_peaks(comparison.peaks, with_rows=with_rows)
+        show.print_comparison(comparison, with_rows=with_rows)
         if fitted:
             show.print_calibration(fitted)

@@ -65,4 +65,4 @@ def validate(
     elif as_markdown:
         click.echo(show_validation.markdown(found.sets), nl=False)
     else:
-        show_validation.print_validations(found.sets, with_rows=with_rows or name is not None)
+        show_validation.print_validations(found, with_rows=with_rows or None)

@@ -1,5 +1,9 @@
 """What a stage of n layers takes, from layers in a row and one alone: a + n·b."""
 
+from typing import Any
+
+from ppsim.costs.utilization import PASSES
+
 
 def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float, float]:
     """Return (a, b) in seconds: one layer takes `alone_s`, each of `num_in_row` in a row `mean_s`.
@@ -17,3 +21,13 @@ def line_through(alone_s: float, mean_s: float, num_in_row: int) -> tuple[float,
     if alone_s <= mean_s or slope < 0:
         return 0.0, mean_s
     return alone_s - slope, slope
+
+
+def stage_lines(measurement: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Return (a, b) of each pass, by its letter, that was measured in a row and `alone`; as in a profile file."""
+    alone = measurement["alone"]
+    return {
+        letter: line_through(alone[key]["median"], measurement[key]["median"], alone["num_in_row"])
+        for letter, key in PASSES.items()
+        if measurement[key] is not None and alone[key] is not None
+    }

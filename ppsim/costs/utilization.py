@@ -62,6 +62,14 @@ def utilization(profile: dict[str, Any], measurement: dict[str, Any]) -> dict[st
     return found
 
 
+def split_ratio(measurement: dict[str, Any]) -> float | None:
+    """Return the time of I and W together over that of B, None where one of them was not measured."""
+    whole, *halves = (measurement[PASSES[letter]] for letter in "BIW")
+    if None in (whole, *halves) or not whole["median"]:
+        return None
+    return float(sum(half["median"] for half in halves) / whole["median"])
+
+
 def implausible(profile: dict[str, Any]) -> list[str]:
     """Return a sentence for every measurement of which a pass is faster than the peak allows."""
     sentences = []

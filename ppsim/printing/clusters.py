@@ -9,25 +9,21 @@ from ppsim.printing.page import Columns, Page, facts
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:
     """Print one line a cluster: its device's rates, and the links from the inside outwards."""
+    rows = [
+        {
+            "cluster": cluster.name,
+            "device": cluster.device.name.split(" (")[0],
+            "bfloat16": _peak(cluster, "bfloat16"),
+            "memory": size(cluster.device.memory_bytes),
+            "bandwidth": rate(cluster.device.memory_bytes_per_s),
+            "links, GB/s": ", ".join(
+                f"{_devices_of(tier)}: {tier.link.bytes_per_s / 1e9:g}" for tier in cluster.tiers
+            ),
+        }
+        for cluster in clusters
+    ]
     out = Page()
-    out.add(
-        Columns(
-            ["cluster", "device", "bfloat16", "memory", "bandwidth", "links, GB/s"],
-            [
-                [
-                    cluster.name,
-                    cluster.device.name.split(" (")[0],
-                    _peak(cluster, "bfloat16"),
-                    size(cluster.device.memory_bytes),
-                    rate(cluster.device.memory_bytes_per_s),
-                    ", ".join(f"{_devices_of(tier)}: {tier.link.bytes_per_s / 1e9:g}" for tier in cluster.tiers),
-                ]
-                for cluster in clusters
-            ],
-            left=2,
-            spare=["bandwidth", "memory"],
-        )
-    )
+    out.add(Columns.of(rows, left=2, spare=["bandwidth", "memory"]))
     out.add()
     out.add("bfloat16: dense peak. links: devices of a domain, and what one device sends. NAME gives sources.")
 
@@ -39,56 +35,38 @@ def _devices_of(tier: Tier) -> str:
 
 def print_cluster(cluster: Cluster) -> None:
     """Print a cluster in full: device, constants of its class, tiers; each with its source."""
-    device, constants = cluster.device, cluster.device.efficiency
-    attention = constants.attention_forward, constants.attention_backward
+    device, gets = cluster.device, cluster.device.efficiency
+    devices = "as many as wanted" if cluster.num_devices is None else str(cluster.num_devices)
     out = Page()
-    out.add(f"[bold]{cluster.name}[/bold]   {cluster.title}")
-    out.add(
-        facts(
-            [
-                ("source", cluster.source),
-                ("devices", "as many as wanted" if cluster.num_devices is None else str(cluster.num_devices)),
-            ]
-        ),
-        markup=False,
-    )
+    _add_section(out, cluster.name, cluster.title, [("source", cluster.source), ("devices", devices)])
+    of_device = [
+        ("dense peak", ", ".join(f"{name} {_peak(cluster, name)}" for name in device.peak_flops_per_s)),
+        ("memory", f"{size(device.memory_bytes)} at {rate(device.memory_bytes_per_s)}"),
+        ("cores", str(device.num_cores)),
+        ("source", device.source),
+    ]
+    of_runs = [
+        ("products", ", ".join(f"{name} {percent(share)}" for name, share in gets.matmul.items())),
+        ("attention", f"{percent(gets.attention_forward)} forward, {percent(gets.attention_backward)} backward"),
+        ("memory", f"{percent(gets.memory)}, optimizer {percent(gets.optimizer)}"),
+        ("kernels", f"{seconds(gets.kernel_s)} between, {seconds(gets.host_s)} to launch"),
+        ("source", gets.source),
+    ]
     out.add()
-    out.add(f"[bold]device[/bold]   {device.name}")
-    out.add(
-        facts(
-            [
-                ("dense peak", ", ".join(f"{name} {_peak(cluster, name)}" for name in device.peak_flops_per_s)),
-                ("memory", f"{size(device.memory_bytes)} at {rate(device.memory_bytes_per_s)}"),
-                ("cores", str(device.num_cores)),
-                ("source", device.source),
-            ]
-        ),
-        markup=False,
-    )
+    _add_section(out, "device", device.name, of_device)
     out.add()
-    out.add(f"[bold]what runs get of it[/bold]   class {device.efficiency_class}")
-    out.add(
-        facts(
-            [
-                ("products", ", ".join(f"{name} {percent(share)}" for name, share in constants.matmul.items())),
-                ("attention", f"{percent(attention[0])} forward, {percent(attention[1])} backward"),
-                ("memory", f"{percent(constants.memory)}, optimizer {percent(constants.optimizer)}"),
-                (
-                    "kernels",
-                    f"{seconds(constants.kernel_s)} between, {seconds(constants.host_s)} to launch",
-                ),
-                ("source", constants.source),
-            ]
-        ),
-        markup=False,
-    )
+    _add_section(out, "what runs get of it", f"class {device.efficiency_class}", of_runs)
     for tier in cluster.tiers:
         out.add()
-        out.add(f"[bold]{tier.name}[/bold]   {_devices_of(tier)} devices by {tier.link.name}")
-        out.add(facts(_link(tier.link)), markup=False)
+        _add_section(out, tier.name, f"{_devices_of(tier)} devices by {tier.link.name}", _link_facts(tier.link))
 
 
-def _link(link: Link) -> list[tuple[str, str]]:
+def _add_section(out: Page, name: str, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    out.add(f"[bold]{name}[/bold]   {title}")
+    out.add(facts(rows), markup=False)
+
+
+def _link_facts(link: Link) -> list[tuple[str, str]]:
     gain = f", {link.reduction_gain:g} times that in an all-reduce" if link.reduction_gain > 1 else ""
     return [
         ("line rate", f"{rate(link.bytes_per_s)} a device, one direction"),

@@ -45,15 +45,16 @@ def _tied(text: str) -> str:
     return _UNITS.sub(_TIE, text)
 
 
-def facts(rows: Sequence[tuple[str, str]]) -> Any:
-    """Return names and values in two columns."""
+def facts(rows: Iterable[tuple[str, str | Sequence[str]]]) -> Any:
+    """Return names and values in two columns; a value of several lines has them below each other."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     made.add_column(no_wrap=True, style="bold")
     made.add_column()
     for name, value in rows:
-        made.add_row(name, _tied(value))
+        for index, line in enumerate([value] if isinstance(value, str) else value):
+            made.add_row("" if index else name, _tied(line))
     return made
 
 
@@ -75,7 +76,8 @@ class Columns:
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, str]], **options: Any) -> "Columns":
         """Return the table of rows, one or more, that name their cells; all have the same names."""
-        return cls(list(rows[0]), [list(row.values()) for row in rows], **options)
+        header = list(rows[0])
+        return cls(header, [[row[name] for name in header] for row in rows], **options)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterable[Any]:
         """Yield the table, and what was left out of it."""
@@ -126,8 +128,3 @@ def some_of(count: int, notable: Iterable[int], *, most: int = MOST_ROWS) -> lis
     while len(range(0, count, step)) >= most:
         step *= 2
     return sorted({*range(0, count, step), count - 1, *notable})
-
-
-def add_list(out: Page, title: str, lines: Sequence[str]) -> None:
-    """Print lines beside a title."""
-    out.add(facts([(title if index == 0 else "", line) for index, line in enumerate(lines)]))

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
-from ppsim.printing.page import Columns, Page, add_list, facts
-from ppsim.printing.steps import gap_of, print_assumptions, print_report, print_timeline
+from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.steps import print_assumptions, print_report, print_timeline
+from ppsim.simulation.report import gap_of
 
 if TYPE_CHECKING:
     from ppsim.projection.projection import Answer, Fit, Projection, Projections
@@ -15,37 +16,24 @@ _LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
 
 
 def print_answer(
-    projection: "Projection", answer: "Answer", *, with_rows: bool = False, with_timeline: bool | None = None
+    projection: "Projection",
+    answer: "Answer | None" = None,
+    *,
+    with_rows: bool = False,
+    with_timeline: bool | None = None,
 ) -> None:
     """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.printing.steps` takes them."""
-    low, high = answer.interval_s
-    tokens = projection.tokens_per_s
-    rows = [
-        (
-            "iteration",
-            f"{seconds(projection.iteration_s)}; 90 % between {seconds(low)} and {seconds(high)}, {answer.sampled}",
-        ),
-        ("throughput", f"{count(tokens)} tokens/s, {count(tokens / projection.num_gpus)} tokens/s/GPU"
-         + (f" on {projection.num_gpus} GPUs" if projection.num_gpus > 1 else "")),
-    ]  # fmt: skip
-    if projection.model_flops_utilization is not None and projection.peak_flops_per_s is not None:
-        peak = f"{count(projection.peak_flops_per_s)}FLOP/s"
-        rows.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
-    if answer.days is not None:
-        rows.append(("training", f"{answer.days:.1f} days"))
-    of_device = projection.plan.job is not None and projection.plan.memory_limit_bytes is None
-    rows.append(("fit", _fit(answer.fit, " (95 % of the device's)" if of_device else "")))
-    print_report(projection.report, rows, with_rows=with_rows)
+    answer = answer or projection.answer
+    print_report(projection.report, _delivered(projection, answer), with_rows=with_rows)
     print_timeline(projection.timeline, is_wanted=with_timeline)
     out = Page()
     out.add()
     whole = projection.iteration_s
-    out.add(
-        Columns(
-            ["where an iteration goes", "time", "part"],
-            [[name, seconds(value), percent(value / whole)] for name, value in answer.budget_s.items()],
-        )
-    )
+    budget = [
+        {"where an iteration goes": name, "time": seconds(value), "part": percent(value / whole)}
+        for name, value in answer.budget_s.items()
+    ]
+    out.add(Columns.of(budget))
     out.add()
     sensitive = [
         f"{name} {percent(value)}"
@@ -56,24 +44,37 @@ def print_answer(
         f"{one.change}: {signed_percent(one.gain)} throughput, iteration {seconds(one.projection.iteration_s)}"
         for one in answer.advice
     ]
-    others = ", ".join(
+    others = [
         f"{channel} {'deadlock' if step is None else seconds(step)}"
         for channel, step in projection.other_channels.items()
-    )
-    first, *more = advice or [_no_advice(answer.fit)]
-    out.add(
-        facts(
-            [
-                ("bottleneck", answer.bottleneck),
-                ("1 % faster gains", ", ".join(sensitive)),
-                ("to change", first),
-                *(("", one) for one in more),
-                ("by channel", others),
-            ]
-        )
-    )
+    ]
+    rows = [
+        ("bottleneck", answer.bottleneck),
+        ("1 % faster gains", ", ".join(sensitive)),
+        ("to change", advice or [_no_advice(answer.fit)]),
+        ("by channel", ", ".join(others)),
+    ]
+    out.add(facts(rows))
     out.add()
     print_assumptions(out, projection.assumptions)
+
+
+def _delivered(projection: "Projection", answer: "Answer") -> list[tuple[str, str]]:
+    """What an iteration takes and delivers, and whether it fits."""
+    low, high = map(seconds, answer.interval_s)
+    tokens, num_gpus, plan = projection.tokens_per_s, projection.num_gpus, projection.plan
+    on = f" on {num_gpus} GPUs" if num_gpus > 1 else ""
+    rows = [
+        ("iteration", f"{seconds(projection.iteration_s)}; 90 % between {low} and {high}, {answer.sampled}"),
+        ("throughput", f"{count(tokens)} tokens/s, {count(tokens / num_gpus)} tokens/s/GPU{on}"),
+    ]
+    if projection.model_flops_utilization is not None and projection.peak_flops_per_s is not None:
+        peak = f"{count(projection.peak_flops_per_s)}FLOP/s"
+        rows.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
+    if answer.days is not None:
+        rows.append(("training", f"{answer.days:.1f} days"))
+    of_device = plan.job is not None and plan.memory_limit_bytes is None
+    return [*rows, ("fit", _fit(answer.fit, " (95 % of the device's)" if of_device else ""))]
 
 
 def _no_advice(fit: "Fit") -> str:
@@ -98,35 +99,31 @@ def print_plans(comparison: "Projections", *, with_timeline: bool | None = None)
         fastest = comparison.projections[0].iteration_s
         has_steps = any(one.iteration_s != one.timeline.step_time_s for one in comparison.projections)
         rows = [
-            [
-                projection.plan.schedule_name + _marks(projection),
-                str(projection.plan.vpp),
-                seconds(projection.iteration_s),
-                signed_percent(projection.iteration_s / fastest - 1),
-                count(projection.tokens_per_s),
-                *([seconds(projection.timeline.step_time_s)] if has_steps else []),
-                percent(gap_of(projection.timeline.step_time_s, projection.report["lower_bound_s"])),
-                percent(projection.timeline.bubble_ratio),
-                percent(projection.timeline.span_bubble_ratio),
-                size(float(projection.timeline.memory.peak_bytes.max())),
-                str(int(projection.timeline.memory.peak_bytes.argmax())),
-            ]
-            for projection in comparison.projections
+            {
+                "schedule": one.plan.schedule_name + _marks(one),
+                "vpp": str(one.plan.vpp),
+                "iteration": seconds(one.iteration_s),
+                "vs best": signed_percent(one.iteration_s / fastest - 1),
+                "tokens/s": count(one.tokens_per_s),
+                **({"step time": seconds(one.timeline.step_time_s)} if has_steps else {}),
+                "gap": percent(gap_of(one.timeline.step_time_s, one.report["lower_bound_s"])),
+                "bubble": percent(one.timeline.bubble_ratio),
+                "span bubble": percent(one.timeline.span_bubble_ratio),
+                "peak": size(float(one.timeline.memory.peak_bytes.max())),
+                "rank": str(int(one.timeline.memory.peak_bytes.argmax())),
+            }
+            for one in comparison.projections
         ]
-        names = [
-            "schedule", "vpp", "iteration", "vs best", "tokens/s", *(["step time"] if has_steps else []),
-            "gap", "bubble", "span bubble", "peak", "rank",
-        ]  # fmt: skip
-        out.add(Columns(names, rows, spare=["rank", "span bubble", "gap", "step time", "vpp", "bubble"]))
+        out.add(Columns.of(rows, spare=["rank", "span bubble", "gap", "step time", "vpp", "bubble"]))
         for line in _of_marks(comparison.projections):
             out.add(line)
     if comparison.reasons:
         out.add()
-        add_list(out, "not possible", _by_reason(comparison.reasons))
+        out.add(facts([("not possible", _by_reason(comparison.reasons))]))
     if comparison.projections:
         name = comparison.projections[0].plan.schedule_name
         out.add()
-        add_list(out, f"assumed for {name}", comparison.projections[0].assumptions)
+        out.add(facts([(f"assumed for {name}", comparison.projections[0].assumptions)]))
         if with_timeline:
             out.add(f"\n[bold]{name}[/bold]")
             print_timeline(comparison.projections[0].timeline, is_wanted=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ppsim.base.units import rate, seconds, signed_percent, size
-from ppsim.printing.page import Columns, Page, add_list, some_of
+from ppsim.printing.page import Columns, Page, facts, some_of
 
 if TYPE_CHECKING:
     from ppsim.runs.calibrate import Calibration
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from ppsim.runs.peaks import PeakError
 
 
-def print_compare(comparison: "Comparison", *, with_rows: bool = False) -> None:
-    """Print a measured step beside a projected one: signed errors, by step, pass and stage.
+def print_comparison(comparison: "Comparison", *, with_rows: bool = False) -> None:
+    """Print a measured step beside a projected one: signed errors, by step, pass, stage and peak memory.
 
-    `with_rows` prints every stage; without, of more than `MOST_ROWS` only some.
+    `with_rows` prints every stage and rank; without, of more than `MOST_ROWS` only some.
     """
     out = Page()
     measured, projected = comparison.measured, comparison.projected
@@ -24,35 +24,28 @@ def print_compare(comparison: "Comparison", *, with_rows: bool = False) -> None:
         ("span", measured.span_s, projected.span_s, comparison.span_error),
         ("replay", measured.step_time_s, comparison.replay_s, comparison.replay_error),
     ]
-    out.add(
-        Columns(
-            ["", "measured", "projected", "error"],
-            [
-                [name, seconds(real), seconds(expected), signed_percent(error)]
-                for name, real, expected, error in steps
-            ],
-        )
-    )
-    num_stages = measured.schedule.num_stages
-    worst = max(comparison.ops, key=lambda op: abs(op.error)).stage
+    out.add(Columns.of([{"": name} | _errors(*numbers) for name, *numbers in steps]))
+    num_stages, worst = measured.schedule.num_stages, comparison.worst_stage
     shown = set(range(num_stages) if with_rows else some_of(num_stages, [worst]))
+    rows = [
+        {"pass": op.op, "stage": str(op.stage)} | _errors(op.measured_s, op.projected_s, op.error)
+        for op in comparison.ops
+        if op.stage in shown
+    ]
     out.add()
-    out.add(
-        Columns(
-            ["pass", "stage", "measured", "projected", "error"],
-            [
-                [op.op, str(op.stage), seconds(op.measured_s), seconds(op.projected_s), signed_percent(op.error)]
-                for op in comparison.ops
-                if op.stage in shown
-            ],
-        )
-    )
+    out.add(Columns.of(rows))
     if len(shown) < num_stages:
         out.add(f"{len(shown)} of {num_stages} stages; stage {worst} has the largest error. --rows prints all")
     out.add(
         "\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, each taking "
         "what it took from when it could start, through the simulator: what is left is not in the costs."
     )
+    if comparison.peaks:
+        _add_peaks(out, comparison.peaks, with_all=with_rows)
+
+
+def _errors(measured_s: float, projected_s: float, error: float) -> dict[str, str]:
+    return {"measured": seconds(measured_s), "projected": seconds(projected_s), "error": signed_percent(error)}
 
 
 _FITTED = {
@@ -71,41 +64,38 @@ def print_calibration(found: "Calibration") -> None:
         if fit is not None:
             written = signed_percent if name == "overlap_slowdown" else seconds
             low, high = map(written, fit.quartiles)
-            rows.append([_FITTED[name], written(fit.value), f"{low} … {high}", str(fit.num_samples)])
-    out.add(Columns(["", "fitted", "half of the samples", "samples"], rows))
+            half = {"half of the samples": f"{low} … {high}", "samples": str(fit.num_samples)}
+            rows.append({"": _FITTED[name], "fitted": written(fit.value), **half})
+    out.add(Columns.of(rows))
     for hop in found.hops:
         of = "of unknown size" if hop.message_bytes is None else f"of {size(hop.message_bytes)}"
         out.add(f"a hop {of}: {seconds(hop.seconds.value)}, of {hop.seconds.num_samples}")
     if found.line:
         out.add(f"latency {seconds(found.line[0])}, bandwidth {rate(found.line[1])}")
     if found.not_fitted:
-        add_list(out, "not fitted", [f"{name}: {why}" for name, why in found.not_fitted.items()])
+        out.add(facts([("not fitted", [f"{name}: {why}" for name, why in found.not_fitted.items()])]))
     out.add()
     errors = [
-        [one.source, *map(seconds, (one.measured_step_s, one.projected_step_s)),
-         *map(signed_percent, (one.error, one.error_without))]
+        {"step time": one.source, **_errors(one.measured_step_s, one.projected_step_s, one.error)}
+        | {"without overheads": signed_percent(one.error_without)}
         for one in found.residuals
-    ]  # fmt: skip
-    out.add(Columns(["step time", "measured", "projected", "error", "without overheads"], errors))
+    ]
+    out.add(Columns.of(errors))
 
 
-def print_peaks(peaks: "Sequence[PeakError]", *, with_rows: bool = False) -> None:
-    """Print measured peaks of activation memory beside projected ones, a row a rank, as `print_compare` does."""
-    if not peaks:
-        return
-    out = Page()
-    out.add()
-    worst = max(range(len(peaks)), key=lambda index: abs(peaks[index].error))
-    shown = range(len(peaks)) if with_rows else some_of(len(peaks), [worst])
+def _add_peaks(out: Page, peaks: "Sequence[PeakError]", *, with_all: bool) -> None:
+    """Print measured peaks of activation memory beside projected ones, a row a rank."""
+    worst = max(peaks, key=lambda peak: abs(peak.error)).rank
+    shown = range(len(peaks)) if with_all else some_of(len(peaks), [worst])
+    header = ["rank", "measured peak", "at", "projected peak", "at", "error"]
     rows = [
         [
             str(peak.rank), size(peak.measured_bytes), peak.measured_at, size(peak.projected_bytes),
             peak.projected_at, signed_percent(peak.error),
         ]
-        for peak in (peaks[index] for index in shown)
+        for peak in (peaks[rank] for rank in shown)
     ]  # fmt: skip
-    out.add(Columns(["rank", "measured peak", "at", "projected peak", "at", "error"], rows))
+    out.add()
+    out.add(Columns(header, rows))
     if len(shown) < len(peaks):
-        out.add(
-            f"{len(shown)} of {len(peaks)} ranks; rank {peaks[worst].rank} has the largest error. --rows prints all"
-        )
+        out.add(f"{len(shown)} of {len(peaks)} ranks; rank {worst} has the largest error. --rows prints all")

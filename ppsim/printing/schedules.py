@@ -17,12 +17,18 @@ _MOST_LINKS = 6
 def print_catalog(entries: Sequence["Entry"]) -> None:
     """Print one line a schedule."""
     out = Page()
-    rows = []
-    for entry in entries:
-        least, most = entry.stages_per_rank
-        stages = str(least) if least == most else f"≥ {least}"
-        rows.append([entry.name, stages, entry.placement, "I, W" if entry.splits_backward else "B", entry.title])
-    out.add(Columns(["schedule", "vpp", "placement", "backward", "what it is"], rows, left=4, wraps=True))
+    rows = [
+        {
+            "schedule": entry.name,
+            "vpp": f"{'' if least == most else '≥ '}{least}",
+            "placement": entry.placement,
+            "backward": "I, W" if entry.splits_backward else "B",
+            "what it is": entry.title,
+        }
+        for entry in entries
+        for least, most in [entry.stages_per_rank]
+    ]
+    out.add(Columns.of(rows, left=4, wraps=True))
     out.add("\nppsim schedules NAME prints constraints, closed forms and source of one.")
 
 
@@ -39,7 +45,7 @@ def print_entry(entry: "Entry", runtimes: Sequence[tuple[str, str]]) -> None:
     )
 
 
-def print_check(report: "CheckReport", name: str) -> None:
+def print_check(report: "CheckReport", name: str = "the table") -> None:
     """Print what a check found, and the channels and receives under which the table runs."""
     from rich.text import Text
 
@@ -53,15 +59,10 @@ def print_check(report: "CheckReport", name: str) -> None:
     if report.errors:
         return
     out.add(f"{name}: complete, ordered, free of circular waits")
-    receives = list(dict.fromkeys(verdict.receives for verdict in report.verdicts))
-    columns = list(dict.fromkeys(_way(verdict) for verdict in report.verdicts))
-    outcome = {(verdict.receives, _way(verdict)): verdict.outcome for verdict in report.verdicts}
-    out.add(
-        Columns(
-            ["receives", *columns],
-            [[place, *(outcome[place, column] for column in columns)] for place in receives],
-        )
-    )
+    outcomes: dict[str, dict[str, str]] = {}
+    for verdict in report.verdicts:
+        outcomes.setdefault(verdict.receives, {"receives": verdict.receives})[_way(verdict)] = verdict.outcome
+    out.add(Columns.of(list(outcomes.values())))
     shown: set[str] = set()
     for verdict in report.verdicts:
         first = verdict.reason.split("\n")[0]

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds, size
-from ppsim.printing.page import Columns, Page, add_list, facts, some_of
+from ppsim.printing.page import Columns, Page, facts, some_of
+from ppsim.printing.timeline import Drawing, drawing_of, lines_of, readable_drawing
+from ppsim.simulation.report import gap_of, report_of
 
 if TYPE_CHECKING:
-    from ppsim.printing.timeline import Drawing
+    from ppsim.simulation.stage_costs import StageCosts
     from ppsim.simulation.timeline import Timeline
 
 _NOTABLE = {"computes longest": "busy_s", "idles longest": "idle_s", "is the fullest": "peak_bytes"}
@@ -15,6 +18,14 @@ _NOTABLE = {"computes longest": "busy_s", "idles longest": "idle_s", "is the ful
 
 _MOST_LINES = 48
 """Lines with ranks of a timeline in characters that is asked for, before it is drawn coarser instead."""
+
+
+def print_simulated(timeline: "Timeline", *, costs: "StageCosts | None" = None) -> None:
+    """Print what `ppsim simulate` does; raises `ConfigError` without the costs that it was simulated at."""
+    if costs is None:
+        raise ConfigError("the report of a timeline has bounds at its costs: give them as costs=")
+    print_report(report_of(timeline, costs))
+    print_timeline(timeline, is_wanted=None)
 
 
 def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), *, with_rows: bool = False) -> None:
@@ -25,48 +36,42 @@ def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), 
     out = Page()
     head = f"{report['schedule'] or 'table'}   pp {report['pp']}   vpp {report['vpp']}   "
     out.add(f"[bold]{head}{report['microbatches']} microbatches[/bold]")
-    out.add(
-        facts(
-            [
-                ("step time", f"{seconds(report['step_time_s'])} (bubble {percent(report['bubble_ratio'])})"),
-                *_iteration(report),
-                (
-                    "span",
-                    f"{seconds(report['span_s'])} (bubble {percent(report['span_bubble_ratio'])}), "
-                    "if no rank's optimizer waits for another",
-                ),
-                *extra,
-                ("lower bound", _bounds(report)),
-                ("critical path", _shortened(report["critical_path"])),
-            ]
-        )
-    )
+    span = f"{seconds(report['span_s'])} (bubble {percent(report['span_bubble_ratio'])})"
+    rows = [
+        ("step time", f"{seconds(report['step_time_s'])} (bubble {percent(report['bubble_ratio'])})"),
+        *_iteration(report),
+        ("span", f"{span}, if no rank's optimizer waits for another"),
+        *extra,
+        ("lower bound", _bounds(report)),
+        ("critical path", _shortened(report["critical_path"])),
+    ]
+    out.add(facts(rows))
     out.add()
     _add_ranks(out, report["ranks"], with_all=with_rows)
 
 
 def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) -> None:
     """Print a row a rank; of many, the ends, the extremes and some between, unless all are asked for."""
-    titles = {"exposed_communication": "comm", "waiting_compute": "waiting"}
     causes = [
         cause for cause in ranks[0]["idle_by_cause_s"]
         if cause != "overhead" or any(rank["idle_by_cause_s"][cause] for rank in ranks)
     ]  # fmt: skip
+    names = {cause: cause.replace("_", "-") for cause in causes}
+    names |= {"exposed_communication": "comm", "waiting_compute": "waiting"}
     notable = {word: max(range(len(ranks)), key=lambda rank: ranks[rank][key]) for word, key in _NOTABLE.items()}
     shown = range(len(ranks)) if with_all else some_of(len(ranks), notable.values())
     rows = [
-        [
-            str(ranks[index]["rank"]),
-            seconds(ranks[index]["busy_s"]),
-            seconds(ranks[index]["idle_s"]),
-            *(seconds(ranks[index]["idle_by_cause_s"][cause]) for cause in causes),
-            size(ranks[index]["peak_bytes"]) if ranks[index]["peak_bytes"] else "–",
-            ranks[index]["peak_at"],
-        ]
-        for index in shown
+        {
+            "rank": str(rank["rank"]),
+            "busy": seconds(rank["busy_s"]),
+            "idle": seconds(rank["idle_s"]),
+            **{names[cause]: seconds(rank["idle_by_cause_s"][cause]) for cause in causes},
+            "peak": size(rank["peak_bytes"]) if rank["peak_bytes"] else "–",
+            "at": rank["peak_at"],
+        }
+        for rank in (ranks[index] for index in shown)
     ]
-    names = [titles.get(cause, cause.replace("_", "-")) for cause in causes]
-    out.add(Columns(["rank", "busy", "idle", *names, "peak", "at"], rows))
+    out.add(Columns.of(rows))
     if len(shown) < len(ranks):
         said = ", ".join(f"rank {rank} {word}" for word, rank in notable.items())
         out.add(f"{len(shown)} of {len(ranks)} ranks: {said}. --rows prints all")
@@ -74,8 +79,6 @@ def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) ->
 
 def print_timeline(timeline: "Timeline", *, is_wanted: bool | None) -> None:
     """Print a step in characters; where nobody said whether it is wanted, if a few lines suffice to read it."""
-    from ppsim.printing.timeline import drawing_of, lines_of, readable_drawing
-
     if is_wanted is False:
         return
     out = Page()
@@ -97,11 +100,6 @@ def _iteration(report: dict[str, Any]) -> list[tuple[str, str]]:
     return [("iteration", f"{seconds(report['iteration_time_s'])}, with {between} between two steps")]
 
 
-def gap_of(value: float, bound: float) -> float:
-    """Return how far a time is above its bound, as a part of it; sums of floats may meet it from below."""
-    return max(value / bound - 1, 0.0) if bound > 0 else 0.0
-
-
 def _bounds(report: dict[str, Any]) -> str:
     step, span = report["lower_bound_s"], report["span_lower_bound_s"]
     limit = report["memory_limit_bytes"]
@@ -120,30 +118,26 @@ def _shortened(path: Sequence[str]) -> str:
 
 def print_assumptions(out: Page, lines: Sequence[str]) -> None:
     """Print what a projection assumed."""
-    add_list(out, "assumed", lines)
+    out.add(facts([("assumed", lines)]))
+
+
+def print_trained(trained: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
+    """Print a `ppsim.Trained`: what it did, and the timeline of its median step."""
+    print_run(trained.report(), trained.facts, with_rows=with_rows)
+    print_timeline(trained.timeline, is_wanted=with_timeline)
 
 
 def print_run(report: dict[str, Any], run: dict[str, Any], *, with_rows: bool = False) -> None:
     """Print what a training run did: its steps and losses, then the median step as any other."""
     steps = ", ".join(seconds(step) for step in run["step_times_s"])
     kind = "emulated" if run["emulated"] else "trained"
-    extra = [
-        (
-            "run",
-            f"{kind} on {run['device']} with torch {run['torch']}; steps took {steps}; the median one is shown",
-        ),
-    ]
+    told = f"{kind} on {run['device']} with torch {run['torch']}; steps took {steps}; the median one is shown"
+    extra = [("run", told)]
     if not run["emulated"]:
         extra.append(("loss", " → ".join(f"{loss:.3f}" for loss in run["losses"])))
-    if run["differences"]:
-        found = run["differences"]
-        extra.append(
-            (
-                "against one process",
-                f"loss {found['loss']:.1e}, gradients of {found['num_parameters']} parameters at most "
-                f"{found['gradient']:.1e} apart (relative)",
-            )
-        )
+    if found := run["differences"]:
+        gradients = f"gradients of {found['num_parameters']} parameters at most {found['gradient']:.1e} apart"
+        extra.append(("against one process", f"loss {found['loss']:.1e}, {gradients} (relative)"))
     if run["memory"]:
         extra.append(("peak activations", _measured_peaks(run["memory"])))
     print_report(report, extra, with_rows=with_rows)

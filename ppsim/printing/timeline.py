@@ -20,14 +20,13 @@ import numpy as np
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds
 from ppsim.plot.lanes import Lane, compute_lanes
+from ppsim.plot.palette import fill_of, text_on
+from ppsim.printing.page import WIDTH
 from ppsim.schedule.table import NONE, Op
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-WIDTH = 100
-"""Columns that a drawing takes where nobody says how many there are."""
 
 MOST_LINES = 16
 """Lines with ranks that a drawing takes without being asked for."""
@@ -213,8 +212,6 @@ def _cut(row: Sequence[Bar], first: int, end: int) -> Iterator[Bar]:
 
 
 def _style(bar: Bar) -> str:
-    from ppsim.plot.palette import fill_of, text_on
-
     if bar.op is Op.IDLE:
         return "dim"
     fill = fill_of(bar.op, chunk=bar.chunk)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ppsim.tuning.search import Found, Tuned
 
 _MOST_OF_THE_FRONT = 12
+_SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"mb": "micro_batch"}
+_USUAL = ("none", "auto")
 
 
 def print_tuned(tuned: "Tuned") -> None:
@@ -23,12 +25,12 @@ def print_tuned(tuned: "Tuned") -> None:
         f"{job.global_batch} sequences of {job.length} tokens a step"
     )
     out.add()
-    _add_rows(out, tuned, tuned.best)
+    _add_found(out, tuned, tuned.best)
     front = tuned.pareto[:_MOST_OF_THE_FRONT]
     if len(front) > 1:
         more = len(tuned.pareto) - len(front)
         out.add("\nless memory takes more time" + (f"; {more} more with --json" if more else ""))
-        _add_rows(out, tuned, front)
+        _add_found(out, tuned, front)
     out.add("\nmb: sequences a microbatch. with: recompute, where not none; split, where not balanced.")
     out.add()
     too_large = counts["too_large_without_a_table"] + counts["too_large_by_their_table"]
@@ -46,18 +48,19 @@ def print_tuned(tuned: "Tuned") -> None:
     out.add(facts(rows))
 
 
-def _add_rows(out: Page, tuned: "Tuned", rows: Sequence["Found"]) -> None:
-    names = ("tp", "cp", "ep", "dp", "pp", "vpp", "micro_batch")
-    cells = []
-    for one in rows:
-        candidate = one.candidate
-        also = [word for word in (candidate.recompute, candidate.split) if word not in ("none", "auto")]
-        cells.append(
-            [
-                candidate.schedule, ", ".join(also), *(str(getattr(candidate, name)) for name in names),
-                seconds(one.iteration_s), count(tuned.tokens_per_s(one)), percent(tuned.utilization(one)),
-                size(one.peak_bytes),
-            ]
-        )  # fmt: skip
-    titles = [*names[:-1], "mb", "iteration", "tokens/s", "MFU", "memory"]
-    out.add(Columns(["schedule", "with", *titles], cells, left=2, spare=["tokens/s", "MFU", "vpp"]))
+def _add_found(out: Page, tuned: "Tuned", found: Sequence["Found"]) -> None:
+    rows = [
+        {
+            "schedule": one.candidate.schedule,
+            "with": ", ".join(
+                word for word in (one.candidate.recompute, one.candidate.split) if word not in _USUAL
+            ),
+            **{title: str(getattr(one.candidate, name)) for title, name in _SIZES.items()},
+            "iteration": seconds(one.iteration_s),
+            "tokens/s": count(tuned.tokens_per_s(one)),
+            "MFU": percent(tuned.utilization(one)),
+            "memory": size(one.peak_bytes),
+        }
+        for one in found
+    ]
+    out.add(Columns.of(rows, left=2, spare=["tokens/s", "MFU", "vpp"]))

@@ -1,6 +1,7 @@
 """What a terminal and docs/accuracy.md show of validation."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.printing.page import Columns, Page, facts
@@ -8,15 +9,18 @@ from ppsim.validation.cases import Case
 from ppsim.validation.fit import FittedMachine
 from ppsim.validation.score import CaseError, Validation
 
+if TYPE_CHECKING:
+    from ppsim.validation.validated import Validated
 
-def print_validations(found: Sequence[Validation], *, with_rows: bool) -> None:
-    """Print a line a set and, if asked, every row with what is said of the set."""
+
+def print_validations(found: "Validated", *, with_rows: bool | None = None) -> None:
+    """Print a line a set and, if asked or where there is only one, every row with what is said of the set."""
     out = Page()
-    if with_rows:
-        for one in found:
+    if len(found.sets) == 1 if with_rows is None else with_rows:
+        for one in found.sets:
             _print_rows(out, one)
             out.add()
-    out.add(Columns.of([_summary(one) for one in found], spare=["others", "order"]))
+    out.add(Columns.of([_summary(one) for one in found.sets], spare=["others", "order"]))
     out.add()
     out.add(
         "Errors of the rows that were not fitted (*: all were): predicted / measured - 1 of time or bytes, "

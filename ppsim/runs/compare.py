@@ -62,6 +62,11 @@ class Comparison:
     peaks: list[PeakError] = field(default_factory=list)
     projected_costs: StageCosts | None = None
 
+    @property
+    def worst_stage(self) -> int:
+        """The stage with the pass whose error is the largest."""
+        return max(self.ops, key=lambda op: abs(op.error)).stage
+
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row a pass and stage, medians of both sides.
 

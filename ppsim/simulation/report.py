@@ -50,3 +50,8 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
         "ranks": ranks,
         "critical_path": [timeline.name_of(node) for node in path.tolist() if node < timeline.num_actions],
     }
+
+
+def gap_of(value: float, bound: float) -> float:
+    """Return how far a time is above its bound, as a part of it; sums of floats may meet it from below."""
+    return max(value / bound - 1, 0.0) if bound > 0 else 0.0
