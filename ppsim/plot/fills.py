@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,54 +14,32 @@ from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
 
 KINDS = (Op.F, Op.B, Op.I, Op.W)
-RAMP_LENGTH = 32
-ERROR_LENGTH = 21
+_PARTS = (
+    [palette.fill_of(op, chunk=chunk) for op in KINDS for chunk in range(2)],
+    [palette.COLOURS[Op.SEND_F], palette.BLANK, palette.COLOURS[Op.IDLE]],
+    palette.CAUSE_COLOURS.values(),
+    palette.BESIDE_COLOURS.values(),
+    palette.MICROBATCHES,
+    palette.ERRORS,
+)
+_BEGINS = tuple(accumulate(map(len, _PARTS), initial=0))
 
 
 @dataclass(frozen=True)
 class Fills:
-    """The fills of all cells of a picture whose ranks have up to `num_chunks` stages."""
+    """The fills of all cells of a picture whose ranks have up to `num_chunks` stages.
+
+    `colours` are kinds, two fills each, then others, which begin at the indices given: a transfer, behind it the
+    blank between two, then an idle cell; causes of idling; what is beside the pipeline; microbatches; errors.
+    """
 
     num_chunks: int
-
-    @property
-    def colours(self) -> list[str]:
-        """The fills: kinds, two fills each, transfers, the blank between them, idle; then those of the page.
-
-        They are causes of idling, what is beside the pipeline, microbatches, errors: see the properties that say
-        where each begins.
-        """
-        compute = [palette.fill_of(op, chunk=chunk) for op in KINDS for chunk in range(2)]
-        return [
-            *compute, palette.COLOURS[Op.SEND_F], palette.BLANK, palette.COLOURS[Op.IDLE],
-            *palette.CAUSES.values(), *palette.BESIDE.values(),
-            *palette.microbatch_ramp(RAMP_LENGTH), *palette.error_ramp(ERROR_LENGTH),
-        ]  # fmt: skip
-
-    @property
-    def transfer(self) -> int:
-        """The index of a transfer's fill; behind it that of the blank between two, then that of an idle cell."""
-        return 2 * len(KINDS)
-
-    @property
-    def causes(self) -> int:
-        """The index of the first cause of idling."""
-        return self.transfer + 3
-
-    @property
-    def beside(self) -> int:
-        """The index of the first of what is beside the pipeline."""
-        return self.causes + len(palette.CAUSES)
-
-    @property
-    def microbatches(self) -> int:
-        """The index of the first of the `RAMP_LENGTH` microbatch colours."""
-        return self.beside + len(palette.BESIDE)
-
-    @property
-    def errors(self) -> int:
-        """The index of the first of the `ERROR_LENGTH` error colours."""
-        return self.microbatches + RAMP_LENGTH
+    colours: ClassVar[Sequence[str]] = tuple(chain(*_PARTS))
+    transfer: ClassVar[int] = _BEGINS[1]
+    causes: ClassVar[int] = _BEGINS[2]
+    beside: ClassVar[int] = _BEGINS[3]
+    microbatches: ClassVar[int] = _BEGINS[4]
+    errors: ClassVar[int] = _BEGINS[5]
 
     def index_of(self, lane: Lane) -> NDArray[np.int16]:
         """Return the index of the fill of every cell."""

@@ -35,21 +35,19 @@ class Hover:
 
     def lines_of(self, lane: Lane) -> list[Lines]:
         """Return the lines of every cell of a lane."""
-        edges, nodes, causes, ahead = lane.edges.tolist(), lane.node.tolist(), lane.cause.tolist(), lane.next_node
-        is_transfers = lane.is_transfers
-        lines = []
-        for cell, node in enumerate(nodes):
-            begin, end = edges[cell], edges[cell + 1]
+        edges, lines = lane.edges.tolist(), []
+        cells = zip(edges[:-1], edges[1:], lane.node.tolist(), lane.cause.tolist(), lane.next_node, strict=True)
+        for begin, end, node, cause, ahead in cells:
             if node >= self.timeline.num_actions:
                 lines.append(self._of_transfer(node, begin, end))
             elif node != NONE:
                 lines.append(self._of_action(node, begin, end))
-            elif is_transfers:
+            elif lane.is_transfers:
                 lines.append(("nothing under way", self._times(begin, end), "", ""))
-            elif ahead[cell] != NONE:
-                lines.append(self._before(ahead[cell], begin, end, causes[cell]))
+            elif ahead != NONE:
+                lines.append(self._before(ahead, begin, end, cause))
             else:
-                lines.append(self._behind(lane.rank, begin, end, causes[cell]))
+                lines.append(self._behind(lane.rank, begin, end, cause))
         return lines
 
     def blocker_of(self, node: int) -> str:
@@ -63,7 +61,7 @@ class Hover:
             return "nothing"
         if blocker < self.timeline.num_actions:
             return self._placed(blocker)
-        source, target = self._ends_of(blocker)
+        source, target = self.ends_of(blocker)
         if target == node:
             return self._placed(source)
         return f"the transfer of {self._names[source]} to rank {self._ranks[target]}"
@@ -77,14 +75,9 @@ class Hover:
     def _of_action(self, node: int, begin: float, end: float) -> Lines:
         action = self.timeline.schedule[node]
         held = self._held[node]
-        return (
-            self._names[node],
-            self._times(begin, end),
-            ", ".join(
-                (self._stage(action.stage), f"chunk {self._chunks[action.stage]}", self._unit(action.microbatch))
-            ),
-            f"waited for {self.blocker_of(node)}" + (f"; holds {size(held)}" if held else ""),
-        )
+        where = f"{self._stage(action.stage)}, chunk {self._chunks[action.stage]}, {self._unit(action.microbatch)}"
+        waited = f"waited for {self.blocker_of(node)}" + (f"; holds {size(held)}" if held else "")
+        return (self._names[node], self._times(begin, end), where, waited)
 
     def _stage(self, stage: int) -> str:
         schedule = self.timeline.schedule
@@ -98,7 +91,7 @@ class Hover:
         return f"microbatch {microbatch}" + (f", slice {place}" if self.timeline.schedule.num_slices > 1 else "")
 
     def _of_transfer(self, node: int, begin: float, end: float) -> Lines:
-        source, target = self._ends_of(node)
+        source, target = self.ends_of(node)
         return (
             f"{self._names[source]} to rank {self._ranks[target]}",
             self._times(begin, end),
@@ -145,7 +138,8 @@ class Hover:
     def _placed(self, action: int) -> str:
         return f"{self._names[action]} on rank {self._ranks[action]}"
 
-    def _ends_of(self, transfer: int) -> tuple[int, int]:
+    def ends_of(self, transfer: int) -> tuple[int, int]:
+        """Return the actions that a transfer is from and for."""
         graph = self.timeline.graph
         return int(graph.source[transfer - graph.num_actions]), int(graph.target[transfer - graph.num_actions])
 
@@ -155,24 +149,20 @@ class Hover:
 
     @cached_property
     def _ranks(self) -> list[int]:
-        ranks: list[int] = self.timeline.schedule.rank.tolist()
-        return ranks
+        return list(self.timeline.schedule.rank.tolist())
 
     @cached_property
     def _chunks(self) -> list[int]:
-        chunks: list[int] = chunk_of_stage(self.timeline.schedule).tolist()
-        return chunks
+        return list(chunk_of_stage(self.timeline.schedule).tolist())
 
     @cached_property
     def _blockers(self) -> list[int]:
-        blockers: list[int] = self.timeline.blocker.tolist()
-        return blockers
+        return list(self.timeline.blocker.tolist())
 
     @cached_property
     def _held(self) -> list[float]:
         held = self.timeline.memory.during + self.timeline.costs.static_bytes[self.timeline.schedule.rank]
-        values: list[float] = held.tolist()
-        return values
+        return list(held.tolist())
 
     @cached_property
     def _gaps(self) -> Gaps:

@@ -10,7 +10,7 @@ from typing import Any
 from ppsim.base.units import signed_percent
 from ppsim.plot import palette
 from ppsim.plot.errors import Errors
-from ppsim.plot.fills import ERROR_LENGTH, RAMP_LENGTH, fills_of
+from ppsim.plot.fills import fills_of
 from ppsim.plot.page import filled
 from ppsim.plot.picture import picture_of
 from ppsim.plot.scale import heading
@@ -78,15 +78,16 @@ def _legends(views: Sequence[View], picture: dict[str, Any], errors: Errors | No
     last = max(plan["numMicrobatches"] for plan in picture["plans"]) - 1
     made = [
         _legend("kind", [f"{swatch(colour)}{escape(name)}" for name, colour in kinds]),
-        _legend("microbatch", [f"microbatch 0 {_ramp(palette.microbatch_ramp(RAMP_LENGTH))} {last}"]),
+        _legend("microbatch", [f"microbatch 0 {_ramp(palette.MICROBATCHES)} {last}"]),
         _legend(
-            "cause", [f"{swatch(palette.CAUSES[name])}{title}" for name, title in palette.CAUSE_TITLES.items()]
+            "cause",
+            [f"{swatch(palette.CAUSE_COLOURS[name])}{title}" for name, title in palette.CAUSE_TITLES.items()],
         ),
         _legend(
             "always",
             [
                 *(
-                    f"{swatch(palette.BESIDE[kind])}{title}"
+                    f"{swatch(palette.BESIDE_COLOURS[kind])}{title}"
                     for kind, title in palette.BESIDE_TITLES.items()
                     if kind in beside
                 ),
@@ -96,7 +97,7 @@ def _legends(views: Sequence[View], picture: dict[str, Any], errors: Errors | No
     ]
     if errors:
         low, high = signed_percent(-errors.limit), signed_percent(errors.limit)
-        ramp = _ramp(palette.error_ramp(ERROR_LENGTH))
+        ramp = _ramp(palette.ERRORS)
         made.append(_legend("error", [f"projected too fast, {low} {ramp} {high}, too slow; labels in %"]))
     return "".join(made)
 

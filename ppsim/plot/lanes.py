@@ -5,7 +5,7 @@ out to as few lanes as it takes.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,7 +29,8 @@ _ROUNDING = 1e-9  # of the step: gaps below it come from adding floats in anothe
 class Lane:
     """A row of cells: cell i reaches from `edges[i]` to `edges[i + 1]`.
 
-    `node` (one entry a cell) is the timeline's node, `NONE` for an idle cell; `kind` its `Op` (`IDLE`, F, B, I,
+    `node` (one entry a cell) is the timeline's node, `NONE` for an idle cell; `action` is the node itself or, of a
+    transfer, the action that made its content; `kind` its `Op` (`IDLE`, F, B, I,
     W, `SEND_F`, `SEND_B`); `chunk` the index of its stage on its rank, −1 for an idle cell. `cause` is why a cell
     is idle, a place in `list(CAUSES)`; −1 where it is not, or where nobody asked. Edges ascend.
     """
@@ -37,6 +38,7 @@ class Lane:
     rank: int
     edges: Floats
     node: Ints
+    action: Ints
     kind: NDArray[np.int8]
     chunk: Ints
     cause: NDArray[np.int8]
@@ -171,15 +173,14 @@ class MemoryLine:
 
 def shown_ranks(timeline: Timeline) -> list[int]:
     """Return the ranks whose memory a picture shows: all, or `MOST_MEMORY_LINES` spread evenly and the fullest."""
-    num_ranks = timeline.schedule.num_ranks
-    spread = np.linspace(0, num_ranks - 1, min(num_ranks, MOST_MEMORY_LINES)).round().astype(int)
-    return sorted({*spread.tolist(), int(np.argmax(timeline.memory.peak_bytes))})
+    ranks = spread(range(timeline.schedule.num_ranks), MOST_MEMORY_LINES)
+    return sorted({*ranks, int(np.argmax(timeline.memory.peak_bytes))})
 
 
-def listed_ranks(timeline: Timeline) -> list[int]:
-    """Return the ranks whose memory the legend names: up to eight of those shown, spread evenly."""
-    shown = shown_ranks(timeline)
-    return [shown[index] for index in np.linspace(0, len(shown) - 1, min(len(shown), 8)).round().astype(int)]
+def spread(ranks: Sequence[int], most: int) -> list[int]:
+    """Return the ranks, or `most` of them spread evenly, first and last included."""
+    places = np.linspace(0, len(ranks) - 1, min(len(ranks), most)).round().astype(int)
+    return [ranks[place] for place in places.tolist()]
 
 
 def memory_caption(timeline: Timeline) -> str:
@@ -261,6 +262,7 @@ def _lane(timeline: Timeline, rank: int, nodes: Ints, chunk_of: Ints, waits: _Wa
         rank=rank,
         edges=edges,
         node=cell,
+        action=action,
         kind=np.where(idle, np.int8(Op.IDLE), kind).astype(np.int8),
         chunk=np.where(idle, NONE, chunk).astype(np.int32),
         cause=cause,

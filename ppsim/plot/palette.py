@@ -26,7 +26,7 @@ TITLES = {
     Op.IDLE: "idle",
 }
 
-CAUSES = {  # of idling: pale where it belongs to the schedule, darker where time is lost to something else
+CAUSE_COLOURS = {  # of idling: pale where it belongs to the schedule, darker where time is lost to something else
     "warm_up": "#E9E0A6",
     "cool_down": "#BCCBA4",
     "waiting_compute": "#FEC6CE",
@@ -40,7 +40,7 @@ CAUSE_TITLES = {
     "exposed_communication": "exposed communication",
     "overhead": "overhead",
 }
-BESIDE = {  # what a rank does beside the pipeline
+BESIDE_COLOURS = {  # what a rank does beside the pipeline
     "gather": "#DDAADD",
     "reduce": "#AA4499",
     "share": "#882255",
@@ -64,9 +64,6 @@ TRANSFER_START = "#C4B63C"  # yellow alone is faint on white
 TEXT = "#222222"
 QUIET_TEXT = "#666666"
 
-# Lightness grows along it; blue, since no cause of idling is.
-_MICROBATCH_RAMP = ("#0A1F44", "#1F4A86", "#3F7DB8", "#74AEDB", "#B4DDF2")
-_ERROR_RAMP = ("#004488", "#A8A0AA", "#EE7733")  # projected too fast, right, too slow
 _RANK_RAMP = ("#332288", "#AA4499", "#EE99AA")  # lightness grows along it, so that it also reads in grey
 
 
@@ -110,16 +107,6 @@ def rank_colour(rank: int, num_ranks: int) -> str:
     return _along(_RANK_RAMP, rank / (num_ranks - 1) if num_ranks > 1 else 0.0)
 
 
-def microbatch_ramp(length: int) -> list[str]:
-    """Return colours from the first microbatch, dark, to the last, light."""
-    return [_along(_MICROBATCH_RAMP, step / (length - 1)) for step in range(length)]
-
-
-def error_ramp(length: int) -> list[str]:
-    """Return colours from projected too fast, over right in the middle, to projected too slow."""
-    return [_along(_ERROR_RAMP, step / (length - 1)) for step in range(length)]
-
-
 def _along(ramp: tuple[str, ...], place: float) -> str:
     """The colour at `place`, 0 to 1, of colours that are evenly spread."""
     position = place * (len(ramp) - 1)
@@ -129,3 +116,14 @@ def _along(ramp: tuple[str, ...], place: float) -> str:
 
 def _channels(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def _ramp(colours: tuple[str, ...], length: int) -> list[str]:
+    return [_along(colours, step / (length - 1)) for step in range(length)]
+
+
+MICROBATCHES = _ramp(("#0A1F44", "#1F4A86", "#3F7DB8", "#74AEDB", "#B4DDF2"), 32)
+"""From the first, dark, to the last, light; blue, since no cause of idling is."""
+
+ERRORS = _ramp(("#004488", "#A8A0AA", "#EE7733"), 21)
+"""From projected too fast, over right in the middle, to projected too slow."""

@@ -6,10 +6,11 @@ trace already. Numbers are packed as `ppsim.plot.traces.binary` does it.
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppsim.base.units import seconds, signed_percent, size
 from ppsim.plot import palette, traces
@@ -28,41 +29,18 @@ from ppsim.plot.lanes import (
     placed_transfer_lanes,
 )
 from ppsim.plot.scale import Scale, bytes_scale, heading, panel_prefixes, time_scale
-from ppsim.plot.traces import Trace
 from ppsim.plot.view import View
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE
+from ppsim.simulation.engine import Floats
 from ppsim.simulation.timeline import Timeline
 
-Kind = Literal["compute", "transfers", "beside", "memory"]
+PanelKind = Literal["compute", "transfers", "beside", "memory"]
 Data = dict[str, Any]
 
 _MEMORY_PX = 170
 _CAPTION_PX, _TITLE_PX = 28, 30
 _OVERLAID = ((-0.215, 0.2), (0.215, 0.2))  # middle, from the row's, and half height: measured above projected
-
-
-@dataclass
-class _Panel:
-    """A part of the picture with a vertical axis of its own; heights in pixels, the caption's above the panel's."""
-
-    kind: Kind
-    caption: str
-    caption_px: int
-    height_px: float
-    axis: Data
-    cells: list[Data] = field(default_factory=list)
-    lines: list[Trace] = field(default_factory=list)
-    shapes: list[Data] = field(default_factory=list)
-    label_px: int = 0
-    num_ranks: int = 0  # of rows, where it has them
-
-    def to_json(self) -> Data:
-        return {
-            "kind": self.kind, "caption": self.caption, "captionPx": self.caption_px, "heightPx": self.height_px,
-            "axis": self.axis, "cells": self.cells, "lines": self.lines, "shapes": self.shapes,
-            "labelPx": self.label_px, "numRanks": self.num_ranks,
-        }  # fmt: skip
 
 
 def picture_of(
@@ -82,21 +60,19 @@ def picture_of(
     largest = max(float(timeline.memory.peak_bytes.max()) for timeline in timelines)
     draw = _Drawing(views, hovers, scale, fills, errors)
     plans = range(len(views))
-    panels = [
-        *([draw.overlaid()] if errors else [draw.compute(plan) for plan in plans]),
-        *(draw.transfers(plan, prefixes[plan]) for plan in plans if has_transfers(timelines[plan])),
-        *(draw.beside(plan, prefixes[plan]) for plan in plans if views[plan].pieces),
-        *(
-            draw.memory(plan, prefixes[plan], largest, memory_limit_bytes)
-            for plan in plans
-            if has_memory(timelines[plan])
-        ),
+    panels = [draw.overlaid()] if errors else [draw.compute(plan) for plan in plans]
+    panels += [draw.transfers(plan, prefixes[plan]) for plan in plans if has_transfers(timelines[plan])]
+    panels += [draw.beside(plan, prefixes[plan]) for plan in plans if views[plan].pieces]
+    panels += [
+        draw.memory(plan, prefixes[plan], largest, memory_limit_bytes)
+        for plan in plans
+        if has_memory(timelines[plan])
     ]
     colours = fills.colours
     return {
         "unit": scale.unit,
         "range": [begin_s / scale.size, end_s / scale.size],
-        "panels": [panel.to_json() for panel in panels],
+        "panels": panels,
         "plans": [_plan(timeline) for timeline in timelines],
         "fills": {
             "colours": colours,
@@ -134,72 +110,60 @@ class _Drawing:
     fills: Fills
     errors: Errors | None
 
-    def compute(self, plan: int) -> _Panel:
+    def compute(self, plan: int) -> Data:
         timeline = self.views[plan].timeline
         row_px = _row_px(timeline.schedule.num_ranks)
-        name, facts = (_text(text) for text in heading(timeline, self.views[plan].title))
-        caption = f"<b>{name}</b>   <span style='color:{palette.QUIET_TEXT}'>{facts}</span>"
-        panel = self._rows("compute", caption, _TITLE_PX, row_px, timeline)
-        for lane in compute_lanes(timeline, by_cause=True):
-            panel.cells.append(self._cells(plan, lane, lane.rank, HALF_HEIGHT))
-        panel.lines += traces.critical(timeline, scale=self.scale, row_px=row_px)
-        if timeline.num_actions <= MOST_LABELS:
-            panel.label_px = int(min(12, row_px * HALF_HEIGHT))
-        return panel
+        name, facts = heading(timeline, self.views[plan].title)
+        lanes = compute_lanes(timeline, by_cause=True)
+        return _panel_of_ranks(
+            "compute", _caption(name, facts), _TITLE_PX, row_px, timeline,
+            cells=[self._cells(plan, lane, lane.rank, HALF_HEIGHT) for lane in lanes],
+            lines=traces.critical(timeline, scale=self.scale, row_px=row_px),
+            labelPx=int(min(12, row_px * HALF_HEIGHT)) if timeline.num_actions <= MOST_LABELS else 0,
+        )  # fmt: skip
 
-    def overlaid(self) -> _Panel:
+    def overlaid(self) -> Data:
         """Measured above projected in each rank's row."""
-        assert self.errors is not None
         measured, projected = (view.timeline for view in self.views)
         row_px = 1.6 * _row_px(measured.schedule.num_ranks)
-        names = [_text(view.title) for view in self.views]
+        above, below = (view.title for view in self.views)
         steps = (
-            f"step {seconds(measured.step_time_s)} {names[0]}, {seconds(projected.step_time_s)} {names[1]} "
+            f"step {seconds(measured.step_time_s)} {above}, {seconds(projected.step_time_s)} {below} "
             f"({signed_percent(projected.step_time_s / measured.step_time_s - 1)})"
         )
-        title = _text(measured.schedule.name or "table")
-        caption = (
-            f"<b>{title}</b>   <span style='color:{palette.QUIET_TEXT}'>in each row {names[0]} above, {names[1]} "
-            f"below · {steps}</span>"
-        )
-        panel = self._rows("compute", caption, _TITLE_PX, row_px, measured)
+        facts = f"in each row {above} above, {below} below · {steps}"
+        panel = _panel_of_ranks(
+            "compute", _caption(measured.schedule.name or "table", facts), _TITLE_PX, row_px, measured,
+            labelPx=int(min(11, row_px * _OVERLAID[0][1])) if 2 * measured.num_actions <= MOST_LABELS else 0,
+        )  # fmt: skip
         for plan, (middle, half_height) in enumerate(_OVERLAID):
             timeline = self.views[plan].timeline
-            for lane in compute_lanes(timeline, by_cause=True):
-                panel.cells.append(self._cells(plan, lane, lane.rank + middle, half_height))
+            lanes = compute_lanes(timeline, by_cause=True)
+            panel["cells"] += [self._cells(plan, lane, lane.rank + middle, half_height) for lane in lanes]
             # The path runs at the foot of its own half.
             offset = middle + 0.6 * half_height
-            panel.lines += traces.critical(timeline, scale=self.scale, row_px=row_px / 2, offset=offset)
-        if 2 * measured.num_actions <= MOST_LABELS:
-            panel.label_px = int(min(11, row_px * _OVERLAID[0][1]))
+            panel["lines"] += traces.critical(timeline, scale=self.scale, row_px=row_px / 2, offset=offset)
         return panel
 
-    def transfers(self, plan: int, prefix: str) -> _Panel:
+    def transfers(self, plan: int, prefix: str) -> Data:
         timeline = self.views[plan].timeline
         placed = placed_transfer_lanes(timeline)
         thinnest = min(half_height for _, _, half_height in placed)
-        num_ranks = timeline.schedule.num_ranks
-        row_px = min(max(100 / num_ranks, 6 * HALF_HEIGHT / thinnest, 5), 48)
-        caption = f"{prefix}transfers, by sending rank"
+        row_px = min(max(100 / timeline.schedule.num_ranks, 6 * HALF_HEIGHT / thinnest, 5), 48)
         with_starts = timeline.graph.num_transfers <= MOST_HAIRLINES
-        panel = self._rows(
-            "transfers", _small(caption if with_starts else f"{caption}; zoom in to see each"), _CAPTION_PX, row_px,
-            timeline,
+        caption = f"{prefix}transfers, by sending rank{'' if with_starts else '; zoom in to see each'}"
+        return _panel_of_ranks(
+            "transfers", _quiet(caption), _CAPTION_PX, row_px, timeline,
+            cells=[self._cells(plan, *one) for one in placed],
+            lines=[traces.transfer_starts(placed, scale=self.scale)] if with_starts else [],
         )  # fmt: skip
-        panel.cells += [self._cells(plan, *one) for one in placed]
-        if with_starts:
-            panel.lines.append(traces.transfer_starts(placed, scale=self.scale))
-        return panel
 
-    def beside(self, plan: int, prefix: str) -> _Panel:
+    def beside(self, plan: int, prefix: str) -> Data:
         """Collectives and the optimizer, a row a rank: the stream that a rank has beside its pipeline."""
         view = self.views[plan]
-        num_ranks = view.timeline.schedule.num_ranks
-        caption = _small(f"{prefix}beside the pipeline: collectives of data parallelism, optimizer")
-        row_px = min(max(100 / num_ranks, 5), 24)
-        panel = self._rows("beside", caption, _CAPTION_PX, row_px, view.timeline)
-        kinds = list(palette.BESIDE)
+        num_ranks, kinds = view.timeline.schedule.num_ranks, list(palette.BESIDE_COLOURS)
         value, origin = self.scale.value, view.timeline.begin_s
+        rows = []
         for rank in range(num_ranks):
             edges, fill, texts = [view.begin_s], [], []
             pieces = sorted((piece for piece in view.pieces if piece.rank == rank), key=lambda one: one.start_s)
@@ -216,66 +180,69 @@ class _Drawing:
                 times = f"{value(begin)} to {value(end)} {self.scale.unit} ({seconds(round(end - begin, 12))})"
                 where = f"stage {piece.stage}" if piece.stage != NONE else "all stages of the rank"
                 texts.append((palette.BESIDE_TITLES[piece.kind], times, where, ""))
-            panel.cells.append(
-                {
-                    "plan": plan, "rank": rank, "middle": rank, "half": HALF_HEIGHT,
-                    "x": traces.binary(np.array(edges) / self.scale.size),
-                    "fill": traces.binary(np.array(fill, dtype=np.int16)),
-                    "texts": texts,
-                }
-            )  # fmt: skip
-        return panel
+            row = self._placed_cells(plan, rank, rank, HALF_HEIGHT, np.array(edges), np.array(fill, dtype=np.int16))
+            rows.append(row | {"texts": texts})
+        caption = _quiet(f"{prefix}beside the pipeline: collectives of data parallelism, optimizer")
+        row_px = min(max(100 / num_ranks, 5), 24)
+        return _panel_of_ranks("beside", caption, _CAPTION_PX, row_px, view.timeline, cells=rows)
 
-    def memory(self, plan: int, prefix: str, largest: float, limit_bytes: float | None) -> _Panel:
+    def memory(self, plan: int, prefix: str, largest: float, limit_bytes: float | None) -> Data:
         timeline = self.views[plan].timeline
         top = max(largest, limit_bytes or 0.0)
         unit = bytes_scale(top)
-        axis = {"range": [0, 1.06 * top / unit.size], "title": {"text": unit.unit}, "nticks": 6}
-        lines = traces.memory(timeline, scale=self.scale, bytes_scale=unit)
-        shapes = [] if limit_bytes is None else [_limit_line(limit_bytes, unit)]
-        caption = _small(prefix + memory_caption(timeline))
-        return _Panel("memory", caption, _CAPTION_PX, _MEMORY_PX, axis, lines=lines, shapes=shapes)
-
-    def _rows(self, kind: Kind, caption: str, caption_px: int, row_px: float, timeline: Timeline) -> _Panel:
-        num_ranks = timeline.schedule.num_ranks
-        axis = {"range": [num_ranks - 0.5, -0.5], "showgrid": False}
-        return _Panel(kind, caption, caption_px, row_px * num_ranks, axis, num_ranks=num_ranks)
+        return _panel(
+            "memory", _quiet(prefix + memory_caption(timeline)), _CAPTION_PX, _MEMORY_PX,
+            {"range": [0, 1.06 * top / unit.size], "title": {"text": unit.unit}, "nticks": 6},
+            lines=traces.memory(timeline, scale=self.scale, bytes_scale=unit),
+            shapes=[] if limit_bytes is None else [_limit_line(limit_bytes, unit)],
+        )  # fmt: skip
 
     def _cells(self, plan: int, lane: Lane, middle: float, half_height: float) -> Data:
         """The cells of a lane: where, what they can be coloured by, and what they say."""
         schedule, busy = self.views[plan].timeline.schedule, ~lane.is_idle
-        made_by = _action_of(self.views[plan].timeline, lane)
-        microbatch = np.where(busy, schedule.microbatch[made_by], NONE)
         texts: list[tuple[str, ...]] = list(self.hovers[plan].lines_of(lane))
-        cells: Data = {
-            "plan": plan, "rank": lane.rank, "middle": middle, "half": half_height,
-            "x": traces.binary(lane.edges / self.scale.size),
-            "fill": traces.binary(self.fills.index_of(lane)),
+        cells = self._placed_cells(plan, lane.rank, middle, half_height, lane.edges, self.fills.index_of(lane)) | {
             "node": traces.binary(lane.node),
-            "microbatch": traces.binary(microbatch.astype(np.int32)),
+            "microbatch": traces.binary(np.where(busy, schedule.microbatch[lane.action], NONE).astype(np.int32)),
             "digits": len(str(schedule.num_units - 1)),
             # in the middle of all cells that are something: how wide one of them is
             "typical": float(np.median(lane.durations_s[busy])) / self.scale.size if busy.any() else 0.0,
-        }  # fmt: skip
+        }
         if (lane.cause != NONE).any():
             cells["cause"] = traces.binary(lane.cause)
         if self.errors and not lane.is_transfers:
-            errors = np.where(busy, self.errors.of_action[made_by], np.nan)
+            errors = np.where(busy, self.errors.of_action[lane.action], np.nan)
             cells["error"] = traces.binary(errors.astype(np.float32))
-            said = self.errors.lines
-            texts = [
-                (*lines, said[node] if node != NONE else "")
-                for lines, node in zip(texts, lane.node.tolist(), strict=True)
-            ]
+            said = [*self.errors.lines, ""]  # the last is what −1 leads to
+            texts = [(*lines, said[node]) for lines, node in zip(texts, lane.node.tolist(), strict=True)]
         return cells | {"texts": texts}
 
+    def _placed_cells(
+        self, plan: int, rank: int, middle: float, half_height: float, edges: Floats, fill: NDArray[np.int16]
+    ) -> Data:
+        return {
+            "plan": plan, "rank": rank, "middle": middle, "half": half_height,
+            "x": traces.binary(edges / self.scale.size), "fill": traces.binary(fill),
+        }  # fmt: skip
 
-def _action_of(timeline: Timeline, lane: Lane) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The action of every cell: of a transfer the one that makes its content; 0 for an idle cell."""
-    action = np.where(lane.is_idle, 0, lane.node)
-    is_transfer = action >= timeline.num_actions
-    action[is_transfer] = timeline.graph.source[action[is_transfer] - timeline.num_actions]
-    return action
+
+def _panel(kind: PanelKind, caption: str, caption_px: int, height_px: float, axis: Data, **parts: Any) -> Data:
+    """A part of the picture with a vertical axis of its own; heights in pixels, the caption's above the panel's.
+
+    `numRanks` are its rows, where it has them; `labelPx` is 0 where cells have no labels.
+    """
+    return {
+        "kind": kind, "caption": caption, "captionPx": caption_px, "heightPx": height_px, "axis": axis,
+        "cells": [], "lines": [], "shapes": [], "labelPx": 0, "numRanks": 0, **parts,
+    }  # fmt: skip
+
+
+def _panel_of_ranks(
+    kind: PanelKind, caption: str, caption_px: int, row_px: float, timeline: Timeline, **parts: Any
+) -> Data:
+    num_ranks = timeline.schedule.num_ranks
+    axis = {"range": [num_ranks - 0.5, -0.5], "showgrid": False}
+    return _panel(kind, caption, caption_px, row_px * num_ranks, axis, numRanks=num_ranks, **parts)
 
 
 def _limit_line(limit_bytes: float, unit: Scale) -> Data:
@@ -287,13 +254,13 @@ def _limit_line(limit_bytes: float, unit: Scale) -> Data:
     }  # fmt: skip
 
 
-def _text(text: str) -> str:
-    """Text among the markup of a caption; plotly.js would show the entity of a quotation mark as it stands."""
-    return html.escape(text, quote=False)
+def _caption(name: str, facts: str) -> str:
+    return f"<b>{html.escape(name, quote=False)}</b>   {_quiet(facts)}"
 
 
-def _small(caption: str) -> str:
-    return f"<span style='color:{palette.QUIET_TEXT}'>{_text(caption)}</span>"
+def _quiet(text: str) -> str:
+    """Text in grey; plotly.js would show the entity of a quotation mark as it stands."""
+    return f"<span style='color:{palette.QUIET_TEXT}'>{html.escape(text, quote=False)}</span>"
 
 
 def _row_px(num_ranks: int) -> float:

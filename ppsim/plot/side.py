@@ -35,15 +35,10 @@ def _plan(view: View) -> str:
         ("bubble", f"{percent(timeline.bubble_ratio)} of the step, {percent(timeline.span_bubble_ratio)} by span"),
         *view.facts,
     ]
-    return "".join(
-        [
-            f"<h2>{escape(heading(timeline, view.title)[0])}</h2>",
-            _table([], [[escape(name), escape(text)] for name, text in facts], wide=1),
-            _budget(view.budget_s) if view.budget_s else "",
-            _idle(timeline),
-            _ranks(timeline),
-        ]
-    )
+    title = f"<h2>{escape(heading(timeline, view.title)[0])}</h2>"
+    told = _html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
+    budget = _budget(view.budget_s) if view.budget_s else ""
+    return title + told + budget + _idle(timeline) + _ranks(timeline)
 
 
 def _budget(budget_s: Mapping[str, float]) -> str:
@@ -57,7 +52,7 @@ def _budget(budget_s: Mapping[str, float]) -> str:
         ]
         for name, value in budget_s.items()
     ]
-    return "<h3>Where an iteration goes</h3>" + _table([], rows, bar=3)
+    return "<h3>Where an iteration goes</h3>" + _html_table([], rows, bar=3)
 
 
 def _signed(shown: Callable[[float], str], value: float) -> str:
@@ -71,62 +66,61 @@ def _idle(timeline: Timeline) -> str:
     shares = {cause: float(idle[cause].mean()) / step if step else 0.0 for cause in CAUSES}
     whole = sum(shares.values())
     stack = "".join(
-        _bar(share / whole, f" title='{palette.CAUSE_TITLES[cause]} {percent(share)}'", palette.CAUSES[cause])
+        _bar(
+            share / whole, f" title='{palette.CAUSE_TITLES[cause]} {percent(share)}'", palette.CAUSE_COLOURS[cause]
+        )
         for cause, share in shares.items()
         if share > 0
     )
     rows = [
-        [f"{swatch(palette.CAUSES[cause])} {palette.CAUSE_TITLES[cause]}", seconds(share * step), percent(share)]
+        [
+            f"{swatch(palette.CAUSE_COLOURS[cause])} {palette.CAUSE_TITLES[cause]}",
+            seconds(share * step),
+            percent(share),
+        ]
         for cause, share in shares.items()
     ]
     title = f"Idle by cause, of the mean rank: {percent(timeline.bubble_ratio)} of the step"
-    return f"<h3>{title}</h3><div class=stack>{stack}</div>" + _table([], rows)
+    return f"<h3>{title}</h3><div class=stack>{stack}</div>" + _html_table([], rows)
 
 
 def _ranks(timeline: Timeline) -> str:
     idle, memory, step = idle_by_cause_s(timeline), timeline.memory, timeline.step_time_s
-    num_ranks, with_memory = timeline.schedule.num_ranks, has_memory(timeline)
+    num_ranks = timeline.schedule.num_ranks
 
     def part(value: float) -> str:
         return f"{100 * value / step:.1f}" if step else "0"
 
     rows = [
-        [
-            f"{swatch(palette.rank_colour(rank, num_ranks))} {rank}",
-            part(float(timeline.busy_s[rank])),
-            *(part(float(idle[cause][rank])) for cause in CAUSES),
-            *(
-                [size(float(memory.peak_bytes[rank])), timeline.name_of(int(memory.peak_at[rank]))]
-                if with_memory
-                else []
-            ),
-        ]
+        {
+            "rank": f"{swatch(palette.rank_colour(rank, num_ranks))} {rank}",
+            "busy": part(float(timeline.busy_s[rank])),
+            **{short: part(float(idle[cause][rank])) for cause, short in _SHORT_CAUSES.items()},
+        }
         for rank in range(num_ranks)
     ]
-    header = ["rank", "busy", *_SHORT_CAUSES.values(), *(["peak", "at"] if with_memory else [])]
+    if has_memory(timeline):
+        for row, peak, at in zip(rows, memory.peak_bytes.tolist(), memory.peak_at.tolist(), strict=True):
+            row |= {"peak": size(peak), "at": timeline.name_of(at)}
     note = "<p class=note>busy and idle causes in % of the step; the colour is that of the rank's memory</p>"
-    return "<h3>Ranks</h3>" + _table(header, rows, kind="ranks") + note
+    return "<h3>Ranks</h3>" + _html_table(list(rows[0]), [list(row.values()) for row in rows], kind="ranks") + note
 
 
 def _errors(comparison: Comparison) -> str:
+    measured, projected = comparison.measured.step_time_s, comparison.projected.step_time_s
+    errors = [
+        ("step", measured, projected, comparison.step_error),
+        ("replay", measured, comparison.replay_s, comparison.replay_error),
+        *((f"{op.op} of stage {op.stage}", op.measured_s, op.projected_s, op.error) for op in comparison.ops),
+    ]
     rows = [
-        [f"{op.op} of stage {op.stage}", seconds(op.measured_s), seconds(op.projected_s), signed_percent(op.error)]
-        for op in comparison.ops
+        [name, seconds(real), seconds(expected), signed_percent(error)] for name, real, expected, error in errors
     ]
-    steps = [
-        ["step", comparison.measured.step_time_s, comparison.projected.step_time_s, comparison.step_error],
-        ["replay", comparison.measured.step_time_s, comparison.replay_s, comparison.replay_error],
-    ]
-    whole = [[str(name), seconds(a), seconds(b), signed_percent(error)] for name, a, b, error in steps]  # type: ignore[arg-type]
     note = (
         "<p class=note>error: projected / measured − 1, negative is too fast; of passes the medians. replay: the "
         "measured actions, each taking what it took, through the simulator</p>"
     )
-    return (
-        "<h2>Projected against measured</h2>"
-        + _table(["", "measured", "projected", "error"], [*whole, *rows])
-        + note
-    )
+    return "<h2>Projected against measured</h2>" + _html_table(["", "measured", "projected", "error"], rows) + note
 
 
 def swatch(colour: str, kind: str = "") -> str:
@@ -139,7 +133,7 @@ def _bar(share: float, attributes: str = "", colour: str | None = None) -> str:
     return f"<i{attributes} style='width:{100 * share:.2f}%{fill}'></i>"
 
 
-def _table(
+def _html_table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,

@@ -67,22 +67,22 @@ def _slices_and_flows(timeline: Timeline, flow_ids: Iterator[int]) -> Iterator[E
             if node < 0:
                 continue
             middle_of[node] = (thread, (begin + end) / 2)
-            event: Event = {"ph": "X", "tid": thread, "ts": begin, "dur": end - begin}
-            args: dict[str, str | int] = {"waited for": hover.blocker_of(node)}
+            told: dict[str, str | int]
             if node < timeline.num_actions:
                 action = schedule[node]
-                args = {"action": str(action), "stage": action.stage, "microbatch": action.microbatch, **args}
-                yield event | {"name": names[node], "cat": action.op.name, "args": args}
+                name, category = names[node], action.op.name
+                told = {"action": str(action), "stage": action.stage, "microbatch": action.microbatch}
             else:
-                source = int(graph.source[node - graph.num_actions])
-                target = int(graph.target[node - graph.num_actions])
-                args = {"of": str(schedule[source]), "to rank": int(schedule.rank[target]), **args}
-                yield event | {"name": f"send {names[source]}", "cat": "transfer", "args": args}
+                source, target = hover.ends_of(node)
+                name, category = f"send {names[source]}", "transfer"
+                told = {"of": str(schedule[source]), "to rank": int(schedule.rank[target])}
+            told["waited for"] = hover.blocker_of(node)
+            event = {"ph": "X", "tid": thread, "ts": begin, "dur": end - begin}
+            yield event | {"name": name, "cat": category, "args": told}
     # A flow belongs to the slice that is open at its time: the middle is inside for certain.
     for transfer, (source, target) in enumerate(_pairs(graph.source, graph.target), start=graph.num_actions):
         flow = {"id": next(flow_ids), "cat": "flow", "name": names[source]}
-        steps = [("s", source), ("t", transfer), ("f", target)]
-        for phase, node in steps:
+        for phase, node in (("s", source), ("t", transfer), ("f", target)):
             if node in middle_of:
                 thread, at = middle_of[node]
                 yield {"ph": phase, "tid": thread, "ts": at, **flow} | ({"bp": "e"} if phase == "f" else {})
@@ -100,8 +100,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
 
 
 def _microseconds(seconds: Floats) -> list[float]:
-    values: list[float] = (np.round(seconds * _EIGHTHS_A_SECOND) / 8).tolist()
-    return values
+    return list((np.round(seconds * _EIGHTHS_A_SECOND) / 8).tolist())
 
 
 def _pairs(first: Any, second: Any) -> Iterator[tuple[int, int]]:

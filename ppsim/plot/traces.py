@@ -34,11 +34,8 @@ def transfer_starts(lanes: Sequence[tuple[Lane, float, float]], *, scale: Scale)
         bottom, top = middle + half_height, middle - half_height
         x += [lane.edges[:1], np.repeat(start, 3), lane.edges[-1:], np.array([np.nan])]
         y += [np.array([bottom]), np.tile([bottom, top, bottom], len(start)), np.array([bottom, np.nan])]
-    return {
-        "type": "scatter", "mode": "lines",
-        "x": binary(np.concatenate(x) / scale.size), "y": binary(np.concatenate(y).astype(np.float32)),
-        "line": {"color": palette.TRANSFER_START, "width": 1}, "hoverinfo": "skip",
-    }  # fmt: skip
+    line = _line(np.concatenate(x) / scale.size, np.concatenate(y))
+    return line | {"line": {"color": palette.TRANSFER_START, "width": 1}, "hoverinfo": "skip"}
 
 
 def critical(timeline: Timeline, *, scale: Scale, row_px: float, offset: float = PATH_OFFSET) -> list[Trace]:
@@ -46,14 +43,15 @@ def critical(timeline: Timeline, *, scale: Scale, row_px: float, offset: float =
     width = min(2.5, row_px / 7)
     rows = np.arange(timeline.schedule.num_ranks, dtype=np.float64) + offset
     x, y = critical_line(timeline, y_of_rank=rows)
-    line = {
-        "type": "scatter", "mode": "lines", "x": binary(x / scale.size), "y": binary(y.astype(np.float32)),
-        "meta": "critical path", "hoverinfo": "skip",
-    }  # fmt: skip
+    line = _line(x / scale.size, y) | {"meta": "critical path", "hoverinfo": "skip"}
     return [
         line | {"line": {"color": palette.CASING, "width": 2 * width}},
         line | {"line": {"color": palette.CRITICAL_PATH, "width": width}},
     ]
+
+
+def _line(x: Floats, y: Floats) -> Trace:
+    return {"type": "scatter", "mode": "lines", "x": binary(x), "y": binary(y.astype(np.float32))}
 
 
 def memory(timeline: Timeline, *, scale: Scale, bytes_scale: Scale) -> list[Trace]:
@@ -61,10 +59,8 @@ def memory(timeline: Timeline, *, scale: Scale, bytes_scale: Scale) -> list[Trac
     num_ranks = timeline.schedule.num_ranks
     shown = shown_ranks(timeline)
     return [
-        {
-            "type": "scatter", "mode": "lines",
-            "x": binary(line.at_s / scale.size),
-            "y": binary((line.held_bytes / bytes_scale.size).astype(np.float32)),
+        _line(line.at_s / scale.size, line.held_bytes / bytes_scale.size)
+        | {
             "line": {"shape": "hv", "width": 1.5, "color": palette.rank_colour(line.rank, num_ranks)},
             "hovertemplate": f"rank {line.rank} holds %{{y:.2f}} {bytes_scale.unit}<br>"
                              f"from %{{x:.3f}} {scale.unit}<extra></extra>",

@@ -11,8 +11,9 @@ from hypothesis import given
 
 from ppsim import StageCosts, build, project, simulate
 from ppsim.api.views import view_of
+from ppsim.plot import palette
 from ppsim.plot.errors import Errors
-from ppsim.plot.fills import ERROR_LENGTH, RAMP_LENGTH, Fills, fills_of
+from ppsim.plot.fills import Fills, fills_of
 from ppsim.plot.html import timeline_html
 from ppsim.plot.lanes import MOST_HAIRLINES, MOST_LABELS, compute_lanes
 from ppsim.plot.picture import picture_of
@@ -194,8 +195,8 @@ def test_a_comparison_has_its_own_colouring_and_table():
 def test_every_colouring_finds_its_fills():
     fills = Fills(3)
     colours = fills.colours
-    assert len(colours) == fills.errors + ERROR_LENGTH
-    assert fills.errors - fills.microbatches == RAMP_LENGTH
+    assert len(colours) == fills.errors + len(palette.ERRORS)
+    assert fills.errors - fills.microbatches == len(palette.MICROBATCHES)
     assert len(set(colours[: fills.microbatches])) == fills.microbatches  # each tells something else
     assert fills_of([timeline_of()]).num_chunks == 1
 

@@ -10,7 +10,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
-from ppsim.plot.fills import ERROR_LENGTH, KINDS, RAMP_LENGTH, fills_of
+from ppsim.plot.fills import KINDS, fills_of
 from ppsim.plot.lanes import compute_lanes
 from ppsim.schedule.table import NONE, Op
 
@@ -37,14 +37,14 @@ WHITE, IDLE = {"white": palette.BLANK}, {"idle": palette.COLOURS[Op.IDLE]}
 MICROBATCHES, ERRORS = (
     {f"{name} {step}": colour for step, colour in enumerate(ramp)}
     for name, ramp in (
-        ("microbatch", palette.microbatch_ramp(RAMP_LENGTH)),
-        ("error", palette.error_ramp(ERROR_LENGTH)),
+        ("microbatch", palette.MICROBATCHES),
+        ("error", palette.ERRORS),
     )
 )
 TOUCHING = {  # an idle cell is grey or in the colour of its cause, never both in one picture
     "kinds and idle": KIND_FILLS | IDLE | WHITE,
-    "kinds and causes": KIND_FILLS | palette.CAUSES | WHITE,
-    "beside the pipeline": palette.BESIDE | WHITE,
+    "kinds and causes": KIND_FILLS | palette.CAUSE_COLOURS | WHITE,
+    "beside the pipeline": palette.BESIDE_COLOURS | WHITE,
     "transfers": {"transfer": palette.COLOURS[Op.SEND_F]} | WHITE,
     "starts of transfers": {"start": palette.TRANSFER_START} | WHITE,
 }
@@ -95,7 +95,7 @@ def test_any_two_colours_that_can_touch_in_a_row_are_told_apart_by_every_sight(r
 
 @pytest.mark.parametrize("scale", [MICROBATCHES, ERRORS], ids=["microbatches", "errors"])
 def test_no_colour_of_a_scale_looks_like_idling_or_like_nothing(scale):
-    assert too_close(scale, IDLE | palette.CAUSES | WHITE) == {}
+    assert too_close(scale, IDLE | palette.CAUSE_COLOURS | WHITE) == {}
 
 
 def test_microbatches_grow_lighter_for_every_sight():

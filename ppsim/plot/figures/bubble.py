@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.plot.figures.style import Width, new_figure, series, settings
+from ppsim.plot.figures.style import Width, new_axes, series
 
 if TYPE_CHECKING:
     import pandas
@@ -31,10 +31,7 @@ def bubble_figure(
     if possible.empty:
         raise ConfigError("there is nothing to draw: no schedule of the sweep can be built")
     names = list(dict.fromkeys(possible["schedule"]))
-    with settings():
-        figure = new_figure(width, _HEIGHT)
-        figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
-        axes = figure.subplots()
+    with new_axes(width, _HEIGHT) as (figure, axes):
         for schedule, look in zip(names, series(len(names)), strict=True):
             rows = possible[possible["schedule"] == schedule].sort_values("microbatches")
             axes.plot(

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.plot import palette
-from ppsim.plot.figures.style import LEGEND_ROW, POINTS, Width, new_figure, settings
-from ppsim.plot.lanes import has_memory, listed_ranks, memory_lines, shown_ranks
+from ppsim.plot.figures.style import LEGEND_ROW, POINTS, Width, new_axes
+from ppsim.plot.lanes import has_memory, memory_lines, shown_ranks, spread
 from ppsim.plot.scale import Scale, bytes_scale, time_scale
 from ppsim.simulation.timeline import Timeline
 
@@ -61,10 +59,7 @@ def memory_figure(
     if not has_memory(timeline):
         raise ConfigError("the timeline holds no bytes: its costs name neither activation_bytes nor static_bytes")
     reach, scale = memory_range_of([timeline], memory_limit_bytes), time_scale(timeline.step_time_s)
-    with settings():
-        figure = new_figure(width, _HEIGHT)
-        figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
-        axes = figure.subplots()
+    with new_axes(width, _HEIGHT) as (figure, axes):
         draw_memory(axes, timeline, scale, reach)
         axes.set_xlim(0.0, timeline.step_time_s / scale.size or 1.0)
         axes.set_xlabel(f"time ({scale.unit})")
@@ -102,15 +97,9 @@ def draw_rank_legend(axes: "Axes", timeline: Timeline, width: Width) -> None:
     """Write above the panel which colour is which rank: eight of those shown, or five in one column."""
     from matplotlib.lines import Line2D
 
-    listed = listed_ranks(timeline)
-    most = 8 if width == "two-column" else 5
-    places = np.linspace(0, len(listed) - 1, min(len(listed), most)).round().astype(int)
-    handles = [
-        Line2D(
-            [], [], color=palette.rank_colour(listed[place], timeline.schedule.num_ranks), label=str(listed[place])
-        )
-        for place in places.tolist()
-    ]
+    num_ranks, listed = timeline.schedule.num_ranks, spread(shown_ranks(timeline), 8)
+    listed = listed if width == "two-column" else spread(listed, 5)
+    handles = [Line2D([], [], color=palette.rank_colour(rank, num_ranks), label=str(rank)) for rank in listed]
     handles[0].set_label(f"rank {listed[0]}")
     axes.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(handles),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.units import size
 from ppsim.plot import palette
-from ppsim.plot.figures.style import Width, new_figure, series, settings
+from ppsim.plot.figures.style import Width, new_axes, series
 from ppsim.plot.scale import Scale, bytes_scale
 
 if TYPE_CHECKING:
@@ -32,10 +32,7 @@ def pareto_figure(
     slowest_s = float(configurations["iteration_time_s"].max())
     memory, time = bytes_scale(top), Scale("s", 1.0) if slowest_s >= 1 else Scale("ms", 1e-3)
     first, second = series(2)
-    with settings():
-        figure = new_figure(width, _HEIGHT)
-        figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
-        axes = figure.subplots()
+    with new_axes(width, _HEIGHT) as (figure, axes):
         axes.plot(
             configurations["peak_bytes"] / memory.size, configurations["iteration_time_s"] / time.size,
             first.marker, color=first.colour, alpha=0.4, markersize=2.5, markeredgewidth=0, label="simulated",

@@ -14,6 +14,7 @@ from ppsim.plot import palette
 from ppsim.schedule.table import Op
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
 
@@ -115,6 +116,15 @@ def new_figure(width: Width, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
     return Figure(figsize=(inches(width), height))
+
+
+@contextmanager
+def new_axes(width: Width, height: float) -> "Iterator[tuple[Figure, Axes]]":
+    """Set the style, and yield a new figure of `height` inches with the axes that fill it."""
+    with settings():
+        figure = new_figure(width, height)
+        figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.02)
+        yield figure, figure.subplots()
 
 
 def inches(width: Width) -> float:

@@ -1,7 +1,7 @@
 """Timelines as a figure for print: the panels of the interactive page, without what takes a pointer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ppsim.base.errors import ConfigError
@@ -127,28 +127,15 @@ def _panels(
     prefixes = panel_prefixes(timelines, names)
     made: list[_Panel] = []
     if "compute" in panels:
-        made += [
-            _Panel("compute", timeline, *texts, _rows_height(timeline, 2.4, 0.012, 0.17))
-            for timeline, texts in zip(timelines, headings, strict=True)
-        ]
-    if "transfers" in panels:
-        made += [
-            _Panel(
-                "transfers", timeline, "", f"{prefix}transfers, by sending rank",
-                _rows_height(timeline, 0.8, 0.008, 0.11),
-            )
-            for timeline, prefix in zip(timelines, prefixes, strict=True)
-            if has_transfers(timeline)
-        ]  # fmt: skip
-    if "memory" in panels:
-        made += [
-            _Panel("memory", timeline, "", prefix + memory_caption(timeline), _MEMORY)
-            for timeline, prefix in zip(timelines, prefixes, strict=True)
-            if has_memory(timeline)
-        ]
-        first = next((place for place, panel in enumerate(made) if panel.kind == "memory"), None)
-        if first is not None:
-            made[first] = replace(made[first], has_rank_legend=True)
+        for timeline, texts in zip(timelines, headings, strict=True):
+            made.append(_Panel("compute", timeline, *texts, _height_of_rows(timeline, 2.4, 0.012, 0.17)))
+    for timeline, prefix in zip(timelines, prefixes, strict=True):
+        if "transfers" in panels and has_transfers(timeline):
+            height = _height_of_rows(timeline, 0.8, 0.008, 0.11)
+            made.append(_Panel("transfers", timeline, "", f"{prefix}transfers, by sending rank", height))
+    with_memory = [pair for pair in zip(timelines, prefixes, strict=True) if has_memory(pair[0])]
+    for place, (timeline, prefix) in enumerate(with_memory if "memory" in panels else []):
+        made.append(_Panel("memory", timeline, "", prefix + memory_caption(timeline), _MEMORY, place == 0))
     if not made:
         raise ConfigError(f"there is nothing to draw: the timelines have no {' and no '.join(panels)}")
     return made
@@ -173,22 +160,21 @@ def _legend_handles(
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    has = {"compute": "compute" in panels, "transfers": "transfers" in panels}
     handles: list[Any] = [
         Patch(facecolor=colour, label=name)
         for name, colour in fills.legend(timelines)
-        if has["transfers" if name == palette.TITLES[Op.SEND_F] else "compute"]
+        if ("transfers" if name == palette.TITLES[Op.SEND_F] else "compute") in panels
     ]
     if fills.num_chunks > 1 and any(is_wide(timeline, points_per_s) for timeline in timelines):
         for handle in handles:
             if handle.get_label() == palette.TITLES[Op.W]:
                 handle.set(hatch=HATCH, edgecolor=HATCH_COLOUR, linewidth=0)
-    if has["compute"] and with_critical_path:
+    if "compute" in panels and with_critical_path:
         handles.append(Line2D([], [], color=palette.CRITICAL_PATH, linewidth=1.4, label="critical path"))
     return handles
 
 
-def _rows_height(timeline: Timeline, aim: float, least: float, most: float) -> float:
+def _height_of_rows(timeline: Timeline, aim: float, least: float, most: float) -> float:
     """The height of a panel with a row a rank: `aim` shared out, a row between `least` and `most`."""
     num_ranks = timeline.schedule.num_ranks
     return num_ranks * min(max(aim / num_ranks, least), most)
