@@ -25,6 +25,7 @@ from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_schema import Overheads, costs_from
+from ppsim.simulation.run import simulate_graph
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.timeline import Timeline
 
@@ -70,7 +71,7 @@ def compare(
     if projected is None:
         fixed = Overheads({}) if overheads is None else overheads_of(overheads)
         costs = comparing.expected_costs(run, fixed.constants, fixed.line)
-        expected = comparing.simulate_again(real, costs)
+        expected = simulate_graph(real.graph, costs)
     elif overheads is not None:
         raise ConfigError("--overheads is for comparing without a projection; simulate the projection with them")
     elif isinstance(projected, Timeline):

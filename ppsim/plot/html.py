@@ -74,32 +74,27 @@ def _panel_boxes(kinds: set[str]) -> str:
 def _legends(views: Sequence[View], picture: dict[str, Any], errors: Errors | None) -> str:
     timelines = [view.timeline for view in views]
     kinds = fills_of(timelines).legend(timelines)
-    beside = {piece.kind for view in views for piece in view.pieces if piece.end_s > piece.start_s}
+    done = {piece.kind for view in views for piece in view.pieces if piece.end_s > piece.start_s}
     last = max(plan["numMicrobatches"] for plan in picture["plans"]) - 1
+    beside = [
+        _swatched(palette.BESIDE_COLOURS[one], title) for one, title in palette.BESIDE_TITLES.items() if one in done
+    ]
+    causes = [_swatched(palette.CAUSE_COLOURS[one], title) for one, title in palette.CAUSE_TITLES.items()]
     made = [
-        _legend("kind", [f"{swatch(colour)}{escape(name)}" for name, colour in kinds]),
+        _legend("kind", [_swatched(colour, name) for name, colour in kinds]),
         _legend("microbatch", [f"microbatch 0 {_ramp(palette.MICROBATCHES)} {last}"]),
-        _legend(
-            "cause",
-            [f"{swatch(palette.CAUSE_COLOURS[name])}{title}" for name, title in palette.CAUSE_TITLES.items()],
-        ),
-        _legend(
-            "always",
-            [
-                *(
-                    f"{swatch(palette.BESIDE_COLOURS[kind])}{title}"
-                    for kind, title in palette.BESIDE_TITLES.items()
-                    if kind in beside
-                ),
-                f"{swatch(palette.CRITICAL_PATH, 'line')}critical path",
-            ],
-        ),
+        _legend("cause", causes),
+        _legend("always", [*beside, _swatched(palette.CRITICAL_PATH, "critical path", "line")]),
     ]
     if errors:
         low, high = signed_percent(-errors.limit), signed_percent(errors.limit)
-        ramp = _ramp(palette.ERRORS)
-        made.append(_legend("error", [f"projected too fast, {low} {ramp} {high}, too slow; labels in %"]))
+        told = f"projected too fast, {low} {_ramp(palette.ERRORS)} {high}, too slow; labels in %"
+        made.append(_legend("error", [told]))
     return "".join(made)
+
+
+def _swatched(colour: str, name: str, kind: str = "") -> str:
+    return swatch(colour, kind) + escape(name)
 
 
 def _legend(kind: str, entries: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 _GIB = 2**30
 _DOTS, _LINE = palette.COLOURS[Op.F], palette.COLOURS[Op.W]
-_SIZES = ("tp", "cp", "ep", "dp", "pp", "vpp", "micro_batch")
+_SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"mb": "micro_batch"}
 _TEXTS, _LEFT = ("schedule", "with"), ' class="left"'
 
 
@@ -40,8 +40,7 @@ def pareto_html(search: SearchView) -> str:
     """
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
     listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
-    sizes = [_short(name) for name in _SIZES]
-    header = ["", "schedule", "with", *sizes, "iteration", "tokens/s", "MFU", "memory", "Pareto"]
+    header = ["", *in_columns(listed[0]), "Pareto"]
     return filled(
         "pareto",
         title=escape(search.title),
@@ -105,7 +104,7 @@ def _trace(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _hover(row: Row) -> str:
-    sizes = " · ".join(f"{_short(name)} {row[name]}" for name in _SIZES)
+    sizes = " · ".join(f"{short} {row[name]}" for short, name in _SIZES.items())
     return (
         f"<b>{row['schedule']}</b>  {seconds(row['iteration_time_s'])}<br>{sizes}<br>"
         f"recompute {row['recompute']} · split {row['split']}<br>"
@@ -114,24 +113,25 @@ def _hover(row: Row) -> str:
     )
 
 
+def in_columns(row: Row) -> dict[str, str]:
+    """Return a configuration as people read it, by the names of the columns; `with` has what is not as usual."""
+    return {
+        "schedule": row["schedule"],
+        "with": ", ".join(word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")),
+        **{short: str(row[name]) for short, name in _SIZES.items()},
+        "iteration": seconds(row["iteration_time_s"]),
+        "tokens/s": count(row["tokens_per_s"]),
+        "MFU": percent(row["model_flops_utilization"]),
+        "memory": size(row["peak_bytes"]),
+    }
+
+
 def _listed(search: SearchView, place: int, row: Row) -> str:
-    also = [word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")]
-    options = re.split(" (?=--)", row["command"])
-    left = [row["schedule"], ", ".join(also)]
-    right = [
-        *(str(row[name]) for name in _SIZES), seconds(row["iteration_time_s"]), count(row["tokens_per_s"]),
-        percent(row["model_flops_utilization"]), size(row["peak_bytes"]),
-    ]  # fmt: skip
     cells = [
         f"<td>{place}</td>",
-        *(f"<td{_LEFT}>{escape(text)}</td>" for text in left),
-        *(f"<td>{escape(text)}</td>" for text in right),
+        *(f"<td{_LEFT if name in _TEXTS else ''}>{escape(text)}</td>" for name, text in in_columns(row).items()),
         f"<td>{'●' if row in search.pareto else ''}</td>",
     ]
-    command = " ".join(f"<span>{escape(part)}</span>" for part in options)
+    command = " ".join(f"<span>{escape(part)}</span>" for part in re.split(" (?=--)", row["command"]))
     below = f"<td></td><td{_LEFT} colspan={len(cells) - 1}><code>{command}</code></td>"
     return f"<tbody><tr>{''.join(cells)}</tr><tr>{below}</tr></tbody>"
-
-
-def _short(name: str) -> str:
-    return "mb" if name == "micro_batch" else name

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ppsim.base.units import count, percent, seconds, size
+from ppsim.base.units import size
+from ppsim.plot.pareto import in_columns
 from ppsim.printing.page import Columns, Page, facts
 from ppsim.tuning.command import command_of
 
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
     from ppsim.tuning.search import Found, Tuned
 
 _MOST_OF_THE_FRONT = 12
-_SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"mb": "micro_batch"}
-_USUAL = ("none", "auto")
 
 
 def print_tuned(tuned: "Tuned") -> None:
@@ -49,18 +48,5 @@ def print_tuned(tuned: "Tuned") -> None:
 
 
 def _add_found(out: Page, tuned: "Tuned", found: Sequence["Found"]) -> None:
-    rows = [
-        {
-            "schedule": one.candidate.schedule,
-            "with": ", ".join(
-                word for word in (one.candidate.recompute, one.candidate.split) if word not in _USUAL
-            ),
-            **{title: str(getattr(one.candidate, name)) for title, name in _SIZES.items()},
-            "iteration": seconds(one.iteration_s),
-            "tokens/s": count(tuned.tokens_per_s(one)),
-            "MFU": percent(tuned.utilization(one)),
-            "memory": size(one.peak_bytes),
-        }
-        for one in found
-    ]
+    rows = [in_columns(tuned.row(one)) for one in found]
     out.add(Columns.of(rows, left=2, spare=["tokens/s", "MFU", "vpp"]))

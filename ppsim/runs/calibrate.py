@@ -31,7 +31,7 @@ _DEVIATIONS = 5
 
 
 @dataclass(frozen=True)
-class Fit:
+class FittedConstant:
     """A fitted constant: the median of the steps' medians, the quartiles of all samples, and how many there are.
 
     `deviation` is that of a median of n normal samples, 1.25 σ / √n, the larger of two: of the samples about their
@@ -50,7 +50,7 @@ class Hops:
     """What hops of one size took, from the end of the action that made the message; bytes None where unknown."""
 
     message_bytes: float | None
-    seconds: Fit
+    seconds: FittedConstant
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class Calibration:
     ['action_overhead_s', 'hop_overhead_s', 'overlap_slowdown', 'step_overhead_s']
     """
 
-    action: Fit
-    hop: Fit | None
-    slowdown: Fit | None
-    step: Fit | None
+    action: FittedConstant
+    hop: FittedConstant | None
+    slowdown: FittedConstant | None
+    step: FittedConstant | None
     hops: list[Hops]
     latency_s: float | None
     bandwidth_bytes_per_s: float | None
@@ -90,7 +90,7 @@ class Calibration:
     not_fitted: dict[str, str] = field(default_factory=dict)
 
     @property
-    def fits(self) -> dict[str, Fit | None]:
+    def fits(self) -> dict[str, FittedConstant | None]:
         """The four constants by their field of `StageCosts`."""
         return dict(zip(OVERHEADS, (self.action, self.hop, self.slowdown, self.step), strict=True))
 
@@ -98,7 +98,7 @@ class Calibration:
         """Return costs with the constants; hops by the line through the sizes, where there are both.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
-        >>> found = Calibration(Fit(0.1, (0.1, 0.1), 8), None, None, None, [], None, None)
+        >>> found = Calibration(FittedConstant(0.1, (0.1, 0.1), 8), None, None, None, [], None, None)
         >>> found.on(costs, None).action_overhead_s
         0.1
         """
@@ -110,7 +110,7 @@ class Calibration:
 
         Columns: value, lower_quartile, upper_quartile (of the samples), num_samples.
 
-        >>> Calibration(Fit(1e-4, (9e-5, 2e-4), 8), None, None, None, [], None, None).to_frame()
+        >>> Calibration(FittedConstant(1e-4, (9e-5, 2e-4), 8), None, None, None, [], None, None).to_frame()
                             value  lower_quartile  upper_quartile  num_samples
         action_overhead_s  0.0001         0.00009          0.0002            8
         """
@@ -171,7 +171,7 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
     return found
 
 
-def _fit_slowdown(runs: Sequence[Run], not_fitted: dict[str, str]) -> Fit | None:
+def _fit_slowdown(runs: Sequence[Run], not_fitted: dict[str, str]) -> FittedConstant | None:
     known = [run for run in runs if run.knows_transfers]
     samples: list[Floats] = []
     weights: list[Floats] = []
@@ -188,7 +188,7 @@ def _fit_slowdown(runs: Sequence[Run], not_fitted: dict[str, str]) -> Fit | None
         return None
     value, weight = np.concatenate(samples), np.concatenate(weights)
     low, middle, high = (_weighted_quantile(value, weight, part) for part in (0.25, 0.5, 0.75))
-    return Fit(max(middle, 0.0), (low, high), number)
+    return FittedConstant(max(middle, 0.0), (low, high), number)
 
 
 def _slowdown_samples(
@@ -228,7 +228,9 @@ class _HopSamples:
     message_bytes: Floats | None
 
 
-def _fit_action(runs: Sequence[Run], bases: Sequence[StageCosts], factor: float) -> tuple[Fit, list[_HopSamples]]:
+def _fit_action(
+    runs: Sequence[Run], bases: Sequence[StageCosts], factor: float
+) -> tuple[FittedConstant, list[_HopSamples]]:
     """The host time of an action, and what every step tells of hops."""
     samples, hops = [], []
     for run, base in zip(runs, bases, strict=True):
@@ -263,7 +265,7 @@ def _only_waited(graph: EventGraph, end: Floats, blocker: Ints, waiting: Any, tr
 
 def _fit_hops(
     runs: Sequence[Run], samples: Sequence[_HopSamples], action_s: float, not_fitted: dict[str, str]
-) -> tuple[Fit | None, list[Hops], tuple[float, float] | None]:
+) -> tuple[FittedConstant | None, list[Hops], tuple[float, float] | None]:
     """What hops take beyond their costs, in whole by size, and the line through the sizes."""
     beyond = _fit([one.whole_s - action_s - one.cost_s for one in samples], at_least=0.0)
     if beyond is None:
@@ -303,7 +305,7 @@ def _fit_hops(
     return beyond, hops, (max(float(latency), 0.0), float(1 / slope))
 
 
-def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> Fit | None:
+def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConstant | None:
     """The median of the medians; None where there is no sample."""
     by_step = [samples for samples in by_step if len(samples)]
     if not by_step:
@@ -315,7 +317,9 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> Fit | None:
     below, above = np.quantile(np.concatenate([one - np.median(one) for one in by_step]), [0.25, 0.75])
     within = (above - below) / 1.35 / math.sqrt(number)
     between = 1.48 * np.median(np.abs(medians - value)) / math.sqrt(len(medians))
-    return Fit(max(value, at_least), (float(low), float(high)), number, float(1.25 * max(within, between)))
+    return FittedConstant(
+        max(value, at_least), (float(low), float(high)), number, float(1.25 * max(within, between))
+    )
 
 
 def _residual(run: Run, base: StageCosts, found: Calibration) -> Residual:
@@ -346,5 +350,5 @@ def calibration_to_json(found: Calibration) -> dict[str, Any]:
     }
 
 
-def _samples_to_json(fit: Fit) -> dict[str, Any]:
+def _samples_to_json(fit: FittedConstant) -> dict[str, Any]:
     return {"num": fit.num_samples, "quartiles": list(fit.quartiles)}

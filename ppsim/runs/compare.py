@@ -8,12 +8,11 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.runs.calibrate import Calibration, calibration_to_json, with_overheads
-from ppsim.runs.peaks import PeakError, peaks_to_json
-from ppsim.runs.run import Run, costs_alone
-from ppsim.schedule.table import Op
+from ppsim.runs.peaks import PeakError
+from ppsim.runs.run import Run, costs_alone, pass_medians
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.explain import gaps
-from ppsim.simulation.run import durations_s, simulate_graph
+from ppsim.simulation.run import durations_s
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
@@ -34,6 +33,10 @@ class OpError:
     def error(self) -> float:
         """Projected over measured, minus one: negative is optimistic."""
         return self.projected_s / self.measured_s - 1 if self.measured_s else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with its error."""
+        return asdict(self) | {"error": self.error}
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Comparison:
         """
         import pandas
 
-        return pandas.DataFrame([asdict(op) | {"error": op.error} for op in self.ops])
+        return pandas.DataFrame([op.to_json() for op in self.ops])
 
 
 def compare(measured: Timeline, projected: Timeline) -> Comparison:
@@ -109,11 +112,6 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
         replay_error=replayed / measured.step_time_s - 1,
         ops=_op_errors(measured, projected),
     )
-
-
-def simulate_again(measured: Timeline, costs: StageCosts) -> Timeline:
-    """Return the simulation of a measured timeline's table at `costs`, over the same event graph."""
-    return simulate_graph(measured.graph, costs)
 
 
 def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, float] | None = None) -> StageCosts:
@@ -155,21 +153,19 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "span_error": comparison.span_error,
         "replay_s": comparison.replay_s,
         "replay_error": comparison.replay_error,
-        "ops": [asdict(op) | {"error": op.error} for op in comparison.ops],
-        "peaks": peaks_to_json(comparison.peaks),
+        "ops": [op.to_json() for op in comparison.ops],
+        "peaks": [peak.to_json() for peak in comparison.peaks],
     }
     return summary | ({"fitted": calibration_to_json(fitted)} if fitted else {})
 
 
 def _op_errors(measured: Timeline, projected: Timeline) -> list[OpError]:
-    schedule, errors = measured.schedule, []
-    taken = [(timeline.end - timeline.start)[: timeline.num_actions] for timeline in (measured, projected)]
-    for op in (Op.F, Op.B, Op.I, Op.W):
-        for stage in range(schedule.num_stages):
-            chosen = (schedule.op == op) & (schedule.stage == stage)
-            if chosen.any():
-                errors.append(OpError(op.name, stage, *(float(np.median(times[chosen])) for times in taken)))
-    return errors
+    schedule = measured.schedule
+    taken, expected = (
+        pass_medians(schedule, (timeline.end - timeline.start)[: timeline.num_actions])
+        for timeline in (measured, projected)
+    )
+    return [OpError(op.name, stage, taken[op, stage], expected[op, stage]) for op, stage in taken]
 
 
 def _describe(timeline: Timeline) -> str:

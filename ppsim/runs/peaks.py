@@ -22,6 +22,10 @@ class PeakError:
         """Projected over measured, minus one: negative is too little."""
         return self.projected_bytes / self.measured_bytes - 1 if self.measured_bytes else 0.0
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it with its error."""
+        return asdict(self) | {"error": self.error}
+
 
 def peaks_in(run: Any, source: str) -> list[dict[str, Any]]:
     """Return the peaks of the `run` part of a measured file, one a rank; none where they were not measured.
@@ -64,8 +68,3 @@ def peak_errors(peaks: list[dict[str, Any]], projected: Timeline) -> list[PeakEr
         )
         for rank, peak in enumerate(peaks)
     ]
-
-
-def peaks_to_json(errors: list[PeakError]) -> list[dict[str, Any]]:
-    """Return them for a comparison's JSON; errors are signed, projected / measured − 1."""
-    return [asdict(one) | {"error": one.error} for one in errors]

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 import numpy as np
 
 from ppsim.schedule.graph import EventGraph
-from ppsim.schedule.table import Op
+from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.engine import Floats
 from ppsim.simulation.overlap import overlapped_fraction
 from ppsim.simulation.stage_costs import StageCosts
@@ -68,17 +70,24 @@ def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = No
 
     `taken` has shape [steps, actions]. The rest is as in `costs`.
     """
-    schedule = graph.schedule
-
-    def median(op: Op) -> list[float]:
-        chosen = [(schedule.op == op) & (schedule.stage == stage) for stage in range(schedule.num_stages)]
-        return [float(np.median(taken[:, one])) if one.any() else 0.0 for one in chosen]
-
-    full = median(Op.B)
-    passes = {
-        "forward_s": median(Op.F),
+    medians, stages = pass_medians(graph.schedule, taken), range(graph.schedule.num_stages)
+    forward, full, inputs, weights = (
+        [medians.get((op, stage), 0.0) for stage in stages] for op in (Op.F, Op.B, Op.I, Op.W)
+    )
+    passes: dict[str, Any] = {
+        "forward_s": forward,
         "backward_s": full if any(full) else None,
-        "backward_input_s": median(Op.I),
-        "backward_weight_s": median(Op.W),
+        "backward_input_s": inputs,
+        "backward_weight_s": weights,
     }
-    return costs.replace(**passes) if costs else StageCosts(**passes)  # type: ignore[arg-type]
+    return costs.replace(**passes) if costs else StageCosts(**passes)
+
+
+def pass_medians(schedule: Schedule, taken: Floats) -> dict[tuple[Op, int], float]:
+    """Return the median time of each pass of each stage that there is; `taken` ends in an axis of actions."""
+    medians = {}
+    for op, stage in product((Op.F, Op.B, Op.I, Op.W), range(schedule.num_stages)):
+        chosen = (schedule.op == op) & (schedule.stage == stage)
+        if chosen.any():
+            medians[op, stage] = float(np.median(taken[..., chosen]))
+    return medians

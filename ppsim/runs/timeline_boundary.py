@@ -7,7 +7,7 @@ from pydantic import Field
 from ppsim.base.boundary import NonNegative, Positive, Strict
 
 
-class Times(Strict):
+class NodeTimes(Strict):
     """One entry a node: seconds, and the node waited for last."""
 
     start_s: list[float]
@@ -34,6 +34,6 @@ class File(Strict, extra="ignore"):
     slices: Positive = 1
     table: list[str]
     costs: dict[str, Any]
-    timeline: Times
+    timeline: NodeTimes
     steps: Steps | None = None
     run: dict[str, Any] = Field(default={})

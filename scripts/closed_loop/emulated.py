@@ -18,12 +18,13 @@ import ppsim
 from ppsim.base.files import to_json
 from ppsim.base.units import seconds, signed_percent
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.compare import replay_s, simulate_again
+from ppsim.runs.compare import replay_s
 from ppsim.runs.recorded import Measured, measured_of
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
 from ppsim.simulation.cost_files import costs_to_json
+from ppsim.simulation.run import simulate_graph
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def simulated_s(measured: Measured, fitted: dict[str, float] | None) -> float:
     costs = measured.costs
     if fitted:
         costs = costs.replace(**fitted)
-    return simulate_again(measured.timeline, costs).step_time_s
+    return simulate_graph(measured.timeline.graph, costs).step_time_s
 
 
 def grid_section() -> str:

@@ -21,11 +21,12 @@ from ppsim.layout.split import even_split
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.compare import replay_s, simulate_again
+from ppsim.runs.compare import replay_s
 from ppsim.runs.recorded import measured_of
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
+from ppsim.simulation.run import simulate_graph
 
 CALIBRATION = "gpipe"
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "zbv-fixed")
@@ -75,7 +76,7 @@ def section() -> str:
     for table, projection, one in zip(tables, projections, measured, strict=True):
         step = one.timeline.step_time_s
         costs = projection.costs.replace(action_overhead_s=action_s, hop_overhead_s=hop_s)
-        with_overheads = simulate_again(one.timeline, costs).step_time_s
+        with_overheads = simulate_graph(one.timeline.graph, costs).step_time_s
         found = [
             projection.timeline.step_time_s / step - 1,
             with_overheads / step - 1,

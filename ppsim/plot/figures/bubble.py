@@ -1,15 +1,14 @@
 """Bubble ratio against the number of microbatches, one line a schedule."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.plot.figures.style import Width, new_axes, series
+from ppsim.simulation.bounds.problem import Criterion
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
-
-Criterion = Literal["step", "span"]
 
 _HEIGHT = 2.4  # inches
 _COLUMNS = {
