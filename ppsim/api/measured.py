@@ -171,7 +171,7 @@ def _traced_run(
     source: str, traces: list[Any], table: Schedule | None, given: StageCosts | None, warm_up: int
 ) -> Run:
     traces = kineto.in_rank_order(traces)
-    traced = Schedule.from_rows(kineto.rows_of(traces), name=source)
+    traced = Schedule.from_rows(kineto.table_rows_of(traces), name=source)
     with naming(source):
         validate(traced)
     if table is not None and table.compute_only() != traced.compute_only():

@@ -54,21 +54,24 @@ def _packed(data: Any) -> str:
 
 
 def _colourings(*, with_errors: bool) -> str:
-    choices = {"kind": "kind (K)", "microbatch": "microbatch (M)"} | ({"error": "error (E)"} if with_errors else {})
+    keys = {"kind": "K", "microbatch": "M"} | ({"error": "E"} if with_errors else {})
     return "".join(
-        f"<label title='Colour by {title}'><input type='radio' name='colour' value='{name}'"
-        f"{' checked' if name == 'kind' else ''}>{name}</label>"
-        for name, title in choices.items()
+        _input("radio", "colour", name, name, f"Colour by {name} ({key})", is_checked=name == "kind")
+        for name, key in keys.items()
     )
 
 
 def _panel_boxes(kinds: set[str]) -> str:
     return "".join(
-        f"<label title='Show the panels of {title}'><input type='checkbox' name='panel' value='{kind}' checked>"
-        f"{title}</label>"
+        _input("checkbox", "panel", kind, title, f"Show the panels of {title}")
         for kind, title in _PANEL_TITLES.items()
         if kind in kinds
     )
+
+
+def _input(kind: str, name: str, value: str, text: str, told: str, *, is_checked: bool = True) -> str:
+    checked = " checked" if is_checked else ""
+    return f"<label title='{told}'><input type='{kind}' name='{name}' value='{value}'{checked}>{text}</label>"
 
 
 def _legends(views: Sequence[View], picture: dict[str, Any], errors: Errors | None) -> str:

@@ -65,21 +65,12 @@ def _idle(timeline: Timeline) -> str:
     idle, step = idle_by_cause_s(timeline), timeline.step_time_s
     shares = {cause: float(idle[cause].mean()) / step if step else 0.0 for cause in CAUSES}
     whole = sum(shares.values())
-    stack = "".join(
-        _bar(
-            share / whole, f" title='{palette.CAUSE_TITLES[cause]} {percent(share)}'", palette.CAUSE_COLOURS[cause]
-        )
-        for cause, share in shares.items()
-        if share > 0
-    )
-    rows = [
-        [
-            f"{swatch(palette.CAUSE_COLOURS[cause])} {palette.CAUSE_TITLES[cause]}",
-            seconds(share * step),
-            percent(share),
-        ]
-        for cause, share in shares.items()
-    ]
+    stack, rows = "", []
+    for cause, share in shares.items():
+        name, colour = palette.CAUSE_TITLES[cause], palette.CAUSE_COLOURS[cause]
+        rows.append([f"{swatch(colour)} {name}", seconds(share * step), percent(share)])
+        if share > 0:
+            stack += _bar(share / whole, f" title='{name} {percent(share)}'", colour)
     title = f"Idle by cause, of the mean rank: {percent(timeline.bubble_ratio)} of the step"
     return f"<h3>{title}</h3><div class=stack>{stack}</div>" + _html_table([], rows)
 

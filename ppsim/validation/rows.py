@@ -28,11 +28,9 @@ def read_rows(path: str | Path) -> "pandas.DataFrame":
     """Read what `ppsim validate` wrote (`-o FILE.json`); raises `ConfigError` for anything else."""
     found = read_json(path)
     try:
-        rows = rows_of(found["sets"])
-        rows = rows.astype(_KINDS)
-        if not rows[["measured", "predicted"]].gt(0).all(axis=None) or not rows[_NUMBERS].abs().lt(1e30).all(
-            axis=None
-        ):
+        rows = rows_of(found["sets"]).astype(_KINDS)
+        are_above_zero = rows[["measured", "predicted"]].gt(0).all(axis=None)
+        if not are_above_zero or not rows[_NUMBERS].abs().lt(1e30).all(axis=None):
             raise ValueError("a time or a size is more than 0 and finite")
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
         raise ConfigError(f"{path} holds no validation: ppsim validate writes one with -o NAME.json") from None

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.catalog.build import build
-from ppsim.costs.lines import line_through
+from ppsim.costs.lines import line_through, stage_lines
 from ppsim.costs.of_profile import assemble
+from ppsim.costs.utilization import split_ratio
 
 from .profiles import EXAMPLE, example, profile
 
@@ -46,3 +47,17 @@ def test_a_stage_pays_once_what_a_layer_alone_pays_beyond_its_share() -> None:
     assert any(line.startswith("a stage takes ") for line in lines.assumptions)
     assert not any(line.startswith("a stage takes ") for line in plain.assumptions)
     assert lines.costs.activation_bytes.tolist() == plain.costs.activation_bytes.tolist()
+
+
+def test_a_pass_has_a_line_where_it_was_measured_both_alone_and_in_a_row() -> None:
+    passes = {"forward_s": {"median": 1.0625}, "backward_s": {"median": 2.0}}
+    alone = {"forward_s": {"median": 1.25}, "backward_s": None, "num_in_row": 4}
+    none = dict.fromkeys(("backward_input_s", "backward_weight_s"))
+    assert stage_lines(none | passes | {"alone": none | alone}) == {"F": (0.25, 1.0)}
+
+
+def test_the_halves_of_a_backward_are_related_to_the_whole_where_all_three_were_measured() -> None:
+    halves = {"backward_input_s": {"median": 1.5}, "backward_weight_s": {"median": 1.0}}
+    assert split_ratio(halves | {"backward_s": {"median": 2.0}}) == 1.25
+    assert split_ratio(halves | {"backward_s": None}) is None
+    assert split_ratio(halves | {"backward_s": {"median": 0.0}}) is None

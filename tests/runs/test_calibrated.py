@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from ppsim.base.files import read_json
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.readers.kineto import in_rank_order, read_json_or_gz, result_of, rows_of, trace_from_json
+from ppsim.runs.readers.kineto import in_rank_order, read_json_or_gz, result_of, table_rows_of, trace_from_json
 from ppsim.runs.recorded import measured_of, run_of
 from ppsim.runs.timeline_file import run_from_json
 from ppsim.runtime.launch import launch_all
@@ -68,7 +68,9 @@ def test_a_trace_and_our_recorder_tell_the_same_of_the_same_steps(
 
     files = sorted((tmp_path / "traces").iterdir())
     ranks = in_rank_order([trace_from_json(read_json_or_gz(file), str(file)) for file in files])
-    theirs = run_of(result_of(ranks, num_warm_up=1), Schedule.from_rows(rows_of(ranks)), None, source="traces")
+    theirs = run_of(
+        result_of(ranks, num_warm_up=1), Schedule.from_rows(table_rows_of(ranks)), None, source="traces"
+    )
     assert theirs.graph.schedule == ours.graph.schedule
     actions = ours.graph.num_actions
     for found, expected in ((theirs.start, ours.start), (theirs.end, ours.end)):

@@ -9,7 +9,7 @@ import pytest
 
 from ppsim import StageCosts, build, simulate
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.readers.kineto import in_rank_order, message_bytes_of, result_of, rows_of, trace_from_json
+from ppsim.runs.readers.kineto import in_rank_order, message_bytes_of, result_of, table_rows_of, trace_from_json
 from ppsim.runs.recorded import run_of
 from ppsim.runs.run import Run
 from ppsim.schedule.grammar import format_table
@@ -31,7 +31,7 @@ def timeline_of(name: str, *, pp: int = 2, **costs: Any) -> Timeline:
 
 def run_of_traces(traces: list[Any], num_warm_up: int = 1) -> Run:
     ranks = in_rank_order([trace_from_json(trace, f"rank{rank}") for rank, trace in enumerate(traces)])
-    table = Schedule.from_rows(rows_of(ranks))
+    table = Schedule.from_rows(table_rows_of(ranks))
     result = result_of(ranks, num_warm_up=num_warm_up)
     return run_of(result, table, None, source="traces", message_bytes=message_bytes_of(ranks))
 

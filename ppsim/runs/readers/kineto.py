@@ -190,7 +190,7 @@ def _stages_beyond(traces: Iterable[RankTrace], last: int) -> list[int]:
     return [last + 1] if last in sends else []
 
 
-def rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
+def table_rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
     """Return the table's rows as the first step ran them, sends and receives included."""
     wanted = (*range(Op.F, Op.W + 1), Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B)
     return [[cell.cell for cell in trace.steps[0] if cell.members[0].op in wanted] for trace in traces]
