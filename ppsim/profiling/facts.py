@@ -24,7 +24,7 @@ from ppsim.profiling.harness import Say, Settings
 from ppsim.profiling.layers import grouped_mm
 from ppsim.profiling.measure import is_beside
 from ppsim.profiling.samples import quantity
-from ppsim.profiling.timing import Stopwatch
+from ppsim.runtime.clock import clock_of
 
 Work = Callable[[], object]
 
@@ -110,18 +110,18 @@ class _Bench:
 
         A GPU runs them one behind the other, however long the host takes to launch each.
         """
-        stopwatch, turn = Stopwatch(self.where), itertools.cycle(works)
+        clock, turn = clock_of(self.where), itertools.cycle(works)
 
         def run(times: int) -> None:
             for _ in range(times):
                 next(turn)()
 
         run(len(works) + 1)
-        once = max(stopwatch.time(run, len(works))[1]() / len(works), 1e-7)
+        once = max(clock.time(run, len(works))[1]() / len(works), 1e-7)
         times = max(1, min(_MOST_RUNS, round(self.grid.sample_s / once)))
         num_samples = max(_FEWEST, min(_MOST, int(self.grid.point_s / (once * times))))
-        launch_s = stopwatch.time_launch(run, times)[1] if is_beside(self.where) else 0.0
-        samples = [stopwatch.time(run, times, launch_s=launch_s)[1] for _ in range(num_samples)]
+        launch_s = clock.time_launch(run, times)[1] if is_beside(self.where) else 0.0
+        samples = [clock.time(run, times, launch_s=launch_s)[1] for _ in range(num_samples)]
         return quantity([seconds() / times for seconds in samples])
 
     @contextmanager
@@ -298,17 +298,13 @@ def _copying_thread(target: Tensor, source: Tensor) -> Iterator[Callable[[], boo
 @contextmanager
 def _copying_stream(target: Tensor, source: Tensor) -> Iterator[Callable[[], bool]]:
     """Copies queued on a stream of their own, half a second's worth; yields whether they still go on."""
-    side = torch.cuda.Stream()
+    side, copy = torch.cuda.Stream(), partial(target.copy_, source, non_blocking=True)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        target.copy_(source, non_blocking=True)
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        target.copy_(source, non_blocking=True)
-        last.record()
-        last.synchronize()
-        for _ in range(max(1, int(0.5 / (float(first.elapsed_time(last)) / 1e3)))):
-            target.copy_(source, non_blocking=True)
+        copy()
+        _, once = clock_of(target.device).time(copy)
+        for _ in range(max(1, int(0.5 / once()))):
+            copy()
     try:
         yield lambda: not side.query()
     finally:

@@ -5,7 +5,8 @@ import torch
 from ppsim.base.errors import RunFailed
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.measure import Input, Module
-from ppsim.profiling.timing import Stopwatch, undisturbed
+from ppsim.profiling.timing import undisturbed
+from ppsim.runtime.clock import clock_of
 
 NUM_WARM_UP = 3
 """Passes on a stream beside before capture, as torch's documentation asks: libraries set themselves up in them."""
@@ -37,11 +38,10 @@ def replayed(
             raise
         reason = first_sentence(error)
         raise RunFailed(f"--cuda-graphs: a pass cannot be captured ({reason}); leave it out") from error
-    stopwatch = Stopwatch(device)
+    clock = clock_of(device)
     with undisturbed():
         passes = [
-            [stopwatch.time(graph.replay)[1] for graph in (forward, backward)]
-            for _ in range(num_warm_up + num_repeats)
+            [clock.time(graph.replay)[1] for graph in (forward, backward)] for _ in range(num_warm_up + num_repeats)
         ][num_warm_up:]
     subject.module.zero_grad(set_to_none=True)
     forward_s, backward_s = ([seconds() for seconds in column] for column in zip(*passes, strict=True))

@@ -18,7 +18,8 @@ from torch.distributed.pipelining._backward import stage_backward, stage_backwar
 
 from ppsim.base.errors import ConfigError
 from ppsim.profiling.recompute import Held, held_seen_by
-from ppsim.profiling.timing import Stopwatch, are_enough, undisturbed
+from ppsim.profiling.timing import are_enough, undisturbed
+from ppsim.runtime.clock import Clock, clock_of
 
 
 @dataclass(frozen=True)
@@ -160,24 +161,25 @@ def measure_together(
 
     A clock that changes, or other load, changes all of them alike: their differences stay true.
     """
-    runs = [_Run(subject, Stopwatch(device), can_split=can_split) for subject in subjects]
+    clock = clock_of(device)
+    runs = [_Run(subject, clock, can_split=can_split) for subject in subjects]
     with undisturbed():
-        begin = time.monotonic()
+        begin = time.perf_counter()
         for index in range(num_warm_up):
             if index == num_warm_up - 1:
-                begin = _now(device)
+                begin = clock.done()
             for run in runs:
                 run.repeat()
         if time_limit_s is not None and num_warm_up:
-            num_repeats = min(num_repeats, max(LEAST_REPEATS, int(time_limit_s / (_now(device) - begin))))
-        begin = time.monotonic()
+            num_repeats = min(num_repeats, max(LEAST_REPEATS, int(time_limit_s / (clock.done() - begin))))
+        begin = time.perf_counter()
         while True:
             timed = [[run.repeat() for run in runs] for _ in range(num_repeats)]
             for index, run in enumerate(runs):
                 for one in timed:
                     run.record(one[index])
             samples = [run.taken[name] for run in runs for name in run.names]
-            if are_enough(samples, time.monotonic() - begin, least_s):
+            if are_enough(samples, time.perf_counter() - begin, least_s):
                 break
     for run in runs:
         run.forget()
@@ -189,39 +191,32 @@ def is_beside(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _now(device: torch.device) -> float:
-    """The time at which the device is done with what it was given: the host is ahead of it."""
-    if is_beside(device):
-        torch.cuda.synchronize(device)
-    return time.monotonic()
-
-
 class _Run:
     """Repeats of all passes of one module, and the seconds they took."""
 
-    def __init__(self, subject: Module, stopwatch: Stopwatch, *, can_split: bool) -> None:
+    def __init__(self, subject: Module, clock: Clock, *, can_split: bool) -> None:
         self.subject, self.can_split = subject, can_split
         self.names = "FBIW" if can_split else "FB"
         self.taken: dict[str, list[float]] = {name: [] for name in self.names}
-        self._stopwatch = stopwatch
+        self._clock = clock
         self._waiting = [self._forward() for _ in range(2)]
 
     def _forward(self) -> tuple[Input, Tensor, Callable[[], float]]:
         x = self.subject.next_input()
-        output, seconds = self._stopwatch.time(self.subject.forward, x)
+        output, seconds = self._clock.time(self.subject.forward, x)
         return x, output, seconds
 
     def repeat(self) -> dict[str, Callable[[], float]]:
         """Do every pass once and return what gives its seconds."""
-        subject, stopwatch = self.subject, self._stopwatch
+        subject, timed = self.subject, self._clock.time
         (x, output, forward_s), self._waiting[0] = self._waiting[0], self._forward()
-        _, backward_s = stopwatch.time(subject.backward, x, output, subject.grad_of(output))
+        _, backward_s = timed(subject.backward, x, output, subject.grad_of(output))
         passes = {"F": forward_s, "B": backward_s}
         if self.can_split:
             (x, output, _), self._waiting[1] = self._waiting[1], self._forward()
             grad = subject.grad_of(output)
-            groups, passes["I"] = stopwatch.time(subject.backward_input, x, output, grad)
-            _, passes["W"] = stopwatch.time(subject.backward_weight, x, output, grad, groups)
+            groups, passes["I"] = timed(subject.backward_input, x, output, grad)
+            _, passes["W"] = timed(subject.backward_weight, x, output, grad, groups)
         return passes
 
     def record(self, passes: dict[str, Callable[[], float]]) -> None:
@@ -255,11 +250,11 @@ def launch_seconds(subject: Module, *, device: torch.device, can_split: bool) ->
 
     On a CPU, which computes as it goes, these are the passes themselves.
     """
-    stopwatch = Stopwatch(device)
+    clock = clock_of(device)
     taken: dict[str, list[float]] = {name: [] for name in ("FBIW" if can_split else "FB")}
 
     def timed(name: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        done, seconds = stopwatch.time_launch(work, *arguments)
+        done, seconds = clock.time_launch(work, *arguments)
         taken[name].append(seconds)
         return done
 

@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 from ppsim.base.errors import ConfigError
 from ppsim.profiling.samples import quantity
-from ppsim.profiling.timing import Stopwatch, are_enough, undisturbed
+from ppsim.profiling.timing import are_enough, undisturbed
+from ppsim.runtime.clock import clock_of
 
 OPTIMIZERS = ("adamw", "muon")
 
@@ -41,7 +42,7 @@ def measure_step(
     rest, as its authors do. The gradient norm is `clip_grad_norm_`'s, over float32 gradients.
     """
     step = _Step([parameter.detach() for parameter in module.parameters()], name, is_hidden=is_hidden)
-    stopwatch = Stopwatch(device)
+    clock = clock_of(device)
     works: tuple[Callable[[], Any], ...] = (step.clip, step.step)
     samples: list[list[float]] = [[], []]
     spent = 0.0
@@ -50,7 +51,7 @@ def measure_step(
             step.clip()
             step.step()
         while True:
-            timed = [[stopwatch.time(work)[1] for work in works] for _ in range(num_repeats)]
+            timed = [[clock.time(work)[1] for work in works] for _ in range(num_repeats)]
             for pair in timed:
                 for column, seconds in zip(samples, pair, strict=True):
                     column.append(seconds() / num_units)

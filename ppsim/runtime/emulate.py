@@ -29,10 +29,10 @@ PAYLOAD = (1, 8)
 
 def wait_for(seconds: float) -> None:
     """Return after that many seconds, to within some microseconds."""
-    end = time.monotonic() + seconds
+    end = time.perf_counter() + seconds
     if seconds > SPIN_S:
         time.sleep(seconds - SPIN_S)
-    while time.monotonic() < end:
+    while time.perf_counter() < end:
         pass
 
 
@@ -136,14 +136,14 @@ class EmulatedNetwork:
 
     def _carry_out(self, operation: Any, seconds: float, name: str) -> None:
         _post(operation).wait()
-        begin = time.monotonic()
+        begin = time.perf_counter()
         wait_for(seconds)
         if name:
-            self.transfers[name] = (begin, time.monotonic())
+            self.transfers[name] = (begin, time.perf_counter())
 
     def _issue_ideal(self, operation: Any, is_send: bool, seconds: float, name: str) -> Any:
         if is_send:
-            operation.tensor.detach().view(-1)[0] = time.monotonic()
+            operation.tensor.detach().view(-1)[0] = time.perf_counter()
             return _post(operation)
         return _Arrival(self, _post(operation), operation.tensor, seconds, name)
 
@@ -157,7 +157,7 @@ class _Arrival:
     def wait(self) -> None:
         self._work.wait()
         sent = float(self._tensor.detach().view(-1)[0])
-        wait_for(sent + self._seconds - time.monotonic())
+        wait_for(sent + self._seconds - time.perf_counter())
         self._network.transfers[self._name] = (sent, sent + self._seconds)
 
 

@@ -5,56 +5,16 @@ stage. An action starts when the stage is called, after the wait. One clock for 
 CLOCK_MONOTONIC; on CUDA, events on the compute stream, tied to it at the start of a step.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from ppsim.runs.readers.kineto import WAIT_MARK
+from ppsim.runtime.clock import Clock
 from ppsim.runtime.torch_private import schedules
 
 _ONE_CHUNK = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
-
-
-class HostClock:
-    """Reads CLOCK_MONOTONIC."""
-
-    def begin_step(self) -> None:
-        """Nothing to tie."""
-
-    def now(self) -> Any:
-        """Return the time."""
-        return time.monotonic()
-
-    def seconds(self, moment: Any) -> float:
-        """Return the moment in seconds of CLOCK_MONOTONIC."""
-        return float(moment)
-
-
-class CudaClock:
-    """Records an event on the current stream, so that a moment is when the device got there."""
-
-    def begin_step(self) -> None:
-        """Tie the event clock to CLOCK_MONOTONIC."""
-        torch.cuda.synchronize()
-        self._zero = torch.cuda.Event(enable_timing=True)
-        self._zero.record()
-        self._zero.synchronize()
-        self._host_zero = time.monotonic()
-
-    def now(self) -> Any:
-        """Return an event."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds(self, moment: Any) -> float:
-        """Return the moment in seconds of CLOCK_MONOTONIC, after the device has got there."""
-        moment.synchronize()
-        return float(self._host_zero + self._zero.elapsed_time(moment) / 1e3)
 
 
 @dataclass
@@ -74,7 +34,7 @@ class Recorder:
     `mark_trace` leaves torch's own ranges in place beside the records, for a torch.profiler that runs.
     """
 
-    def __init__(self, clock: HostClock | CudaClock, *, mark_trace: bool = False) -> None:
+    def __init__(self, clock: Clock, *, mark_trace: bool = False) -> None:
         self.clock, self.mark_trace = clock, mark_trace
         self.ranges: list[Range] = []
 
@@ -136,9 +96,14 @@ class Recorder:
 
         return call
 
+    def seconds(self, moment: Any) -> float:
+        """Return a moment in seconds of the host's time, once the device has got there."""
+        self.clock.wait(moment)
+        return self.clock.seconds(moment)
+
     def take_step(self) -> list[dict[str, Any]]:
         """Return the step's ranges as plain records in seconds, and forget them."""
-        at = self.clock.seconds
+        at = self.seconds
         records = [
             {
                 "name": item.name,

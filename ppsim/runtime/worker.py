@@ -23,12 +23,13 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.runtime import emulate
 from ppsim.runtime.allocator import keep_freed_memory
+from ppsim.runtime.clock import clock_of
 from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.corpus import batch
 from ppsim.runtime.gpt import build_stage, loss_of
 from ppsim.runtime.launch import word_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
-from ppsim.runtime.recorder import CudaClock, HostClock, Recorder
+from ppsim.runtime.recorder import Recorder
 from ppsim.runtime.torch_private import require_torch, schedule_runtime, schedules
 from ppsim.runtime.verify import Differences, differences
 from ppsim.schedule.check import validate
@@ -86,8 +87,7 @@ class _Rank:
         self.costs = _emulated_costs(config, table)
         self.stages = [self._stage(stage) for stage in table.stages_of(rank)]
         self.live_bytes = LiveBytes(stage.submod for stage in self.stages)
-        clock = CudaClock() if config.device == "cuda" else HostClock()
-        self.recorder = Recorder(clock, mark_trace=config.trace is not None)
+        self.recorder = Recorder(clock_of(device), mark_trace=config.trace is not None)
         loss = _square if self.costs else loss_of
         self.runtime = schedule_runtime(
             self.stages, table.num_microbatches, loss, defer_receives=config.receives == "deferred"
@@ -142,7 +142,7 @@ class _Rank:
                 losses: list[torch.Tensor] = []
                 optimizer.zero_grad()
                 dist.barrier()
-                self.recorder.clock.begin_step()
+                self.recorder.clock.zero()
                 counts = step == config.num_warm_up - 1 and not self.costs  # it takes time
                 allocated = AllocatedPeak(self.device, parameters)
                 with self.live_bytes.counting() if counts else nullcontext():
@@ -161,7 +161,7 @@ class _Rank:
                     begin = self.recorder.clock.now()
                     optimizer.step()
                     end = self.recorder.clock.now()
-                    out["optimizer_s"].append(self.recorder.clock.seconds(end) - self.recorder.clock.seconds(begin))
+                    out["optimizer_s"].append(self.recorder.seconds(end) - self.recorder.seconds(begin))
                 out["losses"].append(statistics.fmean(map(float, losses)) if losses else None)
                 if self.rank == 0:
                     print(

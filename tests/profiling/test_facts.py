@@ -59,7 +59,7 @@ def test_a_sample_of_many_runs_is_divided_by_their_number(monkeypatch: pytest.Mo
             work(times)
             return None, lambda: 2e-3 * times
 
-    monkeypatch.setattr(facts_module, "Stopwatch", Clock)
+    monkeypatch.setattr(facts_module, "clock_of", Clock)
     grid = dataclasses.replace(QUICK, sample_s=8e-3, point_s=1e-3)
     runs: list[str] = []
     works = [partial(runs.append, "one"), partial(runs.append, "other")]

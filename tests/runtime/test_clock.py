@@ -1,4 +1,7 @@
-"""An idle GPU clocks at a fifth: before anything is calibrated or measured it multiplies for a second."""
+"""Moments of a device: a CPU's are the host's, a GPU's events on the stream that is current, tied to the host by `zero`.
+
+An idle GPU clocks at a fifth: before anything is calibrated or measured it multiplies for a second.
+"""
 
 import time
 from typing import Any
@@ -10,7 +13,111 @@ pytest.importorskip("torch")
 import torch
 
 from ppsim.runtime import clock
+from ppsim.runtime.clock import clock_of
 from ppsim.runtime.partitions import cuda
+from ppsim.runtime.recorder import Range, Recorder
+
+
+class Device:
+    """A GPU that takes a millisecond for each kernel; notes what the host asks it, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self.kernels, self.host = 0, 100.0
+        device = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                self.at = device.kernels
+                device.asked.append(f"record {self.at}")
+
+            def synchronize(self) -> None:
+                device.asked.append(f"wait {self.at}")
+
+            def elapsed_time(self, last: Any) -> float:
+                return float(last.at - self.at)
+
+        class Stream:
+            def synchronize(self) -> None:
+                device.asked.append("wait for the stream")
+
+        monkeypatch.setattr(time, "perf_counter", lambda: self.host)
+        for name, stand_in in {
+            "Event": Event, "current_stream": Stream,
+            "synchronize": lambda where: self.asked.append(f"wait for {where}"),
+            "_sleep": lambda cycles: self.asked.append(f"sleep {cycles}"),
+        }.items():  # fmt: skip
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def launch(self, name: str = "a kernel") -> str:
+        self.kernels += 1
+        self.host += 1e-6
+        self.asked.append("launch")
+        return name
+
+
+def test_a_gpus_moments_are_events_and_its_seconds_those_of_the_host_since_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To zero it waits for the device and for the event; to read a moment for nothing, which who reads it does."""
+    device, clock = Device(monkeypatch), clock_of(torch.device("cuda", 1))
+    device.launch()
+    clock.zero()
+    begin = clock.now()
+    device.launch()
+    end = clock.now()
+    assert device.asked == ["launch", "wait for cuda:1", "record 1", "wait 1", "record 1", "launch", "record 2"]
+    device.asked.clear()
+    assert clock.seconds(begin) == 100.0 + 1e-6
+    assert clock.seconds(end) == pytest.approx(100.0 + 1e-6 + 1e-3, abs=1e-9)
+    assert clock.between(begin, end) == 1e-3
+    assert device.asked == []
+    clock.wait(end)
+    assert clock.done() == device.host
+    assert device.asked == ["wait 2", "wait for cuda:1"]
+
+
+def test_a_gpus_work_is_timed_between_two_events_and_waited_for_when_its_seconds_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, clock = Device(monkeypatch), clock_of(torch.device("cuda"))
+    done, seconds = clock.time(device.launch, "a product", launch_s=1e-6)
+    assert (done, device.asked) == ("a product", ["sleep 3000", "record 0", "launch", "record 1"])
+    assert seconds() == 1e-3
+    assert device.asked[4:] == ["wait 1"]
+    device.asked.clear()
+    _, launch_s = clock.time_launch(device.launch)
+    assert launch_s == pytest.approx(1e-6)
+    assert device.asked == ["wait for the stream", "launch"]
+
+
+def test_a_cpus_moments_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is done with a piece of work when the host is."""
+    device, clock = Device(monkeypatch), clock_of(torch.device("cpu"))
+    clock.zero()
+    begin = clock.now()
+    assert clock.time(device.launch, launch_s=1.0)[1]() == pytest.approx(1e-6)
+    assert clock.time_launch(device.launch)[1] == pytest.approx(1e-6)
+    end = clock.now()
+    clock.wait(end)
+    assert (clock.seconds(begin), clock.seconds(end)) == (100.0, clock.done())
+    assert clock.between(begin, end) == end - begin == pytest.approx(2e-6)
+    assert device.asked == ["launch", "launch"]
+
+
+def test_a_recorder_waits_for_each_event_that_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, recorder = Device(monkeypatch), Recorder(clock_of(torch.device("cuda")))
+    recorder.clock.zero()
+    recorder.ranges.append(Range("0F0", recorder.clock.now()))
+    device.launch()
+    recorder.ranges[-1].end = recorder.clock.now()
+    device.asked.clear()
+    (record,) = recorder.take_step()
+    assert record["end"] - record["begin"] == pytest.approx(1e-3)
+    assert device.asked == ["wait 0", "wait 1"]
 
 
 class There:
@@ -40,7 +147,7 @@ def test_products_of_random_numbers_go_on_for_a_second(monkeypatch: pytest.Monke
 def test_cycles_are_counted_at_the_clock_of_a_run_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
-    def calibrated() -> float:
+    def calibrated(clock: Any) -> float:
         order.append("cycles")
         return 1.98e9
 

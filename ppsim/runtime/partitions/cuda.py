@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ppsim.runtime.clock import raise_clock
+from ppsim.runtime.clock import Clock, CudaClock, raise_clock
 from ppsim.runtime.partitions.device import Edge, timed_out
 from ppsim.runtime.partitions.green import release, split_device
 
@@ -31,6 +31,7 @@ class Streams:
     def __init__(self, num_ranks: int, *, spinning: bool) -> None:
         torch.cuda.init()
         self.where = torch.device("cuda", torch.cuda.current_device())
+        self.clock: Clock = CudaClock(self.where)
         torch.zeros(1, device=self.where)  # makes the primary context, from which the partitions are cut
         raise_clock(self.where)  # before cycles of it are counted
         name = torch.cuda.get_device_name(self.where)
@@ -38,7 +39,7 @@ class Streams:
         self._streams: list[Any] = [
             torch.cuda.ExternalStream(partition.stream.value, device=self.where) for partition in self._partitions
         ] or [torch.cuda.Stream(self.where) for _ in range(num_ranks)]
-        self._cycles_per_s = _cycles_per_s() if spinning else 0.0
+        self._cycles_per_s = _cycles_per_s(self.clock) if spinning else 0.0
         self._edges: dict[Edge, Any] = {}
         self._lock = threading.Lock()
         self._stopped = False
@@ -56,24 +57,6 @@ class Streams:
         with torch.cuda.stream(self._streams[rank]), torch.autograd.set_multithreading_enabled(False):
             yield
 
-    def begin_step(self) -> None:
-        """Wait for the device, and record the zero of all events."""
-        torch.cuda.synchronize(self.where)
-        self._zero = torch.cuda.Event(enable_timing=True)
-        self._zero.record()
-        self._zero.synchronize()
-        self._host_zero = time.monotonic()
-
-    def now(self) -> Any:
-        """Record an event on the current rank's stream."""
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def seconds(self, moment: Any) -> float:
-        """Return when the device came to an event, in seconds of the monotonic clock."""
-        return float(self._host_zero + self._zero.elapsed_time(moment) / 1e3)
-
     def spin(self, seconds: float) -> None:
         """Launch a spin kernel."""
         if seconds > 0:
@@ -81,7 +64,7 @@ class Streams:
 
     def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "_Copy":
         """Copy on the edge's stream; without a tensor or seconds, the receiver waits for the sender alone."""
-        made = self.now()
+        made = self.clock.now()
         if tensor is None and not seconds:
             return _Copy(None, made, made)
         with self._lock:
@@ -91,13 +74,13 @@ class Streams:
         stream = self._edges[edge]
         with torch.cuda.stream(stream):
             stream.wait_event(made)
-            begin = self.now()
+            begin = self.clock.now()
             self.spin(seconds)
             copy = None
             if tensor is not None:
                 copy = tensor.clone()
                 tensor.record_stream(stream)  # the sender drops it before the copy is done
-            return _Copy(copy, begin, self.now())
+            return _Copy(copy, begin, self.clock.now())
 
     def finish_step(self, timeout_s: float) -> None:
         """Poll, so that Ctrl-C and the time-out are heard while the device works."""
@@ -142,16 +125,11 @@ class _Copy:
         return self._begin, self._end
 
 
-def _cycles_per_s() -> float:
+def _cycles_per_s(clock: Clock) -> float:
     """The cycles that `torch.cuda._sleep` spins in a second, by the difference of two lengths: no launch in it."""
 
     def seconds(cycles: int) -> float:
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        torch.cuda._sleep(cycles)
-        last.record()
-        last.synchronize()
-        return float(first.elapsed_time(last)) / 1e3
+        return clock.time(torch.cuda._sleep, cycles)[1]()
 
     short, long = _CALIBRATION_CYCLES
     for _ in range(_NUM_CALIBRATIONS):  # the clock rises when there is work

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ppsim.base.errors import RunFailed
+from ppsim.runtime.clock import Clock
 
 Edge = tuple[int, int]
 """The sending and the receiving rank."""
@@ -28,21 +29,14 @@ class SharedDevice(Protocol):
     """Ranks as threads of one process on one device. Moments are read as seconds once the step is finished."""
 
     where: torch.device
+    clock: Clock
+    """Of all ranks: a moment is when the rank that asks got there."""
 
     def facts(self) -> dict[str, Any]:
         """Return what a run says of the device, as file content."""
 
     def rank(self, rank: int) -> Any:
         """Return the context in which a thread computes as this rank: in its partition, on its stream."""
-
-    def begin_step(self) -> None:
-        """Wait for everything before, and set the common zero of all ranks."""
-
-    def now(self) -> Any:
-        """Return the moment at which the current rank got here."""
-
-    def seconds(self, moment: Any) -> float:
-        """Return a moment in seconds, on one clock for all ranks."""
 
     def spin(self, seconds: float) -> None:
         """Keep the current rank busy for that long."""

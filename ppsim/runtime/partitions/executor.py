@@ -91,7 +91,7 @@ class Executor:
         return float(self._transfer_s[stage if op is Op.F else stage - 1])
 
     def _in_seconds(self, row: "_Row") -> dict[str, Any]:
-        at = self.device.seconds
+        at = self.device.clock.seconds
         return {
             "records": [
                 {
@@ -166,7 +166,7 @@ class _Step:
 
     def run(self, threads: Sequence[_RankThread]) -> None:
         """Run every rank to its end, or raise what the first of them failed with."""
-        self._device.begin_step()
+        self._device.clock.zero()
         for rank, thread in enumerate(threads):
             self._begun.append(threading.Event())
             thread.put(partial(self._guarded, rank, self._begun[-1]))
@@ -203,29 +203,30 @@ class _Step:
 
     def _run_rank(self, rank: int) -> None:
         table, executor, device, row = self._table, self._executor, self._device, self.rows[rank]
+        now = device.clock.now
         kept: dict[int, Tensor | None] = {}  # what a later action of this rank needs, or is to be sent
         for entry in range(int(table.rank_offsets[rank]), int(table.rank_offsets[rank + 1])):
             if self._stopped:
                 raise _Stopped
             action = table[entry]
             source = executor._takes_from[entry]
-            begin = call = device.now()
+            begin = call = now()
             received = None
             if source in self._slots:
                 received = self._receive(source, rank)
-                call = device.now()
+                call = now()
             elif source != NONE:
                 received = kept.pop(source)
             if self._counters:
                 self._counters[rank].action = str(action)
             kept[entry] = executor.stages[action.stage].run(action.op, action.microbatch, received)
             del received
-            row.actions.append((str(action), begin, call, device.now()))
+            row.actions.append((str(action), begin, call, now()))
             for made, receiver in executor._sends.get(entry, ()):
-                begin = device.now()
+                begin = now()
                 parcel = device.send(kept.pop(made), (rank, receiver), executor.transfer_s(made))
                 name = executor.name_of_send(made)
-                row.actions.append((name, begin, begin, device.now()))
+                row.actions.append((name, begin, begin, now()))
                 row.parcels[name] = parcel
                 self._slots[made].parcel = parcel
                 self._slots[made].posted.set()

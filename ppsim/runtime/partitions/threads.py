@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ppsim.runtime.clock import Clock
 from ppsim.runtime.emulate import SPIN_S
 from ppsim.runtime.partitions.device import Edge
 
 
 class Threads:
-    """The stand-in: a rank is a thread with one intra-op thread, a copy a clone, time the monotonic clock."""
+    """The stand-in: a rank is a thread with one intra-op thread, a copy a clone, time the host's."""
 
     def __init__(self, num_threads: int = 1) -> None:
-        self.where = torch.device("cpu")
+        self.where, self.clock = torch.device("cpu"), Clock()
         self._num_threads = num_threads
         self._stopped = threading.Event()
 
@@ -32,31 +33,20 @@ class Threads:
         torch.set_num_threads(self._num_threads)
         yield
 
-    def begin_step(self) -> None:
-        """Nothing is under way between steps."""
-
-    def now(self) -> float:
-        """Return the monotonic clock."""
-        return time.monotonic()
-
-    def seconds(self, moment: float) -> float:
-        """Return the moment."""
-        return moment
-
     def spin(self, seconds: float) -> None:
         """Sleep, and spin for the rest, which a sleep would overshoot."""
-        end = time.monotonic() + seconds
+        end = time.perf_counter() + seconds
         if seconds > SPIN_S:
             self._stopped.wait(seconds - SPIN_S)
-        while time.monotonic() < end and not self._stopped.is_set():
+        while time.perf_counter() < end and not self._stopped.is_set():
             pass
 
     def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "_Clone":
         """Clone here, where the content is; a transfer that shall take seconds is there that much later."""
         del edge
-        begin = time.monotonic()
+        begin = self.clock.now()
         clone = None if tensor is None else tensor.clone()
-        return _Clone(self, clone, begin, begin + seconds if seconds else time.monotonic())
+        return _Clone(self, clone, begin, begin + seconds if seconds else self.clock.now())
 
     def finish_step(self, timeout_s: float) -> None:
         """A thread that has ended has done all its work."""
@@ -77,7 +67,7 @@ class _Clone:
 
     def receive(self) -> Tensor | None:
         """Wait until it is there."""
-        self._device.spin(self._end - time.monotonic())
+        self._device.spin(self._end - self._device.clock.now())
         tensor, self._tensor = self._tensor, None
         return tensor
 
