@@ -22,9 +22,9 @@ from ppsim.costs.kernels import Passes, estimate
 from ppsim.costs.profile import Measurement, Profile, describe, load_profile
 from ppsim.profiling import measure
 from ppsim.profiling.facts import add_facts
-from ppsim.profiling.harness import Key, Settings
 from ppsim.profiling.models import find_model
-from ppsim.profiling.sweep import sweep
+from ppsim.profiling.settings import Key, Settings
+from ppsim.profiling.sweep import SuiteJob, sweep
 
 MODELS = {"mini": (64, 128, 256), "llama-mini": (64, 128, 256)}
 MICRO_BATCHES = (1, 2, 3)
@@ -35,7 +35,7 @@ def measured(name: str, folder: Path, settings: Settings) -> Profile:
     """One measurement of the grid, with facts."""
     path = folder / f"{name}.json"
     keys = [Key(b, s, "float32") for s in MODELS[name] for b in MICRO_BATCHES]
-    sweep(path, find_model(name), keys, settings, model_name=name)
+    sweep(SuiteJob(name, find_model(name), tuple(keys), path), settings)
     add_facts(str(path), settings, "float32")
     return load_profile(path)
 

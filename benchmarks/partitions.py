@@ -58,8 +58,9 @@ def config_of(table: ppsim.Schedule, folder: Path, arguments: argparse.Namespace
 
 def profiled(p: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """A profile's content, measured in one of p partitions."""
-    from ppsim.profiling.harness import Key, Settings, measure_shape, model_header
+    from ppsim.profiling.harness import measure_shape, model_header
     from ppsim.profiling.models import of_gpt
+    from ppsim.profiling.settings import Key, Settings
 
     model = of_gpt(shape_of(arguments))
     settings = Settings(arguments.device, num_repeats=arguments.repeats, num_partitions=p)

@@ -18,8 +18,9 @@ import ppsim
 from ppsim.base.units import percent, signed_percent, size
 from ppsim.costs.of_profile import assemble
 from ppsim.costs.profile import Profile
-from ppsim.profiling.harness import Key, Settings, measure_shape, model_header
+from ppsim.profiling.harness import measure_shape, model_header
 from ppsim.profiling.models import of_gpt
+from ppsim.profiling.settings import Key, Settings
 from ppsim.runs.peaks import peak_errors, peaks_in
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.gpt import build_stage

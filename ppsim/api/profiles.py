@@ -17,7 +17,7 @@ from ppsim.runtime.launch import require_device, require_extra
 if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
     from ppsim.costs.profile import Profile
     from ppsim.model.shapes import ModelShape
-    from ppsim.profiling.harness import Key, Settings
+    from ppsim.profiling.settings import Key, Settings
 
 DEFAULT_MODEL = "nano"
 _LEAST_S = 1.0
@@ -68,8 +68,9 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
     """
     require_extra("ppsim profile")
     from ppsim.costs.profile import load_profile
-    from ppsim.profiling.suite import Job, run_jobs
-    from ppsim.profiling.sweep import require_success
+    from ppsim.profiling.grids import grid_of
+    from ppsim.profiling.suite import run_jobs
+    from ppsim.profiling.sweep import SuiteJob, require_success
 
     settings = settings_from(options)
     require_device(settings.device)
@@ -82,9 +83,9 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
             raise ConfigError(f"a profile is a .json file: got {path}")
         check_place(path)
         contents = run_jobs(
-            [Job(name, model, tuple(keys_from(options, model)), path)], settings, optimizers=optimizers,
-            with_facts=bool(options.get("facts")), start_over=bool(options.get("start_over")),
-            time_limit_s=options.get("time_limit"),
+            [SuiteJob(name, model, tuple(keys_from(options, model)), path)], settings, optimizers=optimizers,
+            facts=grid_of(settings.device) if options.get("facts") else None,
+            start_over=bool(options.get("start_over")), time_limit_s=options.get("time_limit"),
         )  # fmt: skip
         require_success(contents)
         return load_profile(path)
@@ -92,7 +93,7 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
 
 def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None) -> "Settings":
     """Return how it is measured: the suite's settings or the usual ones, with what the options change of them."""
-    from ppsim.profiling.harness import Settings
+    from ppsim.profiling.settings import Settings
     from ppsim.runtime.partitions.check import queue_streams_apart
 
     repeats, warm_up, limit = options["repeats"], options["warm_up"], options["time_limit"]
@@ -141,7 +142,7 @@ def model_from(options: Mapping[str, Any]) -> "ModelShape":
 
 def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
     """Return every combination of the shapes that were given, in that order."""
-    from ppsim.profiling.harness import Key
+    from ppsim.profiling.settings import Key
 
     given = {name: _listed(name, options[name]) for name in ("micro_batch", "seq_len", "tp", "cp", "ep")}
     return [

@@ -9,7 +9,7 @@ from ppsim.cli.common import RECOMPUTE_HELP, check_outputs, parse_numbers, say
 from ppsim.cli.sections import SectionedCommand
 
 if TYPE_CHECKING:
-    from ppsim.profiling.harness import Settings
+    from ppsim.profiling.settings import Settings
 
 _OF_MODELS = ("model", "layers", "hidden", "heads", "micro_batch", "seq_len", "tp", "cp", "ep", "recompute",
                "dtype", "optimizer", "compile")  # fmt: skip
@@ -138,7 +138,8 @@ def profile(output: str, **options: Any) -> None:
     from ppsim.api.profiles import DEFAULT_MODEL, keys_from, model_from, settings_from
     from ppsim.cli.profile_jobs import dry_run, measure
     from ppsim.profiling.harness import costly_splits
-    from ppsim.profiling.suite import SUITES, Job
+    from ppsim.profiling.suite import SUITES
+    from ppsim.profiling.sweep import SuiteJob
 
     given = options | {name: parse_numbers(name, options[name]) for name in _LISTS}
     given["threads"] = _threads(options["threads"])
@@ -147,7 +148,7 @@ def profile(output: str, **options: Any) -> None:
     jobs = suite.jobs(output) if suite else []
     if suite is None and options["module"] is None:
         model = model_from(given)
-        jobs = [Job(options["model"] or DEFAULT_MODEL, model, tuple(keys_from(given, model)), Path(output))]
+        jobs = [SuiteJob(options["model"] or DEFAULT_MODEL, model, tuple(keys_from(given, model)), Path(output))]
     if options["dry_run"]:
         if not jobs:
             raise ConfigError("--dry-run knows the FLOPs of models only: leave out --module")

@@ -9,13 +9,13 @@ from ppsim.cli.progress import progress
 
 if TYPE_CHECKING:
     from ppsim.profiling.grids import Grid
-    from ppsim.profiling.harness import Settings
     from ppsim.profiling.pace import Pace
-    from ppsim.profiling.suite import Job
+    from ppsim.profiling.settings import Settings
+    from ppsim.profiling.sweep import SuiteJob
 
 
 def measure(
-    jobs: "Sequence[Job]",
+    jobs: "Sequence[SuiteJob]",
     settings: "Settings",
     options: dict[str, Any],
     *,
@@ -27,6 +27,7 @@ def measure(
     from ppsim.costs.utilization import implausible
     from ppsim.printing.page import Page
     from ppsim.printing.profiles import print_beside, print_measurements
+    from ppsim.profiling.grids import grid_of
     from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import run_jobs
     from ppsim.profiling.sweep import require_success
@@ -35,6 +36,7 @@ def measure(
     is_suite = options["suite"] is not None
     if is_suite:
         jobs[0].path.parent.mkdir(exist_ok=True)
+    facts = (grid or grid_of(settings.device)) if options["facts"] or is_suite else None
     with progress("", total=1) as bar:
 
         def watch(pace: "Pace") -> None:
@@ -42,7 +44,7 @@ def measure(
             bar.update(left, done=pace.done_work, total=pace.total or 1.0)
 
         contents = run_jobs(
-            jobs, settings, optimizers=optimizers, with_facts=options["facts"] or is_suite, grid=grid,
+            jobs, settings, optimizers=optimizers, facts=facts,
             start_over=options["start_over"], time_limit_s=options["time_limit"], say=bar.say, watch=watch,
         )  # fmt: skip
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # a file may be of several jobs
@@ -59,7 +61,7 @@ def measure(
     require_success(contents)
 
 
-def dry_run(jobs: "Sequence[Job]", settings: "Settings", *, with_facts: bool, start_over: bool) -> None:
+def dry_run(jobs: "Sequence[SuiteJob]", settings: "Settings", *, with_facts: bool, start_over: bool) -> None:
     """Print what would be measured: shapes that are missing, their FLOPs, and their expected time."""
     from ppsim.base.units import count, seconds
     from ppsim.printing.page import Columns, Page

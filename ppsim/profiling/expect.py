@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from ppsim.machine.devices import data_sheet
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.graphs import NUM_WARM_UP as GRAPH_WARM_UP
-from ppsim.profiling.harness import NUM_BLOCKS, Key, Settings, forward_flops
-from ppsim.profiling.measure import LAUNCHES, LAUNCHES_BEFORE, LEAST_REPEATS
+from ppsim.profiling.harness import NUM_BLOCKS, forward_flops
+from ppsim.profiling.measure import LAUNCHES, LAUNCHES_BEFORE
+from ppsim.profiling.settings import LEAST_REPEATS, Key, Settings
 
 PART_OF_PEAK = 0.4
 """What is reckoned with, all in all: products run at more, what moves memory at less."""
@@ -41,8 +44,6 @@ def assumed_rate(device: str, dtype: str) -> tuple[float, str]:
     """Return the FLOP/s to reckon with, and what they are: of this device, of an H100 where there is none."""
     if device == "cpu":
         return _CPU_FLOPS_PER_S, f"{_CPU_FLOPS_PER_S / 1e9:.0f} GFLOP/s, a guess for a CPU"
-    import torch
-
     dtype = "bfloat16" if dtype == "fp8" else dtype  # by what is measured beside products of 8 bit
     here = torch.cuda.get_device_name() if torch.cuda.is_available() else _REFERENCE
     sheet, name = data_sheet(here), here

@@ -19,11 +19,11 @@ from torch.nn import functional
 from ppsim.base.files import read_json, to_json, write_whole
 from ppsim.base.units import size
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
-from ppsim.profiling.grids import CPU, CUDA, Attention, Grid
-from ppsim.profiling.harness import Say, Settings
+from ppsim.profiling.grids import AttentionSizes, Grid, grid_of
 from ppsim.profiling.layers import grouped_mm
 from ppsim.profiling.measure import is_beside
 from ppsim.profiling.samples import quantity
+from ppsim.profiling.settings import Say, Settings
 from ppsim.runtime.clock import clock_of
 
 Work = Callable[[], object]
@@ -65,7 +65,7 @@ def measure_facts(
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
     where = torch.device(settings.device)
-    bench = _Bench(where, getattr(torch, dtype), grid or (CUDA if where.type == "cuda" else CPU))
+    bench = _Bench(where, getattr(torch, dtype), grid or grid_of(settings.device))
     facts: dict[str, Any] = {}
     for name, what, measured in (
         ("products", "products of matrices", _products),
@@ -187,7 +187,7 @@ def _attention(bench: _Bench) -> Iterator[dict[str, Any]]:
             yield asdict(shape) | {"dtype": bench.dtype} | _attended(bench, shape)
 
 
-def _attended(bench: _Bench, shape: Attention) -> dict[str, Any]:
+def _attended(bench: _Bench, shape: AttentionSizes) -> dict[str, Any]:
     batch, sequence, head = shape.micro_batch, shape.sequence_length, shape.head_size
     is_grouped = shape.num_kv_heads != shape.num_heads
 

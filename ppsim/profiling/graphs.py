@@ -5,16 +5,15 @@ import torch
 from ppsim.base.errors import RunFailed
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.measure import Input, Module
+from ppsim.profiling.settings import Settings
 from ppsim.profiling.timing import undisturbed
-from ppsim.runtime.clock import clock_of
+from ppsim.runtime.clock import Seconds, clock_of
 
 NUM_WARM_UP = 3
 """Passes on a stream beside before capture, as torch's documentation asks: libraries set themselves up in them."""
 
 
-def replayed(
-    subject: Module, *, device: torch.device, num_repeats: int, num_warm_up: int
-) -> tuple[list[float], list[float]]:
+def replayed(subject: Module, settings: Settings) -> dict[str, list[float]]:
     """Return the seconds of F and of B, one entry a repeat. Every replay reads the same input.
 
     Raises `RunFailed` where a pass cannot be captured: something in it waits for the device.
@@ -38,14 +37,17 @@ def replayed(
             raise
         reason = first_sentence(error)
         raise RunFailed(f"--cuda-graphs: a pass cannot be captured ({reason}); leave it out") from error
-    clock = clock_of(device)
+    clock = clock_of(torch.device(settings.device))
+
+    def replay() -> dict[str, Seconds]:
+        return {name: clock.time(graph.replay)[1] for name, graph in (("F", forward), ("B", backward))}
+
     with undisturbed():
-        passes = [
-            [clock.time(graph.replay)[1] for graph in (forward, backward)] for _ in range(num_warm_up + num_repeats)
-        ][num_warm_up:]
+        for _ in range(settings.num_warm_up):
+            replay()
+        taken = [replay() for _ in range(settings.num_repeats)]
     subject.module.zero_grad(set_to_none=True)
-    forward_s, backward_s = ([seconds() for seconds in column] for column in zip(*passes, strict=True))
-    return forward_s, backward_s
+    return {name: [one[name]() for one in taken] for name in "FB"}
 
 
 def _pass_once(subject: Module, x: Input) -> None:

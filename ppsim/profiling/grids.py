@@ -6,7 +6,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionSizes:
     """Sizes of one attention that is measured."""
 
     micro_batch: int
@@ -28,7 +28,7 @@ class Grid:
     tokens: tuple[int, ...]
     weights: tuple[tuple[int, int], ...]
     groups: tuple[tuple[int, int, int], ...]
-    attention: tuple[Attention, ...]
+    attention: tuple[AttentionSizes, ...]
     memory_bytes: tuple[int, ...]
     beside: int
     rotated_bytes: int
@@ -46,7 +46,7 @@ CUDA = Grid(
     ),
     groups=((4, 7168, 2048), (4, 2048, 7168), (8, 4096, 14336), (8, 14336, 4096)),
     attention=tuple(
-        Attention(batch, heads, kv_heads, sequence, 128)
+        AttentionSizes(batch, heads, kv_heads, sequence, 128)
         for sequence in (1024, 4096, 8192, 16384)
         for batch, heads, kv_heads in ((1, 32, 8), (2, 32, 8), (1, 8, 1), (1, 16, 16))
     ),
@@ -62,7 +62,7 @@ CPU = Grid(
     weights=((64, 64), (64, 256), (128, 128), (128, 352), (352, 128), (256, 256), (256, 1024), (1024, 256)),
     groups=((4, 128, 128),),
     attention=tuple(
-        Attention(batch, heads, kv_heads, sequence, head)
+        AttentionSizes(batch, heads, kv_heads, sequence, head)
         for sequence in (32, 128, 512)
         for batch, heads, kv_heads, head in ((1, 4, 2, 32), (4, 4, 2, 32), (2, 4, 4, 64), (2, 4, 4, 16))
     ),
@@ -77,7 +77,7 @@ QUICK = Grid(
     tokens=(16, 64),
     weights=((32, 32), (32, 128), (128, 32)),
     groups=((2, 32, 32),),
-    attention=tuple(Attention(batch, 2, 1, sequence, 16) for batch in (1, 2) for sequence in (16, 64)),
+    attention=tuple(AttentionSizes(batch, 2, 1, sequence, 16) for batch in (1, 2) for sequence in (16, 64)),
     memory_bytes=(2**12, 2**16),
     beside=64,
     rotated_bytes=0,
@@ -85,3 +85,8 @@ QUICK = Grid(
     sample_s=5e-5,
 )
 """For `--suite smoke` and tests: every kind of fact in a fraction of a second, none of them exact."""
+
+
+def grid_of(device: str) -> Grid:
+    """Return where a device, "cpu" or "cuda", is measured unless another grid is given."""
+    return CUDA if device == "cuda" else CPU

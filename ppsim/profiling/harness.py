@@ -2,9 +2,9 @@
 
 import datetime
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -14,25 +14,17 @@ from ppsim.base.units import seconds
 from ppsim.base.version import __version__
 from ppsim.machine.devices import data_sheet
 from ppsim.model import shapes
-from ppsim.model.recompute import Recompute, recomputes
+from ppsim.model.recompute import recomputes
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.beside import in_partition
 from ppsim.profiling.float8 import fused_cast, require_float8, to_float8
+from ppsim.profiling.graphs import replayed
 from ppsim.profiling.layers import build_embedding, build_head, build_layer
-from ppsim.profiling.measure import (
-    LEAST_REPEATS,
-    Input,
-    Module,
-    Passes,
-    is_beside,
-    launch_seconds,
-    measure,
-    measure_together,
-)
+from ppsim.profiling.measure import Input, Module, Samples, is_beside, launch_seconds, measure
 from ppsim.profiling.samples import quantity
+from ppsim.profiling.settings import LEAST_REPEATS, Key, Say, Settings
 from ppsim.profiling.split import why_not_split
 from ppsim.runtime.attention import attention_in
-from ppsim.runtime.config import Dtype
 from ppsim.runtime.gpt import loss_of
 
 NUM_BLOCKS = 4
@@ -45,51 +37,6 @@ _NUM_INPUTS = 3
 """At least so many inputs are rotated."""
 
 _TIMES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}
-
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to measure: device "cpu" or "cuda", measured and unmeasured repeats, CPU threads.
-
-    With `num_partitions` above 1, in one of as many partitions of the device, the others busy with the same work.
-    With `component_s`, a component is repeated for so many seconds at most, but `LEAST_REPEATS` times at least.
-    `least_s` is what all repeats of a component take at least; of more repeats than `num_repeats` there are whole
-    multiples (`ppsim.profiling.timing.are_enough`). `compiled` modules went through torch.compile; with
-    `cuda_graphs` F and B are replayed and I and W are not measured.
-    """
-
-    device: str = "cpu"
-    num_repeats: int = 30
-    num_warm_up: int = 5
-    num_threads: int = 1
-    num_partitions: int = 1
-    component_s: float | None = None
-    least_s: float = 0.0
-    compiled: bool = False
-    cuda_graphs: bool = False
-
-
-@dataclass(frozen=True)
-class Key:
-    """What is measured: a microbatch of `micro_batch` sequences, and how it is cut and computed.
-
-    With "fp8" weights and activations are in bfloat16, products of linear layers in 8 bit
-    (`ppsim.profiling.float8`). The key of a measurement in the file, where `recompute` is that of layers: embedding
-    and head have none.
-    """
-
-    micro_batch: int
-    sequence_length: int
-    dtype: Dtype | Literal["fp8"]
-    tp: int = 1
-    cp: int = 1
-    ep: int = 1
-    recompute: Recompute = "none"
-
-    def __str__(self) -> str:
-        return shapes.in_words(asdict(self))
 
 
 def measure_shape(
@@ -178,23 +125,29 @@ def forward_flops(model: ModelShape, key: Key) -> tuple[float, float]:
     )
 
 
+class ModuleSettings(TypedDict, total=False):
+    """Those of `Settings` that a module of one's own is measured with."""
+
+    num_repeats: int
+    num_warm_up: int
+    num_threads: int
+    least_s: float
+    cuda_graphs: bool
+
+
 def profile_module(
     module: nn.Module,
     example_inputs: Input | torch.Tensor,
     *,
     name: str = "module",
     num_layers: int = 1,
-    num_repeats: int = 30,
-    num_warm_up: int = 5,
-    num_threads: int = 1,
-    least_s: float = 0.0,
-    cuda_graphs: bool = False,
     say: Say = lambda message: None,
+    **settings: Unpack[ModuleSettings],
 ) -> dict[str, Any]:
     """Return the content of a profile file for a module of one's own, taken as one layer of `num_layers` alike.
 
     The module is called as `module(*example_inputs)` and returns one tensor; it is measured where its inputs are,
-    in its own mode and types, compiled or not. Settings are those of `Settings`. Of the first input, the first
+    in its own mode and types, compiled or not. `settings` are fields of `Settings`. Of the first input, the first
     dimension is the micro-batch, the second, where there are more than two or the input is of integers, the
     sequence length. FLOPs are those that torch's counter knows: it leaves out fused attention on a CPU. The profile
     has neither embedding nor head; they cost nothing in a projection, which says so. Where the backward cannot be
@@ -213,10 +166,8 @@ def profile_module(
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(f"{name} has no parameter that learns: there is no backward to measure")
     first = inputs[0]
-    settings = Settings(
-        first.device.type, num_repeats, num_warm_up, num_threads, least_s=least_s, cuda_graphs=cuda_graphs
-    )
-    torch.set_num_threads(num_threads)
+    how = Settings(first.device.type, **settings)
+    torch.set_num_threads(how.num_threads)
     num_bytes = sum(one.numel() * one.element_size() for one in inputs)
     rotated = [tuple(one.clone() for one in inputs) for _ in range(_num_inputs(first.device, num_bytes))]
     subject = Module(module, rotated, is_first=not any(one.is_floating_point() for one in inputs))
@@ -229,11 +180,11 @@ def profile_module(
     }
     flops, width = _counted(subject)
     say(f"measuring {name}")
-    found = _measured([subject], settings, say=lambda why: say(f"{name}: {why}"))
+    found = _measured([subject], how, say=lambda why: say(f"{name}: {why}"))
     notes = ["A module of one's own, as a layer. Median and quartiles. FLOPs by torch's counter."]
     model = {"name": name, "num_layers": num_layers, "hidden_size": width}
     return {
-        **header(name, model, settings, notes),
+        **header(name, model, how, notes),
         "measurements": [{"component": "layer", "shape": shape, **found, "forward_flops": flops}],
     }
 
@@ -309,63 +260,45 @@ def _measured(subjects: Sequence[Module], settings: Settings, *, say: Say, num_u
     reason = "with --cuda-graphs I and W are not captured" if settings.cuda_graphs else why_not_split(subject)
     if reason:
         say(f"{reason}; its backward cannot be split, only B is recorded")
-    counts: dict[str, Any] = {
-        "device": where,
-        "num_repeats": settings.num_repeats,
-        "num_warm_up": settings.num_warm_up,
-    }
     if settings.cuda_graphs:
-        passes = [_replayed(one, counts) for one in subjects]
+        found = [_replayed(one, settings) for one in subjects]
     else:
         with in_partition(subject, settings.device, settings.num_partitions, num_threads=settings.num_threads):
-            passes = measure_together(
-                subjects,
-                **counts,
-                can_split=reason is None,
-                least_s=settings.least_s,
-                time_limit_s=settings.component_s,
-            )
+            found = measure(subjects, settings, can_split=reason is None)
     if settings.num_partitions > 1:  # the device's allocator counts the neighbours too
-        passes = [replace(one, transient_bytes=None) for one in passes]
-    parameters = sum(parameter.numel() for parameter in subject.module.parameters())
-    found = {**_per_unit(passes[0], num_units), "parameters": parameters // num_units}
-    if len(passes) > 1:
-        found["alone"] = {"num_in_row": num_units, **_times(passes[1], 1)}
+        found = [replace(one, transient_bytes=None) for one in found]
+    whole = found[0]
+    content = {
+        **_times(whole.seconds, num_units),
+        "activation_bytes": whole.activation_bytes // num_units,
+        "activation_bytes_kept_for_weight": whole.kept_bytes // num_units,
+        "output_bytes": whole.output_bytes,
+        "transient_bytes": whole.transient_bytes,
+        "parameters": sum(parameter.numel() for parameter in subject.module.parameters()) // num_units,
+    }
+    if len(found) > 1:
+        content["alone"] = {"num_in_row": num_units, **_times(found[1].seconds)}
     if is_beside(where) and not settings.cuda_graphs:
-        found["launch"] = launch_times(subjects[-1], where, can_split=reason is None)
-    return found
+        content["launch"] = launch_times(subjects[-1], where, can_split=reason is None)
+    return content
 
 
 def launch_times(subject: Module, device: torch.device, *, can_split: bool) -> dict[str, Any]:
     """Return the seconds that the host takes to enqueue a pass, as a profile has them."""
-    taken = launch_seconds(subject, device=device, can_split=can_split)
-    return {key: quantity(taken[name]) if name in taken else None for name, key in _TIMES.items()}
+    return _times(launch_seconds(subject, device=device, can_split=can_split))
 
 
-def _replayed(subject: Module, counts: dict[str, Any]) -> Passes:
+def _replayed(subject: Module, settings: Settings) -> Samples:
     """Seconds by replay, bytes as they are without."""
-    from ppsim.profiling.graphs import replayed
-
-    eager = measure(subject, **counts | {"num_repeats": 1, "num_warm_up": 0}, can_split=False)
-    forward_s, backward_s = replayed(subject, **counts)
-    return replace(eager, forward_s=forward_s, backward_s=backward_s)
+    [eager] = measure([subject], replace(settings, num_repeats=1, num_warm_up=0, least_s=0.0), can_split=False)
+    return replace(eager, seconds=replayed(subject, settings))
 
 
-def _per_unit(passes: Passes, num_units: int) -> dict[str, Any]:
+def _times(taken: dict[str, list[float]], num_units: int = 1) -> dict[str, Any]:
+    """The seconds of each pass of one of `num_units` alike, None for one that was not measured."""
     return {
-        **_times(passes, num_units),
-        "activation_bytes": passes.activation_bytes // num_units,
-        "activation_bytes_kept_for_weight": passes.kept_bytes // num_units,
-        "output_bytes": passes.output_bytes,
-        "transient_bytes": passes.transient_bytes,
-    }
-
-
-def _times(passes: Passes, num_units: int) -> dict[str, Any]:
-    return {
-        name: None if samples is None else quantity([seconds / num_units for seconds in samples])
-        for name in _TIMES.values()
-        for samples in [getattr(passes, name)]
+        key: quantity([seconds / num_units for seconds in taken[name]]) if name in taken else None
+        for name, key in _TIMES.items()
     }
 
 

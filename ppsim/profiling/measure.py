@@ -5,8 +5,8 @@ may import beside torch: click, rich, numpy.
 """
 
 import gc
-import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,31 +18,26 @@ from torch.distributed.pipelining._backward import stage_backward, stage_backwar
 
 from ppsim.base.errors import ConfigError
 from ppsim.profiling.recompute import Held, held_seen_by
-from ppsim.profiling.timing import are_enough, undisturbed
-from ppsim.runtime.clock import Clock, clock_of
+from ppsim.profiling.settings import LEAST_REPEATS, Settings
+from ppsim.profiling.timing import sampled, undisturbed
+from ppsim.runtime.clock import Clock, Seconds, clock_of
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Seconds of each pass, one entry a repeat, and bytes.
+class Samples:
+    """Seconds of each pass by its letter (F, B, I, W), one entry a repeat, and bytes.
 
-    I and W are None where the backward cannot be split. `activation_bytes` is what F keeps for the backward
+    I and W are left out where the backward cannot be split. `activation_bytes` is what F keeps for the backward
     (parameters and buffers not counted), `kept_bytes` what of it is still held between I and W; `transient_bytes`
     the most that any pass held beside it, None where the device does not tell.
     """
 
-    forward_s: list[float]
-    backward_s: list[float]
-    backward_input_s: list[float] | None
-    backward_weight_s: list[float] | None
+    seconds: dict[str, list[float]]
     activation_bytes: int
     kept_bytes: int
     output_bytes: int
     transient_bytes: int | None
 
-
-LEAST_REPEATS = 5
-"""However long they take: fewer have no quartiles to speak of."""
 
 LAUNCHES, LAUNCHES_BEFORE = LEAST_REPEATS, 1
 """How often launching a pass is timed, and done before: the device computes each to its end in between."""
@@ -118,72 +113,38 @@ class Module:
         return self._grads[self._turn % len(self._grads)]
 
 
-def measure(
-    subject: Module,
-    *,
-    device: torch.device,
-    num_repeats: int,
-    num_warm_up: int,
-    can_split: bool = True,
-    least_s: float = 0.0,
-    time_limit_s: float | None = None,
-) -> Passes:
-    """Return the passes of a module, measured after `num_warm_up` unmeasured repeats.
+def measure(subjects: Sequence[Module], settings: Settings, *, can_split: bool = True) -> list[Samples]:
+    """Return the samples of each module, in turns: a clock that changes, or other load, changes all alike.
 
-    There are `num_repeats` of them, or a multiple: as many as take `least_s` seconds, and more while medians are
-    uncertain (`ppsim.profiling.timing`). As in a pipeline's steady state: gradients accumulate from one microbatch
-    to the next, and while one goes backward, the activations of a later one are held. Without `can_split`
-    (`ppsim.profiling.split` finds out) B only. With `time_limit_s`, as many repeats as that allows by the last
-    warm-up, `LEAST_REPEATS` at least.
+    After `settings.num_warm_up` unmeasured repeats come `num_repeats`, or a multiple: as many as take `least_s`
+    seconds, and more while medians are uncertain (`ppsim.profiling.timing`). As in a pipeline's steady state,
+    gradients accumulate from one microbatch to the next, and while one goes backward, the activations of a later
+    one are held. Without `can_split` (`ppsim.profiling.split` finds out) B only. With `component_s`, as many
+    repeats as that allows by the last warm-up, `LEAST_REPEATS` at least.
     """
-    return measure_together(
-        [subject],
-        device=device,
-        num_repeats=num_repeats,
-        num_warm_up=num_warm_up,
-        can_split=can_split,
-        least_s=least_s,
-        time_limit_s=time_limit_s,
-    )[0]
-
-
-def measure_together(
-    subjects: Sequence[Module],
-    *,
-    device: torch.device,
-    num_repeats: int,
-    num_warm_up: int,
-    can_split: bool = True,
-    least_s: float = 0.0,
-    time_limit_s: float | None = None,
-) -> list[Passes]:
-    """Return the passes of each module as `measure` does, measured in turns.
-
-    A clock that changes, or other load, changes all of them alike: their differences stay true.
-    """
+    device, num_repeats = torch.device(settings.device), settings.num_repeats
     clock = clock_of(device)
     runs = [_Run(subject, clock, can_split=can_split) for subject in subjects]
+
+    def repeat() -> dict[tuple[int, str], Seconds]:
+        return {(index, name): taken for index, run in enumerate(runs) for name, taken in run.repeat().items()}
+
     with undisturbed():
-        begin = time.perf_counter()
-        for index in range(num_warm_up):
-            if index == num_warm_up - 1:
-                begin = clock.done()
-            for run in runs:
-                run.repeat()
-        if time_limit_s is not None and num_warm_up:
-            num_repeats = min(num_repeats, max(LEAST_REPEATS, int(time_limit_s / (clock.done() - begin))))
-        begin = time.perf_counter()
-        while True:
-            timed = [[run.repeat() for run in runs] for _ in range(num_repeats)]
-            for index, run in enumerate(runs):
-                for one in timed:
-                    run.record(one[index])
-            samples = [run.taken[name] for run in runs for name in run.names]
-            if are_enough(samples, time.perf_counter() - begin, least_s):
-                break
+        for _ in range(settings.num_warm_up - 1):
+            repeat()
+        if settings.num_warm_up:
+            begin = clock.done()
+            repeat()
+            if settings.component_s is not None:
+                affordable = int(settings.component_s / (clock.done() - begin))
+                num_repeats = min(num_repeats, max(LEAST_REPEATS, affordable))
+        taken = sampled(repeat, num_repeats=num_repeats, least_s=settings.least_s)
     for run in runs:
         run.forget()
-    return [_passes(run, device) for run in runs]
+    return [
+        _samples(subject, {name: taken[at, name] for at, name in taken if at == index}, device)
+        for index, subject in enumerate(subjects)
+    ]
 
 
 def is_beside(device: torch.device) -> bool:
@@ -192,21 +153,19 @@ def is_beside(device: torch.device) -> bool:
 
 
 class _Run:
-    """Repeats of all passes of one module, and the seconds they took."""
+    """Repeats of all passes of one module."""
 
     def __init__(self, subject: Module, clock: Clock, *, can_split: bool) -> None:
         self.subject, self.can_split = subject, can_split
-        self.names = "FBIW" if can_split else "FB"
-        self.taken: dict[str, list[float]] = {name: [] for name in self.names}
         self._clock = clock
         self._waiting = [self._forward() for _ in range(2)]
 
-    def _forward(self) -> tuple[Input, Tensor, Callable[[], float]]:
+    def _forward(self) -> tuple[Input, Tensor, Seconds]:
         x = self.subject.next_input()
         output, seconds = self._clock.time(self.subject.forward, x)
         return x, output, seconds
 
-    def repeat(self) -> dict[str, Callable[[], float]]:
+    def repeat(self) -> dict[str, Seconds]:
         """Do every pass once and return what gives its seconds."""
         subject, timed = self.subject, self._clock.time
         (x, output, forward_s), self._waiting[0] = self._waiting[0], self._forward()
@@ -219,30 +178,16 @@ class _Run:
             _, passes["W"] = timed(subject.backward_weight, x, output, grad, groups)
         return passes
 
-    def record(self, passes: dict[str, Callable[[], float]]) -> None:
-        """Take the seconds of one repeat as measured."""
-        for name, seconds in passes.items():
-            self.taken[name].append(seconds())
-
     def forget(self) -> None:
         """Let go of all activations and gradients."""
         self._waiting.clear()
         self.subject.module.zero_grad(set_to_none=True)
 
 
-def _passes(run: _Run, device: torch.device) -> Passes:
-    subject, can_split, taken = run.subject, run.can_split, run.taken
-    activation_bytes, kept_bytes, output_bytes = _saved_bytes(subject, can_split=can_split)
-    return Passes(
-        forward_s=taken["F"],
-        backward_s=taken["B"],
-        backward_input_s=taken["I"] if can_split else None,
-        backward_weight_s=taken["W"] if can_split else None,
-        activation_bytes=activation_bytes,
-        kept_bytes=kept_bytes,
-        output_bytes=output_bytes,
-        transient_bytes=_transient_bytes(subject, activation_bytes) if is_beside(device) else None,
-    )
+def _samples(subject: Module, taken: dict[str, list[float]], device: torch.device) -> Samples:
+    activation_bytes, kept_bytes, output_bytes = _saved_bytes(subject, can_split="I" in taken)
+    transient_bytes = _transient_bytes(subject, activation_bytes) if is_beside(device) else None
+    return Samples(taken, activation_bytes, kept_bytes, output_bytes, transient_bytes)
 
 
 def launch_seconds(subject: Module, *, device: torch.device, can_split: bool) -> dict[str, list[float]]:
@@ -251,7 +196,7 @@ def launch_seconds(subject: Module, *, device: torch.device, can_split: bool) ->
     On a CPU, which computes as it goes, these are the passes themselves.
     """
     clock = clock_of(device)
-    taken: dict[str, list[float]] = {name: [] for name in ("FBIW" if can_split else "FB")}
+    taken: dict[str, list[float]] = defaultdict(list)
 
     def timed(name: str, work: Callable[..., Any], *arguments: Any) -> Any:
         done, seconds = clock.time_launch(work, *arguments)

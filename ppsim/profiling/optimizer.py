@@ -1,6 +1,5 @@
 """What an optimizer step takes for a component: seconds, bytes of state, and the gradient norm before it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,8 +8,9 @@ from torch.optim import Optimizer
 
 from ppsim.base.errors import ConfigError
 from ppsim.profiling.samples import quantity
-from ppsim.profiling.timing import are_enough, undisturbed
-from ppsim.runtime.clock import clock_of
+from ppsim.profiling.settings import Settings
+from ppsim.profiling.timing import sampled, undisturbed
+from ppsim.runtime.clock import Seconds, clock_of
 
 OPTIMIZERS = ("adamw", "muon")
 
@@ -24,15 +24,7 @@ def require_optimizer(name: str) -> None:
 
 
 def measure_step(
-    module: nn.Module,
-    name: str,
-    *,
-    is_hidden: bool,
-    device: torch.device,
-    num_repeats: int,
-    num_warm_up: int,
-    num_units: int = 1,
-    least_s: float = 0.0,
+    module: nn.Module, name: str, settings: Settings, *, is_hidden: bool, num_units: int = 1
 ) -> dict[str, Any]:
     """Return what a step takes for one of `num_units` alike that `module` consists of, as a profile file has it.
 
@@ -42,25 +34,18 @@ def measure_step(
     rest, as its authors do. The gradient norm is `clip_grad_norm_`'s, over float32 gradients.
     """
     step = _Step([parameter.detach() for parameter in module.parameters()], name, is_hidden=is_hidden)
-    clock = clock_of(device)
-    works: tuple[Callable[[], Any], ...] = (step.clip, step.step)
-    samples: list[list[float]] = [[], []]
-    spent = 0.0
+    clock = clock_of(torch.device(settings.device))
+
+    def repeat() -> dict[str, Seconds]:
+        return {"gradient_norm_s": clock.time(step.clip)[1], "step_s": clock.time(step.step)[1]}
+
     with undisturbed():
-        for _ in range(num_warm_up + 1):  # a first step makes the state
+        for _ in range(settings.num_warm_up + 1):  # a first step makes the state
             step.clip()
             step.step()
-        while True:
-            timed = [[clock.time(work)[1] for work in works] for _ in range(num_repeats)]
-            for pair in timed:
-                for column, seconds in zip(samples, pair, strict=True):
-                    column.append(seconds() / num_units)
-            spent = num_units * sum(map(sum, samples))
-            if are_enough(samples, spent, least_s):
-                break
+        taken = sampled(repeat, num_repeats=settings.num_repeats, least_s=settings.least_s)
     return {
-        "step_s": quantity(samples[1]),
-        "gradient_norm_s": quantity(samples[0]),
+        **{key: quantity([seconds / num_units for seconds in taken[key]]) for key in ("step_s", "gradient_norm_s")},
         "state_bytes": step.state_bytes // num_units,
         "parameters": sum(one.numel() for one in step.parameters) // num_units,
         "fused": step.is_fused,

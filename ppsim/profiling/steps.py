@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from ppsim.model.shapes import ModelShape
-from ppsim.profiling.harness import NUM_BLOCKS, Key, Say, Settings, build_blocks, type_of
+from ppsim.profiling.harness import NUM_BLOCKS, build_blocks, type_of
 from ppsim.profiling.layers import build_embedding, build_head
 from ppsim.profiling.optimizer import measure_step
+from ppsim.profiling.settings import Key, Say, Settings
 
 
 def measure_optimizer(
@@ -35,14 +36,7 @@ def measure_optimizer(
         with where:
             module = build()
         step = measure_step(
-            module.to(where, kind),
-            name,
-            is_hidden=component == "layer",
-            device=where,
-            num_repeats=settings.num_repeats,
-            num_warm_up=settings.num_warm_up,
-            num_units=num_units,
-            least_s=settings.least_s,
+            module.to(where, kind), name, settings, is_hidden=component == "layer", num_units=num_units
         )
         shape = {"tp": key.tp, "ep": key.ep, "dtype": key.dtype}
         found.append({"component": component, "optimizer": name, **shape, **step})

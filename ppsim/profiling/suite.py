@@ -7,25 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppsim.base.files import read_json, to_json, write_whole
-from ppsim.model.shapes import ModelShape
 from ppsim.profiling.expect import FACTS_S, Expected, expected
 from ppsim.profiling.facts import add_facts, has_facts
 from ppsim.profiling.grids import QUICK, Grid
-from ppsim.profiling.harness import Key, Say, Settings, model_header, type_of
+from ppsim.profiling.harness import model_header, type_of
 from ppsim.profiling.models import find_model
 from ppsim.profiling.pace import Pace
-from ppsim.profiling.sweep import Measure, begun, continued, finished_keys, sweep
+from ppsim.profiling.settings import Key, Say, Settings
+from ppsim.profiling.sweep import SuiteJob, begun, continued, finished_keys, sweep
 from ppsim.runtime.config import Dtype
-
-
-@dataclass(frozen=True)
-class Job:
-    """A model, measured at every key into one file."""
-
-    model_name: str
-    model: ModelShape
-    keys: tuple[Key, ...]
-    path: Path
 
 
 @dataclass(frozen=True)
@@ -55,10 +45,10 @@ class Suite:
     settings: Settings
     grid: Grid | None = None
 
-    def jobs(self, folder: str | Path) -> list[Job]:
+    def jobs(self, folder: str | Path) -> list[SuiteJob]:
         """Return a job a part; parts of one model go into one file in `folder`."""
         return [
-            Job(part.model, find_model(part.model), part.keys(), Path(folder) / f"{part.model}.json")
+            SuiteJob(part.model, find_model(part.model), part.keys(), Path(folder) / f"{part.model}.json")
             for part in self.parts
         ]
 
@@ -96,7 +86,7 @@ SUITES = {
 """`standard` is what the project ships; `smoke` the same in seconds on a CPU, no number of it worth keeping."""
 
 
-def waiting_keys(job: Job) -> list[Key]:
+def waiting_keys(job: SuiteJob) -> list[Key]:
     """Return the keys of a job that its file, if there is one, does not hold."""
     if not job.path.exists():
         return list(job.keys)
@@ -104,31 +94,29 @@ def waiting_keys(job: Job) -> list[Key]:
     return [key for key in job.keys if key not in finished]
 
 
-def expected_of(job: Job, keys: Sequence[Key], settings: Settings) -> Expected:
+def expected_of(job: SuiteJob, keys: Sequence[Key], settings: Settings) -> Expected:
     """Return what measuring a job at these keys takes."""
     parts = [expected(job.model, key, settings) for key in keys]
     return Expected(sum(part.flops for part in parts), sum(part.seconds for part in parts))
 
 
 def run_jobs(
-    jobs: Sequence[Job],
+    jobs: Sequence[SuiteJob],
     settings: Settings,
     *,
     optimizers: Sequence[str] = (),
-    with_facts: bool,
-    grid: Grid | None = None,
+    facts: Grid | None = None,
     start_over: bool = False,
     time_limit_s: float | None = None,
     say: Say = lambda message: None,
     watch: Callable[[Pace], None] = lambda pace: None,
-    measure_one: Measure | None = None,
 ) -> list[dict[str, Any]]:
     """Measure every job into its file and return the files' contents, those that were begun.
 
     Each file is written whole after each shape; repeated, only what is missing is measured. A step of each of
-    `optimizers` is measured for every part of a model. With `with_facts` the device is measured after the first
-    job, and its facts go into every file. After `time_limit_s` no further shape is begun. `watch` is called with
-    the pace of all jobs after each shape.
+    `optimizers` is measured for every part of a model. With `facts`, a grid, the device is measured on it after
+    the first job, and its facts go into every file. After `time_limit_s` no further shape is begun. `watch` is
+    called with the pace of all jobs after each shape.
 
     Raises `ConfigError` before anything is measured where one of the files was measured otherwise.
     """
@@ -145,26 +133,26 @@ def run_jobs(
         watch(pace)
 
     contents: dict[Path, dict[str, Any]] = {}
-    facts: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     for job in jobs:
         if len(jobs) > 1:
             watched(f"{job.model_name}: {len(job.keys)} shapes, into {job.path}")
         content = sweep(
-            job.path, job.model, job.keys, settings, model_name=job.model_name, optimizers=optimizers,
-            start_over=start_over and job.path not in contents, say=watched, measure_one=measure_one, pace=pace,
+            job, settings, optimizers=optimizers, start_over=start_over and job.path not in contents, say=watched,
+            pace=pace,
         )  # fmt: skip
         watch(pace)
         if not any(content[name] for name in ("measurements", "does_not_fit", "failed")):
             break
-        if with_facts:
-            facts = _with_facts(job, content, settings, known=facts, grid=grid, pace=pace, say=watched)
+        if facts:
+            known = _with_facts(job, content, settings, known=known, grid=facts, pace=pace, say=watched)
             content = read_json(job.path)
         contents[job.path] = content
     return list(contents.values())
 
 
 def _with_facts(
-    job: Job, content: dict[str, Any], settings: Settings, *, known: dict[str, Any], grid: Grid | None, pace: Pace,
+    job: SuiteJob, content: dict[str, Any], settings: Settings, *, known: dict[str, Any], grid: Grid, pace: Pace,
     say: Say,
 ) -> dict[str, Any]:  # fmt: skip
     """Put the device's facts into a file: those that it has, those of another file, or measured now."""

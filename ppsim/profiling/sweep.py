@@ -3,7 +3,8 @@
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,117 +16,130 @@ from ppsim.model.shapes import ModelShape, in_words
 from ppsim.profiling.expect import expected
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.float8 import fused_cast
-from ppsim.profiling.harness import (
-    Key,
-    Say,
-    Settings,
-    measure_shape,
-    model_header,
-    require_measurable,
-)
+from ppsim.profiling.harness import measure_shape, model_header, require_measurable
 from ppsim.profiling.optimizer import require_optimizer
 from ppsim.profiling.pace import Pace
+from ppsim.profiling.settings import Key, Say, Settings
 from ppsim.profiling.steps import measure_optimizer
 from ppsim.runtime.clock import raise_clock
 
-Measure = Callable[[ModelShape, Key, Settings], list[dict[str, Any]]]
+
+@dataclass(frozen=True)
+class SuiteJob:
+    """A model, measured at every key into one file."""
+
+    model_name: str
+    model: ModelShape
+    keys: tuple[Key, ...]
+    path: Path
 
 
 def sweep(
-    path: str | Path,
-    model: ModelShape,
-    keys: Sequence[Key],
+    job: SuiteJob,
     settings: Settings,
     *,
-    model_name: str,
     optimizers: Sequence[str] = (),
     start_over: bool = False,
     say: Say = lambda message: None,
-    measure_one: Measure | None = None,
     pace: Pace | None = None,
 ) -> dict[str, Any]:
-    """Measure a model at every key, into the profile file at `path`, and return the file's content.
+    """Measure a model at every key, into the job's profile file, and return the file's content.
 
     Keys that the file holds already are not measured again (`start_over` forgets it); others in it stay. A shape
     that runs out of memory is recorded in `does_not_fit`, one that ends with another error in `failed`, and the
-    sweep goes on. A step of each of `optimizers` is measured once for every tp, ep and dtype. `measure_one` is
-    `measure_shape` unless given. `pace` counts seconds as `ppsim.profiling.expect` has them, of this sweep or,
-    where it is given, of more; where its time is over, the sweep stops before the next shape.
+    sweep goes on. A step of each of `optimizers` is measured once for every tp, ep and dtype. `pace` counts seconds
+    as `ppsim.profiling.expect` has them, of this sweep or, where it is given, of more; where its time is over, the
+    sweep stops before the next shape.
 
     Raises `ConfigError` before anything is measured where the model cannot be cut as a key says, or where the file
     was measured otherwise; `RunFailed` where the device answers no more, which ends a process for good.
     """
-    for key in keys:
-        require_measurable(model, key, settings)
+    for key in job.keys:
+        require_measurable(job.model, key, settings)
     for name in optimizers:
         require_optimizer(name)
-    content = model_header(Path(path).stem, model_name, model, settings)
-    if not start_over and Path(path).exists():
-        content = continued(path, content)
+    content = model_header(job.path.stem, job.model_name, job.model, settings)
+    if not start_over and job.path.exists():
+        content = continued(job.path, content)
     finished = finished_keys(content)
-    waiting = [key for key in dict.fromkeys(keys) if key not in finished]
-    if len(waiting) < len(keys):
-        say(f"{len(keys) - len(waiting)} of {len(keys)} shapes are in {path} already (--start-over forgets them)")
-    measure_one = measure_one or (lambda *arguments: measure_shape(*arguments, say=say))
-    works = {key: expected(model, key, settings).seconds for key in waiting}
-    pace = pace or Pace(sum(works.values()))
+    waiting = [key for key in dict.fromkeys(job.keys) if key not in finished]
+    if there := len(job.keys) - len(waiting):
+        say(f"{there} of {len(job.keys)} shapes are in {job.path} already (--start-over forgets them)")
     notes = content["provenance"]["notes"]
-    for note in {fused_cast(settings.device, compiled=settings.compiled)[1] for key in keys if key.dtype == "fp8"}:
-        notes += [note] if note not in notes else []
-    spans = content["provenance"].setdefault("measured_at", [])
-    if waiting and not pace.is_stopped:
-        raise_clock(torch.device(settings.device))
-        spans.append([time.time()] * 2)
-    for index, key in enumerate(waiting):
-        if not pace.has_time_for(works[key]):
-            say(f"{len(waiting) - index} of {len(keys)} shapes of {path} are left: the time is over")
-            break
-        say(f"shape {index + 1} of {len(waiting)}: {key}{pace.left}")
-        try:
-            content["measurements"] += measure_one(model, key, settings)
-            pace.done(works[key])
-        except ConfigError:
-            raise
-        except Exception as error:
-            pace.dropped(works[key])
-            if is_out_of_memory(error):
-                content["does_not_fit"].append(asdict(key))
-                say(f"{key} does not fit the memory of this device: recorded so")
-            else:
-                _failed(content, key, None, error, say)
-        spans[-1][1] = time.time()
-        _keep(path, content, settings)
-    for key, name in _missing_steps(content, keys, optimizers):
-        if pace.is_stopped:
-            break
-        try:
-            content["optimizer"] += measure_optimizer(model, key, name, settings, say=say)
-        except Exception as error:
-            if is_out_of_memory(error):
-                say(f"a step of {name} for {key} does not fit the memory of this device: left out")
-            else:
-                _failed(content, key, name, error, say)
-        _keep(path, content, settings)
+    casts = [fused_cast(settings.device, compiled=settings.compiled)[1] for key in job.keys if key.dtype == "fp8"]
+    notes += [note for note in dict.fromkeys(casts) if note not in notes]
+    works = {key: expected(job.model, key, settings).seconds for key in waiting}
+    filling = _Filling(job, settings, content, say, pace or Pace(sum(works.values())))
+    filling.add_shapes(works)
+    filling.add_steps(optimizers)
     return content
 
 
-def _failed(content: dict[str, Any], key: Key, optimizer: str | None, error: Exception, say: Say) -> None:
-    """Record an error that ends one measurement."""
-    words = f"{type(error).__name__}: {first_sentence(error)}"
-    content["failed"].append({"shape": asdict(key), "optimizer": optimizer, "error": words})
-    say(f"{f'a step of {optimizer} for ' if optimizer else ''}{key} fails: {words}; recorded so")
+class _Filling:
+    """A profile file that is being measured, written whole after each shape and step."""
 
+    def __init__(self, job: SuiteJob, settings: Settings, content: dict[str, Any], say: Say, pace: Pace) -> None:
+        self.job, self.settings, self.content, self.say, self.pace = job, settings, content, say, pace
 
-def _keep(path: str | Path, content: dict[str, Any], settings: Settings) -> None:
-    """Write the file, then give memory back; after an error in a kernel a process can do nothing with CUDA."""
-    write_whole(path, to_json(content))
-    try:
-        _release(settings)
-    except RuntimeError as error:
-        raise RunFailed(
-            f"the device answers no more ({first_sentence(error)}); {path} is whole: repeat the command, it goes "
-            "on behind the shape that failed"
-        ) from error
+    def add_shapes(self, works: dict[Key, float]) -> None:
+        """Measure these keys, each taking its seconds, while there is time."""
+        job, spans = self.job, self.content["provenance"].setdefault("measured_at", [])
+        if works and not self.pace.is_stopped:
+            raise_clock(torch.device(self.settings.device))
+            spans.append([time.time()] * 2)
+        for index, (key, work) in enumerate(works.items()):
+            if not self.pace.has_time_for(work):
+                left = len(works) - index
+                self.say(f"{left} of {len(job.keys)} shapes of {job.path} are left: the time is over")
+                break
+            self.say(f"shape {index + 1} of {len(works)}: {key}{self.pace.left}")
+            measure = partial(measure_shape, job.model, key, self.settings, say=self.say)
+            is_measured = self._try("measurements", measure, key)
+            (self.pace.done if is_measured else self.pace.dropped)(work)
+            spans[-1][1] = time.time()
+            self._write()
+
+    def add_steps(self, optimizers: Sequence[str]) -> None:
+        """Measure the steps that the file lacks, if there is time."""
+        for key, name in _missing_steps(self.content, self.job.keys, optimizers):
+            if self.pace.is_stopped:
+                break
+            measure = partial(measure_optimizer, self.job.model, key, name, self.settings, say=self.say)
+            self._try("optimizer", measure, key, name)
+            self._write()
+
+    def _try(
+        self, into: str, measure: Callable[[], list[dict[str, Any]]], key: Key, optimizer: str | None = None
+    ) -> bool:
+        """Whether a measurement came to its end; an error is recorded in its place."""
+        what = f"a step of {optimizer} for {key}" if optimizer else str(key)
+        try:
+            self.content[into] += measure()
+            return True
+        except ConfigError:
+            raise
+        except Exception as error:
+            if not is_out_of_memory(error):
+                words = f"{type(error).__name__}: {first_sentence(error)}"
+                self.content["failed"].append({"shape": asdict(key), "optimizer": optimizer, "error": words})
+                self.say(f"{what} fails: {words}; recorded so")
+            elif optimizer:
+                self.say(f"{what} does not fit the memory of this device: left out")
+            else:
+                self.content["does_not_fit"].append(asdict(key))
+                self.say(f"{what} does not fit the memory of this device: recorded so")
+        return False
+
+    def _write(self) -> None:
+        """Write the file, then give memory back; after an error in a kernel a process can do nothing with CUDA."""
+        write_whole(self.job.path, to_json(self.content))
+        try:
+            _release(self.settings)
+        except RuntimeError as error:
+            raise RunFailed(
+                f"the device answers no more ({first_sentence(error)}); {self.job.path} is whole: repeat the "
+                "command, it goes on behind the shape that failed"
+            ) from error
 
 
 def require_success(contents: Sequence[dict[str, Any]]) -> None:

@@ -2,10 +2,16 @@
 
 import gc
 import statistics
-from collections.abc import Iterator, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 from ppsim.runtime.allocator import keep_freed_memory
+from ppsim.runtime.clock import Seconds
+
+Pass = TypeVar("Pass")
 
 _CLOSE_ENOUGH = 0.005
 """Standard error of a median, relative, below which more repeats tell nothing new."""
@@ -44,6 +50,23 @@ def is_certain(samples: Sequence[float]) -> bool:
     return bool(1.2533 * (high - low) / 1.349 <= _CLOSE_ENOUGH * median * len(samples) ** 0.5)
 
 
-def are_enough(samples: Sequence[Sequence[float]], spent_s: float, least_s: float) -> bool:
+def are_enough(samples: Iterable[Sequence[float]], spent_s: float, least_s: float) -> bool:
     """Whether to stop: `least_s` seconds were spent, and medians are certain or won't become so."""
     return spent_s >= least_s and (spent_s >= _PATIENCE * least_s or all(is_certain(one) for one in samples))
+
+
+def sampled(
+    repeat: Callable[[], Mapping[Pass, Seconds]], *, num_repeats: int, least_s: float
+) -> dict[Pass, list[float]]:
+    """Return the seconds of each pass in `num_repeats` repeats, or in whole multiples until they are enough.
+
+    Seconds are asked for behind the last repeat: a device that computes beside the host is not waited for between.
+    """
+    samples: dict[Pass, list[float]] = defaultdict(list)
+    begin, is_over = time.perf_counter(), False
+    while not is_over:
+        for passes in [repeat() for _ in range(num_repeats)]:
+            for name, seconds in passes.items():
+                samples[name].append(seconds())
+        is_over = are_enough(samples.values(), time.perf_counter() - begin, least_s)
+    return samples

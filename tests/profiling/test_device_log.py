@@ -12,9 +12,10 @@ pytest.importorskip("torch")
 
 from ppsim.costs.profile import load_profile
 from ppsim.profiling.device_log import FIELDS, under_load
-from ppsim.profiling.harness import Key, Settings
-from ppsim.profiling.models import MODELS
+from ppsim.profiling.settings import Key, Settings
 from ppsim.profiling.sweep import sweep
+from tests.profiling.once import ONCE
+from tests.profiling.test_sweep import nano_at
 
 PATH = Path(__file__).parents[2] / "scripts" / "device_log.py"
 spec = importlib.util.spec_from_file_location("device_log", PATH)
@@ -59,17 +60,16 @@ def test_it_goes_into_the_provenance_of_each_profile(
     now = [1000.0]
     monkeypatch.setattr("ppsim.profiling.sweep.time.time", lambda: now[0])
 
-    def measured(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+    def measured(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
         from ppsim.profiling.harness import measure_shape
 
         now[0] += 10.0
         return measure_shape(model, key, settings)
 
+    monkeypatch.setattr("ppsim.profiling.sweep.measure_shape", measured)
     path, log = tmp_path / "p.json", tmp_path / "device.csv"
     for batch in (1, 2):
-        keys = [Key(micro_batch=batch, sequence_length=8, dtype="float32")]
-        settings = Settings(num_repeats=1, num_warm_up=0)
-        sweep(path, MODELS["nano"], keys, settings, model_name="nano", measure_one=measured)
+        sweep(nano_at(path, batch), ONCE)
         now[0] += 100.0
     log.write_text("\n".join(line(at, clock) for at, clock in ((1005, 1700), (1050, 345), (1115, 1750))))
     device_log.main(str(log), [str(path)])
@@ -82,6 +82,5 @@ def test_it_goes_into_the_provenance_of_each_profile(
     assert told[0].startswith(f"{path}: 1725 MHz (")
     assert told[0].endswith("690 W, 61 °C, held back by power cap in 100.00 %; 2 samples")
     assert told[1].startswith(f"{log}: 1700 MHz (")
-    keys = [Key(micro_batch=3, sequence_length=8, dtype="float32")]
-    sweep(path, MODELS["nano"], keys, settings, model_name="nano", measure_one=measured)  # as before
+    sweep(nano_at(path, 3), ONCE)  # as before
     assert len(json.loads(path.read_text())["provenance"]["measured_at"]) == 3

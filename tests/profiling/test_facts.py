@@ -19,10 +19,9 @@ from ppsim.machine.kernels.facts import DeviceFacts
 from ppsim.profiling import facts as facts_module
 from ppsim.profiling.facts import add_facts, measure_facts
 from ppsim.profiling.grids import CPU, CUDA, QUICK, Grid
-from ppsim.profiling.harness import Key, Settings
-from ppsim.profiling.models import MODELS
+from ppsim.profiling.settings import Settings
 from ppsim.profiling.sweep import sweep
-from tests.profiling.test_sweep import profiled
+from tests.profiling.test_sweep import nano_at, profiled
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +153,7 @@ def test_a_point_that_does_not_fit_or_fails_is_left_out_with_a_sentence(
 def test_facts_are_measured_once_a_type_into_the_file(tmp_path: Path) -> None:
     path, said = tmp_path / "p.json", []
     settings = Settings(num_repeats=1, num_warm_up=0)
-    keys = [Key(micro_batch=1, sequence_length=8, dtype="float32")]
-    sweep(path, MODELS["nano"], keys, settings, model_name="nano")
+    sweep(nano_at(path, 1), settings)
     first = add_facts(str(path), settings, "float32", grid=QUICK)
     before = path.read_bytes()
     assert add_facts(str(path), settings, "float32", grid=QUICK, say=said.append) == first
@@ -165,7 +163,7 @@ def test_facts_are_measured_once_a_type_into_the_file(tmp_path: Path) -> None:
     assert len(both["products"]) == 2 * len(first["products"])
     assert both["not_measured"] == first["not_measured"]
     assert load_profile(str(path)).device_facts == DeviceFacts.model_validate(both)
-    sweep(path, MODELS["nano"], [*keys, Key(2, 8, "float32")], settings, model_name="nano")
+    sweep(nano_at(path, 1, 2), settings)
     assert json.loads(path.read_text())["device_facts"] == both  # a sweep that goes on leaves them
 
 
@@ -176,7 +174,7 @@ def test_the_command_measures_them_and_project_estimates_from_them(
 
     from ppsim.cli import main
 
-    monkeypatch.setattr(facts_module, "CPU", QUICK)
+    monkeypatch.setattr("ppsim.profiling.grids.CPU", QUICK)
     path = str(tmp_path / "p.json")
     arguments = ["--model", "llama-mini", "--seq-len", "16", "-o", path]
     assert profiled(*arguments).exit_code == 0

@@ -15,12 +15,14 @@ from ppsim.base.errors import ConfigError
 from ppsim.model import shapes
 from ppsim.profiling import float8
 from ppsim.profiling.float8 import Float8Linear, cast_plainly, fused_cast, require_float8, to_float8
-from ppsim.profiling.harness import Key, Settings, measure_shape
+from ppsim.profiling.harness import measure_shape
 from ppsim.profiling.layers import build_layer
 from ppsim.profiling.measure import Module, measure
 from ppsim.profiling.models import MODELS
+from ppsim.profiling.settings import Key, Settings
 from ppsim.profiling.split import why_not_split
-from ppsim.profiling.sweep import sweep
+from ppsim.profiling.sweep import SuiteJob, sweep
+from tests.profiling.once import ONCE
 
 from .test_layers import BATCH, CPU, SEQUENCE, shard_of
 
@@ -63,7 +65,7 @@ def test_a_layer_in_8_bit_keeps_what_it_keeps_in_bfloat16_and_can_be_split(case:
         shard_of(case), micro_batch=BATCH, sequence_length=SEQUENCE, element_bytes=2,
         recompute=recompute, fused_norm=False,  # type: ignore[arg-type]
     )  # fmt: skip
-    saved = measure(subject, device=CPU, num_repeats=1, num_warm_up=0).activation_bytes
+    saved = measure([subject], ONCE)[0].activation_bytes
     assert saved == pytest.approx(formula, rel=0.02)
 
 
@@ -101,10 +103,7 @@ def test_on_a_gpu_the_compiler_makes_the_casts_and_the_file_says_who_did(
         cast_plainly, "fp8: casts by torch's operators, since torch.compile fails (Failed to find C compiler)."
     )  # fmt: skip
     assert fused_cast.__wrapped__("cuda", compiled=True)[0] is cast_plainly
-    content = sweep(
-        tmp_path / "p.json", MODELS["nano"], [Key(1, 16, "fp8")], Settings(num_repeats=1, num_warm_up=0),
-        model_name="nano",
-    )  # fmt: skip
+    content = sweep(SuiteJob("nano", MODELS["nano"], (Key(1, 16, "fp8"),), tmp_path / "p.json"), ONCE)
     assert content["provenance"]["notes"][-1] == "fp8: casts by torch's operators, one after the other."
 
 

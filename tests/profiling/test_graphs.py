@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from ppsim.base.errors import RunFailed
 from ppsim.profiling.graphs import replayed
 from ppsim.profiling.measure import Input, Module
+from ppsim.profiling.settings import Settings
+from tests.profiling.once import ONCE
 
 
 class Stream:
@@ -77,11 +79,11 @@ def test_at_capture_nothing_is_left_of_the_warm_up_but_gradients_of_parameters(
         return capture(one, pool)
 
     monkeypatch.setattr(torch.cuda, "graph", looking)
-    forward_s, backward_s = replayed(subject, device=torch.device("cpu"), num_repeats=4, num_warm_up=1)
+    seconds = replayed(subject, Settings(num_repeats=4, num_warm_up=1))
     assert found == [([None] * 3, None, [True, True])]
     assert subject.x[0].grad is None
     assert captures == ["capture", "capture", *["replay"] * 10]
-    assert (len(forward_s), len(backward_s)) == (4, 4)
+    assert {name: len(samples) for name, samples in seconds.items()} == {"F": 4, "B": 4}
 
 
 def test_what_cannot_be_captured_is_said_in_the_words_of_torch(
@@ -92,5 +94,5 @@ def test_what_cannot_be_captured_is_said_in_the_words_of_torch(
 
     monkeypatch.setattr(torch.cuda, "graph", refuses)
     with pytest.raises(RunFailed, match=r"cannot be captured \(operation not permitted when stream is capturing\)"):
-        replayed(Watched(), device=torch.device("cpu"), num_repeats=1, num_warm_up=0)
+        replayed(Watched(), ONCE)
     assert captures == []

@@ -9,6 +9,7 @@ import torch
 from ppsim.profiling.measure import Module, measure
 from ppsim.runtime.config import GPTShape
 from ppsim.runtime.gpt import Head, loss_of
+from tests.profiling.once import ONCE
 
 
 def test_w_of_the_head_needs_neither_probabilities_nor_targets() -> None:
@@ -17,6 +18,6 @@ def test_w_of_the_head_needs_neither_probabilities_nor_targets() -> None:
     batch, vocabulary = (2, 16), shape.vocab_size
     targets = torch.zeros(batch, dtype=torch.int64)
     head = Module(Head(shape), [torch.randn(*batch, 32)], loss=lambda logits: loss_of(logits, targets))
-    found = measure(head, device=torch.device("cpu"), num_repeats=1, num_warm_up=0)
+    [found] = measure([head], ONCE)
     dropped = 2 * 16 * (4 * vocabulary + 8) + 4  # and the sum of the targets' weights
     assert found.activation_bytes - found.kept_bytes == dropped

@@ -21,6 +21,7 @@ from ppsim.profiling.layers import Experts, build_embedding, build_head, build_l
 from ppsim.profiling.measure import Module, measure
 from ppsim.profiling.models import MODELS, find_model
 from ppsim.runtime.gpt import loss_of
+from tests.profiling.once import ONCE
 
 CPU = torch.device("cpu")
 BATCH, SEQUENCE = 2, 48
@@ -59,7 +60,7 @@ def built(shape: LayerShape, dtype: torch.dtype = torch.float32, **fields: str) 
 
 
 def saved_bytes(subject: Module) -> int:
-    return measure(subject, device=CPU, num_repeats=1, num_warm_up=0).activation_bytes
+    return measure([subject], ONCE)[0].activation_bytes
 
 
 def counted_flops(module: nn.Module, x: torch.Tensor) -> int:

@@ -15,14 +15,15 @@ from torch import nn
 
 from ppsim.base.files import to_json
 from ppsim.costs.profile import load_profile
-from ppsim.profiling.harness import Key, Settings, measure_shape, model_header
+from ppsim.profiling.harness import measure_shape, model_header
 from ppsim.profiling.measure import Module, _transient_bytes, measure
 from ppsim.profiling.models import of_gpt
 from ppsim.profiling.samples import quantity
+from ppsim.profiling.settings import Key, Settings
 from ppsim.runtime.config import GPTShape
 from tests.profiling.emulated import Allocator
+from tests.profiling.once import ONCE
 
-CPU = torch.device("cpu")
 SHAPE = GPTShape(num_layers=2, hidden_size=32, num_heads=2, sequence_length=16)
 
 
@@ -106,9 +107,7 @@ def test_gradients_take_no_more_memory_than_inputs_but_for_three_of_them() -> No
 
 def test_saved_bytes_are_those_of_the_input_of_a_linear_layer() -> None:
     """A linear layer saves its input, 8 × 16 floats, and its weight, which is a parameter; W needs the input."""
-    passes = measure(
-        Module(nn.Linear(16, 32, bias=False), [torch.randn(8, 16)]), device=CPU, num_repeats=1, num_warm_up=0
-    )
+    [passes] = measure([Module(nn.Linear(16, 32, bias=False), [torch.randn(8, 16)])], ONCE)
     assert passes.activation_bytes == 8 * 16 * 4
     assert passes.kept_bytes == 8 * 16 * 4
     assert passes.output_bytes == 8 * 32 * 4
@@ -117,7 +116,7 @@ def test_saved_bytes_are_those_of_the_input_of_a_linear_layer() -> None:
 def test_what_only_i_needs_is_not_kept_for_w() -> None:
     """tanh saves its output, 8 × 32 floats, for I alone; the layer before it saves its input for W."""
     module = nn.Sequential(nn.Linear(16, 32, bias=False), nn.Tanh())
-    passes = measure(Module(module, [torch.randn(8, 16)]), device=CPU, num_repeats=1, num_warm_up=0)
+    [passes] = measure([Module(module, [torch.randn(8, 16)])], ONCE)
     assert passes.activation_bytes == (8 * 16 + 8 * 32) * 4
     assert passes.kept_bytes < passes.activation_bytes
 
@@ -135,10 +134,11 @@ def test_transient_bytes_leave_out_the_gradients_of_parameters_but_for_one_that_
 
 
 def test_every_repeat_is_a_sample_and_no_sample_is_a_warm_up() -> None:
-    passes = measure(Module(nn.Linear(4, 4), [torch.randn(2, 4)]), device=CPU, num_repeats=5, num_warm_up=2)
-    for name in ("forward_s", "backward_s", "backward_input_s", "backward_weight_s"):
-        assert len(getattr(passes, name)) == 5
-        assert min(getattr(passes, name)) > 0
+    [passes] = measure([Module(nn.Linear(4, 4), [torch.randn(2, 4)])], Settings(num_repeats=5, num_warm_up=2))
+    assert list(passes.seconds) == ["F", "B", "I", "W"]
+    for samples in passes.seconds.values():
+        assert len(samples) == 5
+        assert min(samples) > 0
 
 
 def test_quantity_is_median_and_quartiles() -> None:

@@ -17,12 +17,11 @@ from ppsim.costs.profile import load_profile
 from ppsim.model.shapes import layer_parameters
 from ppsim.profiling.models import MODELS
 from ppsim.profiling.optimizer import _Step, measure_step
-
-CPU = torch.device("cpu")
+from ppsim.profiling.settings import Settings
 
 
 def measured(module: nn.Module, name: str, **fields: Any) -> dict[str, Any]:
-    return measure_step(module, name, device=CPU, num_repeats=3, num_warm_up=0, **{"is_hidden": True, **fields})
+    return measure_step(module, name, Settings(num_repeats=3, num_warm_up=0), **{"is_hidden": True, **fields})
 
 
 def test_adamw_holds_two_moments_and_a_master_copy_of_16_bit_weights() -> None:

@@ -19,8 +19,9 @@ from ppsim.profiling.layers import build_layer
 from ppsim.profiling.measure import Module, measure
 from ppsim.profiling.recompute import again, held_seen_by
 from ppsim.profiling.split import why_not_split
+from tests.profiling.once import ONCE
 
-from .test_layers import BATCH, CPU, LAYERS, SEQUENCE, SHARDS, shard_of
+from .test_layers import BATCH, LAYERS, SEQUENCE, SHARDS, shard_of
 
 KINDS = ("gpt", "llama", "moe", "moe, shared")
 CHEAP, PARTS = "layernorm+mlp_act+moe_act", "core_attn+mlp+moe"
@@ -93,7 +94,7 @@ def test_saved_bytes_are_those_of_the_formula(case: str, recompute: str, cp: int
         shard_of(case), micro_batch=BATCH, sequence_length=SEQUENCE, element_bytes=dtype.itemsize,
         recompute=recompute, fused_norm=False, cp=cp,  # type: ignore[arg-type]
     )  # fmt: skip
-    passes = measure(built(case, recompute, cp, dtype), device=CPU, num_repeats=1, num_warm_up=0)
+    [passes] = measure([built(case, recompute, cp, dtype)], ONCE)
     assert passes.activation_bytes == pytest.approx(formula, rel=0.02)
 
 
@@ -163,7 +164,7 @@ def test_it_is_computed_again_once_a_backward_and_once_for_each_half() -> None:
 
 def test_what_can_be_computed_again_is_not_kept() -> None:
     """Of a norm and two products of it, 4 × 8 floats: the norm's input."""
-    passes = measure(Module(Counted(), [torch.randn(4, 8)]), device=CPU, num_repeats=1, num_warm_up=0)
+    [passes] = measure([Module(Counted(), [torch.randn(4, 8)])], ONCE)
     assert passes.activation_bytes == 4 * 8 * 4
     kept: list[int] = []
     x = torch.randn(4, 8, requires_grad=True)

@@ -20,9 +20,10 @@ from ppsim.cli.profile import _threads
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.profiling import harness
 from ppsim.profiling import measure as measure_module
-from ppsim.profiling.harness import Key, Settings, launch_times, measure_shape, model_header, profile_module
-from ppsim.profiling.measure import Module, measure, measure_together
+from ppsim.profiling.harness import launch_times, measure_shape, model_header, profile_module
+from ppsim.profiling.measure import Module, measure
 from ppsim.profiling.models import MODELS
+from ppsim.profiling.settings import Key, Settings
 from ppsim.profiling.timing import are_enough, undisturbed
 from tests.profiling.emulated import Allocator
 
@@ -41,10 +42,10 @@ def test_it_is_repeated_until_the_least_time_is_spent_and_no_longer_where_median
     assert not are_enough([steady, restless], 1.0, 1.0)
     assert are_enough([steady, restless], 4.0, 1.0)
     linear = Module(nn.Linear(4, 4), [torch.randn(2, 4)])
-    passes = measure(linear, device=CPU, num_repeats=5, num_warm_up=0, least_s=0.05)
-    assert len(passes.forward_s) > 5
-    assert len(passes.forward_s) % 5 == 0
-    assert len(passes.backward_s) == len(passes.forward_s)
+    [passes] = measure([linear], Settings(num_repeats=5, num_warm_up=0, least_s=0.05))
+    assert len(passes.seconds["F"]) > 5
+    assert len(passes.seconds["F"]) % 5 == 0
+    assert len(passes.seconds["B"]) == len(passes.seconds["F"])
 
 
 def test_no_garbage_is_collected_while_it_is_measured() -> None:
@@ -92,9 +93,9 @@ def test_several_are_measured_in_turns() -> None:
     for name, module in zip("ab", modules, strict=True):
         module.name = name  # type: ignore[assignment]
     subjects = [Module(module, [torch.randn(2, 4)]) for module in modules]
-    passes = measure_together(subjects, device=CPU, num_repeats=3, num_warm_up=0)
+    passes = measure(subjects, Settings(num_repeats=3, num_warm_up=0))
     assert "".join(order).startswith("aabb" + "aabb" * 3)
-    assert [len(one.backward_s) for one in passes] == [3, 3]
+    assert [len(one.seconds["B"]) for one in passes] == [3, 3]
 
 
 def test_one_layer_alone_is_in_the_file_beside_those_in_a_row() -> None:

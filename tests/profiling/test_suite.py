@@ -24,11 +24,12 @@ from ppsim.model.shapes import Recompute
 from ppsim.profiling import harness, measure
 from ppsim.profiling.expect import SHAPE_S, assumed_rate, expected
 from ppsim.profiling.grids import QUICK
-from ppsim.profiling.harness import Key, Settings, measure_shape
-from ppsim.profiling.measure import LEAST_REPEATS
+from ppsim.profiling.harness import measure_shape
 from ppsim.profiling.models import MODELS
 from ppsim.profiling.pace import Pace
-from ppsim.profiling.suite import SUITES, Job, run_jobs
+from ppsim.profiling.settings import LEAST_REPEATS, Key, Settings
+from ppsim.profiling.suite import SUITES, run_jobs
+from ppsim.profiling.sweep import SuiteJob
 from tests.profiling.emulated import Allocator, Counting
 
 WITHOUT_PYDANTIC = """
@@ -44,7 +45,7 @@ def ppsim(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["profile", *arguments])
 
 
-def fake(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+def fake(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
     """A measurement in no time."""
     from dataclasses import asdict
 
@@ -54,7 +55,12 @@ def fake(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
              "activation_bytes_kept_for_weight": 1, "output_bytes": 1, "parameters": 1}]  # fmt: skip
 
 
-def jobs_in(folder: Path) -> list[Job]:
+def measured_by(monkeypatch: pytest.MonkeyPatch, stand_in: Any) -> None:
+    """Have something else measure shapes."""
+    monkeypatch.setattr("ppsim.profiling.sweep.measure_shape", stand_in)
+
+
+def jobs_in(folder: Path) -> list[SuiteJob]:
     return SUITES["smoke"].jobs(folder)
 
 
@@ -90,45 +96,53 @@ def test_it_runs_where_pydantic_and_plotly_are_not_installed(tmp_path: Path) -> 
     assert done.stdout.count("nano\n") == 1  # of two jobs, one file
 
 
-def test_memory_that_does_not_suffice_is_recorded_and_the_rest_measured(tmp_path: Path) -> None:
-    def too_large(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+def test_memory_that_does_not_suffice_is_recorded_and_the_rest_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
         if key.sequence_length == 32:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return fake(model, key, settings)
 
-    contents = run_jobs(jobs_in(tmp_path), Settings(), with_facts=False, measure_one=too_large)
+    measured_by(monkeypatch, too_large)
+    contents = run_jobs(jobs_in(tmp_path), Settings())
     assert [len(content["does_not_fit"]) for content in contents] == [1, 2, 1]
     assert [len(content["measurements"]) for content in contents] == [2, 2, 1]
 
 
-def test_jobs_of_one_file_begin_it_once_and_a_job_that_fails_ends_none(tmp_path: Path) -> None:
+def test_jobs_of_one_file_begin_it_once_and_a_job_that_fails_ends_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last job of the suite goes into the first one's file."""
 
-    def fails(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+    def fails(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
         if model is MODELS["nano"] and key.micro_batch == 1:
             raise RuntimeError("a defect")
         return fake(model, key, settings)
 
+    measured_by(monkeypatch, fails)
     for start_over in (False, True):
-        contents = run_jobs(
-            jobs_in(tmp_path), Settings(), with_facts=False, measure_one=fails, start_over=start_over
-        )
+        contents = run_jobs(jobs_in(tmp_path), Settings(), start_over=start_over)
         assert [len(content["failed"]) for content in contents] == [2, 0, 0]
         assert [part["shape"]["micro_batch"] for part in contents[0]["measurements"]] == [2]
         assert [len(content["measurements"]) for content in contents] == [1, 4, 2]
         assert json.loads((tmp_path / "nano.json").read_text()) == contents[0]
 
 
-def test_of_8_bit_products_the_facts_are_those_of_the_type_of_the_rest(tmp_path: Path) -> None:
+def test_of_8_bit_products_the_facts_are_those_of_the_type_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """torch has no type of that name."""
-    job = Job("nano", MODELS["nano"], (Key(1, 16, "fp8"),), tmp_path / "p.json")
-    [content] = run_jobs([job], Settings(), with_facts=True, grid=QUICK, measure_one=fake)
+    job = SuiteJob("nano", MODELS["nano"], (Key(1, 16, "fp8"),), tmp_path / "p.json")
+    measured_by(monkeypatch, fake)
+    [content] = run_jobs([job], Settings(), facts=QUICK)
     assert {one["dtype"] for one in content["device_facts"]["products"]} == {"bfloat16"}
 
 
-def test_facts_are_measured_once_for_all_files(tmp_path: Path) -> None:
+def test_facts_are_measured_once_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    run = {"with_facts": True, "grid": QUICK, "measure_one": fake, "say": said.append}
+    measured_by(monkeypatch, fake)
+    run = {"facts": QUICK, "say": said.append}
     contents = run_jobs(jobs_in(tmp_path), Settings(), **run)
     assert said.count("measuring products of matrices") == 1
     assert contents[0]["device_facts"] == contents[1]["device_facts"] == contents[2]["device_facts"]
@@ -144,16 +158,16 @@ def test_the_time_limit_stops_between_shapes_and_the_next_run_goes_on(
     now = [0.0]
     monkeypatch.setattr("ppsim.profiling.pace.time.monotonic", lambda: now[0])
 
-    def slow(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+    def slow(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
         now[0] += 1.0
         return fake(model, key, settings)
 
     said: list[str] = []
-    run = {"with_facts": False, "measure_one": slow, "say": said.append}
-    begun = run_jobs(jobs_in(tmp_path), Settings(), time_limit_s=3.5, **run)
+    measured_by(monkeypatch, slow)
+    begun = run_jobs(jobs_in(tmp_path), Settings(), time_limit_s=3.5, say=said.append)
     assert [len(content["measurements"]) for content in begun] == [2, 1]
     assert f"3 of 4 shapes of {tmp_path / 'llama-mini.json'} are left: the time is over" in said
-    rest = run_jobs(jobs_in(tmp_path), Settings(), **run)
+    rest = run_jobs(jobs_in(tmp_path), Settings())
     assert [len(content["measurements"]) for content in rest] == [3, 4, 2]
 
 
@@ -170,16 +184,16 @@ def test_when_the_time_is_over_no_step_of_an_optimizer_is_begun_and_no_clock_rai
         begun.append(f"step of tp {key.tp}, ep {key.ep}")
         return [{"optimizer": name, "tp": key.tp, "ep": key.ep, "dtype": key.dtype}]
 
-    def slow(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+    def slow(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
         now[0] += 1.0
         return fake(model, key, settings)
 
     monkeypatch.setattr("ppsim.profiling.sweep.measure_optimizer", stepped)
-    run = {"with_facts": False, "measure_one": slow, "optimizers": ["adamw"]}
-    run_jobs(jobs_in(tmp_path), Settings(), time_limit_s=3.5, **run)
+    measured_by(monkeypatch, slow)
+    run_jobs(jobs_in(tmp_path), Settings(), time_limit_s=3.5, optimizers=["adamw"])
     assert begun == ["clock", "step of tp 1, ep 1", "clock"]
     begun.clear()
-    run_jobs(jobs_in(tmp_path), Settings(), **run)
+    run_jobs(jobs_in(tmp_path), Settings(), optimizers=["adamw"])
     assert begun == ["clock", "step of tp 1, ep 1", "step of tp 2, ep 1", "clock", "step of tp 1, ep 4", "clock"]
 
 
@@ -257,8 +271,8 @@ def test_repeats_are_as_many_as_their_time_allows(tmp_path: Path) -> None:
     assert one.seconds < many.seconds
     assert one.seconds == pytest.approx(one.flops / rate + SHAPE_S["cuda"])
     path = str(tmp_path / "p.json")
-    job = Job("nano", MODELS["nano"], (Key(1, 8, "float32"),), Path(path))
-    [content] = run_jobs([job], Settings(num_repeats=1000, num_warm_up=1, component_s=1e-9), with_facts=False)
+    job = SuiteJob("nano", MODELS["nano"], (Key(1, 8, "float32"),), Path(path))
+    [content] = run_jobs([job], Settings(num_repeats=1000, num_warm_up=1, component_s=1e-9))
     note = f"Repeats: as many as 1.00 ns a component allow, {LEAST_REPEATS} at least."
     assert note in content["provenance"]["notes"]
 

@@ -20,15 +20,23 @@ from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.cli import main
 from ppsim.costs.profile import load_profile
 from ppsim.model import shapes
-from ppsim.profiling.harness import Key, Settings, costly_splits, measure_shape
+from ppsim.profiling.harness import costly_splits, measure_shape
 from ppsim.profiling.models import MODELS
-from ppsim.profiling.sweep import require_success, sweep
+from ppsim.profiling.settings import Key, Settings
+from ppsim.profiling.sweep import SuiteJob, require_success, sweep
+from tests.profiling.once import ONCE
 
 QUICK = ["--repeats", "2", "--warm-up", "0"]
 
 
 def profiled(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["profile", *arguments, *QUICK])
+
+
+def nano_at(path: Path, *micro_batches: int) -> SuiteJob:
+    """Nano at sequences of 8, into the file."""
+    keys = tuple(Key(micro_batch=batch, sequence_length=8, dtype="float32") for batch in micro_batches)
+    return SuiteJob("nano", MODELS["nano"], keys, path)
 
 
 def shapes_of(path: Path) -> list[tuple[int, int]]:
@@ -85,15 +93,14 @@ def test_the_clock_is_raised_before_the_first_shape_and_never_for_none(
     order: list[str] = []
     monkeypatch.setattr("ppsim.profiling.sweep.raise_clock", lambda device: order.append(f"clock of {device}"))
 
-    def measured(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+    def measured(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
         order.append(f"shape {key.micro_batch}")
         return []
 
-    keys = [Key(micro_batch=batch, sequence_length=8, dtype="float32") for batch in (1, 2)]
-    run = {"model_name": "nano", "measure_one": measured}
-    sweep(tmp_path / "p.json", MODELS["nano"], keys, Settings(), **run)
+    monkeypatch.setattr("ppsim.profiling.sweep.measure_shape", measured)
+    sweep(nano_at(tmp_path / "p.json", 1, 2), Settings())
     assert order == ["clock of cpu", "shape 1", "shape 2"]
-    sweep(tmp_path / "q.json", MODELS["nano"], [], Settings(), **run)
+    sweep(nano_at(tmp_path / "q.json"), Settings())
     assert len(order) == 3
 
 
@@ -119,23 +126,22 @@ NO_MEMORY = (
 
 @pytest.mark.parametrize("error", [*NO_MEMORY, RuntimeError("a defect. More of it"), KeyError("forward")])
 def test_whatever_a_shape_fails_with_is_recorded_and_the_next_one_measured(
-    tmp_path: Path, error: Exception
+    tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Want of memory for what it is; anything else in `failed`. A repeated sweep leaves both."""
     calls: list[Key] = []
 
-    def fails(model: Any, key: Key, settings: Settings) -> list[dict[str, Any]]:
+    def fails(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[str, Any]]:
         calls.append(key)
         if key.micro_batch == 1:
             raise error
         return measure_shape(model, key, settings)
 
-    keys = [Key(micro_batch=batch, sequence_length=8, dtype="float32") for batch in (1, 2)]
-    path, settings = tmp_path / "p.json", Settings(num_repeats=1, num_warm_up=0)
-    run = {"model_name": "nano", "measure_one": fails}
+    monkeypatch.setattr("ppsim.profiling.sweep.measure_shape", fails)
+    path, job = tmp_path / "p.json", nano_at(tmp_path / "p.json", 1, 2)
     for _ in range(2):
-        content = sweep(path, MODELS["nano"], keys, settings, **run)
-    assert calls == keys
+        content = sweep(job, ONCE)
+    assert tuple(calls) == job.keys
     assert shapes_of(path) == [(2, 8)]
     failed = [(one["shape"]["micro_batch"], one["error"]) for one in content["failed"]]
     if error in NO_MEMORY:
@@ -174,17 +180,17 @@ def test_a_device_that_answers_no_more_ends_the_process_and_the_file_names_the_s
 ) -> None:
     """An error in a kernel stays with the process: those behind it would be recorded as failed too."""
 
-    def fails(*arguments: Any) -> list[dict[str, Any]]:
+    def fails(*arguments: Any, **fields: Any) -> list[dict[str, Any]]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     def answers_not(settings: Settings) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr("ppsim.profiling.sweep._release", answers_not)
+    monkeypatch.setattr("ppsim.profiling.sweep.measure_shape", fails)
     path = tmp_path / "p.json"
-    keys = [Key(micro_batch=batch, sequence_length=8, dtype="float32") for batch in (1, 2)]
     with pytest.raises(RunFailed, match=r"the device answers no more .*illegal memory access.*repeat the command"):
-        sweep(path, MODELS["nano"], keys, Settings(), model_name="nano", measure_one=fails)
+        sweep(nano_at(path, 1, 2), Settings())
     assert [one["shape"]["micro_batch"] for one in json.loads(path.read_text())["failed"]] == [1]
 
 

@@ -1,0 +1,57 @@
+"""What is measured, and how. Imports no torch."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from ppsim.model import shapes
+from ppsim.model.recompute import Recompute
+from ppsim.runtime.config import Dtype
+
+LEAST_REPEATS = 5
+"""However long they take: fewer have no quartiles to speak of."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure: device "cpu" or "cuda", measured and unmeasured repeats, CPU threads.
+
+    With `num_partitions` above 1, in one of as many partitions of the device, the others busy with the same work.
+    With `component_s`, a component is repeated for so many seconds at most, but `LEAST_REPEATS` times at least.
+    `least_s` is what all repeats of a component take at least; of more repeats than `num_repeats` there are whole
+    multiples (`ppsim.profiling.timing.are_enough`). `compiled` modules went through torch.compile; with
+    `cuda_graphs` F and B are replayed and I and W are not measured.
+    """
+
+    device: str = "cpu"
+    num_repeats: int = 30
+    num_warm_up: int = 5
+    num_threads: int = 1
+    num_partitions: int = 1
+    component_s: float | None = None
+    least_s: float = 0.0
+    compiled: bool = False
+    cuda_graphs: bool = False
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is measured: a microbatch of `micro_batch` sequences, and how it is cut and computed.
+
+    With "fp8" weights and activations are in bfloat16, products of linear layers in 8 bit
+    (`ppsim.profiling.float8`). The key of a measurement in the file, where `recompute` is that of layers: embedding
+    and head have none.
+    """
+
+    micro_batch: int
+    sequence_length: int
+    dtype: Dtype | Literal["fp8"]
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    recompute: Recompute = "none"
+
+    def __str__(self) -> str:
+        return shapes.in_words(asdict(self))
