@@ -60,18 +60,13 @@ class _Neighbour(threading.Thread):
             with self._shared.rank(self._rank):
                 before = None
                 while not self.is_over:
-                    self._work()
+                    self._subject.pass_once(self._subject.next_input())
                     self.running.set()
                     before = self._keep_up(before)
         except BaseException as error:
             self.error = error
         finally:
             self.running.set()
-
-    def _work(self) -> None:
-        x = self._subject.next_input()
-        output = self._subject.forward(x)
-        self._subject.backward(x, output, self._subject.grad_of(output))
 
     def _keep_up(self, before: "torch.cuda.Event | None") -> "torch.cuda.Event | None":
         """On a GPU, wait for the work before the one just launched: never idle, never far ahead."""

@@ -37,7 +37,7 @@ def under_load(path: str | Path, spans: Sequence[Sequence[float]] | None = None)
     finish, or in which it has no number, are left out.
     """
     lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    rows = [row for line in lines if (row := _row(line)) is not None]
+    rows = [row for line in lines if (row := _sample_of(line)) is not None]
     rows = [row for row in rows if spans is None or any(begin <= row[0] <= end for begin, end in spans)]
     rows = [row for row in rows if row[_UTILIZATION] >= _BUSY_PERCENT]
     if not rows:
@@ -49,7 +49,7 @@ def under_load(path: str | Path, spans: Sequence[Sequence[float]] | None = None)
     return found | {"held_back": {why: part for why, part in parts.items() if part}}
 
 
-def _row(line: str) -> list[Any] | None:
+def _sample_of(line: str) -> list[Any] | None:
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells[-1]) != _REASON_LENGTH:  # the last line may be cut off
         return None

@@ -4,7 +4,7 @@ import torch
 
 from ppsim.base.errors import RunFailed
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
-from ppsim.profiling.measure import Input, Module
+from ppsim.profiling.measure import Module
 from ppsim.profiling.settings import Settings
 from ppsim.profiling.timing import undisturbed
 from ppsim.runtime.clock import Seconds, clock_of
@@ -23,7 +23,7 @@ def replayed(subject: Module, settings: Settings) -> dict[str, list[float]]:
     x = subject.next_input()
     with torch.cuda.stream(beside):
         for _ in range(NUM_WARM_UP):
-            _pass_once(subject, x)
+            subject.pass_once(x)
     torch.cuda.current_stream().wait_stream(beside)
     forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     try:
@@ -48,9 +48,3 @@ def replayed(subject: Module, settings: Settings) -> dict[str, list[float]]:
         taken = [replay() for _ in range(settings.num_repeats)]
     subject.module.zero_grad(set_to_none=True)
     return {name: [one[name]() for one in taken] for name in "FB"}
-
-
-def _pass_once(subject: Module, x: Input) -> None:
-    """F and B; the output ends here, and the nodes with it, which belong to the stream that they ran on."""
-    output = subject.forward(x)
-    subject.backward(x, output, subject.grad_of(output))

@@ -24,7 +24,7 @@ ROTARY_BASE = 500_000.0
 """Of Llama 3; its value changes no cost."""
 
 
-class Attention(nn.Module):
+class AttentionModule(nn.Module):
     """Causal self-attention with rotary positions and grouped queries, without biases."""
 
     cos: Tensor
@@ -149,7 +149,7 @@ class Mixture(nn.Module):
         return routed if self.shared is None else routed + self.shared(x)
 
 
-class Layer(nn.Module):
+class LayerModule(nn.Module):
     """Pre-norm layer of kind "llama" or "moe"."""
 
     def __init__(
@@ -159,7 +159,7 @@ class Layer(nn.Module):
         hidden = shape.hidden_size
         self.cheaply = _kept(recompute, "layernorm")
         self.norm_1, self.norm_2 = nn.RMSNorm(hidden), nn.RMSNorm(hidden)
-        self.attention = Attention(shape, positions, core)
+        self.attention = AttentionModule(shape, positions, core)
         if shape.kind == "llama":
             dense = SwiGLU(hidden, shape.ffn_size, cheaply=_kept(recompute, "mlp_act"))
             self.feed_forward = _whole(dense, recompute, "mlp")
@@ -227,34 +227,6 @@ def _whole(part: nn.Module, recompute: Recompute, module: str) -> nn.Module:
     return Recomputed(part) if recomputes(recompute, module) else part
 
 
-class Embedding(nn.Module):
-    """int64 [batch, sequence] → [batch, sequence, hidden], with `num_positions` learned positions if any."""
-
-    def __init__(self, vocab_size: int, hidden_size: int, *, num_positions: int = 0) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocab_size, hidden_size)
-        self.positions = nn.Parameter(0.02 * torch.randn(num_positions, hidden_size)) if num_positions else None
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return the embedded tokens."""
-        embedded: Tensor = self.tokens(tokens)
-        return embedded if self.positions is None else embedded + self.positions[: tokens.shape[1]]
-
-
-class Head(nn.Module):
-    """Final norm and projection: [batch, sequence, hidden] → logits [batch, sequence, vocabulary]."""
-
-    def __init__(self, norm: nn.Module, hidden_size: int, vocab_size: int) -> None:
-        super().__init__()
-        self.norm = norm
-        self.project = nn.Linear(hidden_size, vocab_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
-        logits: Tensor = self.project(self.norm(x))
-        return logits
-
-
 def build_layer(
     shape: LayerShape, sequence_length: int, *, recompute: Recompute = "none", cp: int = 1, compiled: bool = False
 ) -> nn.Module:
@@ -274,7 +246,7 @@ def build_layer(
     if is_core_whole:
         core = RecomputedCore(core)
     if shape.kind != "gpt":
-        layer: nn.Module = Layer(shape, positions, core, recompute=recompute)
+        layer: nn.Module = LayerModule(shape, positions, core, recompute=recompute)
     elif cp == 1 and recompute in ("none", "full"):
         layer = gpt.Block(shape)
     else:
@@ -287,11 +259,11 @@ def build_layer(
 def build_embedding(model: ModelShape) -> nn.Module:
     """Return the embedding; a gpt's has learned positions for `model.sequence_length` tokens."""
     num_positions = model.sequence_length if model.layer.kind == "gpt" else 0
-    return Embedding(model.vocab_size, model.layer.hidden_size, num_positions=num_positions)
+    return gpt.Embedding(model.vocab_size, model.layer.hidden_size, num_positions=num_positions)
 
 
 def build_head(model: ModelShape) -> nn.Module:
     """Return final norm and projection."""
     hidden = model.layer.hidden_size
     norm = nn.LayerNorm(hidden) if model.layer.kind == "gpt" else nn.RMSNorm(hidden)
-    return Head(norm, hidden, model.vocab_size)
+    return gpt.Head(norm, hidden, model.vocab_size)

@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
 
 from ppsim.base.errors import ConfigError
-from ppsim.profiling.recompute import Held, held_seen_by
+from ppsim.profiling.recompute import HeldTensor, held_seen_by
 from ppsim.profiling.settings import LEAST_REPEATS, Settings
 from ppsim.profiling.timing import sampled, undisturbed
 from ppsim.runtime.clock import Clock, Seconds, clock_of
@@ -101,6 +101,11 @@ class Module:
             stage_backward(output, grad, x)
         else:
             stage_backward_weight(self.module.parameters(), groups)
+
+    def pass_once(self, x: Input) -> None:
+        """F and B; the output ends here, and the nodes with it, which belong to the stream that they ran on."""
+        output = self.forward(x)
+        self.backward(x, output, self.grad_of(output))
 
     def grad_of(self, output: Tensor) -> Tensor | None:
         """What the next stage would send back, another after each input; None behind a loss."""
@@ -223,9 +228,9 @@ def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
     """Bytes of distinct storages that autograd keeps after F, of those kept after I too, and of the output."""
     static = (*subject.module.parameters(), *subject.module.buffers())
     own = {tensor.untyped_storage().data_ptr() for tensor in static}
-    seen: list[tuple[weakref.ref[Held], int, int]] = []
+    seen: list[tuple[weakref.ref[HeldTensor], int, int]] = []
 
-    def watch(held: Held) -> None:
+    def watch(held: HeldTensor) -> None:
         storage = held.tensor().untyped_storage()
         if storage.data_ptr() not in own:
             seen.append((weakref.ref(held), storage.data_ptr(), storage.nbytes()))
@@ -233,7 +238,7 @@ def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
     def total() -> int:
         return sum({pointer: size for held, pointer, size in seen if held() is not None}.values())
 
-    with held_seen_by(watch), saved_tensors_hooks(Held, lambda held: held.tensor()):
+    with held_seen_by(watch), saved_tensors_hooks(HeldTensor, lambda held: held.tensor()):
         x = subject.next_input()
         output = subject.forward(x)
     output_bytes = output.numel() * output.element_size()
@@ -258,9 +263,7 @@ def _transient_bytes(subject: Module, activation_bytes: int) -> int:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    x = subject.next_input()
-    output = subject.forward(x)
-    subject.backward(x, output, subject.grad_of(output))
+    subject.pass_once(subject.next_input())
     peak = torch.cuda.max_memory_allocated()
     subject.module.zero_grad(set_to_none=True)
     return max(int(peak - before - activation_bytes), 0)

@@ -19,7 +19,7 @@ Cheaply = Callable[..., AbstractContextManager[Tensor]]
 """Called with a function and its inputs; what it yields is the function's result."""
 
 
-class Held:
+class HeldTensor:
     """A tensor that is kept for a backward, so that its release can be seen."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -33,12 +33,12 @@ class Held:
         return self._tensor
 
 
-_WATCH: ContextVar[Callable[[Held], None] | None] = ContextVar("_WATCH", default=None)
+_WATCH: ContextVar[Callable[[HeldTensor], None] | None] = ContextVar("_WATCH", default=None)
 
 
 @contextmanager
-def held_seen_by(watch: Callable[[Held], None]) -> Iterator[None]:
-    """Within, `watch` gets every `Held` that is made: hooks inside hide from torch's outer ones what they keep."""
+def held_seen_by(watch: Callable[[HeldTensor], None]) -> Iterator[None]:
+    """Within, `watch` gets every `HeldTensor` made: hooks inside hide from torch's outer ones what they keep."""
     token = _WATCH.set(watch)
     try:
         yield
@@ -130,13 +130,13 @@ _ACTIVE: ContextVar[tuple[_Recipe, ...]] = ContextVar("_ACTIVE", default=())
 """The recipes of results that exist at the moment."""
 
 
-def _reference(tensor: Tensor) -> Held | _View:
+def _reference(tensor: Tensor) -> HeldTensor | _View:
     """What is kept for a tensor: a recipe where there is one."""
     pointer = tensor.untyped_storage().data_ptr()
     for recipe in _ACTIVE.get():
         if pointer and recipe.pointer == pointer:
             return _View(recipe, tensor)
-    return Held(tensor)
+    return HeldTensor(tensor)
 
 
 class _Again(torch.autograd.Function):

@@ -5,6 +5,8 @@ from importlib import resources
 import torch
 from torch import Tensor
 
+from ppsim.runtime.config import TrainConfig
+
 
 def corpus() -> bytes:
     """Return the text: twelve of Shakespeare's sonnets, in the public domain."""
@@ -20,3 +22,14 @@ def batch(step: int, *, batch_size: int, sequence_length: int, seed: int) -> tup
     inputs = torch.stack([text[start : start + sequence_length] for start in starts])
     targets = torch.stack([text[start + 1 : start + 1 + sequence_length] for start in starts])
     return inputs, targets
+
+
+def batch_of(config: TrainConfig, step: int, num_microbatches: int, where: torch.device) -> tuple[Tensor, Tensor]:
+    """Return what `batch` does, for a step of a run, on a device."""
+    inputs, targets = batch(
+        step,
+        batch_size=num_microbatches * config.micro_batch,
+        sequence_length=config.model.sequence_length,
+        seed=config.seed,
+    )
+    return inputs.to(where), targets.to(where)

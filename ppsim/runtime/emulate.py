@@ -4,7 +4,6 @@ Eight ranks then fit two cores, and what is tested is the runtime: its host time
 receives, and what a first-in-first-out channel makes of it.
 """
 
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -15,10 +14,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ppsim.base.errors import RunFailed
+from ppsim.runtime.config import TrainConfig
+from ppsim.runtime.jobs import JobThread
 from ppsim.schedule.grammar import parse_cell
 from ppsim.schedule.graph import Channel
-from ppsim.schedule.table import Action, Op
-from ppsim.simulation.stage_costs import CostArrays
+from ppsim.schedule.table import Action, Op, Schedule
+from ppsim.simulation.cost_files import read_costs
+from ppsim.simulation.stage_costs import CostArrays, StageCosts
 
 SPIN_S = 3e-4
 """A sleep overshoots by up to this, so that the rest is spun."""
@@ -76,6 +78,15 @@ class _Node(torch.autograd.Function):
         return grad, None, None
 
 
+def emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, CostArrays] | None:
+    """Return the costs that a run waits for, with torch's own rule for stage 0; None where it computes."""
+    if config.emulate_costs is None:
+        return None
+    counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
+    costs = read_costs(config.emulate_costs).with_torch_first_stage(**counts)
+    return costs, costs.resolved(**counts)
+
+
 def stage_seconds(costs: CostArrays, stage: int) -> dict[str, float]:
     """Return what each pass of a stage takes."""
     return {
@@ -99,7 +110,7 @@ class EmulatedNetwork:
         self._channel = channel
         self._rank = rank
         self._current = current
-        self._queues: dict[Any, _Queue] = {}
+        self._queues: dict[Any, JobThread] = {}
         self.transfers: dict[str, tuple[float, float]] = {}
 
     def issue(self, operations: list[Any], desc: str | None = None) -> list[Any]:
@@ -110,7 +121,7 @@ class EmulatedNetwork:
     def close(self) -> None:
         """End the threads."""
         for channel in self._queues.values():
-            channel.close()
+            channel.end()
 
     def _issue(self, operation: Any) -> Any:
         action = parse_cell(self._current())
@@ -123,8 +134,10 @@ class EmulatedNetwork:
             return self._issue_ideal(operation, is_send, seconds, name)
         key = self._queue_key(operation.group_peer, is_send, forward=action.op in (Op.SEND_F, Op.RECV_F))
         if key not in self._queues:
-            self._queues[key] = _Queue()
-        return self._queues[key].put(lambda: self._carry_out(operation, seconds, name))
+            self._queues[key] = JobThread(f"transfers {key}")
+        transfer = _Transfer(lambda: self._carry_out(operation, seconds, name))
+        self._queues[key].put(transfer.run)
+        return transfer
 
     def _queue_key(self, peer: int, is_send: bool, *, forward: bool) -> Any:
         return {
@@ -161,27 +174,7 @@ class _Arrival:
         self._network.transfers[self._name] = (sent, sent + self._seconds)
 
 
-class _Queue:
-    """A thread that carries out one transfer after the other."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def put(self, carry_out: Callable[[], None]) -> "_Job":
-        job = _Job(carry_out)
-        self._jobs.put(job)
-        return job
-
-    def close(self) -> None:
-        self._jobs.put(None)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job.run()
-
-
-class _Job:
+class _Transfer:
     """One transfer; `wait` returns when it is done, or raises what went wrong."""
 
     def __init__(self, carry_out: Callable[[], None]) -> None:

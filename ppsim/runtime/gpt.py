@@ -1,27 +1,25 @@
 """A small GPT, whole or cut into stages: what `ppsim profile` measures is what `ppsim train` runs."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ppsim.model.shapes import LayerShape
-from ppsim.runtime.config import GPTShape
+from ppsim.runtime.config import GPTShape, TrainConfig
 
 
 class Embedding(nn.Module):
-    """Token and position embedding: int64 [batch, sequence] → [batch, sequence, hidden]."""
+    """int64 [batch, sequence] → [batch, sequence, hidden], with `num_positions` learned positions if any."""
 
-    def __init__(self, shape: GPTShape) -> None:
+    def __init__(self, vocab_size: int, hidden_size: int, *, num_positions: int = 0) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.positions = nn.Parameter(0.02 * torch.randn(shape.sequence_length, shape.hidden_size))
+        self.tokens = nn.Embedding(vocab_size, hidden_size)
+        self.positions = nn.Parameter(0.02 * torch.randn(num_positions, hidden_size)) if num_positions else None
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embedded tokens."""
-        embedded: Tensor = self.tokens(tokens) + self.positions
-        return embedded
+        embedded: Tensor = self.tokens(tokens)
+        return embedded if self.positions is None else embedded + self.positions[: tokens.shape[1]]
 
 
 class Block(nn.Module):
@@ -50,10 +48,10 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Final norm and projection: [batch, sequence, hidden] → logits [batch, sequence, vocabulary]."""
 
-    def __init__(self, shape: GPTShape) -> None:
+    def __init__(self, norm: nn.Module, hidden_size: int, vocab_size: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(shape.hidden_size)
-        self.project = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        self.norm = norm
+        self.project = nn.Linear(hidden_size, vocab_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits."""
@@ -80,11 +78,15 @@ def build_stage(
     torch.manual_seed(1_000_003 * seed + stage)
     parts: list[nn.Module] = []
     if stage == 0:
-        parts.append(Embedding(shape))
+        parts.append(Embedding(shape.vocab_size, shape.hidden_size, num_positions=shape.sequence_length))
     parts += [Block(shape.layer) for _ in range(num_layers)]
     if stage == num_stages - 1:
-        parts.append(Head(shape))
+        parts.append(Head(nn.LayerNorm(shape.hidden_size), shape.hidden_size, shape.vocab_size))
     return nn.Sequential(*parts).to(dtype)
 
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
+def stage_of(config: TrainConfig, stage: int) -> nn.Sequential:
+    """Return one stage of a run's model."""
+    num_layers, dtype = config.layers_per_stage[stage], getattr(torch, config.dtype)
+    num_stages = len(config.layers_per_stage)
+    return build_stage(stage, num_stages, num_layers, config.model, seed=config.seed, dtype=dtype)

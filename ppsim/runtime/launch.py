@@ -1,5 +1,6 @@
 """Starting the ranks of a run as local processes, which meet in a file and speak through loopback alone."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -31,9 +32,7 @@ def is_worker() -> bool:
 
 def require_extra(what: str) -> None:
     """Raise `MissingExtra` where torch is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
+    if importlib.util.find_spec("torch") is None:
         raise MissingExtra(f"{what} needs torch, which is not installed: pip install 'ppsim[torch]'")
 
 

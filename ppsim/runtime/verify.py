@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ppsim.runtime.config import TrainConfig
-from ppsim.runtime.gpt import build_stage, loss_of
+from ppsim.runtime.gpt import loss_of, stage_of
 from ppsim.schedule.table import Schedule
 
 
@@ -31,11 +31,7 @@ def differences(
     The whole model is built from the same seeds and runs the same microbatches one after the other, each
     weighted 1/m as torch's runtime scales its gradients. A parameter without a gradient counts as infinitely far.
     """
-    dtype = getattr(torch, config.dtype)
-    stages = [
-        build_stage(stage, table.num_stages, layers, config.model, seed=config.seed, dtype=dtype).to(inputs.device)
-        for stage, layers in enumerate(config.layers_per_stage)
-    ]
+    stages = [stage_of(config, stage).to(inputs.device) for stage in range(table.num_stages)]
     reference = []
     for x, y in zip(inputs.chunk(table.num_microbatches), targets.chunk(table.num_microbatches), strict=True):
         hidden = x

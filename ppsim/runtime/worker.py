@@ -25,8 +25,8 @@ from ppsim.runtime import emulate
 from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.clock import clock_of
 from ppsim.runtime.config import TrainConfig
-from ppsim.runtime.corpus import batch
-from ppsim.runtime.gpt import build_stage, loss_of
+from ppsim.runtime.corpus import batch_of
+from ppsim.runtime.gpt import loss_of, stage_of
 from ppsim.runtime.launch import word_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.recorder import Recorder
@@ -35,8 +35,6 @@ from ppsim.runtime.verify import Differences, differences
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.cost_schema import read_costs
-from ppsim.simulation.stage_costs import CostArrays, StageCosts
 
 
 def run_all(configs: Sequence[TrainConfig], store: Store | None = None) -> list[dict[str, Any]] | None:
@@ -84,7 +82,7 @@ class _Rank:
 
     def __init__(self, config: TrainConfig, table: Schedule, rank: int, device: torch.device) -> None:
         self.config, self.table, self.rank, self.device = config, table, rank, device
-        self.costs = _emulated_costs(config, table)
+        self.costs = emulate.emulated_costs(config, table)
         self.stages = [self._stage(stage) for stage in table.stages_of(rank)]
         self.live_bytes = LiveBytes(stage.submod for stage in self.stages)
         self.recorder = Recorder(clock_of(device), mark_trace=config.trace is not None)
@@ -103,10 +101,7 @@ class _Rank:
             module = emulate.EmulatedStage(emulate.stage_seconds(self.costs[1], stage), is_first=stage == 0)
             example_in = example_out = torch.zeros(emulate.PAYLOAD, dtype=torch.float64)
         else:
-            dtype = getattr(torch, config.dtype)
-            module = build_stage(
-                stage, num_stages, config.layers_per_stage[stage], config.model, seed=config.seed, dtype=dtype
-            )
+            module, dtype = stage_of(config, stage), getattr(torch, config.dtype)
             shape = (config.micro_batch, config.model.sequence_length)
             hidden = torch.zeros(*shape, config.model.hidden_size, dtype=dtype)
             example_in = torch.zeros(shape, dtype=torch.int64) if stage == 0 else hidden
@@ -179,14 +174,7 @@ class _Rank:
         if self.costs:
             nothing = torch.zeros(self.table.num_microbatches, emulate.PAYLOAD[1], dtype=torch.float64)
             return nothing, nothing
-        config = self.config
-        inputs, targets = batch(
-            step,
-            batch_size=self.table.num_microbatches * config.micro_batch,
-            sequence_length=config.model.sequence_length,
-            seed=config.seed,
-        )
-        return inputs.to(self.device), targets.to(self.device)
+        return batch_of(self.config, step, self.table.num_microbatches, self.device)
 
     def _differences(
         self, inputs: torch.Tensor, targets: torch.Tensor, losses: list[torch.Tensor]
@@ -221,15 +209,6 @@ def _traced(path: Path) -> Iterator[None]:
 
 def _square(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return ((output - target) ** 2).mean()
-
-
-def _emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, CostArrays] | None:
-    """The costs to wait for, with torch's own rule for stage 0."""
-    if config.emulate_costs is None:
-        return None
-    counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
-    costs = read_costs(config.emulate_costs).with_torch_first_stage(**counts)
-    return costs, costs.resolved(**counts)
 
 
 def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]) -> dict[str, Any]:

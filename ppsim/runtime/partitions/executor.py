@@ -1,8 +1,7 @@
 """Executes a table with its ranks as threads of this process: each in its own order, handing over what it makes."""
 
-import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,9 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from ppsim.base.errors import RunFailed
+from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.live_bytes import LiveBytes
 from ppsim.runtime.partitions.device import Parcel, SharedDevice, timed_out
-from ppsim.runtime.partitions.stages import Stage
+from ppsim.runtime.partitions.stages import StageRunner
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.graph import transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
@@ -37,7 +37,7 @@ class Executor:
     def __init__(
         self,
         table: Schedule,
-        stages: Mapping[int, Stage],
+        stages: Mapping[int, StageRunner],
         device: SharedDevice,
         *,
         transfer_s: Floats,
@@ -47,7 +47,8 @@ class Executor:
         self._transfer_s, self._timeout_s = transfer_s, timeout_s
         self._takes_from = dependencies(table).neighbour.tolist()
         self._sends = self._sends_of_cells()
-        self._threads = [_RankThread(rank) for rank in range(table.num_ranks)]
+        # As long as this lives: libraries keep by thread what is costly to make, as cuDNN its plans of attention.
+        self._threads = [JobThread(f"rank {rank}") for rank in range(table.num_ranks)]
 
     def _sends_of_cells(self) -> dict[int, list[tuple[int, int]]]:
         """By the last action of a cell: the actions of it whose content leaves for another rank, and which."""
@@ -78,7 +79,7 @@ class Executor:
     def close(self) -> None:
         """End the threads of the ranks."""
         for thread in self._threads:
-            thread.end()
+            thread.end(_SHUTDOWN_S)
 
     def name_of_send(self, source: int) -> str:
         """Return `3SEND_F0` for what the forward 3F0 hands over."""
@@ -90,7 +91,7 @@ class Executor:
         op, stage, _ = self.table[source]
         return float(self._transfer_s[stage if op is Op.F else stage - 1])
 
-    def _in_seconds(self, row: "_Row") -> dict[str, Any]:
+    def _in_seconds(self, row: "_RankLog") -> dict[str, Any]:
         at = self.device.clock.seconds
         return {
             "records": [
@@ -108,7 +109,7 @@ class Executor:
 
 
 @dataclass
-class _Row:
+class _RankLog:
     """What a rank did: name, begin, call after the wait, end; and what it sent."""
 
     actions: list[tuple[str, Any, Any, Any]] = field(default_factory=list)
@@ -123,32 +124,6 @@ class _Slot:
         self.parcel: Parcel | None = None
 
 
-class _RankThread(threading.Thread):
-    """A rank for as long as the executor lives: libraries keep by thread what is costly to make.
-
-    cuDNN's plans of attention are such, tens of milliseconds each.
-    """
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(name=f"rank {rank}", daemon=True)
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self.start()
-
-    def put(self, job: Callable[[], None]) -> None:
-        """Have a job done, which raises nothing."""
-        self._jobs.put(job)
-
-    def run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job  # with what the step holds, until the next one comes
-
-    def end(self) -> None:
-        """End it behind what it has to do."""
-        self._jobs.put(None)
-        self.join(_SHUTDOWN_S)
-
-
 class _Step:
     """One execution of the table."""
 
@@ -161,10 +136,10 @@ class _Step:
         self._lock = threading.Lock()
         self._stopped = False
         self._failure: BaseException | None = None
-        self.rows = [_Row() for _ in range(self._table.num_ranks)]
+        self.rows = [_RankLog() for _ in range(self._table.num_ranks)]
         self._begun: list[threading.Event] = []
 
-    def run(self, threads: Sequence[_RankThread]) -> None:
+    def run(self, threads: Sequence[JobThread]) -> None:
         """Run every rank to its end, or raise what the first of them failed with."""
         self._device.clock.zero()
         for rank, thread in enumerate(threads):

@@ -1,5 +1,6 @@
 """A shared device by its kind."""
 
+from ppsim.runtime.partitions.cuda import Streams
 from ppsim.runtime.partitions.device import SharedDevice
 from ppsim.runtime.partitions.threads import Threads
 
@@ -11,6 +12,4 @@ def open_device(kind: str, num_ranks: int, *, spinning: bool, num_threads: int =
     """
     if kind == "cpu":
         return Threads(num_threads)
-    from ppsim.runtime.partitions.cuda import Streams
-
     return Streams(num_ranks, spinning=spinning)

@@ -10,26 +10,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ppsim.base.errors import RunFailed
 from ppsim.runtime.attention import attention_in
 from ppsim.runtime.config import TrainConfig
-from ppsim.runtime.corpus import batch
-from ppsim.runtime.emulate import stage_seconds
-from ppsim.runtime.gpt import build_stage
+from ppsim.runtime.corpus import batch_of
+from ppsim.runtime.emulate import emulated_costs, stage_seconds
+from ppsim.runtime.gpt import stage_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.partitions.check import check_emulated, check_streams
 from ppsim.runtime.partitions.device import SharedDevice, quick_turns
 from ppsim.runtime.partitions.executor import Executor
 from ppsim.runtime.partitions.opened import open_device
-from ppsim.runtime.partitions.stages import ModelStage, SpinningStage, Stage
+from ppsim.runtime.partitions.stages import ModelStage, SpinningStage, StageRunner
 from ppsim.runtime.verify import differences
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.cost_files import read_costs
 from ppsim.simulation.stage_costs import CostArrays
 
 
@@ -46,25 +45,17 @@ def run_partitions(config: TrainConfig) -> dict[str, Any]:
     validate(table)
     build_graph(table)  # a table whose ranks wait for each other would only time out
     check_streams(table, config.device)
-    costs = _emulated_costs(config, table)
+    costs = emulated_costs(config, table)
+    if costs is not None:
+        check_emulated(costs[0])
     torch.set_num_threads(config.num_threads)
     device = open_device(config.device, table.num_ranks, spinning=costs is not None, num_threads=config.num_threads)
     with closing(device), quick_turns():
         try:
-            run = _train(config, table, device) if costs is None else _emulate(config, table, device, costs)
+            run = _train(config, table, device) if costs is None else _emulate(config, table, device, costs[1])
             return run | {"partitions": device.facts()}
         except KeyboardInterrupt:
             raise RunFailed("the run was interrupted by SIGINT; its ranks were stopped") from None
-
-
-def _emulated_costs(config: TrainConfig, table: Schedule) -> CostArrays | None:
-    """The costs to wait for, with torch's own rule for stage 0."""
-    if config.emulate_costs is None:
-        return None
-    costs = read_costs(config.emulate_costs)
-    check_emulated(costs)
-    counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
-    return costs.with_torch_first_stage(**counts).resolved(**counts)
 
 
 def _emulate(config: TrainConfig, table: Schedule, device: SharedDevice, costs: CostArrays) -> dict[str, Any]:
@@ -80,27 +71,22 @@ def _emulate(config: TrainConfig, table: Schedule, device: SharedDevice, costs: 
 
 def _train(config: TrainConfig, table: Schedule, device: SharedDevice) -> dict[str, Any]:
     num_stages, num_microbatches = table.num_stages, table.num_microbatches
-    modules = [
-        build_stage(
-            stage, num_stages, layers, config.model, seed=config.seed, dtype=getattr(torch, config.dtype)
-        ).to(device.where)
-        for stage, layers in enumerate(config.layers_per_stage)
-    ]
+    modules = [stage_of(config, stage).to(device.where) for stage in range(num_stages)]
     stages = [
         ModelStage(module, is_first=stage == 0, is_last=stage == num_stages - 1)
         for stage, module in enumerate(modules)
     ]
-    by_index: dict[int, Stage] = dict(enumerate(stages))
+    by_index: dict[int, StageRunner] = dict(enumerate(stages))
     parameters = [parameter for module in modules for parameter in module.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate)
     result = _result(config, [], losses=[])
-    tokens = _batch(config, table, 0, device.where)[0][: config.micro_batch]
+    tokens = batch_of(config, 0, num_microbatches, device.where)[0][: config.micro_batch]
     result["attention"] = attention_in(lambda: modules[0](tokens))
     with closing(
         Executor(table, by_index, device, transfer_s=np.zeros(num_stages), timeout_s=config.timeout_s)
     ) as executor:
         for step in range(config.num_warm_up + config.num_steps):
-            inputs, targets = _batch(config, table, step, device.where)
+            inputs, targets = batch_of(config, step, num_microbatches, device.where)
             for stage in stages:
                 stage.begin_step(list(inputs.chunk(num_microbatches)), list(targets.chunk(num_microbatches)))
             optimizer.zero_grad()
@@ -137,16 +123,6 @@ def _count(
         "ranks": [counter.peak(rank) for rank, counter in enumerate(counters)],
         "device_peak_bytes": allocated.bytes(),
     }
-
-
-def _batch(config: TrainConfig, table: Schedule, step: int, where: torch.device) -> tuple[Tensor, Tensor]:
-    inputs, targets = batch(
-        step,
-        batch_size=table.num_microbatches * config.micro_batch,
-        sequence_length=config.model.sequence_length,
-        seed=config.seed,
-    )
-    return inputs.to(where), targets.to(where)
 
 
 def _tell(step: int, config: TrainConfig) -> None:

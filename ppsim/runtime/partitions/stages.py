@@ -10,7 +10,7 @@ from ppsim.runtime.gpt import loss_of
 from ppsim.schedule.table import Op
 
 
-class Stage(Protocol):
+class StageRunner(Protocol):
     """What runs an action."""
 
     def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
