@@ -15,13 +15,16 @@ from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.grammar import MOST
-from ppsim.schedule.graph import CHANNELS, Channel, Communication, build_graph
+from ppsim.schedule.graph import CHANNELS, Channel, Communication, build_graph, graph_of, messages_in
 from ppsim.schedule.lowering import RECEIVES, Receives
+from ppsim.schedule.messages import Messages
 from ppsim.schedule.placement import style_of
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.schedule.waits import broken_waits
 
 _MOST_SHOWN = 4
+
+Outcome = Literal["runs", "deadlock", "misordered"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Verdict:
     communication: Communication
     channel: Channel
     receives: Receives
-    outcome: Literal["runs", "deadlock", "misordered"]
+    outcome: Outcome
     reason: str = ""
 
 
@@ -85,25 +88,27 @@ def check(schedule: Schedule) -> CheckReport:
     except ScheduleError as error:
         rule = "deadlock" if isinstance(error, Deadlock) else "messages"
         return CheckReport([Finding("error", rule, str(error))])
-    findings = list(_warnings(schedule))
     # A table that spells out its receives has one place for them.
     places: list[Receives] = ["torch"] if schedule.has_communication else list(RECEIVES)
-    verdicts = [
-        *(_verdict(schedule, "overlap", channel, receives)
-          for receives in places for channel in CHANNELS if channel != "ideal"),
-        *(_verdict(schedule, "blocking", "ideal", receives) for receives in places),
-    ]  # fmt: skip
-    return CheckReport(findings, verdicts)
+    by_place = [list(_verdicts(schedule, receives)) for receives in places]
+    overlapping = [verdict for verdicts in by_place for verdict in verdicts[:-1]]
+    return CheckReport(list(_warnings(schedule)), [*overlapping, *(verdicts[-1] for verdicts in by_place)])
 
 
-def _verdict(schedule: Schedule, communication: Communication, channel: Channel, receives: Receives) -> Verdict:
-    try:
-        build_graph(schedule, communication=communication, channel=channel, receives=receives)
-    except Deadlock as error:
-        return Verdict(communication, channel, receives, "deadlock", str(error))
-    except ScheduleError as error:
-        return Verdict(communication, channel, receives, "misordered", str(error))
-    return Verdict(communication, channel, receives, "runs")
+def _verdicts(schedule: Schedule, receives: Receives) -> Iterator[Verdict]:
+    """Yield what a table comes to on each channel that has queues, and last where ranks block."""
+    ways: list[tuple[Communication, Channel]] = [("overlap", channel) for channel in CHANNELS if channel != "ideal"]
+    messages: Messages | None = None
+    for communication, channel in [*ways, ("blocking", "ideal")]:
+        outcome: Outcome = "runs"
+        reason = ""
+        try:
+            messages = messages or messages_in(schedule, receives=receives)
+            graph_of(messages, communication=communication, channel=channel)
+        except ScheduleError as error:
+            outcome = "deadlock" if isinstance(error, Deadlock) else "misordered"
+            reason = str(error)
+        yield Verdict(communication, channel, receives, outcome, reason)
 
 
 # --- rules, in the order in which they make sense of each other ---

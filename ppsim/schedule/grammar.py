@@ -31,6 +31,7 @@ _ACTION = re.compile(
     + "|".join(sorted((op.name for op in Op if op is not Op.IDLE), key=len, reverse=True))
     + r")(\d{1,6})?"
 )
+_OPS = {op.name: (op, op.has_microbatch) for op in Op}
 _MOST_ERRORS_SHOWN = 8
 
 
@@ -60,12 +61,13 @@ def _parse_action(text: str) -> Action:
     match = _ACTION.fullmatch(text)
     if match is None:
         raise ScheduleError(f"'{text}' is no action, which reads <stage><op><microbatch> as in 3F0")
-    op = Op[match[2]]
-    if op.has_microbatch and match[3] is None:
-        raise ScheduleError(f"'{text}' has no microbatch, which {op.name} needs as in {match[1]}{op.name}0")
-    if not op.has_microbatch and match[3] is not None:
-        raise ScheduleError(f"'{text}' has a microbatch, which {op.name} does not take")
-    return Action(op, int(match[1]), int(match[3]) if match[3] else NONE)
+    stage, name, microbatch = match.groups()
+    op, has_microbatch = _OPS[name]
+    if has_microbatch and microbatch is None:
+        raise ScheduleError(f"'{text}' has no microbatch, which {name} needs as in {stage}{name}0")
+    if not has_microbatch and microbatch is not None:
+        raise ScheduleError(f"'{text}' has a microbatch, which {name} does not take")
+    return Action(op, int(stage), int(microbatch) if microbatch else NONE)
 
 
 def format_cell(cell: Cell) -> str:

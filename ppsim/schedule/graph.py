@@ -36,7 +36,7 @@ from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.lowering import Receives, lower
 from ppsim.schedule.messages import Messages, messages_of
-from ppsim.schedule.table import NONE, Ints, Op, Schedule, last_of_cell
+from ppsim.schedule.table import NONE, Ints, Op, Schedule, first_of_cell, last_of_cell
 
 Communication = Literal["overlap", "blocking"]
 Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
@@ -103,26 +103,48 @@ def build_graph(
     place in the row on every channel, the ideal one too. Raises `Deadlock` naming
     the actions that wait for each other, and `ScheduleError` where sends and receives match out of order.
     """
+    if (communication, channel) != ("overlap", "ideal") or schedule.has_communication:
+        messages = messages_in(schedule, receives=receives, engine=engine)
+        return graph_of(messages, communication=communication, channel=channel, pairs=pairs, engine=engine)
     compute = schedule.compute_only()
     source, target = transfers_of(compute)
-    is_ideal = channel == "ideal" and communication == "overlap"
-    if schedule.has_communication or not is_ideal:
-        lowered = schedule if schedule.has_communication else lower(compute, receives=receives, engine=engine)
-        messages = messages_of(lowered, compute, source, target)
-        messages.check_order()
-    holder = _first_of_cell(compute)[target] if pairs == "whole" else target
+    waits = _overlapping_waits(compute, target, pairs, [last_of_cell(compute)[source]])
+    return _in_order(compute, source, target, waits, engine)
+
+
+def messages_in(schedule: Schedule, *, receives: Receives = "torch", engine: Engine = "auto") -> Messages:
+    """Return the sends and receives of a table, its own or else those that the lowering places, in matching order.
+
+    `schedule` and `receives` as for `build_graph`; raises `ScheduleError` where they match out of order.
+    """
+    compute = schedule.compute_only()
+    lowered = schedule if schedule.has_communication else lower(compute, receives=receives, engine=engine)
+    messages = messages_of(lowered, compute, *transfers_of(compute))
+    messages.check_order()
+    return messages
+
+
+def graph_of(
+    messages: Messages,
+    *,
+    communication: Communication,
+    channel: Channel,
+    pairs: Pairs = "parts",
+    engine: Engine = "auto",
+) -> EventGraph:
+    """Return the event graph of a table's sends and receives; otherwise as `build_graph`."""
+    compute, source, target = messages.compute, messages.source, messages.target
     if communication == "blocking":  # a rank stands still at its receives, which come before the cell
-        waits = _blocking_waits(compute, messages)
-    elif is_ideal:
-        sent_after = messages.sent_after if schedule.has_communication else last_of_cell(compute)[source]
-        waits = _packed(_overlapping_waits(compute, target, holder, [sent_after]))
-    else:
-        causes = [messages.sent_after, messages.received_after]
-        causes += [
-            np.where(ahead == NONE, NONE, len(compute) + ahead)
-            for ahead in _ahead_in_queue(compute, messages, channel)
-        ]
-        waits = _packed(_overlapping_waits(compute, target, holder, causes))
+        return _in_order(compute, source, target, _blocking_waits(messages), engine)
+    causes = [messages.sent_after]
+    if channel != "ideal":
+        ahead = _ahead_in_queue(messages, channel)
+        causes += [messages.received_after, *(np.where(one == NONE, NONE, len(compute) + one) for one in ahead)]
+    waits = _overlapping_waits(compute, target, pairs, causes)
+    return _in_order(compute, source, target, waits, engine)
+
+
+def _in_order(compute: Schedule, source: Ints, target: Ints, waits: "_Waits", engine: Engine) -> EventGraph:
     graph = EventGraph(
         schedule=compute, source=source, target=target, offsets=waits[0], waits_for=waits[1],
         order=np.zeros(len(compute) + len(source), dtype=np.int32),
@@ -151,17 +173,9 @@ def _previous_on_rank(compute: Schedule) -> Ints:
     return previous
 
 
-def _first_of_cell(compute: Schedule) -> Ints:
-    """The first action of each action's cell."""
-    first = np.arange(len(compute), dtype=np.int32)
-    joined = (compute.fused[1:] != NONE) & (compute.fused[1:] == compute.fused[:-1])
-    for entry in np.flatnonzero(joined):
-        first[entry + 1] = first[entry]
-    return first
-
-
-def _overlapping_waits(compute: Schedule, target: Ints, holder: Ints, causes: list[Ints]) -> Ints:
-    """An array [nodes, waits]: a transfer holds up its `holder`, the taker or its cell, and waits for `causes`."""
+def _overlapping_waits(compute: Schedule, target: Ints, pairs: Pairs, causes: list[Ints]) -> _Waits:
+    """A transfer waits for `causes` and holds up the action that takes it, or the whole of its cell."""
+    holder = first_of_cell(compute)[target] if pairs == "whole" else target
     num_actions, num_transfers = len(compute), len(target)
     place = target - holder  # several transfers may hold up one cell
     width = 2 + int(place.max(initial=0))
@@ -170,11 +184,13 @@ def _overlapping_waits(compute: Schedule, target: Ints, holder: Ints, causes: li
     waits[holder, 1 + place] = np.arange(num_actions, num_actions + num_transfers)
     for column, cause in enumerate(causes):
         waits[num_actions:, column] = cause
-    return waits
+    present = waits != NONE
+    return np.concatenate(([0], np.cumsum(present.sum(axis=1)))), waits[present]
 
 
-def _ahead_in_queue(compute: Schedule, messages: Messages, channel: Channel) -> tuple[Ints, Ints]:
+def _ahead_in_queue(messages: Messages, channel: Channel) -> tuple[Ints, Ints]:
     """The transfer right ahead of each in its queue, at the sender's end and at the receiver's."""
+    compute = messages.compute
     sender, receiver = (
         compute.rank[messages.source].astype(np.int64),
         compute.rank[messages.target].astype(np.int64),
@@ -201,8 +217,9 @@ def _ahead_in_queue(compute: Schedule, messages: Messages, channel: Channel) -> 
     return ahead[:num_transfers], ahead[num_transfers:]
 
 
-def _blocking_waits(compute: Schedule, messages: Messages) -> _Waits:
+def _blocking_waits(messages: Messages) -> _Waits:
     """A transfer starts when both ranks have come to it; each rank goes on when its batch of them is done."""
+    compute = messages.compute
     num_actions, num_transfers = len(compute), len(messages.source)
     transfer = np.arange(num_actions, num_actions + num_transfers, dtype=np.int32)
     previous = _previous_on_rank(compute)
@@ -222,11 +239,6 @@ def _blocking_waits(compute: Schedule, messages: Messages) -> _Waits:
     by_node = np.argsort(node, kind="stable")
     counts = np.bincount(node, minlength=num_actions + num_transfers)
     return np.concatenate(([0], np.cumsum(counts))), cause[by_node]
-
-
-def _packed(waits: Ints) -> _Waits:
-    present = waits != NONE
-    return np.concatenate(([0], np.cumsum(present.sum(axis=1)))), waits[present]
 
 
 # --- order, or the cycle that forbids one ---

@@ -13,8 +13,7 @@ how long transfers block each other):
 Receives can then be moved ("receives"): see `RECEIVES`.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ScheduleError
-from ppsim.schedule.dependencies import dependencies
-from ppsim.schedule.table import NONE, Action, Op, Schedule
+from ppsim.schedule.dependencies import dependencies, index_of
+from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell
 from ppsim.schedule.waits import with_send_waits
 
 Receives = Literal["torch", "deferred", "ordered"]
@@ -52,8 +51,7 @@ def lower(
     """
     lowered = _torch_order(schedule.compute_only(), waits, engine)
     if receives != "torch":
-        moved = _deferred if receives == "deferred" else _ordered
-        lowered = _with_rows(lowered, [list(moved(lowered, rank)) for rank in range(lowered.num_ranks)])
+        lowered = _deferred(lowered) if receives == "deferred" else _ordered(lowered)
     return with_send_waits(lowered) if waits else lowered
 
 
@@ -256,81 +254,74 @@ def _decode(schedule: Schedule, codes: NDArray[np.int64], offsets: NDArray[np.in
 
 # --- other places for the receives ---
 
-_CONSUMED_BY = {Op.F: Op.RECV_F, Op.B: Op.RECV_B, Op.I: Op.RECV_B}
+
+@dataclass(frozen=True)
+class _Sent:
+    """The messages of a lowered table, those of a pair of ranks together, in the order in which they are sent.
+
+    One entry a message: where its SEND and RECV stand in the table, and the action that takes it. `route` is
+    p·sender + receiver.
+    """
+
+    send: NDArray[np.int64]
+    receive: NDArray[np.int32]
+    consumer: NDArray[np.int32]
+    route: NDArray[np.int64]
+
+    @classmethod
+    def by(cls, lowered: Schedule) -> "_Sent":
+        send = np.flatnonzero((lowered.op == Op.SEND_F) | (lowered.op == Op.SEND_B))
+        step = np.where(lowered.op[send] == Op.SEND_F, 1, -1)
+        route = lowered.rank[send].astype(np.int64) * lowered.num_ranks
+        route += lowered.stage_to_rank[lowered.stage[send] + step]
+        order = np.argsort(route, kind="stable")  # entries ascend
+        send, step, route = send[order], step[order], route[order]
+        taken_at = lowered.stage[send] + step, lowered.microbatch[send]
+
+        def found(forward: tuple[Op, ...], backward: tuple[Op, ...]) -> NDArray[np.int32]:
+            return np.where(step == 1, index_of(lowered, forward)[taken_at], index_of(lowered, backward)[taken_at])
+
+        return cls(send, found((Op.RECV_F,), (Op.RECV_B,)), found((Op.F,), (Op.B, Op.I)), route)
 
 
-def _peer(schedule: Schedule, action: Action) -> int:
-    """The rank at the other end of a SEND or RECV."""
-    step = 1 if action.op in (Op.SEND_F, Op.RECV_B) else -1
-    return int(schedule.stage_to_rank[action.stage + step])
-
-
-def _row(schedule: Schedule, rank: int) -> Iterator[tuple[int, Action]]:
-    for entry in range(schedule.rank_offsets[rank], schedule.rank_offsets[rank + 1]):
-        yield entry, schedule[entry]
-
-
-def _deferred(lowered: Schedule, rank: int) -> Iterator[int]:
+def _deferred(lowered: Schedule) -> Schedule:
     """torch's `defer_pp_recv`: a receive goes just before its consumer, or before a send to a higher peer.
 
     A receive does not wait for its turn among the others, which is why this order can break first in, first out.
     """
-    waiting: dict[Action, int] = {}
-    for entry, action in _row(lowered, rank):
-        if action.op in (Op.RECV_F, Op.RECV_B):
-            waiting[action] = entry
-            continue
-        if action.op in (Op.SEND_F, Op.SEND_B) and rank < (peer := _peer(lowered, action)):
-            for receive in [receive for receive in waiting if _peer(lowered, receive) == peer]:
-                yield waiting.pop(receive)
-        for receive in _consumed_by_cell(lowered, entry):
-            if receive in waiting:
-                yield waiting.pop(receive)
-        yield entry
+    sent, num_entries = _Sent.by(lowered), len(lowered)
+    sender, receiver = np.divmod(sent.route, lowered.num_ranks)
+    back = receiver * lowered.num_ranks + sender
+    behind = np.searchsorted(sent.route * num_entries + sent.send, back * num_entries + sent.receive)
+    next_send = np.append(sent.send, NONE)[behind]
+    is_there = (np.append(sent.route, NONE)[behind] == back) & (sender > receiver)
+    cell = first_of_cell(lowered)[sent.consumer]
+    is_earlier = is_there & (next_send < cell)
+    return _received_before(
+        lowered,
+        sent.receive,
+        np.where(is_earlier, next_send, cell),
+        np.where(is_earlier, sent.receive, sent.consumer),
+    )
 
 
-def _ordered(lowered: Schedule, rank: int) -> Iterator[int]:
+def _ordered(lowered: Schedule) -> Schedule:
     """A receive goes just before its consumer, and takes along what the same peer sends before it."""
-    queues = {peer: list(_received_in_send_order(lowered, peer, rank)) for peer in range(lowered.num_ranks)}
-    entry_of = {action: entry for entry, action in _row(lowered, rank)}
-    posted: set[Action] = set()
-    for entry, action in _row(lowered, rank):
-        if action.op in (Op.RECV_F, Op.RECV_B):
-            continue
-        for receive in _consumed_by_cell(lowered, entry):
-            if receive in entry_of and receive not in posted:
-                queue = queues[_peer(lowered, receive)]
-                for taken in queue[: queue.index(receive) + 1]:
-                    posted.add(taken)
-                    yield entry_of[taken]
-                del queue[: queue.index(receive) + 1]
-        yield entry
+    sent = _Sent.by(lowered)
+    floor = sent.route * len(lowered)  # keeps routes apart
+    taker = np.minimum.accumulate((floor + sent.consumer)[::-1])[::-1] - floor  # of it or of one sent later
+    return _received_before(lowered, sent.receive, first_of_cell(lowered)[taker], taker)
 
 
-def _received_in_send_order(lowered: Schedule, sender: int, receiver: int) -> Iterator[Action]:
-    for _, action in _row(lowered, sender):
-        if action.op in (Op.SEND_F, Op.SEND_B) and _peer(lowered, action) == receiver:
-            step = 1 if action.op is Op.SEND_F else -1
-            yield Action(Op(action.op + 1), action.stage + step, action.microbatch)
-
-
-def _consumed_by_cell(lowered: Schedule, entry: int) -> list[Action]:
-    """The receives that the cell starting at `entry` consumes; none where `entry` is inside a fused cell."""
-    group = int(lowered.fused[entry])
-    if group != NONE and entry > 0 and lowered.fused[entry - 1] == group:
-        return []
-    members = [entry]
-    while group != NONE and members[-1] + 1 < len(lowered) and lowered.fused[members[-1] + 1] == group:
-        members.append(members[-1] + 1)
-    return [
-        Action(_CONSUMED_BY[action.op], action.stage, action.microbatch)
-        for member in members
-        if (action := lowered[member]).op in _CONSUMED_BY
-    ]
-
-
-def _with_rows(lowered: Schedule, rows: list[list[int]]) -> Schedule:
-    order = np.array([entry for row in rows for entry in row], dtype=np.int64)
+def _received_before(
+    lowered: Schedule, receive: NDArray[np.int32], place: NDArray[Any], turn: NDArray[Any]
+) -> Schedule:
+    """The table with each receive in front of the entry `place`; of several, by `turn`, then as they are given."""
+    others = np.ones(len(lowered), dtype=np.bool_)
+    others[receive] = False
+    stays = np.flatnonzero(others)
+    turns = np.concatenate([turn, np.full(len(stays), len(lowered))])
+    order = np.concatenate([receive, stays])[np.lexsort((turns, np.concatenate([place, stays])))]
     return replace(
         lowered, op=lowered.op[order], stage=lowered.stage[order], microbatch=lowered.microbatch[order],
         fused=lowered.fused[order],

@@ -13,12 +13,13 @@ from ppsim.schedule.table import NONE, Ints, Op, Schedule
 class Messages:
     """Where each transfer is sent and received; every array has one entry a transfer.
 
-    `source` and `target` are actions of the compute-only table, `send` and `receive` entries of `lowered`;
+    `source` and `target` are actions of the `compute`-only table, `send` and `receive` entries of `lowered`;
     `sent_after` and `received_after` the compute action that stands before the SEND and RECV on their rank, −1
     where none does.
     """
 
     lowered: Schedule
+    compute: Schedule
     source: Ints
     target: Ints
     send: NDArray[np.int64]
@@ -62,7 +63,7 @@ def messages_of(lowered: Schedule, compute: Schedule, source: Ints, target: Ints
     begins = compute.rank_offsets
     last_before = (count - 1).astype(np.int32)
     messages = Messages(
-        lowered=lowered, source=source, target=target, send=send, receive=receive,
+        lowered=lowered, compute=compute, source=source, target=target, send=send, receive=receive,
         sent_after=_within_rank(last_before[send], begins[lowered.rank[send]]),
         received_after=_within_rank(last_before[receive], begins[lowered.rank[receive]]),
     )  # fmt: skip

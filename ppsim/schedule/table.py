@@ -381,13 +381,24 @@ class Schedule:
         return replace(self, name=name)
 
 
+def first_of_cell(schedule: Schedule) -> Ints:
+    """Return, for each action, the first action of its cell."""
+    joined = np.concatenate(([False], _is_joined(schedule)))[: len(schedule)]
+    entries = np.arange(len(schedule), dtype=np.int32)
+    return np.maximum.accumulate(np.where(joined, np.int32(0), entries))
+
+
 def last_of_cell(schedule: Schedule) -> Ints:
     """Return, for each action, the last action of its cell: a fused cell's results leave when all of it is done."""
-    last = np.arange(len(schedule), dtype=np.int32)
-    joined = (schedule.fused[1:] != NONE) & (schedule.fused[1:] == schedule.fused[:-1])
-    for entry in np.flatnonzero(joined)[::-1]:
-        last[entry] = last[entry + 1]
-    return last
+    joined = np.concatenate((_is_joined(schedule), [False]))[: len(schedule)]
+    entries = np.arange(len(schedule), dtype=np.int32)
+    return np.minimum.accumulate(np.where(joined, np.int32(len(schedule)), entries)[::-1])[::-1]
+
+
+def _is_joined(schedule: Schedule) -> NDArray[np.bool_]:
+    """Whether each entry but the last and the one behind it are of one cell."""
+    joined: NDArray[np.bool_] = (schedule.fused[1:] != NONE) & (schedule.fused[1:] == schedule.fused[:-1])
+    return joined
 
 
 def _placement_of(op: NDArray[np.int8], stage: Ints, rank_offsets: NDArray[np.int64]) -> Ints:

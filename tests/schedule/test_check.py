@@ -9,8 +9,9 @@ from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.grammar import format_table, parse_cell, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower
-from ppsim.schedule.table import Op
+from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
+from tests.strategies import tables
 
 COSTS = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
 
@@ -213,3 +214,73 @@ def test_uneven_stages_a_rank_are_legal():
     table = parse_table("0F0,0F1,2F0,2B0,0B0,2F1,2B1,0B1\n1F0,1F1,1B0,1B1")
     assert check(table).errors == []
     assert simulate(table, COSTS).step_time_s > 0
+
+
+@pytest.mark.parametrize("name", ["interleaved-1f1b", "dualpipev"])
+def test_a_check_decodes_no_more_cells_of_a_longer_table(monkeypatch, name):
+    """A cell is decoded for a sentence, of which there are as many for any table: the rest is arithmetic on columns."""
+    decoded = []
+    cell = Schedule.__getitem__
+
+    def counted(schedule, entry):
+        decoded.append(entry)
+        return cell(schedule, entry)
+
+    def num_decoded(microbatches):
+        table = build(name, pp=4, vpp=2, microbatches=microbatches)
+        decoded.clear()
+        check(table)
+        return len(decoded)
+
+    def refused(schedule):
+        raise AssertionError("a check goes through the table action by action")
+
+    monkeypatch.setattr(Schedule, "__getitem__", counted)
+    monkeypatch.setattr(Schedule, "__iter__", refused)
+    assert num_decoded(96) == num_decoded(24) < 1000
+
+
+@given(tables(max_ranks=5, max_microbatches=10), st.sampled_from(["deferred", "ordered"]))
+def test_receives_move_to_just_before_their_use_as_told_cell_by_cell(table, receives):
+    """The columns are sorted as a runtime would go through each row."""
+    placed = lower(table)
+    moved = moved_cell_by_cell(placed, receives)
+    assert [[cell for cell in row if cell] for row in lower(table, receives=receives).rows()] == moved
+
+
+def moved_cell_by_cell(placed, receives):
+    rows, place = placed.rows(), placed.stage_to_rank.tolist()
+
+    def peer(action):
+        return place[action.stage + (1 if action.op in (Op.SEND_F, Op.RECV_B) else -1)]
+
+    def sent_to(rank, sender):
+        for cell in rows[sender]:
+            if isinstance(cell, Action) and cell.op in (Op.SEND_F, Op.SEND_B) and peer(cell) == rank:
+                step = 1 if cell.op is Op.SEND_F else -1
+                yield Action(Op(cell.op + 1), cell.stage + step, cell.microbatch)
+
+    def moved(rank):
+        queues = {sender: list(sent_to(rank, sender)) for sender in range(len(rows))}
+        waiting = []
+        for cell in rows[rank]:
+            actions = [cell] if isinstance(cell, Action) else cell
+            if actions[0].op in (Op.RECV_F, Op.RECV_B):
+                waiting.append(cell)
+                continue
+            due = []
+            if receives == "deferred" and actions[0].op in (Op.SEND_F, Op.SEND_B) and peer(cell) > rank:
+                due = [receive for receive in waiting if peer(receive) == peer(cell)]
+            for action in actions:
+                taken = Action(Op.RECV_F if action.op is Op.F else Op.RECV_B, action.stage, action.microbatch)
+                if action.op in (Op.F, Op.B, Op.I) and taken in waiting:
+                    queue = queues[peer(taken)]
+                    due += queue[: queue.index(taken) + 1] if receives == "ordered" else [taken]
+            for receive in dict.fromkeys(due):
+                if receive in waiting or receives == "ordered":
+                    queues[peer(receive)].remove(receive)
+                    waiting = [other for other in waiting if other != receive]
+                    yield receive
+            yield cell
+
+    return [list(moved(rank)) for rank in range(len(rows))]
