@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.errors import DoesNotFit
 from ppsim.base.units import size
 from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed
@@ -17,7 +18,7 @@ from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.catalog.search.fitted import Judge, fitted
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.bounds.problem import CAP_ROUNDING, Floats, Problem
+from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
 from ppsim.simulation.stage_costs import CostArrays
 
 

@@ -5,8 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.units import seconds, signed_percent
-from ppsim.simulation.engine import Floats
 from ppsim.simulation.timeline import Timeline
 
 _LIMITS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

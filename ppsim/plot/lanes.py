@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.schedule.table import NONE, Ints, Op, Schedule
-from ppsim.simulation.engine import Floats
+from ppsim.base.arrays import Floats, Ints32
+from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.explain import CAUSES, compute_causes, critical_path, gaps
 from ppsim.simulation.timeline import Timeline
 
@@ -37,10 +37,10 @@ class Lane:
 
     rank: int
     edges: Floats
-    node: Ints
-    action: Ints
+    node: Ints32
+    action: Ints32
     kind: NDArray[np.int8]
-    chunk: Ints
+    chunk: Ints32
     cause: NDArray[np.int8]
 
     @property
@@ -138,7 +138,7 @@ def packed(start: Iterable[float], end: Iterable[float]) -> list[int]:
     return lanes
 
 
-def chunk_of_stage(schedule: Schedule) -> Ints:
+def chunk_of_stage(schedule: Schedule) -> Ints32:
     """Return, for each stage, its index among the stages of its rank."""
     chunk = np.zeros(schedule.num_stages, dtype=np.int32)
     for rank in range(schedule.num_ranks):
@@ -234,7 +234,7 @@ def _waits(timeline: Timeline) -> _Waits:
     return _Waits(made, made + before.communication_s, compute_causes(timeline.schedule))
 
 
-def _lane(timeline: Timeline, rank: int, nodes: Ints, chunk_of: Ints, waits: _Waits | None = None) -> Lane:
+def _lane(timeline: Timeline, rank: int, nodes: Ints32, chunk_of: Ints32, waits: _Waits | None = None) -> Lane:
     """Lay `nodes`, in order of time, between idle cells; idle cells of no length fall away."""
     schedule, num_actions = timeline.schedule, timeline.num_actions
     start, end = timeline.start[nodes], timeline.end[nodes]

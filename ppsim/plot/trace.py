@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.plot.hover import Hover
 from ppsim.plot.lanes import Lane, compute_lanes, has_transfers, memory_lines, transfer_lanes
 from ppsim.plot.scale import heading, time_scale
 from ppsim.schedule.table import Op
-from ppsim.simulation.engine import Floats
 from ppsim.simulation.timeline import Timeline
 
 Event = dict[str, Any]

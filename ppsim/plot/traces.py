@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats
 from ppsim.plot import palette
 from ppsim.plot.lanes import PATH_OFFSET, Lane, critical_line, memory_lines, shown_ranks
 from ppsim.plot.scale import Scale
-from ppsim.simulation.engine import Floats
 from ppsim.simulation.timeline import Timeline
 
 Trace = dict[str, Any]

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ppsim.base.arrays import Floats, Ints32
 from ppsim.base.units import seconds, size
 from ppsim.runs.run import Run, costs_alone
 from ppsim.schedule.graph import EventGraph
-from ppsim.schedule.table import Ints, last_of_cell
-from ppsim.simulation.engine import Floats, blockers_of
+from ppsim.schedule.table import last_of_cell
+from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.overlap import overlapped_fraction
 from ppsim.simulation.run import durations_s, simulate_graph
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
@@ -256,7 +257,7 @@ def _fit_action(
     return fit, hops
 
 
-def _only_waited(graph: EventGraph, end: Floats, blocker: Ints, waiting: Any, transfer: Any, made: Floats) -> Any:
+def _only_waited(graph: EventGraph, end: Floats, blocker: Ints32, waiting: Any, transfer: Any, made: Floats) -> Any:
     """Whether nothing held up the message but its own making, and the action nothing but the message."""
     is_first = np.isin(waiting, graph.schedule.rank_offsets[:-1])
     cause = blocker[graph.num_actions + transfer]

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
 from ppsim.runs.run import Run, median_costs
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.engine import Floats, blockers_of
+from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 

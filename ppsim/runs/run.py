@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.engine import Floats
 from ppsim.simulation.overlap import overlapped_fraction
 from ppsim.simulation.stage_costs import StageCosts
 

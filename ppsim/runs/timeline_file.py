@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ppsim.base.arrays import Ints32
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.runs.run import Run
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.graph import build_graph
-from ppsim.schedule.table import NONE, Ints
+from ppsim.schedule.table import NONE
 from ppsim.simulation.cost_files import costs_to_json
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
@@ -130,7 +131,7 @@ def _loaded(data: Any, source: str) -> "tuple[File, Timeline, StageCosts]":
     return file, timeline, costs
 
 
-def _blockers(blocker: list[int], source: str) -> Ints:
+def _blockers(blocker: list[int], source: str) -> Ints32:
     """The blockers, each a node or none, that lead back to a first node from everywhere."""
     if odd := [node for node in blocker if not NONE <= node < len(blocker)]:
         raise ConfigError(f"{source} is wrong: timeline.blocker holds {odd[0]}; there are {len(blocker)} nodes")

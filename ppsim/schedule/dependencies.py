@@ -22,9 +22,9 @@ texts and explanations all read the columns made here.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ppsim.schedule.table import NONE, Ints, Op, Schedule
+from ppsim.base.arrays import Ints32
+from ppsim.schedule.table import NONE, Op, Schedule
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Dependencies:
     a forward) or after (of a backward); `slice` of the same stage, for the slice before or after.
     """
 
-    own: Ints
-    neighbour: Ints
-    slice: Ints
+    own: Ints32
+    neighbour: Ints32
+    slice: Ints32
 
 
-def index_of(schedule: Schedule, ops: tuple[Op, ...]) -> NDArray[np.int32]:
+def index_of(schedule: Schedule, ops: tuple[Op, ...]) -> Ints32:
     """Return an array [stages, units] with the index of the action that is one of `ops`, or −1."""
     table = np.full((schedule.num_stages, schedule.num_units), NONE, dtype=np.int32)
     actions = np.flatnonzero(np.isin(schedule.op, ops))

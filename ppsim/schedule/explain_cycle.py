@@ -1,11 +1,12 @@
 """A cycle of waits as a sentence, with the lines of the table around it."""
 
-from ppsim.schedule.table import Ints, Schedule
+from ppsim.base.arrays import Ints32
+from ppsim.schedule.table import Schedule
 
 _AROUND = 3  # cells shown on either side of a waiting action
 
 
-def explain_cycle(compute: Schedule, source: Ints, target: Ints, cycle: list[int]) -> str:
+def explain_cycle(compute: Schedule, source: Ints32, target: Ints32, cycle: list[int]) -> str:
     """Return who waits for whom, for nodes of which each waits for the next and the last for the first.
 
     Nodes are numbered as in the event graph of `compute`: actions, then the transfers from `source` to `target`.
@@ -21,7 +22,7 @@ def explain_cycle(compute: Schedule, source: Ints, target: Ints, cycle: list[int
     return f"deadlock: {said}\n{lines_around(compute, sorted(waiting))}"
 
 
-def _sentence(table: Schedule, sources: Ints, targets: Ints, node: int, cause: int) -> str | None:
+def _sentence(table: Schedule, sources: Ints32, targets: Ints32, node: int, cause: int) -> str | None:
     num_actions = len(table)
 
     def rank(action: int) -> int:

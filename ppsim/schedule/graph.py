@@ -28,15 +28,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import Deadlock
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.lowering import Receives, lower
 from ppsim.schedule.messages import Messages, messages_of
-from ppsim.schedule.table import NONE, Ints, Op, Schedule, first_of_cell, last_of_cell
+from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 
 Communication = Literal["overlap", "blocking"]
 Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
@@ -66,11 +66,11 @@ class EventGraph:
     """
 
     schedule: Schedule
-    source: Ints
-    target: Ints
-    offsets: NDArray[np.int64]
-    waits_for: Ints
-    order: Ints
+    source: Ints32
+    target: Ints32
+    offsets: Ints64
+    waits_for: Ints32
+    order: Ints32
 
     @property
     def num_actions(self) -> int:
@@ -144,7 +144,7 @@ def graph_of(
     return _in_order(compute, source, target, waits, engine)
 
 
-def _in_order(compute: Schedule, source: Ints, target: Ints, waits: "_Waits", engine: Engine) -> EventGraph:
+def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits", engine: Engine) -> EventGraph:
     graph = EventGraph(
         schedule=compute, source=source, target=target, offsets=waits[0], waits_for=waits[1],
         order=np.zeros(len(compute) + len(source), dtype=np.int32),
@@ -155,7 +155,7 @@ def _in_order(compute: Schedule, source: Ints, target: Ints, waits: "_Waits", en
     return replace(graph, order=order)
 
 
-def transfers_of(compute: Schedule) -> tuple[Ints, Ints]:
+def transfers_of(compute: Schedule) -> tuple[Ints32, Ints32]:
     """Return, for each transfer between ranks, the action that makes its content and the one that takes it."""
     needs = dependencies(compute).neighbour
     target = np.flatnonzero((needs != NONE) & (compute.rank[needs] != compute.rank)).astype(np.int32)
@@ -164,16 +164,16 @@ def transfers_of(compute: Schedule) -> tuple[Ints, Ints]:
 
 # --- what each node waits for ---
 
-_Waits = tuple[NDArray[np.int64], Ints]
+_Waits = tuple[Ints64, Ints32]
 
 
-def _previous_on_rank(compute: Schedule) -> Ints:
+def _previous_on_rank(compute: Schedule) -> Ints32:
     previous = np.arange(-1, len(compute) - 1, dtype=np.int32)
     previous[compute.rank_offsets[:-1][np.diff(compute.rank_offsets) > 0]] = NONE
     return previous
 
 
-def _overlapping_waits(compute: Schedule, target: Ints, pairs: Pairs, causes: list[Ints]) -> _Waits:
+def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: list[Ints32]) -> _Waits:
     """A transfer waits for `causes` and holds up the action that takes it, or the whole of its cell."""
     holder = first_of_cell(compute)[target] if pairs == "whole" else target
     num_actions, num_transfers = len(compute), len(target)
@@ -188,7 +188,7 @@ def _overlapping_waits(compute: Schedule, target: Ints, pairs: Pairs, causes: li
     return np.concatenate(([0], np.cumsum(present.sum(axis=1)))), waits[present]
 
 
-def _ahead_in_queue(messages: Messages, channel: Channel) -> tuple[Ints, Ints]:
+def _ahead_in_queue(messages: Messages, channel: Channel) -> tuple[Ints32, Ints32]:
     """The transfer right ahead of each in its queue, at the sender's end and at the receiver's."""
     compute = messages.compute
     sender, receiver = (
@@ -244,7 +244,7 @@ def _blocking_waits(messages: Messages) -> _Waits:
 # --- order, or the cycle that forbids one ---
 
 
-def _topological_order(graph: EventGraph, engine: Engine) -> tuple[Ints, list[int]]:
+def _topological_order(graph: EventGraph, engine: Engine) -> tuple[Ints32, list[int]]:
     """Return an order of the nodes, and the nodes of a cycle (each waits for the next) where there is none."""
     order = np.zeros(graph.num_nodes, dtype=np.int32)
     stack = np.zeros(graph.num_nodes + 1, dtype=np.int32)

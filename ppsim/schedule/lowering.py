@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.dependencies import dependencies, index_of
@@ -84,7 +85,7 @@ def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
     return _decode(schedule, codes, offsets)
 
 
-def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[Ints64, Ints64]:
     """Each rank's actions with gathering and reduction around them; −(5·stage + what) where it is no action."""
     parts = []
     num_weights = np.bincount(
@@ -109,7 +110,7 @@ def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[NDArray[np.
     return np.concatenate(parts), np.concatenate(([0], np.cumsum([len(part) for part in parts])))
 
 
-def _next_use(stage: NDArray[np.int32], rank: NDArray[np.int32]) -> NDArray[np.int64]:
+def _next_use(stage: Ints32, rank: Ints32) -> Ints64:
     """The next entry of the same stage, or the number of entries where there is none."""
     next_use = np.full(len(stage), len(stage), dtype=np.int64)
     by_stage = np.argsort(stage, kind="stable")
@@ -232,7 +233,7 @@ def _place_transfers(
     return num_codes
 
 
-def _decode(schedule: Schedule, codes: NDArray[np.int64], offsets: NDArray[np.int64]) -> Schedule:
+def _decode(schedule: Schedule, codes: Ints64, offsets: Ints64) -> Schedule:
     is_action = codes >= 0
     entry = np.where(is_action, codes // 3, 0)
     role = np.where(is_action, codes % 3, 0)
@@ -263,10 +264,10 @@ class _Sent:
     p·sender + receiver.
     """
 
-    send: NDArray[np.int64]
-    receive: NDArray[np.int32]
-    consumer: NDArray[np.int32]
-    route: NDArray[np.int64]
+    send: Ints64
+    receive: Ints32
+    consumer: Ints32
+    route: Ints64
 
     @classmethod
     def by(cls, lowered: Schedule) -> "_Sent":
@@ -278,7 +279,7 @@ class _Sent:
         send, step, route = send[order], step[order], route[order]
         taken_at = lowered.stage[send] + step, lowered.microbatch[send]
 
-        def found(forward: tuple[Op, ...], backward: tuple[Op, ...]) -> NDArray[np.int32]:
+        def found(forward: tuple[Op, ...], backward: tuple[Op, ...]) -> Ints32:
             return np.where(step == 1, index_of(lowered, forward)[taken_at], index_of(lowered, backward)[taken_at])
 
         return cls(send, found((Op.RECV_F,), (Op.RECV_B,)), found((Op.F,), (Op.B, Op.I)), route)
@@ -313,9 +314,7 @@ def _ordered(lowered: Schedule) -> Schedule:
     return _received_before(lowered, sent.receive, first_of_cell(lowered)[taker], taker)
 
 
-def _received_before(
-    lowered: Schedule, receive: NDArray[np.int32], place: NDArray[Any], turn: NDArray[Any]
-) -> Schedule:
+def _received_before(lowered: Schedule, receive: Ints32, place: NDArray[Any], turn: NDArray[Any]) -> Schedule:
     """The table with each receive in front of the entry `place`; of several, by `turn`, then as they are given."""
     others = np.ones(len(lowered), dtype=np.bool_)
     others[receive] = False

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
-from ppsim.schedule.table import NONE, Ints, Op, Schedule
+from ppsim.schedule.table import NONE, Op, Schedule
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Messages:
 
     lowered: Schedule
     compute: Schedule
-    source: Ints
-    target: Ints
-    send: NDArray[np.int64]
-    receive: NDArray[np.int64]
-    sent_after: Ints
-    received_after: Ints
+    source: Ints32
+    target: Ints32
+    send: Ints64
+    receive: Ints64
+    sent_after: Ints32
+    received_after: Ints32
 
     def check_order(self) -> None:
         """Raise `ScheduleError` where a pair of ranks sends in one order and receives in another.
@@ -48,7 +48,7 @@ class Messages:
             )
 
 
-def messages_of(lowered: Schedule, compute: Schedule, source: Ints, target: Ints) -> Messages:
+def messages_of(lowered: Schedule, compute: Schedule, source: Ints32, target: Ints32) -> Messages:
     """Return the messages of `lowered` for the transfers `source` → `target` of its `compute` table.
 
     Raises `ScheduleError` for a transfer without its SEND or RECV, a doubled or a stray one, one on a rank that
@@ -78,11 +78,11 @@ def messages_of(lowered: Schedule, compute: Schedule, source: Ints, target: Ints
     return messages
 
 
-def _within_rank(entry: Ints, begin: NDArray[np.int64]) -> Ints:
+def _within_rank(entry: Ints32, begin: Ints64) -> Ints32:
     return np.where(entry >= begin, entry, NONE).astype(np.int32)
 
 
-def _find(lowered: Schedule, compute: Schedule, actions: Ints, op_of: dict[Op, Op]) -> NDArray[np.int64]:
+def _find(lowered: Schedule, compute: Schedule, actions: Ints32, op_of: dict[Op, Op]) -> Ints64:
     """The entry of the one SEND or RECV that belongs to each of `actions`."""
     num_keys = compute.num_stages * compute.num_units
     found = np.full(num_keys * 2, NONE, dtype=np.int64)
@@ -95,7 +95,7 @@ def _find(lowered: Schedule, compute: Schedule, actions: Ints, op_of: dict[Op, O
         found[is_backward * num_keys + keys] = entries
     is_backward_of = (compute.op[actions] != Op.F).astype(np.int64)
     key = compute.stage[actions].astype(np.int64) * compute.num_units + compute.microbatch[actions]
-    entry: NDArray[np.int64] = found[is_backward_of * num_keys + key]
+    entry: Ints64 = found[is_backward_of * num_keys + key]
     missing = np.flatnonzero(entry == NONE)
     if len(missing):
         action, rank = compute[int(actions[missing[0]])], int(compute.rank[actions[missing[0]]])
@@ -110,7 +110,7 @@ def _find(lowered: Schedule, compute: Schedule, actions: Ints, op_of: dict[Op, O
     return entry
 
 
-def _refuse_strays(lowered: Schedule, known: NDArray[np.int64]) -> None:
+def _refuse_strays(lowered: Schedule, known: Ints64) -> None:
     is_message = np.isin(lowered.op, (Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B))
     is_message[known] = False
     strays = np.flatnonzero(is_message)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
 
 if TYPE_CHECKING:
     import pandas
 
-Ints: TypeAlias = NDArray[np.int32]
 
 NONE = -1  # no microbatch, no stage, no fused group, no such action
 
@@ -129,11 +129,11 @@ class Schedule:
     """
 
     op: NDArray[np.int8]
-    stage: Ints
-    microbatch: Ints
-    fused: Ints
-    rank_offsets: NDArray[np.int64]
-    stage_to_rank: Ints
+    stage: Ints32
+    microbatch: Ints32
+    fused: Ints32
+    rank_offsets: Ints64
+    stage_to_rank: Ints32
     num_microbatches: int
     name: str = ""
     num_replicas: int = 1
@@ -223,7 +223,7 @@ class Schedule:
         return self.num_stages // self.num_replicas
 
     @cached_property
-    def model_stage(self) -> Ints:
+    def model_stage(self) -> Ints32:
         """Which part of the model each stage holds, 0 … S/R−1."""
         return np.arange(self.num_stages, dtype=np.int32) % max(self.num_model_stages, 1)
 
@@ -233,7 +233,7 @@ class Schedule:
         return self.num_microbatches * self.num_slices
 
     @cached_property
-    def chain_of_unit(self) -> Ints:
+    def chain_of_unit(self) -> Ints32:
         """The chain that serves each unit, by whole microbatches in contiguous shares."""
         microbatch = np.arange(self.num_units, dtype=np.int64) // self.num_slices
         return (microbatch * self.num_replicas // max(self.num_microbatches, 1)).astype(np.int32)
@@ -250,7 +250,7 @@ class Schedule:
         return int(np.bincount(placed, minlength=1).max())
 
     @cached_property
-    def rank(self) -> Ints:
+    def rank(self) -> Ints32:
         """The rank of every entry."""
         return np.repeat(np.arange(self.num_ranks, dtype=np.int32), np.diff(self.rank_offsets))
 
@@ -381,14 +381,14 @@ class Schedule:
         return replace(self, name=name)
 
 
-def first_of_cell(schedule: Schedule) -> Ints:
+def first_of_cell(schedule: Schedule) -> Ints32:
     """Return, for each action, the first action of its cell."""
     joined = np.concatenate(([False], _is_joined(schedule)))[: len(schedule)]
     entries = np.arange(len(schedule), dtype=np.int32)
     return np.maximum.accumulate(np.where(joined, np.int32(0), entries))
 
 
-def last_of_cell(schedule: Schedule) -> Ints:
+def last_of_cell(schedule: Schedule) -> Ints32:
     """Return, for each action, the last action of its cell: a fused cell's results leave when all of it is done."""
     joined = np.concatenate((_is_joined(schedule), [False]))[: len(schedule)]
     entries = np.arange(len(schedule), dtype=np.int32)
@@ -401,7 +401,7 @@ def _is_joined(schedule: Schedule) -> NDArray[np.bool_]:
     return joined
 
 
-def _placement_of(op: NDArray[np.int8], stage: Ints, rank_offsets: NDArray[np.int64]) -> Ints:
+def _placement_of(op: NDArray[np.int8], stage: Ints32, rank_offsets: Ints64) -> Ints32:
     """The first rank that computes a stage has it; −1 for a stage that none computes."""
     placement = np.full(int(stage.max(initial=NONE)) + 1, NONE, dtype=np.int32)
     for rank in reversed(range(len(rank_offsets) - 1)):
@@ -410,7 +410,7 @@ def _placement_of(op: NDArray[np.int8], stage: Ints, rank_offsets: NDArray[np.in
     return placement
 
 
-def _renumbered(fused: Ints) -> Ints:
+def _renumbered(fused: Ints32) -> Ints32:
     """Fused ids counted 0, 1, … in order of appearance: two tables may number the same cells differently."""
     changes = np.flatnonzero(np.diff(fused, prepend=NONE) != 0)
     ids = np.zeros(len(fused), dtype=np.int32)

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ppsim.base.arrays import Ints64
 from ppsim.schedule.dependencies import index_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 
@@ -58,9 +58,7 @@ def with_send_waits(schedule: Schedule) -> Schedule:
     return _inserted(schedule, place[order], ops[order], sends[order])
 
 
-def _inserted(
-    schedule: Schedule, place: NDArray[np.int64], op: NDArray[np.int64], of: NDArray[np.int64]
-) -> Schedule:
+def _inserted(schedule: Schedule, place: Ints64, op: Ints64, of: Ints64) -> Schedule:
     """The table with `op` in front of the entries `place` (ascending), for stage and microbatch of entries `of`.
 
     What stands in front of a row's first entry belongs to the row before.

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats, Ints32
 from ppsim.base.compiling import WORTH_COMPILING, Engine, run_kernel
 from ppsim.schedule.graph import EventGraph
-from ppsim.schedule.table import NONE, Ints
-
-Floats = NDArray[np.float64]
+from ppsim.schedule.table import NONE
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Times:
 
     start: Floats
     end: Floats
-    blocker: Ints
+    blocker: Ints32
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def _side_by_side(graph: EventGraph, durations: Floats, overheads: Floats) -> Ra
     return RankTimes(start[begins[:-1]].T.copy(), end[begins[1:] - 1].T.copy())
 
 
-def blockers_of(graph: EventGraph, end: Floats, *, engine: Engine = "auto") -> Ints:
+def blockers_of(graph: EventGraph, end: Floats, *, engine: Engine = "auto") -> Ints32:
     """Return, for measured ends, which of the nodes that each node waits for ended last (−1: it waits for none)."""
     blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
     run_kernel(

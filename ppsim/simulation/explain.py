@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.schedule.table import NONE, Ints, Op, Schedule
-from ppsim.simulation.engine import Floats
+from ppsim.base.arrays import Floats, Ints32
+from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.timeline import Timeline
 
 CAUSES = {
@@ -89,7 +89,7 @@ def idle_by_cause_s(timeline: Timeline) -> dict[str, Floats]:
     return idle
 
 
-def critical_path(timeline: Timeline) -> Ints:
+def critical_path(timeline: Timeline) -> Ints32:
     """Return the nodes, first to last, whose durations and overheads add up to the step time.
 
     Ends at the action that ends last (the lowest rank's, where several do) and follows the blockers.

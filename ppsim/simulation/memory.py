@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ppsim.schedule.table import Ints, Op, Schedule
-from ppsim.simulation.stage_costs import CostArrays, Floats
+from ppsim.base.arrays import Floats, Ints32
+from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.stage_costs import CostArrays
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Memory:
     after: Floats
     peak_activation_bytes: Floats
     peak_bytes: Floats
-    peak_at: Ints
+    peak_at: Ints32
 
 
 def memory_of(schedule: Schedule, costs: CostArrays) -> Memory:

@@ -9,9 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.compiling import Engine
 from ppsim.schedule.graph import EventGraph
-from ppsim.simulation.engine import Floats, Times, evaluate
+from ppsim.simulation.engine import Times, evaluate
 
 _MOST_ROUNDS, _PLAIN_ROUNDS = 12, 3
 _CONVERGED = 1e-4

@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.compiling import Engine
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import NONE, Op, Schedule
-from ppsim.simulation.engine import Floats
 from ppsim.simulation.overlap import evaluate_slowed
 from ppsim.simulation.relaxed import without_wraparound
 from ppsim.simulation.stage_costs import CostArrays, StageCosts

@@ -1,19 +1,15 @@
 """What the simulator eats: seconds and bytes per stage, and how transfers behave."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import CostsError
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, Channel, Communication, Pairs
 from ppsim.schedule.lowering import RECEIVES, Receives
 from ppsim.schedule.table import Op, Schedule
-
-Floats = NDArray[np.float64]
-Numbers = float | Sequence[float] | Floats
 
 OVERHEADS = ("action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s")
 """What `ppsim calibrate` fits."""

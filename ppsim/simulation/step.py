@@ -10,12 +10,12 @@ from typing import Literal
 
 import numpy as np
 
+from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.engine import Floats
 from ppsim.simulation.run import simulate, simulate_graph
-from ppsim.simulation.stage_costs import Numbers, StageCosts
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step_costs import StepCosts
 from ppsim.simulation.timeline import Timeline
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ppsim.simulation.stage_costs import Numbers
+from ppsim.base.arrays import Numbers
 
 Update = Literal["synchronised", "post-validated"]
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ppsim.base.arrays import Floats, Ints32
 from ppsim.schedule.graph import EventGraph
-from ppsim.schedule.table import NONE, Action, Ints, Op, Schedule, last_of_cell
-from ppsim.simulation.engine import Floats
+from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 from ppsim.simulation.memory import Memory, memory_of
 from ppsim.simulation.stage_costs import CostArrays
 
@@ -36,7 +36,7 @@ class Timeline:
     graph: EventGraph
     start: Floats
     end: Floats
-    blocker: Ints
+    blocker: Ints32
     costs: CostArrays
     origin: Literal["simulated", "measured"] = "simulated"
     earliest: Floats | None = None

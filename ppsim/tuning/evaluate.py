@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats
 from ppsim.base.errors import DoesNotFit, ScheduleError
 from ppsim.catalog.build import build, find
 from ppsim.projection.plan import RUNTIMES, Plan
@@ -21,7 +22,6 @@ from ppsim.schedule.graph import Channel, EventGraph, build_graph
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.simulation.stage_costs import Floats
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import layers_per_stage
@@ -24,7 +25,6 @@ from ppsim.model.stages import Stage
 from ppsim.projection.plan import Plan
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.simulation.stage_costs import Floats
 from ppsim.tuning.space import Candidate, Question
 
 _ROUNDING = 1 - 1e-9

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
-from ppsim.simulation.engine import Floats
 from ppsim.validation.cases import Case, cases_of
 from ppsim.validation.machines import Machine, machine_of
 from ppsim.validation.predict import predict

@@ -8,14 +8,13 @@ microbatches of each kind follow in order, so that they need not be written down
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ppsim.base.arrays import Ints64
 from ppsim.base.compiling import run_kernel
 from ppsim.schedule.placement import v_shape
 from ppsim.schedule.table import NONE, Op, Schedule
 
-Ints: TypeAlias = NDArray[np.int64]
-Grid: TypeAlias = NDArray[np.int64]
+Grid: TypeAlias = Ints64
 
 FREE = -1
 # Kinds, as numbers in the kernels: 0 F down, 1 F up, 2 I of the way up, 3 I of the way down (the order in which a
@@ -24,7 +23,7 @@ NUM_KINDS = 6
 _REPEAT = 6
 
 
-def repeated(starts: Ints, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
+def repeated(starts: Ints64, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
     """Return the pattern laid out for every microbatch, 6 cells apart.
 
     `starts` holds the first cell of each of the first four kinds on each rank. A backward of two cells is the

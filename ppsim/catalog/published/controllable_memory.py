@@ -11,8 +11,8 @@ from itertools import product
 
 import numpy as np
 
+from ppsim.base.arrays import Ints64
 from ppsim.catalog.published.cell_grid import (
-    Ints,
     drained,
     moved_ahead,
     repeated,
@@ -79,7 +79,7 @@ def one_f_one_b_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
     return table_of("1f1b-v", moved_ahead(grid, num_microbatches, backward_cells=2), backward=Op.B)
 
 
-def building_blocks(num_ranks: int) -> list[Ints]:
+def building_blocks(num_ranks: int) -> list[Ints64]:
     """Return the patterns of 6 cells whose passes fall into different cells on every rank, shortest-lived first.
 
     Each has shape [4, ranks], the cells in which the passes of microbatch 0 start: F down the ranks, F up, I of the
@@ -88,7 +88,7 @@ def building_blocks(num_ranks: int) -> list[Ints]:
     """
     rank = np.arange(num_ranks)
     turns = np.array(list(product(range(1, 7), repeat=3)))
-    blocks: list[Ints] = []
+    blocks: list[Ints64] = []
     for paused, down, up in product(sorted({num_ranks, num_ranks // 2, num_ranks // 4} - {0}), _STEPS, _STEPS):
         if paused < num_ranks and down == up == 1:
             continue  # the same as without a pause
@@ -102,7 +102,7 @@ def building_blocks(num_ranks: int) -> list[Ints]:
     return sorted(blocks, key=lambda starts: int((starts[3] - starts[0] + starts[2] - starts[1]).max()))
 
 
-def from_block(name: str, starts: Ints, num_microbatches: int) -> Schedule:
+def from_block(name: str, starts: Ints64, num_microbatches: int) -> Schedule:
     """Return the table of a pattern of 6 cells, with warm-up and cool-down moved ahead where the peak allows."""
     grid = with_weights(repeated(starts, num_microbatches))
     grid = squeezed(moved_ahead(grid, num_microbatches), num_microbatches)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.catalog.search import kernels
 from ppsim.catalog.search.target import Candidate, Target, better
-from ppsim.simulation.bounds.problem import Floats
 
 _PACES = (1.0, 1.25, 1.5, 2.0, 3.0, np.inf)  # microbatches in flight, in parts of those that cover a round trip
 _FEW_PACES, _MANY_ACTIONS = (1.0, 2.0), 200_000

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats
 from ppsim.catalog.search import one_chunk_kernels
 from ppsim.catalog.search.target import Candidate, Codes, Target
-from ppsim.simulation.bounds.problem import Floats
 
 _F, _I, _W = 0, 1, 2
 

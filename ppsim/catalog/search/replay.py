@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import validate
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Action, Op, Schedule
-from ppsim.simulation.bounds.problem import Criterion, Floats, Problem
+from ppsim.simulation.bounds.problem import Criterion, Problem
 
 
 def starts_of(schedule: Schedule, problem: Problem) -> Floats:

@@ -8,12 +8,13 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.search import kernels
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.bounds.lower import lower_bounds
-from ppsim.simulation.bounds.problem import Criterion, Floats, Problem
+from ppsim.simulation.bounds.problem import Criterion, Problem
 
 Codes: TypeAlias = NDArray[np.int32]
 Counts: TypeAlias = NDArray[np.int64]

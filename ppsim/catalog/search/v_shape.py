@@ -6,12 +6,12 @@ from itertools import product
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.catalog.published.controllable_memory import building_blocks, from_block, v_half_fixed, v_min_fixed
 from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.catalog.search import kernels, v_kernels
 from ppsim.catalog.search.target import Candidate, Codes, Target
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.bounds.problem import Floats
 
 _GAPS = (0.0, 0.5, 1.0)
 _PACES_DOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats
 from ppsim.plot import palette
 from ppsim.plot.figures.style import CELL_POINTS
 from ppsim.plot.fills import KINDS, Fills
@@ -21,7 +22,6 @@ from ppsim.plot.lanes import (
 )
 from ppsim.plot.scale import Scale
 from ppsim.schedule.table import Op
-from ppsim.simulation.engine import Floats
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:

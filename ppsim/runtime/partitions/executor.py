@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
 from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.live_bytes import LiveBytes
@@ -17,7 +18,6 @@ from ppsim.runtime.partitions.stages import StageRunner
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.graph import transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
-from ppsim.simulation.engine import Floats
 
 _SHUTDOWN_S = 5.0
 """What a rank has to end in, once all were stopped; one that does not is left to end with the process."""

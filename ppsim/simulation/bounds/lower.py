@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.schedule.table import Op
 from ppsim.simulation.bounds.knapsack import State, most
-from ppsim.simulation.bounds.problem import Criterion, Floats, Problem
+from ppsim.simulation.bounds.problem import Criterion, Problem
 
 
 @dataclass(frozen=True)

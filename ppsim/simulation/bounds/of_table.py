@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ppsim.schedule.table import Ints, Schedule
+from ppsim.base.arrays import Ints32
+from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.lower import LowerBounds, lower_bounds
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
 from ppsim.simulation.stage_costs import StageCosts
@@ -30,7 +31,7 @@ def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: floa
 
 
 def problem_of(
-    stage_to_rank: Sequence[int] | Ints,
+    stage_to_rank: Sequence[int] | Ints32,
     num_microbatches: int,
     costs: StageCosts,
     *,

@@ -6,16 +6,12 @@ The bounds (`ppsim.simulation.bounds.lower`) and the exact search (`ppsim.catalo
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats, Ints32, Numbers
 from ppsim.base.errors import ConfigError
-from ppsim.schedule.table import Ints
-
-Floats: TypeAlias = NDArray[np.float64]
-Numbers: TypeAlias = float | Sequence[float] | Floats
 
 Criterion = Literal["step", "span"]
 """What is minimised: "step", first start to last end of all; "span", the longest rank from its own first start."""
@@ -34,7 +30,7 @@ class Problem:
     from stage s to s+1 and back, 0 on one rank.
     """
 
-    stage_to_rank: Ints
+    stage_to_rank: Ints32
     num_microbatches: int
     forward_s: Floats
     input_s: Floats
@@ -50,7 +46,7 @@ class Problem:
     def of(
         cls,
         *,
-        stage_to_rank: Sequence[int] | Ints,
+        stage_to_rank: Sequence[int] | Ints32,
         num_microbatches: int,
         forward_s: Numbers,
         backward_input_s: Numbers,
@@ -139,7 +135,7 @@ class Problem:
     @classmethod
     def of_costs(
         cls,
-        stage_to_rank: Sequence[int] | Ints,
+        stage_to_rank: Sequence[int] | Ints32,
         num_microbatches: int,
         costs: Any,
         *,
