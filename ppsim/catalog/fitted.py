@@ -5,8 +5,9 @@ name, it is one of the candidates, so that the table is never slower than it on 
 F, I and W take one unit each; without bytes an activation counts as one until its W.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeGuard
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,79 +18,76 @@ from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixe
 from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.catalog.search.fitted import Judge, fitted
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.schedule.table import Op, Schedule
+from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
-from ppsim.simulation.stage_costs import CostArrays
+from ppsim.simulation.memory import held
+from ppsim.simulation.stage_costs import CostArrays, StageCosts
+
+CapOf: TypeAlias = Callable[[list[int], int, CostArrays], Floats]
+"""What each rank may hold, in the unit of `_activations`: by the placement, the microbatches and the costs."""
 
 
-def _problem(
-    stage_to_rank: list[int], num_microbatches: int, costs: CostArrays | None, cap: Floats | float
-) -> Problem:
-    """The problem of these costs, arrays of one entry a stage (`StageCosts.resolved`), or of one unit each."""
+def _fitted(
+    name: str,
+    placement: Callable[[int, int], list[int]],
+    stages_per_rank: int,
+    cap_of: CapOf,
+    *,
+    num_ranks: int,
+    num_microbatches: int,
+    costs: CostArrays | None = None,
+    judge: Judge | None = None,
+) -> Schedule:
+    """Return the best table found for arrays of costs of one entry a stage, in which no rank exceeds its cap."""
+    stage_to_rank = placement(num_ranks, stages_per_rank * num_ranks)
     if costs is None:
-        return Problem.of(
-            stage_to_rank=stage_to_rank, num_microbatches=num_microbatches, forward_s=1.0, backward_input_s=1.0,
-            backward_weight_s=1.0, cap=cap,
-        )  # fmt: skip
-    counts_activations = not _knows_bytes(costs)
-    return Problem.of_costs(
-        stage_to_rank, num_microbatches, costs, cap=cap, counts_activations=counts_activations
-    ).always_split()
+        costs = _UNIT.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
+    cap = cap_of(stage_to_rank, num_microbatches, costs)
+    problem = Problem.of_costs(
+        stage_to_rank, num_microbatches, costs, cap=cap, counts_activations=not _knows_bytes(costs)
+    )
+    return fitted(problem.always_split(), judge=judge).named(name)
 
 
-def _knows_bytes(costs: CostArrays | None) -> TypeGuard[CostArrays]:
-    return costs is not None and bool((costs.activation_bytes > 0).all())
+_UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
 
 
-def _activations(num_stages: int, costs: CostArrays | None) -> Floats:
-    return costs.activation_bytes if _knows_bytes(costs) else np.ones(num_stages)
+def _knows_bytes(costs: CostArrays) -> bool:
+    return bool((costs.activation_bytes > 0).all())
 
 
-def _one_chunk(
-    name: str,
-    per_rank: int,
-    *,
-    num_ranks: int,
-    num_microbatches: int,
-    costs: CostArrays | None = None,
-    judge: Judge | None = None,
-) -> Schedule:
-    """Return the best table found in which every rank holds at most `per_rank`·p activations of its stage."""
-    cap = per_rank * num_ranks * _activations(num_ranks, costs)
-    return fitted(_problem(loop(num_ranks, num_ranks), num_microbatches, costs, cap), judge=judge).named(name)
+def _activations(costs: CostArrays) -> Floats:
+    return costs.activation_bytes if _knows_bytes(costs) else np.ones(len(costs.activation_bytes))
 
 
-def _in_a_v(
-    name: str,
-    published: Any,
-    *,
-    num_ranks: int,
-    num_microbatches: int,
-    costs: CostArrays | None = None,
-    judge: Judge | None = None,
-) -> Schedule:
-    """Return the best table found in which every rank holds at most what it does in the published one.
+def _times_p(per_rank: int, stage_to_rank: list[int], num_microbatches: int, costs: CostArrays) -> Floats:
+    """`per_rank`·p activations of the one stage of each rank."""
+    return per_rank * len(stage_to_rank) * _activations(costs)
+
+
+def _as_in(
+    published: Callable[..., Schedule], stage_to_rank: list[int], num_microbatches: int, costs: CostArrays
+) -> Floats:
+    """What every rank holds at most in the published table.
 
     The most of all ranks there, in microbatches, is the cap for all; a rank on which the published pattern takes
     more, since its stages differ in size, may have that.
     """
-    table = published(num_ranks=num_ranks, num_microbatches=num_microbatches)
-    activation = _activations(2 * num_ranks, costs)
-    changes = np.where(table.op == Op.F, 1.0, np.where(table.op == Op.W, -1.0, 0.0))
+    table = published(num_ranks=max(stage_to_rank) + 1, num_microbatches=num_microbatches)
+    activation = _activations(costs)
 
     def peaks(sizes: Floats) -> Floats:
-        held = np.split(changes * sizes[table.stage], table.rank_offsets[1:-1])
-        return np.array([np.cumsum(row).max() for row in held])
+        _, after = held(table, sizes, sizes)
+        return np.maximum.reduceat(after, table.rank_offsets[:-1])
 
-    whole = np.bincount(table.stage_to_rank, weights=activation)
-    cap = np.maximum(peaks(np.full(2 * num_ranks, 0.5)).max() * whole, peaks(activation))
-    problem = _problem(v_shape(num_ranks, 2 * num_ranks), num_microbatches, costs, cap)
-    return fitted(problem, judge=judge).named(name)
+    whole = np.bincount(stage_to_rank, weights=activation)
+    cap: Floats = np.maximum(peaks(np.full(len(activation), 0.5)).max() * whole, peaks(activation))
+    return cap
 
 
 def _to_limit(
     name: str,
-    placement: Any,
+    placement: Callable[[int, int], list[int]],
     stages_per_rank: int,
     *,
     num_ranks: int,
@@ -103,11 +101,16 @@ def _to_limit(
     Without a limit, or without bytes, memory is no matter. Raises `DoesNotFit` naming the rank whose limit is
     below its static bytes and one activation of each of its stages.
     """
-    stage_to_rank = placement(num_ranks, stages_per_rank * num_ranks)
-    cap = np.full(num_ranks, np.inf)
-    if memory_limit_bytes is not None and _knows_bytes(costs):
-        cap = memory_cap(memory_limit_bytes, stage_to_rank, costs)
-    return fitted(_problem(stage_to_rank, num_microbatches, costs, cap), judge=judge).named(name)
+
+    def cap_of(stage_to_rank: list[int], num_microbatches: int, costs: CostArrays) -> Floats:
+        if memory_limit_bytes is None or not _knows_bytes(costs):
+            return np.full(num_ranks, np.inf)
+        return memory_cap(memory_limit_bytes, stage_to_rank, costs)
+
+    return _fitted(
+        name, placement, stages_per_rank, cap_of,
+        num_ranks=num_ranks, num_microbatches=num_microbatches, costs=costs, judge=judge,
+    )  # fmt: skip
 
 
 def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: CostArrays) -> Floats:
@@ -125,10 +128,10 @@ def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: CostA
     return cap
 
 
-zb_1p = partial(_one_chunk, "zb-1p", 1)
-zb_2p = partial(_one_chunk, "zb-2p", 2)
+zb_1p = partial(_fitted, "zb-1p", loop, 1, partial(_times_p, 1))
+zb_2p = partial(_fitted, "zb-2p", loop, 1, partial(_times_p, 2))
 zb_auto = partial(_to_limit, "zb-auto", loop, 1)
-zbv = partial(_in_a_v, "zbv", zbv_fixed)
-v_half = partial(_in_a_v, "v-half", v_half_fixed)
-v_min = partial(_in_a_v, "v-min", v_min_fixed)
+zbv = partial(_fitted, "zbv", v_shape, 2, partial(_as_in, zbv_fixed))
+v_half = partial(_fitted, "v-half", v_shape, 2, partial(_as_in, v_half_fixed))
+v_min = partial(_fitted, "v-min", v_shape, 2, partial(_as_in, v_min_fixed))
 v_flex = partial(_to_limit, "v-flex", v_shape, 2)

@@ -1,11 +1,13 @@
 """Bytes over time: F allocates, B frees all, I frees what only it needed, W the rest."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ppsim.base.arrays import Floats, Ints32
-from ppsim.schedule.table import Op, Schedule
+from ppsim.base.arrays import Floats, Ints32, Ints64
+from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import CostArrays
 
 
@@ -25,31 +27,50 @@ class Memory:
     peak_at: Ints32
 
 
-def memory_of(schedule: Schedule, costs: CostArrays) -> Memory:
-    """Return the bytes that each rank of a compute-only table holds, for costs resolved for that table.
+_WHOLE = np.array([1, -1, -1, 0])  # F, B, I, W
+_KEPT = np.array([0, 0, 1, -1])
+
+
+def in_flight_changes(op: NDArray[np.int8]) -> tuple[Ints64, Ints64]:
+    """Return what F, B, I and W add to the microbatches that a stage holds: whole, and only what W needs of them.
 
     The split release rule is the zero-bubble paper's (arXiv 2401.10241, Table 1): I frees what W does not need.
     """
-    op, stage = schedule.op, schedule.stage
+    return _WHOLE[op], _KEPT[op]
+
+
+def changes(op: NDArray[np.int8], activation: Floats, kept: Floats) -> Floats:
+    """Return what actions add to their ranks' memory where F allocates `activation` and I keeps `kept` of it."""
+    whole, of_weight = in_flight_changes(op)
+    added: Floats = whole * activation + of_weight * kept
+    return added
+
+
+def summed_by_rank(added: Floats, rank_offsets: Ints64) -> Floats:
+    """Return what each rank holds after each action; rank r's are `rank_offsets[r]:rank_offsets[r + 1]`."""
+    after = np.empty(len(added))
+    for begin, end in pairwise(rank_offsets.tolist()):
+        np.cumsum(added[begin:end], out=after[begin:end])
+    return after
+
+
+def held(
+    schedule: Schedule, activation: Floats, kept: Floats, share: Floats | float = 1.0
+) -> tuple[Floats, Floats]:
+    """Return what each rank of a compute-only table holds during and after each action.
+
+    What F allocates and I keeps has one entry a stage; `share` is the part of it that an action's slice has.
+    """
+    added = changes(schedule.op, activation[schedule.stage], kept[schedule.stage]) * share
+    after = summed_by_rank(added, schedule.rank_offsets)
+    return after - np.minimum(added, 0.0), after
+
+
+def memory_of(schedule: Schedule, costs: CostArrays) -> Memory:
+    """Return the bytes that each rank of a compute-only table holds, for costs resolved for that table."""
     share = costs.token_shares[schedule.microbatch % schedule.num_slices]
-    allocated = np.where(op == Op.F, costs.activation_bytes[stage] * share, 0.0)
-    freed = np.select(
-        [op == Op.B, op == Op.I, op == Op.W],
-        [
-            costs.activation_bytes[stage],
-            (costs.activation_bytes - costs.kept_bytes)[stage],
-            costs.kept_bytes[stage],
-        ],
-        0.0,
-    )
-    freed *= share
-    during, after = np.zeros(len(op)), np.zeros(len(op))
-    peak_at = np.zeros(schedule.num_ranks, dtype=np.int32)
-    for rank in range(schedule.num_ranks):
-        here = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
-        after[here] = np.cumsum(allocated[here] - freed[here])
-        during[here] = after[here] + freed[here]
-        peak_at[rank] = here.start + int(np.argmax(during[here]))
+    during, after = held(schedule, costs.activation_bytes, costs.kept_bytes, share)
+    peak_at = np.array([a + np.argmax(during[a:b]) for a, b in pairwise(schedule.rank_offsets.tolist())], np.int32)
     return Memory(
         during=during,
         after=after,

@@ -22,6 +22,7 @@ from ppsim.schedule.graph import Channel, EventGraph, build_graph
 from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
+from ppsim.simulation.memory import in_flight_changes
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
 
@@ -144,15 +145,14 @@ def _in_flight(table: Schedule) -> _InFlight:
     """Of each rank its stages, and [moments, 2 · stages]: how many microbatches of each are in flight at its peaks.
 
     First those that a stage holds whole, then those of which it holds what W needs. Memory grows with forwards:
-    it peaks at one that no other follows at once. B frees what a forward kept, I a part of it, W the rest.
+    it peaks at one that no other follows at once.
     """
     found = []
     for rank in range(table.num_ranks):
         here = slice(int(table.rank_offsets[rank]), int(table.rank_offsets[rank + 1]))
         op, stage = table.op[here], table.stage[here]
         stages = np.array(sorted(table.stages_of(rank)))
-        whole = np.where(op == Op.F, 1, np.where((op == Op.B) | (op == Op.I), -1, 0))
-        kept = np.where(op == Op.I, 1, np.where(op == Op.W, -1, 0))
+        whole, kept = in_flight_changes(op)
         of_stage = stage[:, None] == stages[None, :]
         held = np.cumsum(np.hstack([of_stage * whole[:, None], of_stage * kept[:, None]]), axis=0)
         is_peak = (op == Op.F) & np.append(op[1:] != Op.F, True)

@@ -15,6 +15,7 @@ from ppsim.catalog.search import kernels
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
+from ppsim.simulation.memory import changes, summed_by_rank
 
 Codes: TypeAlias = NDArray[np.int32]
 Counts: TypeAlias = NDArray[np.int64]
@@ -79,8 +80,8 @@ class Target:
     @cached_property
     def memory_changes(self) -> Floats:
         """What a pass of each code adds to its rank's memory."""
-        problem = self.problem
-        return np.concatenate([problem.activation, problem.kept - problem.activation, -problem.kept])
+        held, kept = np.tile(self.problem.activation, len(_OPS)), np.tile(self.problem.kept, len(_OPS))
+        return changes(np.repeat(_OPS, self.problem.num_stages), held, kept)
 
     @cached_property
     def tolerance_s(self) -> float:
@@ -192,11 +193,9 @@ class Candidate:
     @property
     def fits(self) -> bool:
         """Whether no rank ever holds more than its cap."""
-        changes, rows = self.target.memory_changes[self.order], self.target.row_offsets
-        return all(
-            np.cumsum(changes[begin:end]).max() <= cap
-            for begin, end, cap in zip(rows[:-1], rows[1:], self.target.problem.cap, strict=True)
-        )
+        rows = self.target.row_offsets
+        held = summed_by_rank(self.target.memory_changes[self.order], rows)
+        return bool((np.maximum.reduceat(held, rows[:-1]) <= self.target.problem.cap).all())
 
     @property
     def passes(self) -> Codes:
