@@ -1,5 +1,8 @@
 """The cost-aware zero-bubble scheduler: within its cap, never worse than what it starts from, optimal where provable."""
 
+from dataclasses import replace
+from itertools import islice
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +11,9 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.search.fitted import fitted, zb_heuristic, zbv_heuristic
-from ppsim.catalog.search.replay import fits
+from ppsim.catalog.search.lists import listed
+from ppsim.catalog.search.replay import fits, starts_of, value_s
+from ppsim.catalog.search.target import Target
 from ppsim.schedule.placement import loop
 from ppsim.simulation.bounds.problem import Problem
 from tests.fitting import in_a_v, one_chunk
@@ -228,3 +233,26 @@ def test_with_several_stages_a_rank_it_runs_within_its_cap(problem, criterion):
     table = fitted(problem, criterion=criterion)
     assert check(table).errors == []
     assert fits(table, problem)
+
+
+@given(
+    st.one_of(
+        looped(),
+        problems().map(lambda drawn: one_chunk(**drawn[0])),
+        problems(2).map(lambda drawn: in_a_v(**drawn[0])),
+    )
+)
+@settings(deadline=None, max_examples=40)
+def test_the_searches_kernel_times_and_holds_a_table_as_the_simulator_does(problem):
+    for candidate in islice(listed(Target(problem)), 4):
+        table = candidate.schedule("candidate")
+        starts = starts_of(table, problem)
+        by_op = np.stack([problem.forward_s, problem.backward_s, problem.input_s, problem.weight_s])
+        ends = starts + by_op[table.op, table.stage]
+        again = candidate.target.timed(candidate.order)
+        assert again is not None
+        assert again.end_s.tolist() == ends[table.rank_offsets[1:] - 1].tolist()
+        assert candidate.fits == fits(table, problem)
+        for criterion in SCORES:
+            timed = replace(again, target=again.target.minimising(criterion))
+            assert timed.score_s == pytest.approx(value_s(table, problem, criterion), abs=1e-9)

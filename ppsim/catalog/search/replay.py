@@ -1,7 +1,4 @@
-"""A split table on an ideal network, for the search: when it runs, whether it fits, and its plainest form.
-
-The simulator does the same for any table and network; what is here needs nothing above the schedules.
-"""
+"""A table of a problem, on its ideal network: when it runs, whether it fits, and its plainest forms."""
 
 from dataclasses import replace
 
@@ -11,79 +8,43 @@ from numpy.typing import NDArray
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import validate
-from ppsim.schedule.dependencies import dependencies
-from ppsim.schedule.table import NONE, Action, Op, Schedule
+from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.bounds.problem import Criterion, Problem
+from ppsim.simulation.engine import evaluate, evaluate_many
+from ppsim.simulation.memory import held
 
 
 def starts_of(schedule: Schedule, problem: Problem) -> Floats:
     """Return the earliest start of every action of a table that `validate` accepts, its host time included.
 
-    One entry an action in table order, in the unit of the problem's costs. Raises `ConfigError` for a table whose
+    One entry an action in table order, in the unit of the problem's costs. Raises `Deadlock` for a table whose
     actions wait for each other.
     """
-    needs = dependencies(schedule)
-    neighbour, own = needs.neighbour.tolist(), needs.own.tolist()
-    stage = schedule.stage.tolist()
-    duration = durations_of(schedule, problem).tolist()
-    hop, end = problem.hop_s.tolist(), [-1.0] * len(schedule)
-    start = [0.0] * len(schedule)
-    position = schedule.rank_offsets[:-1].tolist()
-    last = schedule.rank_offsets[1:].tolist()
-    free = [0.0] * schedule.num_ranks
-    moved = True
-    while moved:
-        moved = False
-        for rank in range(schedule.num_ranks):
-            while position[rank] < last[rank]:
-                entry = position[rank]
-                begin = free[rank]
-                if (before := own[entry]) != NONE:
-                    begin = max(begin, end[before])
-                if (before := neighbour[entry]) != NONE:
-                    if end[before] < 0:
-                        break
-                    begin = max(begin, end[before] + hop[min(stage[entry], stage[before])])
-                start[entry], end[entry] = begin, begin + duration[entry]
-                free[rank] = end[entry]
-                position[rank] += 1
-                moved = True
-    if position != last:
-        raise ConfigError("the table's actions wait for each other: ppsim check names them")
-    return np.array(start)
-
-
-def durations_of(schedule: Schedule, problem: Problem) -> Floats:
-    """Return the duration of every action, its host time included."""
-    by_op = np.stack([problem.forward_s, problem.backward_s, problem.input_s, problem.weight_s])
-    assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # the rows of by_op
-    durations: Floats = by_op[schedule.op, schedule.stage]
-    return durations
+    graph = build_graph(schedule)
+    return evaluate(graph, _durations(graph, problem), np.zeros(graph.num_nodes)).start[: graph.num_actions]
 
 
 def value_s(schedule: Schedule, problem: Problem, criterion: Criterion) -> float:
     """Return the step time or the span of a table, as the simulator has it on an ideal network."""
-    start = starts_of(schedule, problem)
-    end = start + durations_of(schedule, problem)
-    first, last = start[schedule.rank_offsets[:-1]], end[schedule.rank_offsets[1:] - 1]
-    seconds = last.max() - first.min() if criterion == "step" else (last - first).max()
-    return float(seconds) - problem.overhead_s
+    graph = build_graph(schedule)
+    times = evaluate_many(graph, _durations(graph, problem), np.zeros(graph.num_nodes))
+    return float((times.step_time_s if criterion == "step" else times.span_s)[0]) - problem.overhead_s
+
+
+def _durations(graph: EventGraph, problem: Problem) -> Floats:
+    """The duration of every action, its host time included, and of every transfer."""
+    by_op = np.stack([problem.forward_s, problem.backward_s, problem.input_s, problem.weight_s])
+    assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # the rows of by_op
+    op, stage = graph.schedule.op, graph.schedule.stage
+    hop = np.minimum(stage[graph.source], stage[graph.target])
+    return np.concatenate([by_op[op, stage], problem.hop_s[hop]])
 
 
 def fits(schedule: Schedule, problem: Problem) -> bool:
     """Return whether no rank ever holds more than the problem's cap."""
-    stage = schedule.stage
-    gains = np.where(schedule.op == Op.F, problem.activation[stage], 0.0)
-    losses = np.select(
-        [schedule.op == Op.B, schedule.op == Op.I, schedule.op == Op.W],
-        [problem.activation[stage], (problem.activation - problem.kept)[stage], problem.kept[stage]],
-        0.0,
-    )
-    rows = zip(schedule.rank_offsets[:-1].tolist(), schedule.rank_offsets[1:].tolist(), strict=True)
-    return all(
-        bool(((np.cumsum(gains[a:b] - losses[a:b]) + losses[a:b]) <= cap).all())
-        for (a, b), cap in zip(rows, problem.cap.tolist(), strict=True)
-    )
+    during, _ = held(schedule, problem.activation, problem.kept)
+    return bool((np.maximum.reduceat(during, schedule.rank_offsets[:-1]) <= problem.cap).all())
 
 
 def in_microbatch_order(schedule: Schedule, problem: Problem) -> Schedule:
