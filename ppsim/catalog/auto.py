@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import percent
 from ppsim.catalog.build import build, every_schedule, fit, require_shape
 from ppsim.catalog.fitted import memory_cap
-from ppsim.catalog.search.exact import optimal, require_ortools
+from ppsim.catalog.search.exact import Progress, optimal, require_ortools
 from ppsim.catalog.search.fitted import tables_without_end
 from ppsim.catalog.search.replay import joined
 from ppsim.catalog.search.target import Target
@@ -33,9 +33,6 @@ MOST_TO_PROVE = 800
 """Actions up to which the exact search has a chance to end."""
 
 _TOLERANCE = 1e-9
-
-Progress: TypeAlias = Callable[[float, float], None]
-"""Called with the seconds of the best table and of the bound, after every round."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -150,23 +150,7 @@ class StageCosts:
         problems: list[str] = []
 
         def array(name: str, length: int, unit: str, in_model: int) -> Floats:
-            values = np.atleast_1d(np.array(getattr(self, name), dtype=np.float64))
-            if len(values) not in (1, in_model, length):
-                of_model = f" or one each of the model's {in_model}" if in_model < length else ""
-                problems.append(
-                    f"{name} has {len(values)} entries, but the schedule has {length} {unit}s "
-                    f"(give one number, or one a {unit}{of_model})"
-                )
-                return np.zeros(length)
-            return np.tile(values, length // len(values))
-
-        def shares(name: str) -> Floats:
-            if getattr(self, name) is None:
-                return np.full(num_slices, 1 / num_slices)
-            values = np.atleast_1d(np.array(getattr(self, name), dtype=np.float64))
-            if len(values) != num_slices:
-                problems.append(f"{name} has {len(values)} entries, but the schedule has {num_slices} a microbatch")
-            return values
+            return _entries(name, getattr(self, name), length, unit, in_model, problems)
 
         given = {
             name: array(name, num_stages, "stage", num_stages // num_replicas)
@@ -174,7 +158,9 @@ class StageCosts:
             if getattr(self, name) is not None
         }
         static_bytes = array("static_bytes", num_ranks, "rank", num_ranks)
-        time_shares, token_shares = shares("slice_time_shares"), shares("slice_token_shares")
+        time_shares, token_shares = (
+            _shares(name, getattr(self, name), num_slices, problems) for name in _PER_SLICE
+        )
         activation = given["activation_bytes"]
         kept = given.get("activation_bytes_kept_for_weight", activation)
         if not problems and np.any(kept > activation):
@@ -285,3 +271,24 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
     if len(bad):
         return f"{name} holds {bad[0]:g}; costs are finite and not negative"
     return None
+
+
+def _entries(name: str, value: Any, length: int, unit: str, in_model: int, problems: list[str]) -> Floats:
+    values = np.atleast_1d(np.array(value, dtype=np.float64))
+    if len(values) not in (1, in_model, length):
+        of_model = f" or one each of the model's {in_model}" if in_model < length else ""
+        problems.append(
+            f"{name} has {len(values)} entries, but the schedule has {length} {unit}s "
+            f"(give one number, or one a {unit}{of_model})"
+        )
+        return np.zeros(length)
+    return np.tile(values, length // len(values))
+
+
+def _shares(name: str, value: Any, num_slices: int, problems: list[str]) -> Floats:
+    if value is None:
+        return np.full(num_slices, 1 / num_slices)
+    values = np.atleast_1d(np.array(value, dtype=np.float64))
+    if len(values) != num_slices:
+        problems.append(f"{name} has {len(values)} entries, but the schedule has {num_slices} a microbatch")
+    return values

@@ -6,6 +6,7 @@ run beside compute. Nothing of it is fed back to the pipeline but the gathering,
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.run import simulate, simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step_costs import StepCosts
+from ppsim.simulation.step_costs import Sharing, StepCosts
 from ppsim.simulation.timeline import Timeline
 
 Kind = Literal["gather", "reduce", "share", "norm", "optimizer"]
@@ -72,16 +73,7 @@ def simulate_step(
     ready = np.zeros(schedule.num_stages)
     if gather_s.any():
         forward_s = costs.resolved_for(schedule).forward_s
-        for rank in range(num_ranks):
-            moment = 0.0
-            for stage in _by_first_forward(schedule, rank):
-                pieces.append(Piece(rank, "gather", stage, moment, moment + gather_s[stage]))
-                moment = ready[stage] = pieces[-1].end_s
-                # with the first part there a forward starts, and needs the last one for its own last part only
-                behind = min(gather_s[stage], forward_s[stage]) * (1 - 1 / buckets[stage])
-                ready[stage] = moment - behind
-            if not around.overlap:
-                ready[schedule.stages_of(rank)] = moment
+        ready = _gathered(schedule, gather_s, buckets, forward_s, pieces, overlap=around.overlap)
     ready_s = ready if ready.any() else None
     timeline = (
         simulate_graph(graph, costs, ready_s=ready_s) if graph else simulate(schedule, costs, ready_s=ready_s)
@@ -89,12 +81,7 @@ def simulate_step(
 
     waits_for_all = around.update == "synchronised"
     reduced = _reduced(timeline, reduce_s, buckets, pieces, overlap=around.overlap)
-    shared = reduced.copy()
-    for group in around.sharing:
-        ranks = list(group.ranks)
-        begin = float(shared[ranks].max())
-        pieces += [Piece(rank, "share", -1, begin, begin + group.seconds) for rank in ranks]
-        shared[ranks] = begin + group.seconds
+    shared = _shared(reduced, around.sharing, pieces)
     begin = float(shared.max())
     normed = np.full(num_ranks, begin + around.norm_s) if waits_for_all else shared
     if waits_for_all and around.norm_s:
@@ -110,21 +97,40 @@ def simulate_step(
     exposed_s = {
         "gather": float((timeline.begin_s if waits_for_all else timeline.rank_begin_s[last]) - begins[last])
     }
-    moments = {
-        "pipeline": timeline.rank_end_s,
-        "reduce": reduced,
-        "share": shared,
-        "norm": normed,
-        "optimizer": updated,
-    }
-    before = 0.0
-    for name, ends in moments.items():
-        now = float(ends.max() if waits_for_all else ends[last])
-        if name != "pipeline":
-            exposed_s[name] = now - before
-        before = now
+    moments = (timeline.rank_end_s, reduced, shared, normed, updated)
+    ends = [float(of_rank.max() if waits_for_all else of_rank[last]) for of_rank in moments]
+    for name, (before, now) in zip(("reduce", "share", "norm", "optimizer"), pairwise(ends), strict=True):
+        exposed_s[name] = now - before
     exposed_s["rest"] = around.rest_s
-    return Step(timeline, pieces, before - float(begins[last]) + around.rest_s, exposed_s)
+    return Step(timeline, pieces, ends[-1] - float(begins[last]) + around.rest_s, exposed_s)
+
+
+def _gathered(
+    schedule: Schedule, gather_s: Floats, buckets: Floats, forward_s: Floats, pieces: list[Piece], *, overlap: bool
+) -> Floats:
+    """When each stage's parameters suffice for its first forward, if all ranks start to gather at 0."""
+    ready = np.zeros(schedule.num_stages)
+    for rank in range(schedule.num_ranks):
+        moment = 0.0
+        for stage in _by_first_forward(schedule, rank):
+            pieces.append(Piece(rank, "gather", stage, moment, moment + gather_s[stage]))
+            moment = pieces[-1].end_s
+            # with the first part there a forward starts, and needs the last one for its own last part only
+            ready[stage] = moment - min(gather_s[stage], forward_s[stage]) * (1 - 1 / buckets[stage])
+        if not overlap:
+            ready[schedule.stages_of(rank)] = moment
+    return ready
+
+
+def _shared(reduced: Floats, sharing: tuple[Sharing, ...], pieces: list[Piece]) -> Floats:
+    """When each rank has all that it sums with other ranks of the pipeline, from when it has `reduced` its own."""
+    shared = reduced.copy()
+    for group in sharing:
+        ranks = list(group.ranks)
+        begin = float(shared[ranks].max())
+        pieces += [Piece(rank, "share", -1, begin, begin + group.seconds) for rank in ranks]
+        shared[ranks] = begin + group.seconds
+    return shared
 
 
 def _entries(name: str, values: Numbers, length: int, unit: str) -> Floats:

@@ -20,7 +20,7 @@ from ppsim.simulation.bounds.lower import lower_bounds, turns
 from ppsim.simulation.bounds.problem import Criterion, Problem
 
 Progress: TypeAlias = Callable[[float, float], None]
-"""Is told the value of the best table so far and the bound, both in seconds."""
+"""Is told the value of the best table so far and the bound, both in seconds, after every round or better table."""
 
 _KINDS = (Op.F, Op.I, Op.W)
 _MOST_TICKS = 10**9  # of a step, where that makes every cost a whole number of them
@@ -82,7 +82,7 @@ def optimal(
     require_ortools()
     if criterion not in get_args(Criterion):
         raise ConfigError(f"criterion is {criterion!r}; choose one of {', '.join(get_args(Criterion))}")
-    problem = replace(problem, backward_s=np.full(problem.num_stages, np.inf))
+    problem = problem.always_split()
     start = one_at_a_time(problem) if hint is None else in_microbatch_order(hint, problem)
     best = start if fits(start, problem) else one_at_a_time(problem)
     reached_s = value_s(best, problem, criterion)
@@ -99,13 +99,12 @@ def optimal(
         if progress is not None:
             progress(clock.seconds(value), max(known_s, clock.seconds(bound)))
 
-    found, bound, is_optimal = model.solve(
-        time_limit_s=time_limit_s, seed=seed, num_workers=num_workers, announce=announce
-    )
-    if found is not None:
-        is_optimal = is_optimal and fits(found, problem)
-        tables = [found, best] if fits(found, problem) else [best]
-        best = min(tables, key=lambda table: value_s(table, problem, criterion))
+    limits = {"max_time_in_seconds": time_limit_s, "random_seed": seed, "num_workers": num_workers}
+    found, bound, is_optimal = model.solve(limits, announce)
+    if found is not None and fits(found, problem):
+        best = min((found, best), key=lambda table: value_s(table, problem, criterion))
+    else:
+        is_optimal = False
     return Optimum(
         schedule=best,
         value_s=value_s(best, problem, criterion),
@@ -275,10 +274,11 @@ class _Model:
         for action, begin in zip(hint, starts, strict=True):
             self.model.add_hint(self.start[action.op, action.stage, action.microbatch], round(begin))
 
-    def solve(
-        self, *, time_limit_s: float, seed: int, num_workers: int, announce: Callable[[float, float], None]
-    ) -> tuple[Schedule | None, float, bool]:
-        """Return the best table of the model or None, the bound in ticks, and whether it is proved."""
+    def solve(self, limits: dict[str, Any], announce: Progress) -> tuple[Schedule | None, float, bool]:
+        """Return the best table of the model or None, the bound in ticks, and whether it is proved.
+
+        `limits` are parameters of the solver; `announce` is told times in ticks.
+        """
         from ortools.sat.python import cp_model
 
         class Announcer(cp_model.CpSolverSolutionCallback):
@@ -286,9 +286,8 @@ class _Model:
                 announce(self.objective_value, self.best_objective_bound)
 
         solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = time_limit_s
-        solver.parameters.random_seed = seed
-        solver.parameters.num_workers = num_workers
+        for name, value in limits.items():
+            setattr(solver.parameters, name, value)
         status = solver.solve(self.model, Announcer())
         assert status != cp_model.INFEASIBLE, "a bound is above the time of a table"
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

@@ -3,7 +3,7 @@
 The bounds (`ppsim.simulation.bounds.lower`) and the exact search (`ppsim.catalog.search.exact`) start from one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -15,6 +15,8 @@ from ppsim.base.errors import ConfigError
 
 Criterion = Literal["step", "span"]
 """What is minimised: "step", first start to last end of all; "span", the longest rank from its own first start."""
+
+_MOST = float(np.finfo(np.float64).max)
 
 CAP_ROUNDING = 1 + 1e-12
 """Caps are widened by this much, less than a byte, so that sums of floats that meet them are not refused."""
@@ -73,64 +75,53 @@ class Problem:
         """
         placement = np.array(stage_to_rank, dtype=np.int32)
         num_stages, num_ranks = len(placement), int(placement.max(initial=-1)) + 1
-        problems: list[str] = []
         if num_stages == 0 or not np.array_equal(np.unique(placement), np.arange(num_ranks)):
             raise ConfigError(f"stage_to_rank is {placement.tolist()}: every rank from 0 on needs a stage")
         if num_microbatches < 1:
             raise ConfigError(f"num_microbatches must be at least 1: got {num_microbatches}")
-
-        def array(name: str, given: Any, length: int, *, may_be_infinite: bool = False) -> Floats:
-            values = np.atleast_1d(np.array(given, dtype=np.float64))
-            if values.ndim != 1 or len(values) not in (1, length):
-                problems.append(f"{name} has {values.size} entries: give one number, or {length}")
-                return np.zeros(length)
-            bad = values[np.isnan(values) | (values < 0) | (np.isinf(values) & (not may_be_infinite))]
-            if len(bad):
-                problems.append(f"{name} holds {bad[0]:g}; costs are finite and not negative")
-                return np.zeros(length)
-            return np.resize(values, length)
-
-        forward = array("forward_s", forward_s, num_stages)
-        to_input = array("backward_input_s", backward_input_s, num_stages)
-        weight = array("backward_weight_s", backward_weight_s, num_stages)
-        whole = array("backward_s", np.inf if backward_s is None else backward_s, num_stages, may_be_infinite=True)
-        hops = transfer_s if np.size(transfer_s) != num_stages - 1 else [*np.atleast_1d(transfer_s), 0.0]
-        hop = array("transfer_s", hops, num_stages)[:-1] + hop_overhead_s
-        held = array("activation", activation, num_stages)
-        kept = (
-            held
-            if activation_kept_for_weight is None
-            else array("activation_kept_for_weight", activation_kept_for_weight, num_stages)
-        )
-        limit = array("cap", cap, num_ranks, may_be_infinite=True)
-        if not problems and np.any(kept > held):
-            stage = int(np.argmax(kept > held))
-            problems.append(
-                f"activation_kept_for_weight is {kept[stage]:g} on stage {stage}, more than the "
-                f"{held[stage]:g} activation it is part of"
-            )
-        needed = np.bincount(placement, weights=held, minlength=num_ranks)
-        if not problems and np.any(limit * CAP_ROUNDING < needed):
-            rank = int(np.argmax(needed - limit))
-            problems.append(
-                f"the cap of {limit[rank]:g} on rank {rank} holds no microbatch: one needs {needed[rank]:g} there "
-                f"(smallest cap for all ranks: {needed.max():g})"
-            )
-        if problems:
-            raise ConfigError("no schedule can be sought: " + "\n  ".join(problems))
-        return cls(
+        given, hops = _Given(num_stages), transfer_s
+        if np.size(transfer_s) == num_stages - 1:
+            hops = [*np.atleast_1d(transfer_s), 0.0]
+        whole = np.inf if backward_s is None else backward_s
+        held = given.array("activation", activation)
+        kept = held
+        if activation_kept_for_weight is not None:
+            kept = given.array("activation_kept_for_weight", activation_kept_for_weight)
+        problem = cls(
             stage_to_rank=placement,
             num_microbatches=num_microbatches,
-            forward_s=forward + action_overhead_s,
-            input_s=to_input + action_overhead_s,
-            weight_s=weight + action_overhead_s,
-            backward_s=whole + action_overhead_s,
-            hop_s=np.where(placement[1:] != placement[:-1], hop, 0.0),
+            forward_s=given.array("forward_s", forward_s) + action_overhead_s,
+            input_s=given.array("backward_input_s", backward_input_s) + action_overhead_s,
+            weight_s=given.array("backward_weight_s", backward_weight_s) + action_overhead_s,
+            backward_s=given.array("backward_s", whole, most=np.inf) + action_overhead_s,
+            hop_s=np.where(
+                placement[1:] != placement[:-1], given.array("transfer_s", hops)[:-1] + hop_overhead_s, 0.0
+            ),
             activation=held,
             kept=kept,
-            cap=limit * CAP_ROUNDING,
+            cap=given.array("cap", cap, length=num_ranks, most=np.inf),
             overhead_s=action_overhead_s,
         )
+        if wrong := given.problems or list(problem._why_nothing_fits()):
+            raise ConfigError("no schedule can be sought: " + "\n  ".join(wrong))
+        return replace(problem, cap=problem.cap * CAP_ROUNDING)
+
+    def _why_nothing_fits(self) -> Iterator[str]:
+        """What is wrong with the memory, for a cap that is not yet widened."""
+        if np.any(self.kept > self.activation):
+            stage = int(np.argmax(self.kept > self.activation))
+            yield (
+                f"activation_kept_for_weight is {self.kept[stage]:g} on stage {stage}, more than the "
+                f"{self.activation[stage]:g} activation it is part of"
+            )
+            return
+        needed = np.bincount(self.stage_to_rank, weights=self.activation, minlength=self.num_ranks)
+        if np.any(self.cap * CAP_ROUNDING < needed):
+            rank = int(np.argmax(needed - self.cap))
+            yield (
+                f"the cap of {self.cap[rank]:g} on rank {rank} holds no microbatch: one needs {needed[rank]:g} "
+                f"there (smallest cap for all ranks: {needed.max():g})"
+            )
 
     @classmethod
     def of_costs(
@@ -196,3 +187,23 @@ class Problem:
         cheapest = np.minimum(self.backward_s, self.input_s + self.weight_s)
         value = np.minimum(self.input_s, cheapest)
         return replace(self.always_split(), input_s=value, weight_s=cheapest - value)
+
+
+class _Given:
+    """Numbers as they are given: made arrays of one entry a stage, what is wrong with them kept in `problems`."""
+
+    def __init__(self, num_stages: int) -> None:
+        self.num_stages = num_stages
+        self.problems: list[str] = []
+
+    def array(self, name: str, given: Any, *, length: int | None = None, most: float = _MOST) -> Floats:
+        length = length or self.num_stages
+        values = np.atleast_1d(np.array(given, dtype=np.float64))
+        if values.ndim != 1 or len(values) not in (1, length):
+            self.problems.append(f"{name} has {values.size} entries: give one number, or {length}")
+            return np.zeros(length)
+        bad = values[~((values >= 0) & (values <= most))]
+        if len(bad):
+            self.problems.append(f"{name} holds {bad[0]:g}; costs are finite and not negative")
+            return np.zeros(length)
+        return np.resize(values, length)
