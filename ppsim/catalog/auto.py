@@ -103,25 +103,12 @@ def optimise(
     >>> found.value_s, found.is_optimal
     (17.0, True)
     """
-    require_shape(pp=pp, microbatches=microbatches)
-    if vpp < 1:
-        raise ConfigError(f"vpp must be at least 1: got {vpp}")
+    _require(pp=pp, vpp=vpp, microbatches=microbatches, placement=placement, prove=prove)
     if not time_limit_s >= 0:
         raise ConfigError(f"the time limit must be 0 s or more: got {time_limit_s:g}")
     for name, value in (("max_rounds", max_rounds or 0), ("seed", seed)):
         if value < 0:
             raise ConfigError(f"{name} must be 0 or more: got {value}")
-    if placement is not None and placement not in STYLES:
-        raise ConfigError(f"placement is '{placement}'; choose one of {', '.join(STYLES)}")
-    num_actions = 3 * pp * vpp * microbatches
-    require_room(num_actions)
-    if prove and num_actions > MOST_TO_PROVE:
-        raise ConfigError(
-            f"a proof is for up to {MOST_TO_PROVE} actions: {pp * vpp} stages and {microbatches} microbatches have "
-            f"{num_actions}"
-        )
-    if prove:
-        require_ortools()
     styles = [placement] if placement else ["loop"] if vpp == 1 else list(STYLES)
     end = time.monotonic() + time_limit_s
     searches, reasons = [], []
@@ -158,6 +145,24 @@ def optimise(
         start_s=start.start_s,
         placement=style,
     )
+
+
+def _require(*, pp: int, vpp: int, microbatches: int, placement: str | None, prove: bool) -> None:
+    """Raise `ConfigError` or `MissingExtra` for a shape or a placement that is not searched, or not to a proof."""
+    require_shape(pp=pp, microbatches=microbatches)
+    if vpp < 1:
+        raise ConfigError(f"vpp must be at least 1: got {vpp}")
+    if placement is not None and placement not in STYLES:
+        raise ConfigError(f"placement is '{placement}'; choose one of {', '.join(STYLES)}")
+    num_actions = 3 * pp * vpp * microbatches
+    require_room(num_actions)
+    if prove and num_actions > MOST_TO_PROVE:
+        raise ConfigError(
+            f"a proof is for up to {MOST_TO_PROVE} actions: {pp * vpp} stages and {microbatches} microbatches have "
+            f"{num_actions}"
+        )
+    if prove:
+        require_ortools()
 
 
 class _Search:
