@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import Floats
 from ppsim.base.units import seconds, signed_percent, size
 from ppsim.plot import palette, traces
 from ppsim.plot.errors import Errors
@@ -32,7 +33,6 @@ from ppsim.plot.scale import Scale, bytes_scale, heading, panel_prefixes, time_s
 from ppsim.plot.view import View
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE
-from ppsim.simulation.engine import Floats
 from ppsim.simulation.timeline import Timeline
 
 PanelKind = Literal["compute", "transfers", "beside", "memory"]

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.base.arrays import Floats
 from ppsim.machine.files import load_cluster
 from ppsim.validation.cases import Case, CaseSet, cases_of, require_set
 from ppsim.validation.machines import machine_of
