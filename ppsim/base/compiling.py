@@ -1,13 +1,14 @@
 """One source for the hot loops: plain Python for small work, compiled by numba where that pays for its import."""
 
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 Engine = Literal["auto", "plain", "compiled"]
 
@@ -17,39 +18,84 @@ WORTH_COMPILING = 100_000
 
 @cache
 def _compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the kernel compiled, together with the functions of its own module that it calls."""
+    """Return the kernel compiled, together with the functions of its package that it calls."""
     import numba
 
-    called = {name: kernel.__globals__.get(name) for name in kernel.__code__.co_names}
-    helpers = {
-        name: _compiled(one)
-        for name, one in called.items()
-        if isinstance(one, FunctionType) and one.__module__ == kernel.__module__
-    }
-    linked = FunctionType(kernel.__code__, kernel.__globals__ | helpers) if helpers else kernel
+    helpers = {name: _compiled(one) for name, one in _helpers(kernel).items()}
+    linked = FunctionType(kernel.__code__, kernel.__globals__ | helpers)
+    # numba keeps compiled code until the file of the kernel changes, and knows nothing of the others that it is
+    # made of: their state is part of the name that it keeps it under.
+    linked.__qualname__ = kernel.__qualname__ + _state_of(_other_files(kernel))
     compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(linked)
     return compiled
+
+
+def _helpers(kernel: Callable[..., Any]) -> dict[str, FunctionType]:
+    """The functions of its own package that a kernel calls, by the names that it has for them."""
+    called = {name: kernel.__globals__.get(name) for name in kernel.__code__.co_names}
+    package = kernel.__module__.partition(".")[0]
+    return {
+        name: one
+        for name, one in called.items()
+        if isinstance(one, FunctionType) and one.__module__.partition(".")[0] == package
+    }
+
+
+def _other_files(kernel: Callable[..., Any]) -> list[Path]:
+    """Where what a kernel calls and the named tuples that it gets are written, but for its own file."""
+    found, open_ends = set(), [kernel]
+    while open_ends:
+        one = open_ends.pop()
+        found |= {one, *(kind for kind in one.__annotations__.values() if hasattr(kind, "_fields"))}
+        open_ends += _helpers(one).values()
+    modules = {one.__module__ for one in found} - {kernel.__module__}
+    return sorted(Path(str(sys.modules[module].__file__)) for module in modules)
+
+
+def _state_of(files: Sequence[Path]) -> str:
+    if not files:
+        return ""
+    state = repr([(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files])
+    return f"-{zlib.crc32(state.encode()):08x}"
 
 
 def run_kernel(
     kernel: Callable[..., Any],
     *,
     inputs: Sequence[Any],
-    outputs: Sequence[NDArray[Any]] = (),
+    outputs: Sequence[Any] = (),
     size: int,
     engine: Engine = "auto",
 ) -> Any:
     """Return `kernel(*inputs, *outputs)`, a function over arrays that fills its outputs in place.
 
-    A kernel may call functions of its own module, which are compiled with it. "auto" compiles from
-    `WORTH_COMPILING` iterations on, and whenever numba is imported already. Plain and compiled give the same
-    bits: a kernel adds and compares, in one order.
+    Inputs and outputs may also be named tuples of arrays, or of such tuples. A kernel may call functions of its
+    package, which are compiled with it. "auto" compiles from `WORTH_COMPILING` iterations on,
+    and whenever numba is imported already. Plain and compiled give the same bits: a kernel adds and compares, in
+    one order.
     """
     if engine == "compiled" or (engine == "auto" and (size >= WORTH_COMPILING or sys.modules.get("numba"))):
         return _compiled(kernel)(*inputs, *outputs)
-    as_lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in inputs]
-    filled = [array.tolist() for array in outputs]  # plain Python is several times faster on lists
-    result = kernel(*as_lists, *filled)
-    for array, values in zip(outputs, filled, strict=True):
-        array[:] = values
+    filled = [_in_plain(one) for one in outputs]
+    result = kernel(*(_in_plain(one) for one in inputs), *filled)
+    for target, values in zip(outputs, filled, strict=True):
+        _copy_back(target, values)
     return result
+
+
+def _in_plain(value: Any) -> Any:
+    """The value with lists in place of its arrays: plain Python is several times faster on them."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, tuple):
+        return type(value)(*(_in_plain(one) for one in value))
+    return value
+
+
+def _copy_back(target: Any, values: Any) -> None:
+    """Write what lists hold into the arrays that they were made of."""
+    if isinstance(target, np.ndarray):
+        target[:] = values
+    elif isinstance(target, tuple):
+        for one, filled in zip(target, values, strict=True):
+            _copy_back(one, filled)

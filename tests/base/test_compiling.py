@@ -1,0 +1,82 @@
+"""Kernels give the same compiled and plain, whatever their arrays come in, and are never older than their source."""
+
+import importlib
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from ppsim.base.compiling import run_kernel
+
+
+class Inner(NamedTuple):
+    values: np.ndarray
+    factor: float
+
+
+class Outer(NamedTuple):
+    inner: Inner
+    counts: np.ndarray
+
+
+def scaled(inner: Inner, k: int) -> float:
+    return inner.values[k] * inner.factor
+
+
+def fill(given: Inner, filled: Outer, sums: np.ndarray) -> int:
+    for k in range(len(given.values)):
+        filled.inner.values[k] = scaled(given, k)
+        filled.counts[k] += k
+        sums[0] += filled.inner.values[k]
+    return len(given.values)
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_named_tuples_of_arrays_come_back_filled(engine):
+    given = Inner(np.array([1.0, 2.0, 4.0]), 0.5)
+    filled = Outer(Inner(np.zeros(3), 1.0), np.array([5, 5, 5]))
+    sums = np.zeros(1)
+    assert run_kernel(fill, inputs=(given,), outputs=(filled, sums), size=3, engine=engine) == 3
+    assert filled.inner.values.tolist() == [0.5, 1.0, 2.0]
+    assert filled.counts.tolist() == [5, 6, 7]
+    assert sums.tolist() == [3.5]
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package whose kernel and what it calls are in two files, imported anew after each change of the second."""
+    folder = tmp_path / "twofiles"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "kernels.py").write_text(
+        "from twofiles.steps import Pair, step\n\ndef kernel(pair: Pair) -> int:\n    return step(pair)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imported(*, fields: str, result: str):
+        (folder / "steps.py").write_text(
+            f"from typing import NamedTuple\n\nclass Pair(NamedTuple):\n    {fields}\n\ndef step(pair):\n    return {result}\n"
+        )
+        importlib.invalidate_caches()
+        for name in ("twofiles", "twofiles.kernels", "twofiles.steps"):
+            sys.modules.pop(name, None)
+        return importlib.import_module("twofiles.kernels")
+
+    yield imported
+    for name in ("twofiles", "twofiles.kernels", "twofiles.steps"):
+        sys.modules.pop(name, None)
+
+
+def test_a_kernel_is_compiled_anew_when_what_it_calls_has_changed(package):
+    """numba itself looks only at the kernel's own file, and would run what it compiled before."""
+    results = []
+    for fields, result in (
+        ("first: int; second: int", "pair.first - pair.second"),
+        ("first: int; second: int", "2 * (pair.first - pair.second)"),
+        ("second: int ; first: int", "2 * (pair.first - pair.second)"),
+    ):
+        made = package(fields=fields, result=result)
+        pair = made.Pair(first=5, second=3)
+        results.append(run_kernel(made.kernel, inputs=(pair,), size=1, engine="compiled"))
+    assert results == [2, 4, 4]
