@@ -1,207 +1,266 @@
-"""The inner loop of the local search: a function over arrays that numba can compile.
+"""The inner loop of the local search; codes and named tuples as in `ppsim.catalog.search.pipeline`."""
 
-Codes and leading arguments as in `ppsim.catalog.search.kernels`.
-"""
+from typing import NamedTuple
 
-from typing import Any
+import numpy as np
+
+from ppsim.catalog.search.pipeline import NOTHING, Codes, Counts, Memory, Pipeline
+from ppsim.simulation.bounds.problem import Floats
+
+DEADLOCK = 1e300
+"""The criterion of an order that cannot run."""
+
+
+class Rules(NamedTuple):
+    """How long is searched, and how boldly."""
+
+    handicap_s: Floats
+    """What is taken off each rank's end before the largest counts."""
+    bound_s: float
+    """The search stops at an order that is as good as this."""
+    heat_s: float
+    """By how much a move may make the criterion worse, at first; it falls to 0."""
+    num_moves: int
+    reach: int
+    """How far a pass may move along its row."""
+
+
+class Timing(NamedTuple):
+    """When the passes of an order run, and why not earlier. A place is an index of the order."""
+
+    done: Counts
+    """How many passes have run, a code."""
+    at: Counts
+    """The place of each rank's next pass."""
+    now_s: Floats
+    """When each rank's last pass ends."""
+    end_s: Floats
+    """An end a node."""
+    place_of: Counts
+    """A place a node."""
+    start_s: Floats
+    """A start a place."""
+    waits_for: Counts
+    """A place a place: the pass of another stage whose output came last, `NOTHING` where the rank itself did."""
+    stack: Counts
+    """Ranks that may be able to go on."""
+    is_stacked: Counts
+    """Whether each rank is among them."""
+
+
+def empty_timing(pipeline: Pipeline) -> Timing:
+    """Return working space for `anneal`."""
+    p, num_codes = pipeline.num_ranks, 3 * pipeline.num_stages
+    num_nodes = num_codes * pipeline.num_microbatches
+    a_code, a_rank, a_node = (np.zeros(number, dtype=np.int64) for number in (num_codes, p, num_nodes))
+    return Timing(
+        done=a_code, at=a_rank, now_s=np.zeros(p), end_s=np.zeros(num_nodes), place_of=a_node,
+        start_s=np.zeros(num_nodes), waits_for=a_node.copy(), stack=a_rank.copy(), is_stacked=a_rank.copy(),
+    )  # fmt: skip
 
 
 def anneal(
-    num_microbatches: Any, rank_of: Any, firsts: Any, stages: Any, forward_s: Any, input_s: Any, weight_s: Any,
-    hop_s: Any, tolerance_s: Any, changes: Any, cap: Any, handicap_s: Any, bound_s: Any, heat_from_s: Any,
-    heat_to_s: Any, num_moves: Any, reach: Any,
-    order: Any, best: Any, state: Any, scores: Any, done: Any, ends: Any, place: Any, starts: Any,
-    input_at: Any, path: Any,
-) -> None:  # fmt: skip
-    """Move passes of critical paths along their rows, `num_moves` times, and keep the best order found.
+    pipeline: Pipeline,
+    memory: Memory,
+    rules: Rules,
+    dice: Counts,
+    order: Codes,
+    best: Codes,
+    timing: Timing,
+    path: Counts,
+) -> float:
+    """Move passes of critical paths along their rows and keep the best order found in `best`; return its criterion.
 
     A move that makes the criterion worse by d is kept where d is less than the heat times the square of a random
-    number; the heat falls from `heat_from_s` to `heat_to_s`. `changes` has what a pass of each code adds to its
-    rank's memory; `handicap_s` is taken off each rank's end before the largest counts; the search stops at
-    `bound_s`. A pass moves by up to `reach` places.
-
-    `order` and `best` go in as the current and the best order, `scores` as their two criteria (or infinity) and
-    come back changed, so that the search can go on; `state` holds the random number (1 to 2**31 − 2) and, on
-    return, the moves made. The rest is working space: `done` a code, `ends` an end a node, `place`, `starts`,
-    `input_at` and `path` a number a node.
+    number: most of those that are kept are nearly as good, a few much worse. `order` and `best` go in as the order
+    to begin with. `dice` has the state of the random numbers, 1 to 2**31 − 2. `path` is working space, a place a
+    node.
     """
-    m, num_stages, p = num_microbatches, len(rank_of), len(firsts) - 1
-    num_nodes = 3 * m * num_stages
-    at = [0 for rank in range(p)]
-    now = [0.0 for rank in range(p)]
-    stack = [0 for rank in range(p)]
-    on_stack = [False for rank in range(p)]
-
-    def score_of() -> Any:
-        """Time `order`: fills `ends`, `place` (of a node), `starts` and `input_at` (of a place)."""
-        for code in range(3 * num_stages):
-            done[code] = 0
-        for rank in range(p):
-            at[rank] = 3 * m * firsts[rank]
-            now[rank] = 0.0
-            stack[p - 1 - rank] = rank
-            on_stack[rank] = True
-        depth = p
-        num_left = num_nodes
-        while depth > 0:
-            depth -= 1
-            rank = stack[depth]
-            on_stack[rank] = False
-            here, last, time = at[rank], 3 * m * firsts[rank + 1], now[rank]
-            while here < last:
-                code = order[here]
-                number = done[code]
-                cause = -1  # the place of the pass of another stage that this one waits for
-                begin = time
-                follows = -1
-                if code < num_stages:
-                    cost = forward_s[code]
-                    if code > 0:
-                        if done[code - 1] <= number:
-                            break
-                        ready = ends[(code - 1) * m + number] + hop_s[code - 1]
-                        if ready > begin:
-                            begin = ready
-                            cause = place[(code - 1) * m + number]
-                    if code < num_stages - 1:
-                        follows = code + 1
-                elif code < 2 * num_stages:
-                    stage = code - num_stages
-                    cost = input_s[stage]
-                    if done[stage] <= number:
-                        break
-                    if stage < num_stages - 1:
-                        if done[code + 1] <= number:
-                            break
-                        ready = ends[(code + 1) * m + number] + hop_s[stage]
-                        if ready > begin:
-                            begin = ready
-                            cause = place[(code + 1) * m + number]
-                    if stage > 0:
-                        follows = stage - 1
-                else:
-                    cost = weight_s[code - 2 * num_stages]
-                    if done[code - num_stages] <= number:
-                        break
-                time = begin + cost
-                node = code * m + number
-                ends[node] = time
-                place[node] = here
-                starts[here] = begin
-                input_at[here] = cause
-                done[code] += 1
-                num_left -= 1
-                here += 1
-                if follows >= 0:
-                    other = rank_of[follows]
-                    if other != rank and not on_stack[other]:
-                        stack[depth] = other
-                        depth += 1
-                        on_stack[other] = True
-            at[rank] = here
-            now[rank] = time
-        if num_left > 0:
-            return 1e300
-        worst = now[0] - handicap_s[0]
-        for rank in range(1, p):
-            worst = max(worst, now[rank] - handicap_s[rank])
-        return worst
-
-    def critical() -> Any:
-        """Fill `path` with the places of a longest path, the last first; return how many."""
-        worst = 0
-        for rank in range(1, p):
-            if now[rank] - handicap_s[rank] > now[worst] - handicap_s[worst]:
-                worst = rank
-        here = 3 * m * firsts[worst + 1] - 1
-        length = 0
-        while here >= 0:
-            path[length] = here
-            length += 1
-            if input_at[here] >= 0:
-                here = input_at[here]
-            elif starts[here] > tolerance_s:
-                here -= 1
-            else:
-                here = -1
-        return length
-
-    def random_below(limit: Any) -> Any:
-        state[0] = state[0] * 48271 % 2147483647
-        return state[0] % limit
-
-    def moved(source: Any, target: Any) -> None:
-        code = order[source]
-        step = 1 if target > source else -1
-        for k in range(source, target, step):
-            order[k] = order[k + step]
-        order[target] = code
-
-    current = score_of()
-    scores[0] = current
-    if current < scores[1]:
-        scores[1] = current
-        for k in range(num_nodes):
-            best[k] = order[k]
-    length = critical()
-    made = 0
-    while made < num_moves and scores[1] > bound_s:
-        made += 1
-        heat = heat_from_s + (heat_to_s - heat_from_s) * (made / num_moves)
-        source = path[random_below(length)]
-        rank = rank_of[order[source] % num_stages]
-        low, high = 3 * m * firsts[rank], 3 * m * firsts[rank + 1]
-        way = random_below(4)
-        if way == 0:  # what comes before the critical pass, behind it or later
-            source -= 1
-        if way == 3:  # any pass of the rank, either way
-            source = low + random_below(high - low)
-        target = source + 1 + random_below(reach)
-        if way == 1 or (way == 3 and random_below(2) == 0):
-            target = source - 1 - random_below(reach)
-        if source < low or target < low or target >= high:
+    current_s = _criterion(pipeline, rules.handicap_s, order, timing)
+    best_s = current_s
+    length = _critical_path(pipeline, rules.handicap_s, timing, path)
+    for number in range(1, rules.num_moves + 1):
+        if best_s <= rules.bound_s:
+            break
+        source, target = _drawn_move(pipeline, rules.reach, dice, order, path, length)
+        if source < 0:
             continue
-        # Not past a pass of its own code, and within memory all the way.
-        code = order[source]
-        step = 1 if target > source else -1
-        k = source
-        while k != target and order[k + step] != code:
-            k += step
-        target = k
-        if target == source:
+        target = _nearest_allowed(order, source, target)
+        if target == source or not _fits(pipeline, memory, order, source, target):
             continue
-        if (step == 1 and changes[code] < 0) or (step == -1 and changes[code] > 0):
-            held = 0.0
-            for k in range(low, min(source, target)):
-                held += changes[order[k]]
-            fits = True
-            if step == -1:
-                held += changes[code]
-                fits = held <= cap[rank]
-                for k in range(target, source):
-                    held += changes[order[k]]
-                    if held > cap[rank]:
-                        fits = False
-                        break
-            else:
-                for k in range(source + 1, target + 1):
-                    held += changes[order[k]]
-                    if held > cap[rank]:
-                        fits = False
-                        break
-            if not fits:
-                continue
-        moved(source, target)
-        score = score_of()
-        dice = (1 + random_below(1000000)) / 1000000
-        if score <= current + heat * dice * dice:
-            current = score
-            length = critical()
-            if score < scores[1] - tolerance_s:
-                scores[1] = score
-                for k in range(num_nodes):
-                    best[k] = order[k]
+        _move(order, source, target)
+        score_s = _criterion(pipeline, rules.handicap_s, order, timing)
+        heat_s = rules.heat_s - rules.heat_s * (number / rules.num_moves)
+        luck = (1 + _drawn(dice, 1000000)) / 1000000
+        if score_s > current_s + heat_s * luck * luck:
+            _move(order, target, source)
+            continue
+        current_s = score_s
+        length = _critical_path(pipeline, rules.handicap_s, timing, path)
+        if score_s < best_s - pipeline.tolerance_s:
+            best_s = score_s
+            for place in range(len(order)):
+                best[place] = order[place]
+    return best_s
+
+
+def _drawn(dice: Counts, limit: int) -> int:
+    """A random number from 0 to below the limit (Park and Miller's generator)."""
+    dice[0] = dice[0] * 48271 % 2147483647
+    drawn: int = dice[0] % limit
+    return drawn
+
+
+def _criterion(pipeline: Pipeline, handicap_s: Floats, order: Codes, timing: Timing) -> float:
+    """Time the order: fill `timing`, and return the criterion.
+
+    A rank runs until it has to wait and is looked at again once another has run what it may wait for, so that each
+    pass costs the same, deadlock or not.
+    """
+    done, at, now_s, stack, is_stacked = timing.done, timing.at, timing.now_s, timing.stack, timing.is_stacked
+    p, row_length = pipeline.num_ranks, 3 * pipeline.num_microbatches
+    for code in range(3 * pipeline.num_stages):
+        done[code] = 0
+    for rank in range(p):
+        at[rank] = row_length * pipeline.firsts[rank]
+        now_s[rank] = 0.0
+        stack[p - 1 - rank] = rank
+        is_stacked[rank] = 1
+    depth = p
+    while depth > 0:
+        depth -= 1
+        rank = stack[depth]
+        is_stacked[rank] = 0
+        depth = _run_until_it_waits(pipeline, order, timing, rank, depth)
+    worst_s: float = now_s[0] - handicap_s[0]
+    for rank in range(p):
+        if at[rank] < row_length * pipeline.firsts[rank + 1]:
+            return DEADLOCK
+        worst_s = max(worst_s, now_s[rank] - handicap_s[rank])
+    return worst_s
+
+
+def _run_until_it_waits(pipeline: Pipeline, order: Codes, timing: Timing, rank: int, depth: int) -> int:
+    """Run a rank's passes, push the ranks that they wake; return how many are on the stack then."""
+    m, num_stages = pipeline.num_microbatches, pipeline.num_stages
+    needs, hop_s, cost_s, wakes = pipeline.needs, pipeline.hop_s, pipeline.cost_s, pipeline.wakes
+    done, end_s, place_of = timing.done, timing.end_s, timing.place_of
+    place, end_of_row, time_s = timing.at[rank], 3 * m * pipeline.firsts[rank + 1], timing.now_s[rank]
+    while place < end_of_row:
+        code = order[place]
+        number = done[code]
+        if code >= num_stages and done[code - num_stages] <= number:
+            break
+        begin_s, waits_for = time_s, NOTHING
+        needed = needs[code]
+        if needed >= 0:
+            if done[needed] <= number:
+                break
+            node = needed * m + number
+            ready_s = end_s[node] + hop_s[code]
+            if ready_s > begin_s:
+                begin_s, waits_for = ready_s, place_of[node]
+        time_s = begin_s + cost_s[code]
+        end_s[code * m + number] = time_s
+        place_of[code * m + number] = place
+        timing.start_s[place] = begin_s
+        timing.waits_for[place] = waits_for
+        done[code] += 1
+        place += 1
+        woken = wakes[code]
+        if woken >= 0 and timing.is_stacked[woken] == 0:
+            timing.stack[depth] = woken
+            timing.is_stacked[woken] = 1
+            depth += 1
+    timing.at[rank] = place
+    timing.now_s[rank] = time_s
+    return depth
+
+
+def _critical_path(pipeline: Pipeline, handicap_s: Floats, timing: Timing, path: Counts) -> int:
+    """Fill `path` with the places of a longest path, the last first; return how many.
+
+    Only a move that changes it can make the criterion better.
+    """
+    now_s = timing.now_s
+    worst = 0
+    for rank in range(1, pipeline.num_ranks):
+        if now_s[rank] - handicap_s[rank] > now_s[worst] - handicap_s[worst]:
+            worst = rank
+    here = 3 * pipeline.num_microbatches * pipeline.firsts[worst + 1] - 1
+    length = 0
+    while here >= 0:
+        path[length] = here
+        length += 1
+        if timing.waits_for[here] >= 0:
+            here = timing.waits_for[here]
+        elif timing.start_s[here] > pipeline.tolerance_s:
+            here -= 1
         else:
-            moved(target, source)
-    scores[0] = current
-    state[1] = made
+            here = NOTHING
+    return length
+
+
+def _drawn_move(
+    pipeline: Pipeline, reach: int, dice: Counts, order: Codes, path: Counts, length: int
+) -> tuple[int, int]:
+    """Draw a pass and where in its row it could go: two places, or `NOTHING` twice where that is beyond the row.
+
+    One in four each: a critical pass goes later; it goes earlier; the one before it goes behind it or later; any
+    pass of its rank goes either way, which lets memory go where it is needed.
+    """
+    source = path[_drawn(dice, length)]
+    rank = pipeline.rank_of[order[source] % pipeline.num_stages]
+    row_length = 3 * pipeline.num_microbatches
+    first, behind = row_length * pipeline.firsts[rank], row_length * pipeline.firsts[rank + 1]
+    way = _drawn(dice, 4)
+    if way == 0:
+        source -= 1
+    if way == 3:
+        source = first + _drawn(dice, behind - first)
+    target = source + 1 + _drawn(dice, reach)
+    if way == 1 or (way == 3 and _drawn(dice, 2) == 0):
+        target = source - 1 - _drawn(dice, reach)
+    if source < first or target < first or target >= behind:
+        return NOTHING, NOTHING
+    return source, target
+
+
+def _nearest_allowed(order: Codes, source: int, target: int) -> int:
+    """The place nearest to the target that is not past a pass of its own code: these stay in microbatch order."""
+    step = 1 if target > source else -1
+    place = source
+    while place != target and order[place + step] != order[source]:
+        place += step
+    return place
+
+
+def _fits(pipeline: Pipeline, memory: Memory, order: Codes, source: int, target: int) -> bool:
+    """Whether the rank stays within its cap: only what takes memory earlier or frees it later can break that."""
+    changes, code, is_later = memory.changes, order[source], target > source
+    if (is_later and changes[code] >= 0) or (not is_later and changes[code] <= 0):
+        return True
+    rank = pipeline.rank_of[code % pipeline.num_stages]
+    cap = memory.cap[rank]
+    held = 0.0
+    for place in range(3 * pipeline.num_microbatches * pipeline.firsts[rank], min(source, target)):
+        held += changes[order[place]]
+    if not is_later:
+        held += changes[code]
+        if held > cap:
+            return False
+    first, behind = (source + 1, target + 1) if is_later else (target, source)
+    for place in range(first, behind):  # those that come to stand before the pass, or behind it
+        held += changes[order[place]]
+        if held > cap:
+            return False
+    return True
+
+
+def _move(order: Codes, source: int, target: int) -> None:
+    """Move the pass from one place to another; those between close up."""
+    code = order[source]
+    step = 1 if target > source else -1
+    for place in range(source, target, step):
+        order[place] = order[place + step]
+    order[target] = code

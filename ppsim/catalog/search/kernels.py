@@ -1,309 +1,232 @@
-"""The inner loops of fitting: functions over arrays that numba can compile.
+"""The inner loops of fitting: functions over named tuples of arrays (`ppsim.catalog.search.pipeline`).
 
-A pass of kind 0, 1, 2 (F, I, W) on stage s has the code ``kind * num_stages + s``; `order` holds the codes of
-rank 0's row, then of rank 1's, … Passes of one code run in microbatch order, so that codes say everything. A node
-is ``code * num_microbatches + microbatch``. `stages[firsts[r]:firsts[r + 1]]` are the stages of rank r, ascending.
-`hop_s[s]` lies between stages s and s+1, 0 where they share a rank.
-
-Every kernel begins with the nine arguments that `Target.run` hands over; `hop_s` has one entry a hop, S−1.
+They run compiled or as plain Python (`ppsim.base.compiling`) with the same bits: they add and compare in one order.
 """
 
-from typing import Any
+from ppsim.catalog.search.pipeline import NOTHING, Backlog, Codes, Counts, Idleness, Memory, Pipeline, Table
+from ppsim.simulation.bounds.problem import Floats
+
+NOT_KNOWN = -1.0
+"""An arrival of what has not been sent yet."""
 
 
-def _ready(code: Any, m: Any, num_stages: Any, hop_s: Any, end: Any, done: Any) -> Any:
-    """When what the next pass of this code needs is there: −1 if not known, 0 where only its own rank matters."""
-    number = done[code]
-    if code < num_stages:
-        if code == 0:
-            return 0.0
-        if done[code - 1] <= number:
-            return -1.0
-        return end[(code - 1) * m + number] + hop_s[code - 1]
-    stage = code % num_stages
-    if done[code - num_stages] <= number:  # its F, or its I
-        return -1.0
-    if code >= 2 * num_stages or stage == num_stages - 1:
+def arrival(pipeline: Pipeline, table: Table, code: int) -> float:
+    """When what the next pass of this code needs has arrived: `NOT_KNOWN`, or 0 where only its own rank matters."""
+    number = table.done[code]
+    if code >= pipeline.num_stages and table.done[code - pipeline.num_stages] <= number:  # its own F, or I
+        return NOT_KNOWN
+    needed = pipeline.needs[code]
+    if needed < 0:
         return 0.0
-    if done[code + 1] <= number:
-        return -1.0
-    return end[(code + 1) * m + number] + hop_s[stage]
+    if table.done[needed] <= number:
+        return NOT_KNOWN
+    arrives_s: float = table.end_s[needed * pipeline.num_microbatches + number] + pipeline.hop_s[code]
+    return arrives_s
 
 
-def timed(
-    num_microbatches: Any, rank_of: Any, firsts: Any, stages: Any, forward_s: Any, input_s: Any, weight_s: Any,
-    hop_s: Any, tolerance_s: Any, order: Any,
-    now: Any, end: Any, done: Any,
-) -> Any:  # fmt: skip
-    """Fill `now` with each rank's end and `end` with that of every F and I; return whether all could run.
+def place(pipeline: Pipeline, table: Table, rank: int, code: int, ready_s: float) -> None:
+    """Put the next pass of this code at the end of the rank's row; it starts as soon as the rank is free."""
+    table.order[table.at[rank]] = code
+    table.at[rank] += 1
+    table.now_s[rank] = max(table.now_s[rank], ready_s) + pipeline.cost_s[code]
+    if code < 2 * pipeline.num_stages:  # nobody waits for a W
+        table.end_s[code * pipeline.num_microbatches + table.done[code]] = table.now_s[rank]
+    table.done[code] += 1
 
-    `done` counts per code; it and the rest come as zeros.
+
+def count_idle(idleness: Idleness, table: Table, rank: int, ready_s: float) -> None:
+    """Add the gap before the rank's next pass; the wait for the first microbatch is no bubble."""
+    if ready_s > table.now_s[rank] and table.done[rank] > 0:
+        idleness.idle_s[rank] += ready_s - table.now_s[rank]
+        idleness.worst_s[0] = max(idleness.worst_s[0], idleness.idle_s[rank])
+
+
+def there_and_back(visit: int, num_ranks: int) -> int:
+    """The rank of a visit, 0 to 2p − 1, down the ranks and up again: as gradients and activations travel."""
+    return visit if visit < num_ranks else 2 * num_ranks - 1 - visit
+
+
+def timed(pipeline: Pipeline, table: Table) -> bool:
+    """Run the passes of `table.order`, each as early as it can; return whether all could run.
+
+    Every rank in turn runs until it has to wait. As each end is a maximum of sums of what came before, the order of
+    these turns changes no time, and a round in which nobody moves is a deadlock.
     """
-    m, num_stages, p = num_microbatches, len(rank_of), len(firsts) - 1
-    at = [3 * m * firsts[rank] for rank in range(p)]
-    num_left = 3 * m * num_stages
+    num_left = len(table.order)
     moved = True
     while moved and num_left > 0:
         moved = False
-        for visit in range(2 * p):  # down the ranks, then up
-            rank = visit if visit < p else 2 * p - 1 - visit
-            while at[rank] < 3 * m * firsts[rank + 1]:
-                code = order[at[rank]]
-                number = done[code]
-                ready = _ready(code, m, num_stages, hop_s, end, done)
-                if ready < 0:
-                    break
-                if code < num_stages:
-                    cost = forward_s[code]
-                elif code < 2 * num_stages:
-                    cost = input_s[code - num_stages]
-                else:
-                    cost = weight_s[code - 2 * num_stages]
-                now[rank] = max(now[rank], ready) + cost
-                if code < 2 * num_stages:
-                    end[code * m + number] = now[rank]
-                done[code] += 1
-                at[rank] += 1
-                num_left -= 1
-                moved = True
+        for visit in range(2 * pipeline.num_ranks):
+            num_run = _run_until_it_waits(pipeline, table, there_and_back(visit, pipeline.num_ranks))
+            moved = moved or num_run > 0
+            num_left -= num_run
     return num_left == 0
 
 
+def _run_until_it_waits(pipeline: Pipeline, table: Table, rank: int) -> int:
+    end_of_row = 3 * pipeline.num_microbatches * pipeline.firsts[rank + 1]
+    num_run = 0
+    while table.at[rank] < end_of_row:
+        code = table.order[table.at[rank]]
+        ready_s = arrival(pipeline, table, code)
+        if ready_s < 0:
+            break
+        place(pipeline, table, rank, code, ready_s)
+        num_run += 1
+    return num_run
+
+
 def latest_starts(
-    num_microbatches: Any, rank_of: Any, firsts: Any, stages: Any, forward_s: Any, input_s: Any, weight_s: Any,
-    hop_s: Any, tolerance_s: Any, order: Any,
-    now: Any, latest: Any, undone: Any,
-) -> None:  # fmt: skip
-    """`timed` backwards: `now` goes in as each rank's deadline, `undone` as m a code; `latest` a start a node."""
-    m, num_stages, p = num_microbatches, len(rank_of), len(firsts) - 1
-    at = [3 * m * firsts[rank + 1] - 1 for rank in range(p)]
-    num_left = 3 * m * num_stages
+    pipeline: Pipeline, order: Codes, at: Counts, deadline_s: Floats, latest_s: Floats, undone: Counts
+) -> None:
+    """Fill `latest_s`, a start a node: `timed` backwards, from the deadline of each rank.
+
+    `at` goes in as the last place of each row and `undone` as m a code; 0 comes back where all could be told.
+    """
+    num_left = len(order)
     moved = True
     while moved and num_left > 0:
         moved = False
-        for visit in range(2 * p):
-            rank = visit if visit < p else 2 * p - 1 - visit
-            while at[rank] >= 3 * m * firsts[rank]:
-                code = order[at[rank]]
-                number = undone[code] - 1
-                end = now[rank]
-                if code < num_stages:
-                    stage = code
-                    cost = forward_s[stage]
-                    if stage < num_stages - 1:
-                        if undone[stage + 1] > number:
-                            break
-                        end = min(end, latest[(stage + 1) * m + number] - hop_s[stage])
-                elif code < 2 * num_stages:
-                    stage = code - num_stages
-                    cost = input_s[stage]
-                    if stage > 0:
-                        if undone[code - 1] > number:
-                            break
-                        end = min(end, latest[(code - 1) * m + number] - hop_s[stage - 1])
-                else:
-                    cost = weight_s[code - 2 * num_stages]
-                now[rank] = end - cost
-                latest[code * m + number] = now[rank]
-                undone[code] -= 1
-                at[rank] -= 1
-                num_left -= 1
-                moved = True
+        for visit in range(2 * pipeline.num_ranks):
+            rank = there_and_back(visit, pipeline.num_ranks)
+            num_told = _retreat(pipeline, rank, order, at, deadline_s, latest_s, undone)
+            moved = moved or num_told > 0
+            num_left -= num_told
 
 
-def list_schedule(
-    num_microbatches: Any, rank_of: Any, firsts: Any, stages: Any, forward_s: Any, input_s: Any, weight_s: Any,
-    hop_s: Any, tolerance_s: Any, activation: Any, kept: Any, cap: Any, urgency: Any,
-    in_flight: Any, patient: Any,
-    order: Any, now: Any, end: Any, done: Any, decide: Any,
-) -> None:  # fmt: skip
-    """Ranks decide in the order of time; `decide` is when each does next. `urgency` has an entry a node.
+def _retreat(
+    pipeline: Pipeline, rank: int, order: Codes, at: Counts, deadline_s: Floats, latest_s: Floats, undone: Counts
+) -> int:
+    """Go back along a row to a pass whose output is wanted at a time not known yet; return past how many."""
+    m = pipeline.num_microbatches
+    num_told = 0
+    while at[rank] >= 3 * m * pipeline.firsts[rank]:
+        code = order[at[rank]]
+        number = undone[code] - 1
+        fed = pipeline.feeds[code]
+        if fed >= 0:
+            if undone[fed] > number:
+                break
+            deadline_s[rank] = min(deadline_s[rank], latest_s[fed * m + number] - pipeline.hop_s[fed])
+        deadline_s[rank] -= pipeline.cost_s[code]
+        latest_s[code * m + number] = deadline_s[rank]
+        undone[code] -= 1
+        at[rank] -= 1
+        num_told += 1
+    return num_told
 
-    A free rank takes the most urgent (smallest) of what is there and fits. A patient one rather waits where
-    something more urgent is known to come before that would end, and would be late. Behind a forward there stays
-    room, beside what the rank's stages up to any one hold, for an activation of each later one: the oldest
-    microbatch can then always go on, so that no order of decisions ends in a deadlock. `in_flight` is the most
-    forwards of a stage whose I is to come.
-    """
-    m, num_stages, p = num_microbatches, len(rank_of), len(firsts) - 1
-    never = 1e300
-    held, room = [0.0 for k in range(num_stages)], [0.0 for k in range(num_stages)]  # as `stages` is ordered
-    at = [3 * m * firsts[rank] for rank in range(p)]
-    while True:
-        rank = 0
-        for other in range(1, p):
-            if decide[other] < decide[rank]:
-                rank = other
-        time = decide[rank]
-        if time >= never:
-            break
 
-        chosen, begin, cost, urgent = -1, time, 0.0, never
-        first_to_come = never  # of what is known to come
-        blocked = never  # the urgency of a forward that lacks memory
-        left = cap[rank]  # beside what the stages up to one hold and an activation of each later one
-        for k in range(firsts[rank], firsts[rank + 1]):
-            stage = stages[k]
-            num_f, num_i, num_w = done[stage], done[num_stages + stage], done[2 * num_stages + stage]
-            held[k] = (num_f - num_i) * activation[stage] + (num_i - num_w) * kept[stage]
-            left -= held[k]
-        least_left = never
-        for k in range(firsts[rank + 1] - 1, firsts[rank] - 1, -1):
-            least_left = min(least_left, left)
-            room[k] = least_left
-            left += held[k] - activation[stages[k]]
-        most_urgent_to_come, comes = never, never
-        for k in range(firsts[rank], firsts[rank + 1]):
-            stage = stages[k]
-            num_f, num_i = done[stage], done[num_stages + stage]
-            if num_i < num_f:
-                arrives = _ready(num_stages + stage, m, num_stages, hop_s, end, done)
-                if arrives >= 0:
-                    ready = max(time, arrives)
-                    wanted = urgency[(num_stages + stage) * m + num_i]
-                    if ready <= time + tolerance_s:
-                        if wanted < urgent:
-                            chosen, begin, cost, urgent = num_stages + stage, ready, input_s[stage], wanted
-                    else:
-                        first_to_come = min(first_to_come, ready)
-                        if wanted < most_urgent_to_come:
-                            most_urgent_to_come, comes = wanted, ready
-            if num_f < m and num_f - num_i < in_flight[stage]:
-                arrives = _ready(stage, m, num_stages, hop_s, end, done)
-                if arrives >= 0:
-                    ready = max(time, arrives)
-                    wanted = urgency[stage * m + num_f]
-                    if activation[stage] > room[k]:
-                        if ready <= time:
-                            blocked = min(blocked, wanted)
-                    elif ready <= time + tolerance_s:
-                        if wanted < urgent:
-                            chosen, begin, cost, urgent = stage, ready, forward_s[stage], wanted
-                    else:
-                        first_to_come = min(first_to_come, ready)
-                        if wanted < most_urgent_to_come:
-                            most_urgent_to_come, comes = wanted, ready
-        for k in range(firsts[rank], firsts[rank + 1]):
-            stage = stages[k]
-            code = 2 * num_stages + stage
-            if done[code] < done[code - num_stages]:
-                wanted = min(urgency[code * m + done[code]], blocked)  # as urgent as what waits for its memory
-                if wanted < urgent:
-                    chosen, begin, cost, urgent = code, time, weight_s[stage], wanted
+def put(
+    pipeline: Pipeline, memory: Memory, table: Table, backlog: Backlog, rank: int, code: int, ready_s: float
+) -> None:
+    """`place`, and keep account of the memory and of the weight gradients that wait."""
+    place(pipeline, table, rank, code, ready_s)
+    backlog.held[rank] += memory.changes[code]
+    if code >= 2 * pipeline.num_stages:
+        backlog.num_run[rank] += 1
+    elif code >= pipeline.num_stages:
+        last = pipeline.num_microbatches * pipeline.firsts[rank] + backlog.num_queued[rank]
+        backlog.queue[last] = code + pipeline.num_stages
+        backlog.num_queued[rank] += 1
 
-        if chosen >= 0 and patient:
-            ends = time + cost - tolerance_s
-            if comes < ends and most_urgent_to_come < min(urgent, ends):
-                chosen = -1
-        if chosen == -1:
-            decide[rank] = first_to_come  # or until a neighbour hands something over
-            continue
 
-        number = done[chosen]
-        order[at[rank]] = chosen
-        at[rank] += 1
-        done[chosen] += 1
-        now[rank] = begin + cost
-        decide[rank] = now[rank]
-        if chosen < 2 * num_stages:
-            end[chosen * m + number] = now[rank]
-            if chosen < num_stages:
-                follows = chosen + 1 if chosen < num_stages - 1 else -1
-            else:
-                follows = chosen - num_stages - 1
-            if follows >= 0 and rank_of[follows] != rank:
-                other = rank_of[follows]
-                decide[other] = min(decide[other], max(now[other], time))
+def oldest_weight(pipeline: Pipeline, backlog: Backlog, rank: int) -> int:
+    """The code of the weight gradient that has waited longest on a rank, or `NOTHING`."""
+    if backlog.num_run[rank] == backlog.num_queued[rank]:
+        return NOTHING
+    code: int = backlog.queue[pipeline.num_microbatches * pipeline.firsts[rank] + backlog.num_run[rank]]
+    return code
+
+
+def lacks_memory(pipeline: Pipeline, memory: Memory, backlog: Backlog, rank: int, code: int) -> bool:
+    """Whether a forward would lift its rank above the cap; any other pass frees memory."""
+    return code < pipeline.num_stages and backlog.held[rank] + memory.activation[code] > memory.cap[rank]
 
 
 def fill(
-    num_microbatches: Any, rank_of: Any, firsts: Any, stages: Any, forward_s: Any, input_s: Any, weight_s: Any,
-    hop_s: Any, tolerance_s: Any, activation: Any, kept: Any, cap: Any, passes: Any, least_gap: Any,
-    order: Any, now: Any, end: Any, done: Any, oldest: Any,
-) -> Any:  # fmt: skip
+    pipeline: Pipeline, memory: Memory, passes: Codes, least_gap: float, table: Table, backlog: Backlog
+) -> bool:
     """Put weight gradients, oldest first, between the forwards and input gradients of `passes`, in their order.
 
     One goes where a forward lacks memory, where a whole one fits before the next pass can start, or where at
-    least `least_gap` of one would be idle time. Return whether all could run. `oldest` holds, per rank, the
-    stages of the input gradients as they ran: row r from ``m * firsts[r]``.
+    least `least_gap` of one would be idle time. Return whether all could run.
     """
-    m, num_stages, p = num_microbatches, len(rank_of), len(firsts) - 1
-    at = [2 * m * firsts[rank] for rank in range(p)]
-    num_w = [0 for rank in range(p)]
-    num_i = [0 for rank in range(p)]
-    held = [0.0 for rank in range(p)]
-    num_left = 2 * m * num_stages
+    num_left = len(passes)
     moved = True
     while moved and num_left > 0:
         moved = False
-        for visit in range(2 * p):
-            rank = visit if visit < p else 2 * p - 1 - visit
-            while at[rank] < 2 * m * firsts[rank + 1]:
-                code = passes[at[rank]]
-                number = done[code]
-                ready = _ready(code, m, num_stages, hop_s, end, done)
-                if ready < 0:
-                    break
-                stage = code % num_stages
-                cost = forward_s[stage] if code < num_stages else input_s[stage]
-                while num_w[rank] < num_i[rank]:
-                    late = oldest[m * firsts[rank] + num_w[rank]]
-                    gap = ready - now[rank]
-                    if not (
-                        (code < num_stages and held[rank] + activation[stage] > cap[rank])
-                        or weight_s[late] <= gap + tolerance_s
-                        or (gap > tolerance_s and gap >= least_gap * weight_s[late])
-                    ):
-                        break
-                    order[at[rank] + m * firsts[rank] + num_w[rank]] = 2 * num_stages + late
-                    now[rank] += weight_s[late]
-                    held[rank] -= kept[late]
-                    done[2 * num_stages + late] += 1
-                    num_w[rank] += 1
-                if code < num_stages and held[rank] + activation[stage] > cap[rank]:
-                    return False
-                order[at[rank] + m * firsts[rank] + num_w[rank]] = code
-                now[rank] = max(now[rank], ready) + cost
-                end[code * m + number] = now[rank]
-                done[code] += 1
-                if code < num_stages:
-                    held[rank] += activation[stage]
-                else:
-                    held[rank] -= activation[stage] - kept[stage]
-                    oldest[m * firsts[rank] + num_i[rank]] = stage
-                    num_i[rank] += 1
-                at[rank] += 1
-                num_left -= 1
-                moved = True
+        for visit in range(2 * pipeline.num_ranks):
+            rank = there_and_back(visit, pipeline.num_ranks)
+            num_run = _run_filled(pipeline, memory, passes, least_gap, table, backlog, rank)
+            if num_run < 0:
+                return False
+            moved = moved or num_run > 0
+            num_left -= num_run
     if num_left > 0:
         return False
-    for rank in range(p):
-        while num_w[rank] < num_i[rank]:
-            late = oldest[m * firsts[rank] + num_w[rank]]
-            order[at[rank] + m * firsts[rank] + num_w[rank]] = 2 * num_stages + late
-            now[rank] += weight_s[late]
-            num_w[rank] += 1
+    for rank in range(pipeline.num_ranks):
+        late = oldest_weight(pipeline, backlog, rank)
+        while late >= 0:
+            put(pipeline, memory, table, backlog, rank, late, 0.0)
+            late = oldest_weight(pipeline, backlog, rank)
     return True
 
 
+def _run_filled(
+    pipeline: Pipeline,
+    memory: Memory,
+    passes: Codes,
+    least_gap: float,
+    table: Table,
+    backlog: Backlog,
+    rank: int,
+) -> int:
+    """Run a rank until it has to wait; return how many of `passes` it ran, −1 where one lacks memory for good."""
+    m, first, behind = pipeline.num_microbatches, pipeline.firsts[rank], pipeline.firsts[rank + 1]
+    at = table.at[rank] - m * first - backlog.num_run[rank]  # two passes here where a row has three
+    num_run = 0
+    while at < 2 * m * behind:
+        code = passes[at]
+        ready_s = arrival(pipeline, table, code)
+        if ready_s < 0:
+            break
+        late = oldest_weight(pipeline, backlog, rank)
+        while late >= 0:
+            gap = ready_s - table.now_s[rank]
+            cost = pipeline.cost_s[late]
+            if not (
+                lacks_memory(pipeline, memory, backlog, rank, code)
+                or cost <= gap + pipeline.tolerance_s
+                or (gap > pipeline.tolerance_s and gap >= least_gap * cost)
+            ):
+                break
+            put(pipeline, memory, table, backlog, rank, late, 0.0)
+            late = oldest_weight(pipeline, backlog, rank)
+        if lacks_memory(pipeline, memory, backlog, rank, code):
+            return -1
+        put(pipeline, memory, table, backlog, rank, code, ready_s)
+        at += 1
+        num_run += 1
+    return num_run
+
+
 def merge_periodic(
-    num_microbatches: Any, rank_of: Any, firsts: Any, stages: Any, forward_s: Any, input_s: Any, weight_s: Any,
-    hop_s: Any, tolerance_s: Any, start: Any, codes: Any, period: Any,
-    passes: Any,
-) -> None:  # fmt: skip
+    pipeline: Pipeline, start: Floats, codes: Codes, period: float, passes: Codes, taken: Counts
+) -> None:
     """Fill `passes` with each rank's codes in the order of their starts: microbatch i starts `period`·i later.
 
     `start` and `codes` have 2 entries a stage: rank r's from ``2 * firsts[r]``. Ties go to the one listed first.
+    `taken` counts the microbatches of each, from 0.
     """
-    for rank in range(len(firsts) - 1):
-        low, high = 2 * firsts[rank], 2 * firsts[rank + 1]
-        taken = [0 for k in range(high - low)]
-        for at in range(num_microbatches * low, num_microbatches * high):
-            best, least = -1, 0.0
-            for k in range(high - low):
-                if taken[k] < num_microbatches:
-                    when = start[low + k] + taken[k] * period
-                    if best == -1 or when < least:
+    m = pipeline.num_microbatches
+    for rank in range(pipeline.num_ranks):
+        low, high = 2 * pipeline.firsts[rank], 2 * pipeline.firsts[rank + 1]
+        for at in range(m * low, m * high):
+            best, least = NOTHING, 0.0
+            for k in range(low, high):
+                if taken[k] < m:
+                    when = start[k] + taken[k] * period
+                    if best == NOTHING or when < least:
                         best, least = k, when
             taken[best] += 1
-            passes[at] = codes[low + best]
+            passes[at] = codes[best]

@@ -6,6 +6,8 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.catalog.search import kernels
+from ppsim.catalog.search.list_kernels import Wishes, list_schedule
+from ppsim.catalog.search.pipeline import empty_table
 from ppsim.catalog.search.target import Candidate, Target, better
 
 _PACES = (1.0, 1.25, 1.5, 2.0, 3.0, np.inf)  # microbatches in flight, in parts of those that cover a round trip
@@ -33,14 +35,14 @@ def listed(target: Target) -> Iterator[Candidate]:
 
 def list_scheduled(target: Target, urgency: Floats, in_flight: Floats, *, patient: bool) -> Candidate:
     """Return the table for an urgency a node (smallest first) and the most forwards of a stage before their I."""
-    order, end_s, done = target.empty_order(), np.zeros(target.problem.num_ranks), target.empty_counts()
+    table, num_ranks = empty_table(target.pipeline), target.problem.num_ranks
     target.run(
-        kernels.list_schedule,
-        inputs=(*target.memory, urgency, in_flight, patient),
-        outputs=(order, end_s, target.empty_ends(), done, np.zeros(target.problem.num_ranks)),
+        list_schedule,
+        inputs=(target.memory, Wishes(urgency, in_flight, patient)),
+        outputs=(table, np.zeros(num_ranks), np.zeros(target.problem.num_stages)),
     )
-    assert (done == target.problem.num_microbatches).all()
-    return Candidate(target, order, end_s)
+    assert (table.done == target.problem.num_microbatches).all()
+    return Candidate(target, table.order, table.now_s)
 
 
 def rescheduled(candidate: Candidate, *, patient: bool) -> Candidate:
@@ -48,13 +50,16 @@ def rescheduled(candidate: Candidate, *, patient: bool) -> Candidate:
 
     Project scheduling calls it justification.
     """
-    target = candidate.target
-    latest = np.zeros(target.num_actions)
-    undone = target.empty_counts() + target.problem.num_microbatches
-    deadlines = target.handicap_s + candidate.score_s
-    target.run(kernels.latest_starts, inputs=(candidate.order,), outputs=(deadlines, latest, undone))
+    target, problem = candidate.target, candidate.target.problem
+    latest_s, undone = np.zeros(target.num_actions), np.full(3 * problem.num_stages, problem.num_microbatches)
+    deadline_s, last_places = target.handicap_s + candidate.score_s, target.row_offsets[1:] - 1
+    target.run(
+        kernels.latest_starts,
+        inputs=(candidate.order,),
+        outputs=(last_places, deadline_s, latest_s, undone),
+    )
     assert not undone.any()
-    return list_scheduled(target, latest, np.full(target.problem.num_stages, np.inf), patient=patient)
+    return list_scheduled(target, latest_s, np.full(problem.num_stages, np.inf), patient=patient)
 
 
 def improved(best: Candidate, *, num_rounds: int) -> Candidate:

@@ -1,10 +1,11 @@
 """Local search: passes of critical paths move along their rows, by chance and with a falling heat."""
 
 from collections.abc import Iterator
+from itertools import count
 
 import numpy as np
 
-from ppsim.catalog.search.anneal import anneal
+from ppsim.catalog.search.anneal import Rules, anneal, empty_timing
 from ppsim.catalog.search.target import Candidate
 
 _HEATS = (0.1, 1.0, 2.0, 0.3, 4.0)  # at the start of a round, in parts of the mean pass
@@ -18,27 +19,23 @@ def searched(start: Candidate, *, moves_a_round: int, seed: int = 0) -> Iterator
     `start`; the same for the same seed. A move costs some 10 ns a pass of the table.
     """
     target = start.target
-    cells = target.num_actions
-    state = np.array([1 + seed % 2147483646, 0], dtype=np.int64)
     mean_s = float(target.work_s.sum()) / target.num_actions
-    spare = (
-        target.empty_counts(), np.zeros(cells), np.zeros(cells, dtype=np.int64), np.zeros(cells),
-        np.zeros(cells, dtype=np.int64), np.zeros(cells, dtype=np.int64),
-    )  # fmt: skip
-    best, number = start, 0
-    while True:
+    dice = np.array([1 + seed % 2147483646], dtype=np.int64)
+    timing, path = empty_timing(target.pipeline), np.zeros(target.num_actions, dtype=np.int64)
+    best = start
+    for number in count():
         yield best
-        heat_s = mean_s * _HEATS[number % len(_HEATS)]
-        reach = _REACHES[number % len(_REACHES)]
-        order, found, scores = best.order.copy(), best.order.copy(), np.array([np.inf, best.score_s])
-        target.run(
-            anneal,
-            inputs=(target.memory_changes, target.problem.cap, target.handicap_s, target.bound_s, heat_s, 0.0,
-                    moves_a_round, reach),
-            outputs=(order, found, state, scores, *spare),
-        )  # fmt: skip
-        if scores[1] < best.score_s - target.tolerance_s:
+        rules = Rules(
+            target.handicap_s,
+            bound_s=target.bound_s,
+            heat_s=mean_s * _HEATS[number % len(_HEATS)],
+            num_moves=moves_a_round,
+            reach=_REACHES[number % len(_REACHES)],
+        )
+        found = best.order.copy()
+        outputs = (dice, best.order.copy(), found, timing, path)
+        score_s = target.run(anneal, inputs=(target.memory, rules), outputs=outputs)
+        if score_s < best.score_s - target.tolerance_s:
             again = target.timed(found)
             assert again
             best = again
-        number += 1

@@ -1,13 +1,15 @@
 """Candidates for one stage a rank: the heuristic of the zero-bubble paper, ZB-H1 and ZB-H2 cut to the cap."""
 
 from collections.abc import Iterator
+from itertools import product, starmap
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
-from ppsim.catalog.search import one_chunk_kernels
-from ppsim.catalog.search.target import Candidate, Codes, Target
+from ppsim.catalog.search.one_chunk_kernels import Choices, heuristic
+from ppsim.catalog.search.pipeline import Codes, Idleness, empty_table
+from ppsim.catalog.search.target import Candidate, Target
 
 _F, _I, _W = 0, 1, 2
 
@@ -18,30 +20,19 @@ def heuristic_runs(target: Target, head: Floats, *, slack: float = 0.0) -> Itera
     `head` is the idle time that each rank is taken to have from the start (0 for equal stages, as in the paper),
     `slack` what the worst may have in any case (0 in the paper).
     """
-    for keep_first_input_on_time in (True, False):
-        for may_skip in (True, False):
-            for greedy in (True, False):
-                yield _run(target, head, slack, keep_first_input_on_time, may_skip, greedy)
-
-
-def _run(
-    target: Target, head: Floats, slack: float, keep_first_input_on_time: bool, may_skip: bool, greedy: bool
-) -> Candidate:
-    p = target.problem.num_ranks
-    order, end_s = target.empty_order(), np.zeros(p)
-    target.run(
-        one_chunk_kernels.heuristic,
-        inputs=(*target.memory, head, slack, keep_first_input_on_time, may_skip, greedy),
-        outputs=(order, end_s, target.empty_ends(), target.empty_counts(), np.zeros(p, dtype=np.int64)),
-    )
-    return Candidate(target, order, end_s)
+    for choices in starmap(Choices, product((True, False), repeat=3)):
+        table = empty_table(target.pipeline)
+        idleness = Idleness(idle_s=head.copy(), worst_s=np.array([max(slack, head.max())]))
+        takes = np.zeros(target.problem.num_ranks, dtype=np.int64)
+        target.run(heuristic, inputs=(target.memory, choices), outputs=(table, idleness, takes))
+        yield Candidate(target, table.order, table.now_s)
 
 
 def patterns(target: Target) -> Iterator[Candidate]:
     """Yield ZB-H1 and ZB-H2, and what is left of them where the cap cuts warm-up or puts fewer weights off."""
     p, m = target.problem.num_ranks, target.problem.num_microbatches
     ranks = np.arange(p)
-    activation, kept, cap = target.memory
+    activation, kept, cap = target.problem.activation, target.problem.kept, target.problem.cap
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.where(activation > 0, np.floor(cap / activation), np.inf)
     for pace in (1.0, 1.5, 2.0):

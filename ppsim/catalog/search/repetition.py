@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ppsim.catalog.search.target import Candidate, Codes, Target, better
+from ppsim.catalog.search.pipeline import Codes
+from ppsim.catalog.search.target import Candidate, Target, better
 
 _MOST_AT_ONCE = 4  # microbatches in a window
 _CUTS = np.linspace(0.2, 0.8, 13)  # where the window is, in parts of a row

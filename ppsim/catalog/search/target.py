@@ -1,24 +1,21 @@
-"""What a table is fitted to, and a candidate table; codes as in `ppsim.catalog.search.kernels`."""
+"""What a table is fitted to, and a candidate table; codes as in `ppsim.catalog.search.pipeline`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import Any, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.search import kernels
+from ppsim.catalog.search.pipeline import Codes, Counts, Memory, Pipeline, memory_of, pipeline_of, table_of
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.memory import changes, summed_by_rank
-
-Codes: TypeAlias = NDArray[np.int32]
-Counts: TypeAlias = NDArray[np.int64]
 
 _OPS = np.array([Op.F, Op.I, Op.W], dtype=np.int8)
 _NUM_PASSES = 1000  # over a table in one search, about
@@ -123,42 +120,25 @@ class Target:
         head: Floats = ends - ends.min()
         return head
 
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """What every kernel begins with."""
+        return pipeline_of(self.problem, self.stages, self.firsts, tolerance_s=self.tolerance_s)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What passes hold and ranks may."""
+        return memory_of(self.problem, self.memory_changes)
+
     def run(self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = ()) -> Any:
-        """Run a kernel of this package, which begins with the placement and the costs."""
-        problem = self.problem
-        common = (
-            problem.num_microbatches, problem.stage_to_rank, self.firsts, self.stages, problem.forward_s,
-            problem.input_s, problem.weight_s, problem.hop_s, self.tolerance_s,
-        )  # fmt: skip
-        return run_kernel(
-            kernel, inputs=(*common, *inputs), outputs=outputs,
-            size=_NUM_PASSES * self.num_actions,  # one choice of engine for all
-            engine=self.engine,
-        )  # fmt: skip
-
-    @property
-    def memory(self) -> tuple[Floats, Floats, Floats]:
-        """Activation and what I keeps of it, a stage, and the cap, a rank."""
-        return self.problem.activation, self.problem.kept, self.problem.cap
-
-    def empty_order(self) -> Codes:
-        """Return an order for a kernel to fill."""
-        return np.zeros(self.num_actions, dtype=np.int32)
-
-    def empty_ends(self) -> Floats:
-        """Return ends of every F and I for a kernel to fill."""
-        return np.zeros(2 * self.problem.num_stages * self.problem.num_microbatches)
-
-    def empty_counts(self) -> Counts:
-        """Return a count a code for a kernel to fill."""
-        return np.zeros(3 * self.problem.num_stages, dtype=np.int64)
+        """Run a kernel of this package, which begins with the pipeline."""
+        size = _NUM_PASSES * self.num_actions  # one choice of engine for all
+        return run_kernel(kernel, inputs=(self.pipeline, *inputs), outputs=outputs, size=size, engine=self.engine)
 
     def timed(self, order: Codes) -> "Candidate | None":
         """Return the table of this order, as early as it can run, or None where it deadlocks."""
-        end_s = np.zeros(self.problem.num_ranks)
-        outputs = (end_s, self.empty_ends(), self.empty_counts())
-        finished = self.run(kernels.timed, inputs=(order,), outputs=outputs)
-        return Candidate(self, order, end_s) if finished else None
+        table = table_of(self.pipeline, order)
+        return Candidate(self, order, table.now_s) if self.run(kernels.timed, outputs=(table,)) else None
 
     def order_of(self, schedule: Schedule) -> Codes:
         """Return the order of a compute-only table with split backwards, every stage's in microbatch order."""

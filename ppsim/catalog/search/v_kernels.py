@@ -1,134 +1,146 @@
-"""The inner loop of the V-shaped heuristic: a function over arrays that numba can compile.
+"""The inner loop of the V-shaped heuristic; codes and named tuples as in `ppsim.catalog.search.pipeline`.
 
-Codes and leading arguments as in `ppsim.catalog.search.kernels`.
+Rank r has the stages r, on the way down the V, and 2p − 1 − r, on the way up.
 """
 
-from typing import Any
+from typing import NamedTuple
+
+from ppsim.catalog.search.kernels import arrival, count_idle, lacks_memory, oldest_weight, put
+from ppsim.catalog.search.pipeline import Backlog, Counts, Idleness, Memory, Pipeline, Table
+from ppsim.simulation.bounds.problem import Floats
+
+
+class Choices(NamedTuple):
+    """Where a weight gradient that fits no gap may go all the same if the gap would make the rank the worst."""
+
+    before_forward: bool
+    before_first_gradient: bool
+    """Before the input gradient of the stage on the way up, the first half of a rank's backward."""
+
+
+class Run(NamedTuple):
+    """One run of the heuristic, as far as it has got."""
+
+    pipeline: Pipeline
+    memory: Memory
+    spare_s: Floats
+    """How much less than the worst each rank idled in the run before: it may idle as long as that again."""
+    table: Table
+    backlog: Backlog
+    idleness: Idleness
 
 
 def v_heuristic(
-    num_microbatches: Any, rank_of: Any, firsts: Any, stages: Any, forward_s: Any, input_s: Any, weight_s: Any,
-    hop_s: Any, tolerance_s: Any, activation: Any, kept: Any, cap: Any, head: Any, approved: Any, fill_forward: Any,
-    fill_backward: Any,
-    order: Any, now: Any, end: Any, done: Any, oldest: Any, idle: Any,
-) -> Any:  # fmt: skip
-    """One run: fills `order`, `now` (each rank's end) and `idle`; returns whether the cap could be kept.
+    pipeline: Pipeline,
+    memory: Memory,
+    spare_s: Floats,
+    choices: Choices,
+    table: Table,
+    backlog: Backlog,
+    idleness: Idleness,
+    takes_down: Counts,
+) -> bool:
+    """One run of the ZB-V scheduler (arXiv 2401.10241, §6): fill `table`; return whether the cap could be kept.
 
-    `idle` is each rank's idle time after its first forward, and `head` what it has of it to begin with (0 for
-    equal stages, as in the paper). `approved` is the idle time of an earlier run, all 0 for none: a rank may have
-    as much more as it lagged behind the worst there. `oldest` is as in `fill`.
+    `takes_down` is working space, an entry a rank.
     """
-    m, num_stages, p = num_microbatches, len(rank_of), len(firsts) - 1
-    at = [3 * m * firsts[rank] for rank in range(p)]
-    num_w = [0 for rank in range(p)]
-    num_i = [0 for rank in range(p)]
-    held = [0.0 for rank in range(p)]
-    for rank in range(p):
-        idle[rank] = head[rank]
-    most_approved = max(approved)
-
-    def worst(rank: Any) -> Any:
-        return max(max(idle), most_approved - approved[rank])
-
-    def ready(code: Any) -> Any:
-        """When the input of the next pass of this code arrives; 0 where there is none, −1 if not known."""
-        number = done[code]
-        if code < num_stages:
-            stage = code
-            if stage == 0:
-                return 0.0
-            if done[stage - 1] <= number:
-                return -1.0
-            return end[(stage - 1) * m + number] + hop_s[stage - 1]
-        stage = code - num_stages
-        if done[stage] <= number:
-            return -1.0
-        if stage == num_stages - 1:
-            return 0.0
-        if done[code + 1] <= number:
-            return -1.0
-        return end[(code + 1) * m + number] + hop_s[stage]
-
-    def put(rank: Any, code: Any) -> None:
-        number = done[code]
-        order[at[rank]] = code
-        at[rank] += 1
-        begin = now[rank]
-        if code < num_stages:
-            cost = forward_s[code]
-            begin = max(begin, ready(code))
-            held[rank] += activation[code]
-        elif code < 2 * num_stages:
-            stage = code - num_stages
-            cost = input_s[stage]
-            begin = max(begin, ready(code), end[stage * m + number])
-            held[rank] -= activation[stage] - kept[stage]
-            oldest[m * firsts[rank] + num_i[rank]] = stage
-            num_i[rank] += 1
-        else:
-            cost = weight_s[code - 2 * num_stages]
-            held[rank] -= kept[code - 2 * num_stages]
-            num_w[rank] += 1
-        if done[rank] > 0:  # the wait for the first microbatch is no bubble
-            idle[rank] += begin - now[rank]
-        now[rank] = begin + cost
-        if code < 2 * num_stages:
-            end[code * m + number] = now[rank]
-        done[code] += 1
-
-    def put_weight(rank: Any) -> None:
-        put(rank, 2 * num_stages + oldest[m * firsts[rank] + num_w[rank]])
-
-    def put_after_weights(rank: Any, code: Any, may_fill: Any) -> Any:
-        """The pass, behind the weight gradients that fit before it; False where it does not fit the cap."""
-        if code < num_stages:
-            while held[rank] + activation[code] > cap[rank] and num_w[rank] < num_i[rank]:
-                put_weight(rank)
-            if held[rank] + activation[code] > cap[rank]:
-                return False
-        comes = ready(code)
-        while num_w[rank] < num_i[rank]:
-            late = oldest[m * firsts[rank] + num_w[rank]]
-            if comes < now[rank] + weight_s[late] - tolerance_s:
-                break
-            put_weight(rank)
-        gap = comes - now[rank]
-        if (
-            may_fill
-            and num_w[rank] < num_i[rank]
-            and gap > tolerance_s
-            and gap > worst(rank) - idle[rank] + tolerance_s
-        ):
-            put_weight(rank)
-        put(rank, code)
-        return True
-
-    # The first microbatch down the ranks and up again, and what more fits before it comes back to each.
-    for rank in range(p):
-        if held[rank] + activation[rank] > cap[rank]:
+    run = Run(pipeline, memory, spare_s, table, backlog, idleness)
+    if not _first_microbatch(run):
+        return False
+    _level(run)
+    # Then an input gradient and a forward on every rank, round after round.
+    for _ in range(2 * pipeline.num_microbatches):
+        _choose_gradients(run, takes_down)
+        if not _gradients(run, takes_down, choices.before_first_gradient):
             return False
-        put(rank, rank)
+        if not _forwards(run, choices.before_forward):
+            return False
+    for rank in range(pipeline.num_ranks):
+        while _put_weight(run, rank):
+            pass
+    return True
+
+
+def _put(run: Run, rank: int, code: int) -> None:
+    ready_s = arrival(run.pipeline, run.table, code)
+    count_idle(run.idleness, run.table, rank, ready_s)
+    put(run.pipeline, run.memory, run.table, run.backlog, rank, code, ready_s)
+
+
+def _put_weight(run: Run, rank: int) -> bool:
+    """Put the weight gradient that has waited longest; whether there was one."""
+    late = oldest_weight(run.pipeline, run.backlog, rank)
+    if late >= 0:
+        put(run.pipeline, run.memory, run.table, run.backlog, rank, late, 0.0)
+    return late >= 0
+
+
+def _put_after_weights(run: Run, rank: int, code: int, may_fill: bool) -> bool:
+    """Put the pass behind the weight gradients that fit before it; return whether it fits the cap.
+
+    A gap that is too short for one takes one nevertheless where it may, and where idling through it would make this
+    rank idle longer than the worst: then it is the others that wait.
+    """
+    while lacks_memory(run.pipeline, run.memory, run.backlog, rank, code):
+        if not _put_weight(run, rank):
+            return False
+    ready_s, now_s = arrival(run.pipeline, run.table, code), run.table.now_s
+    tolerance_s = run.pipeline.tolerance_s
+    late = oldest_weight(run.pipeline, run.backlog, rank)
+    while late >= 0 and ready_s >= now_s[rank] + run.pipeline.cost_s[late] - tolerance_s:
+        _put_weight(run, rank)
+        late = oldest_weight(run.pipeline, run.backlog, rank)
+    gap_s = ready_s - now_s[rank]
+    if may_fill and gap_s > tolerance_s:
+        worst_s = max(run.idleness.worst_s[0], run.spare_s[rank])
+        if gap_s > worst_s - run.idleness.idle_s[rank] + tolerance_s:
+            _put_weight(run, rank)
+    _put(run, rank, code)
+    return True
+
+
+def _first_microbatch(run: Run) -> bool:
+    """The first microbatch down the ranks and up again, and what more fits before it comes back to each."""
+    p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
+    for rank in range(p):
+        if lacks_memory(run.pipeline, run.memory, run.backlog, rank, rank):
+            return False
+        _put(run, rank, rank)
     for rank in range(p - 1, -1, -1):
         up = num_stages - 1 - rank
-        comes = ready(up)
-        while (
-            rank < p - 1
-            and done[rank] < m
-            and now[rank] + forward_s[rank] <= comes + tolerance_s
-            and held[rank] + (1 + 2 * rank) * activation[rank] + activation[up] <= cap[rank]
-        ):
-            fits = True
+        while rank < p - 1 and _one_more_fits(run, rank):
             for above in range(rank + 1):
-                if held[above] + activation[above] + activation[num_stages - 1 - above] > cap[above]:
-                    fits = False
-            if not fits:
-                break
-            for above in range(rank + 1):
-                put(above, above)
-        if held[rank] + activation[up] > cap[rank]:
+                _put(run, above, above)
+        if lacks_memory(run.pipeline, run.memory, run.backlog, rank, up):
             return False
-        put(rank, up)
-    # Each rank as many forwards as the one above it, down and up by turns.
+        _put(run, rank, up)
+    return True
+
+
+def _one_more_fits(run: Run, rank: int) -> bool:
+    """Whether one more microbatch can come down to this rank before the first is back, within the cap of all above.
+
+    As in the authors' scheduler, behind it there must be room for 2r + 2 activations on rank r, and on every rank
+    above for the way up of what it then has begun.
+    """
+    activation, cap, held = run.memory.activation, run.memory.cap, run.backlog.held
+    up = run.pipeline.num_stages - 1 - rank
+    comes_s = arrival(run.pipeline, run.table, up)
+    ends_s = run.table.now_s[rank] + run.pipeline.cost_s[rank]
+    if run.table.done[rank] >= run.pipeline.num_microbatches or ends_s > comes_s + run.pipeline.tolerance_s:
+        return False
+    if held[rank] + (1 + 2 * rank) * activation[rank] + activation[up] > cap[rank]:
+        return False
+    for above in range(rank + 1):
+        if held[above] + activation[above] + activation[run.pipeline.num_stages - 1 - above] > cap[above]:
+            return False
+    return True
+
+
+def _level(run: Run) -> None:
+    """Give each rank as many forwards as the one above it, down and up by turns."""
+    m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
+    done = run.table.done
     goes_up = False
     for rank in range(1, p):
         up = num_stages - 1 - rank
@@ -139,43 +151,51 @@ def v_heuristic(
             num_idle += 1
             for below in range(p - 1, rank - 1, -1):
                 code = num_stages - 1 - below if goes_up else below
-                if done[code] < m and ready(code) >= 0 and held[below] + activation[code] <= cap[below]:
-                    put(below, code)
+                is_there = done[code] < m and arrival(run.pipeline, run.table, code) >= 0
+                if is_there and not lacks_memory(run.pipeline, run.memory, run.backlog, below, code):
+                    _put(run, below, code)
                     num_idle = 0
             goes_up = not goes_up
 
-    # Then an input gradient and a forward on every rank, round after round.
-    takes_down = [False for rank in range(p)]
-    for _ in range(2 * m):
-        for rank in range(p):  # the gradient's way back down the V comes first where it can
-            up = 2 * num_stages - 1 - rank
-            down = num_stages + rank
-            takes_down[rank] = done[down] < done[up] and (rank == p - 1 or ready(down) >= 0 or done[up] >= m)
-        for visit in range(2 * p):
-            rank = p - 1 - visit if visit < p else visit - p
-            if takes_down[rank] != (visit < p):
-                continue
-            code = num_stages + rank if takes_down[rank] else 2 * num_stages - 1 - rank
-            if done[code] >= m or ready(code) < 0:
-                return False
-            put_after_weights(rank, code, takes_down[rank] or fill_backward)
-        for rank in range(p):
-            up = num_stages - 1 - rank
-            if done[up] >= m:
-                continue
-            if done[up] >= done[rank]:
-                code = rank
-            elif rank == p - 1 or ready(up) >= 0:
-                code = up
-            elif done[rank] < m:
-                code = rank
-            else:
-                continue
-            if ready(code) < 0:
-                continue
-            if not put_after_weights(rank, code, fill_forward):
-                return False
+
+def _choose_gradients(run: Run, takes_down: Counts) -> None:
+    """Choose whose input gradient each rank takes in a round: that on the gradient's way back down comes first.
+
+    Where it can: where its stage on the way up is ahead and it is there, or nothing is left on the way up.
+    """
+    m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
     for rank in range(p):
-        while num_w[rank] < num_i[rank]:
-            put_weight(rank)
+        up, down = 2 * num_stages - 1 - rank, num_stages + rank
+        is_there = arrival(run.pipeline, run.table, down) >= 0
+        num_up = run.table.done[up]
+        takes_down[rank] = 1 if run.table.done[down] < num_up and (is_there or num_up >= m) else 0
+
+
+def _gradients(run: Run, takes_down: Counts, may_fill: bool) -> bool:
+    """An input gradient on every rank: in the order in which they hand over, from the last rank and back to it."""
+    p, num_stages = run.pipeline.num_ranks, run.pipeline.num_stages
+    for visit in range(2 * p):
+        is_down = visit < p
+        rank = p - 1 - visit if is_down else visit - p
+        if (takes_down[rank] == 1) != is_down:
+            continue
+        code = num_stages + rank if is_down else 2 * num_stages - 1 - rank
+        if run.table.done[code] >= run.pipeline.num_microbatches or arrival(run.pipeline, run.table, code) < 0:
+            return False
+        _put_after_weights(run, rank, code, is_down or may_fill)
+    return True
+
+
+def _forwards(run: Run, may_fill: bool) -> bool:
+    """A forward on every rank, of the stage on the way up where it has one; return whether all fit the cap."""
+    m, p, num_stages = run.pipeline.num_microbatches, run.pipeline.num_ranks, run.pipeline.num_stages
+    done = run.table.done
+    for rank in range(p):
+        up = num_stages - 1 - rank
+        is_up = done[up] < done[rank] and arrival(run.pipeline, run.table, up) >= 0
+        code = up if is_up else rank
+        if done[up] >= m or done[code] >= m or arrival(run.pipeline, run.table, code) < 0:
+            continue
+        if not _put_after_weights(run, rank, code, may_fill):
+            return False
     return True

@@ -9,8 +9,10 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.catalog.published.controllable_memory import building_blocks, from_block, v_half_fixed, v_min_fixed
 from ppsim.catalog.published.v_shape import zbv_fixed
-from ppsim.catalog.search import kernels, v_kernels
-from ppsim.catalog.search.target import Candidate, Codes, Target
+from ppsim.catalog.search import kernels
+from ppsim.catalog.search.pipeline import Codes, Idleness, empty_backlog, empty_table
+from ppsim.catalog.search.target import Candidate, Target
+from ppsim.catalog.search.v_kernels import Choices, v_heuristic
 from ppsim.schedule.table import Schedule
 
 _GAPS = (0.0, 0.5, 1.0)
@@ -26,30 +28,31 @@ def heuristic_runs(target: Target) -> Iterator[Candidate]:
     Two choices each of filling gaps before forwards and before the first half of the backward; each run again,
     while the largest idle time shrinks, with that of the run before as slack.
     """
-    for fill_backward, fill_forward in product((True, False), repeat=2):
-        approved, least_idle_s = np.zeros(target.problem.num_ranks), np.inf
+    for before_first_gradient, before_forward in product((True, False), repeat=2):
+        choices = Choices(before_forward=before_forward, before_first_gradient=before_first_gradient)
+        spare_s, least_idle_s = np.zeros(target.problem.num_ranks), np.inf
         while True:
-            candidate, idle_s = _run(target, approved, fill_forward, fill_backward)
+            candidate, idle_s = _run(target, spare_s, choices)
             if candidate is None:
                 break
             yield candidate
-            if idle_s.max() >= least_idle_s - target.tolerance_s:
+            worst_s = float(idle_s.max())
+            if worst_s >= least_idle_s - target.tolerance_s:
                 break
-            approved, least_idle_s = idle_s, float(idle_s.max())
+            spare_s, least_idle_s = worst_s - idle_s, worst_s
 
 
-def _run(
-    target: Target, approved: Floats, fill_forward: bool, fill_backward: bool
-) -> tuple[Candidate | None, Floats]:
-    order, end_s = target.empty_order(), np.zeros(target.problem.num_ranks)
-    idle_s, oldest = np.zeros(target.problem.num_ranks), np.zeros(target.num_actions // 3, dtype=np.int64)
-    head = target.minimising("span").head_s
+def _run(target: Target, spare_s: Floats, choices: Choices) -> tuple[Candidate | None, Floats]:
+    """The table of one run of the heuristic, None where it does not keep the cap, and how long each rank idles."""
+    table, head_s = empty_table(target.pipeline), target.minimising("span").head_s
+    idleness = Idleness(idle_s=head_s, worst_s=np.array([head_s.max()]))
+    takes_down = np.zeros(target.problem.num_ranks, dtype=np.int64)
     fits = target.run(
-        v_kernels.v_heuristic,
-        inputs=(*target.memory, head, approved, fill_forward, fill_backward),
-        outputs=(order, end_s, target.empty_ends(), target.empty_counts(), oldest, idle_s),
+        v_heuristic,
+        inputs=(target.memory, spare_s, choices),
+        outputs=(table, empty_backlog(target.pipeline), idleness, takes_down),
     )
-    return (Candidate(target, order, end_s) if fits else None), idle_s
+    return (Candidate(target, table.order, table.now_s) if fits else None), idleness.idle_s
 
 
 def published(target: Target) -> Iterator[Candidate]:
@@ -88,14 +91,13 @@ def filled(target: Target, passes: Codes, least_gap: float) -> Candidate | None:
 
     One goes where a forward lacks memory, where it fits into a gap whole, or at least `least_gap` of it does.
     """
-    order, end_s = target.empty_order(), np.zeros(target.problem.num_ranks)
-    oldest = np.zeros(target.num_actions // 3, dtype=np.int64)
+    table = empty_table(target.pipeline)
     fits = target.run(
         kernels.fill,
-        inputs=(*target.memory, passes, least_gap),
-        outputs=(order, end_s, target.empty_ends(), target.empty_counts(), oldest),
+        inputs=(target.memory, passes, least_gap),
+        outputs=(table, empty_backlog(target.pipeline)),
     )
-    return Candidate(target, order, end_s) if fits else None
+    return Candidate(target, table.order, table.now_s) if fits else None
 
 
 def repeated_patterns(target: Target) -> Iterator[Candidate]:
@@ -156,5 +158,6 @@ def _repeated(target: Target, block: _Block) -> Codes:
     start = np.stack([input_at[stages], forward_at[stages]], axis=1)  # I before F where they tie
     codes = np.stack([num_stages + stages, stages], axis=1).astype(np.int32)
     passes = np.zeros(2 * num_stages * problem.num_microbatches, dtype=np.int32)
-    target.run(kernels.merge_periodic, inputs=(start.ravel(), codes.ravel(), period), outputs=(passes,))
+    outputs = (passes, np.zeros(2 * num_stages, dtype=np.int64))
+    target.run(kernels.merge_periodic, inputs=(start.ravel(), codes.ravel(), period), outputs=outputs)
     return passes

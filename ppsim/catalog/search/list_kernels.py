@@ -1,0 +1,139 @@
+"""The inner loop of list scheduling; codes and named tuples as in `ppsim.catalog.search.pipeline`."""
+
+from typing import NamedTuple
+
+from ppsim.catalog.search.kernels import arrival, place
+from ppsim.catalog.search.pipeline import NOTHING, Memory, Pipeline, Table
+from ppsim.simulation.bounds.problem import Floats
+
+NEVER = 1e300
+
+
+class Wishes(NamedTuple):
+    """What a list schedule goes by."""
+
+    urgency: Floats
+    """A number a node: the smallest goes first."""
+    in_flight: Floats
+    """The most forwards of a stage whose I is to come."""
+    patient: bool
+    """Whether a rank waits for something more urgent rather than take what is there."""
+
+
+class View(NamedTuple):
+    """What a rank that is free sees of forwards and input gradients; `NEVER` where there are none."""
+
+    code: int
+    """The most urgent of those that are there and fit, or `NOTHING`."""
+    begin_s: float
+    urgency: float
+    first_to_come_s: float
+    """When the first of those arrives that are known to come."""
+    urgency_to_come: float
+    """Of the most urgent of those that are known to come."""
+    comes_s: float
+    """When that one arrives."""
+    urgency_blocked: float
+    """Of the most urgent forward that is there but lacks memory."""
+
+
+def list_schedule(
+    pipeline: Pipeline, memory: Memory, wishes: Wishes, table: Table, decide_s: Floats, room: Floats
+) -> None:
+    """Ranks decide in the order of time; `decide_s` is when each does next, from 0 on.
+
+    A free rank takes the most urgent of what is there and fits. A patient one rather waits where something more
+    urgent is known to come before that would end, and would be late. `room` is working space, an entry a stage.
+    """
+    while True:
+        rank = 0
+        for other in range(1, pipeline.num_ranks):
+            if decide_s[other] < decide_s[rank]:
+                rank = other
+        time_s = decide_s[rank]
+        if time_s >= NEVER:
+            break
+        _set_room(pipeline, memory, table, rank, room)
+        view = _view(pipeline, memory, wishes, table, rank, time_s, room)
+        code = _decision(pipeline, wishes, table, rank, time_s, view)
+        if code == NOTHING:
+            decide_s[rank] = view.first_to_come_s  # or until a neighbour hands something over
+            continue
+        place(pipeline, table, rank, code, view.begin_s if code == view.code else time_s)
+        decide_s[rank] = table.now_s[rank]
+        other = pipeline.wakes[code]
+        if other >= 0:
+            decide_s[other] = min(decide_s[other], max(table.now_s[other], time_s))
+
+
+def _set_room(pipeline: Pipeline, memory: Memory, table: Table, rank: int, room: Floats) -> None:
+    """Set what a forward of each stage of the rank may take, as `stages` is ordered.
+
+    Behind it there stays room, beside what the rank's stages up to any one hold, for an activation of each later
+    one: the oldest microbatch can then always go on, so that no order of decisions ends in a deadlock. What counts
+    for a stage is therefore the least that is left up to it or to any later one.
+    """
+    num_stages, first, behind = pipeline.num_stages, pipeline.firsts[rank], pipeline.firsts[rank + 1]
+    left = memory.cap[rank]
+    for k in range(first, behind):
+        stage = pipeline.stages[k]
+        num_f, num_i = table.done[stage], table.done[num_stages + stage]
+        num_w = table.done[2 * num_stages + stage]
+        room[k] = (num_f - num_i) * memory.activation[stage] + (num_i - num_w) * memory.kept[stage]  # held, so far
+        left -= room[k]
+    least_left = NEVER
+    for k in range(behind - 1, first - 1, -1):
+        least_left = min(least_left, left)
+        left += room[k] - memory.activation[pipeline.stages[k]]
+        room[k] = least_left
+
+
+def _view(
+    pipeline: Pipeline, memory: Memory, wishes: Wishes, table: Table, rank: int, time_s: float, room: Floats
+) -> View:
+    m, num_stages, done = pipeline.num_microbatches, pipeline.num_stages, table.done
+    chosen, begin_s, most_urgent = NOTHING, time_s, NEVER
+    first_to_come_s, urgency_to_come, comes_s = NEVER, NEVER, NEVER
+    urgency_blocked = NEVER
+    for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
+        stage = pipeline.stages[k]
+        for code in (num_stages + stage, stage):  # among equals I before F, and the lower stage
+            is_forward = code == stage
+            num_f = done[stage]
+            if is_forward and (num_f >= m or num_f - done[num_stages + stage] >= wishes.in_flight[stage]):
+                continue
+            arrives_s = arrival(pipeline, table, code)
+            if arrives_s < 0:
+                continue
+            ready_s = max(time_s, arrives_s)
+            urgency = wishes.urgency[code * m + done[code]]
+            if is_forward and memory.activation[stage] > room[k]:
+                if ready_s <= time_s:
+                    urgency_blocked = min(urgency_blocked, urgency)
+            elif ready_s <= time_s + pipeline.tolerance_s:
+                if urgency < most_urgent:
+                    chosen, begin_s, most_urgent = code, ready_s, urgency
+            else:
+                first_to_come_s = min(first_to_come_s, ready_s)
+                if urgency < urgency_to_come:
+                    urgency_to_come, comes_s = urgency, ready_s
+    return View(chosen, begin_s, most_urgent, first_to_come_s, urgency_to_come, comes_s, urgency_blocked)
+
+
+def _decision(pipeline: Pipeline, wishes: Wishes, table: Table, rank: int, time_s: float, view: View) -> int:
+    """The code that the rank runs next: what it sees, a weight gradient, or `NOTHING` where it waits."""
+    num_stages, done = pipeline.num_stages, table.done
+    chosen, most_urgent = view.code, view.urgency
+    for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
+        code = 2 * num_stages + pipeline.stages[k]
+        if done[code] < done[code - num_stages]:
+            urgency = wishes.urgency[code * pipeline.num_microbatches + done[code]]
+            urgency = min(urgency, view.urgency_blocked)  # as urgent as what waits for its memory
+            if urgency < most_urgent:
+                chosen, most_urgent = code, urgency
+    if wishes.patient and chosen != NOTHING:
+        ends_s = time_s + pipeline.cost_s[chosen] - pipeline.tolerance_s
+        # Urgencies of patient ranks are latest starts: one that is less than `ends_s` would be missed.
+        if view.comes_s < ends_s and view.urgency_to_come < min(most_urgent, ends_s):
+            return NOTHING
+    return chosen
