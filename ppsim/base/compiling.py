@@ -17,16 +17,22 @@ WORTH_COMPILING = 100_000
 
 
 @cache
-def _compiled(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False) -> Callable[..., Any]:
     """Return the kernel compiled, together with the functions of its package that it calls."""
     import numba
 
-    helpers = {name: _compiled(one) for name, one in _helpers(kernel).items()}
+    helpers = {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
     linked = FunctionType(kernel.__code__, kernel.__globals__ | helpers)
     # numba keeps compiled code until the file of the kernel changes, and knows nothing of the others that it is
     # made of: their state is part of the name that it keeps it under.
     linked.__qualname__ = kernel.__qualname__ + _state_of(_other_files(kernel))
-    compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(linked)
+    # A kernel allocates nothing: without the counting of references (`_nrt`) named tuples cost nothing to hand on.
+    options: dict[str, Any] = {"nogil": True, "_nrt": False}
+    if is_called_by_another:  # becomes part of the caller, in its cache too
+        options |= {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    else:
+        options["cache"] = True
+    compiled: Callable[..., Any] = numba.njit(**options)(linked)
     return compiled
 
 
@@ -70,7 +76,7 @@ def run_kernel(
     """Return `kernel(*inputs, *outputs)`, a function over arrays that fills its outputs in place.
 
     Inputs and outputs may also be named tuples of arrays, or of such tuples. A kernel may call functions of its
-    package, which are compiled with it. "auto" compiles from `WORTH_COMPILING` iterations on,
+    package, which are compiled with it; it allocates nothing. "auto" compiles from `WORTH_COMPILING` iterations on,
     and whenever numba is imported already. Plain and compiled give the same bits: a kernel adds and compares, in
     one order.
     """
