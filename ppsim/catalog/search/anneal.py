@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.catalog.search.pipeline import NOTHING, Codes, Counts, Memory, Pipeline
-from ppsim.simulation.bounds.problem import Floats
 
 DEADLOCK = 1e300
 """The criterion of an order that cannot run."""

@@ -3,8 +3,8 @@
 They run compiled or as plain Python (`ppsim.base.compiling`) with the same bits: they add and compare in one order.
 """
 
+from ppsim.base.arrays import Floats
 from ppsim.catalog.search.pipeline import NOTHING, Backlog, Codes, Counts, Idleness, Memory, Pipeline, Table
-from ppsim.simulation.bounds.problem import Floats
 
 NOT_KNOWN = -1.0
 """An arrival of what has not been sent yet."""

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
+from ppsim.base.arrays import Floats
 from ppsim.catalog.search.kernels import arrival, place
 from ppsim.catalog.search.pipeline import NOTHING, Memory, Pipeline, Table
-from ppsim.simulation.bounds.problem import Floats
 
 NEVER = 1e300
 

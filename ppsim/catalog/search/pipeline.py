@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ppsim.simulation.bounds.problem import Floats, Problem
+from ppsim.base.arrays import Floats
+from ppsim.simulation.bounds.problem import Problem
 
 Codes: TypeAlias = NDArray[np.int32]
 Counts: TypeAlias = NDArray[np.int64]

@@ -5,9 +5,9 @@ Rank r has the stages r, on the way down the V, and 2p − 1 − r, on the way u
 
 from typing import NamedTuple
 
+from ppsim.base.arrays import Floats
 from ppsim.catalog.search.kernels import arrival, count_idle, lacks_memory, oldest_weight, put
 from ppsim.catalog.search.pipeline import Backlog, Counts, Idleness, Memory, Pipeline, Table
-from ppsim.simulation.bounds.problem import Floats
 
 
 class Choices(NamedTuple):
