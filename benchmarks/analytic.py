@@ -17,9 +17,9 @@ from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import Estimate
 from ppsim.layout.layout import layout_on
 from ppsim.machine.files import load_cluster
-from ppsim.model.architecture import Model, layer_of
+from ppsim.model.architecture import Model
 from ppsim.model.recompute import recompute_of
-from ppsim.model.shapes import LayerShape
+from ppsim.model.shapes import LayerShape, layer_of
 
 RUNS = Path(__file__).parent / "published" / "analytic_runs.csv"
 

@@ -19,13 +19,14 @@ from ppsim.costs.layer_kernels import (
     rank_part,
 )
 from ppsim.costs.parts import Estimate, Parts
+from ppsim.layout.cut import Cut
 from ppsim.layout.groups import group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import Kernels, activation_bytes, matmul, memory_bound
 from ppsim.model.architecture import LatentAttention, Layer, MixtureOfExperts, Model
-from ppsim.model.parameters import kv_heads_on_a_rank, padded_vocabulary
+from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import MODULES, Recompute, recomputes, require_spelling
 
 Attention = Literal["fused", "unfused"]
@@ -85,6 +86,11 @@ class Place:
     vocab_multiple: int = 1
 
     @property
+    def cut(self) -> Cut:
+        """How the ranks of one stage share its work."""
+        return self.layout.cut(sequence_parallel=self.execution.sequence_parallel)
+
+    @property
     def domain_sizes(self) -> tuple[int | None, ...]:
         """How many of the layout's devices share a domain of each tier."""
         return self.cluster.domain_sizes(self.layout.num_devices)
@@ -107,17 +113,17 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     Raises `ConfigError` where tp, cp or ep divide the shape badly, or the device has no peak for the dtype.
     """
     layout, execution = place.layout, place.execution
-    part = rank_part(layer, tp=layout.tp, ep=layout.ep)
+    part = rank_part(layer, place.cut)
     if sequence_length % layout.cp:
         raise ConfigError(f"cp must divide the sequence: got {layout.cp} with {sequence_length}")
     tokens = micro_batch * sequence_length // layout.cp
     device, dtype, unfused = place.cluster.device, execution.dtype, execution.attention == "unfused"
     of_products = products(part, device, tokens=tokens, dtype=dtype)
     of_attention = attention(
-        part, device, dtype=dtype, micro_batch=micro_batch, sequence_length=sequence_length, cp=layout.cp,
+        layer, place.cut, device, dtype=dtype, micro_batch=micro_batch, sequence_length=sequence_length,
         fused=not unfused, dropout=execution.dropout,
     )  # fmt: skip
-    split = layout.tp if execution.sequence_parallel else 1
+    split = place.cut.norm_divisor
     of_rest = elementwise(part, device, dtype=dtype, tokens=tokens, split=split, dropout=execution.dropout)
     message = float(tokens * layer.hidden_size * execution.element_bytes)
     tp_s = 2 * place.sum_over_tp_s(message)
@@ -152,10 +158,10 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
 
 def _modules_again(layer: Layer, place: Place, tokens: int, core: Kernels, forward: Parts) -> Parts:
     """The forwards of the modules that are recomputed; `core` are the kernels of attention."""
-    execution, layout = place.execution, place.layout
+    execution = place.execution
     modules = [module for module in MODULES if recomputes(execution.recompute, module)]
-    device, split = place.cluster.device, layout.tp if execution.sequence_parallel else 1
-    part = module_part(layer, modules, tp=layout.tp, ep=layout.ep)
+    device, split = place.cluster.device, place.cut.norm_divisor
+    part = module_part(layer, modules, place.cut)
     kernels = products(part, device, tokens=tokens, dtype=execution.dtype).forward
     kernels += between_products(part, device, dtype=execution.dtype, tokens=tokens).forward
     if "core_attn" in modules:
@@ -202,7 +208,7 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
     """
     execution, device, layout, h = place.execution, place.cluster.device, place.layout, model.hidden_size
     e, dtype, tokens = execution.element_bytes, execution.dtype, micro_batch * sequence_length // layout.cp
-    share = layout.tp if execution.sequence_parallel else 1
+    share = place.cut.norm_divisor
     message, columns = float(tokens * h * e), h // layout.tp
     flops = 4.0 * h * h * tokens / layout.tp
     forward = matmul(device, rows=tokens, columns=columns, depth=2 * h, dtype=dtype)
@@ -238,7 +244,7 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
     logits = float(tokens * columns)
     e = execution.element_bytes
     message = float(tokens * h * e)
-    share = layout.tp if execution.sequence_parallel else 1
+    share = place.cut.norm_divisor
     per_logit = (4 * e, 2 * e) if execution.fused_cross_entropy else (32, 12) if e == 2 else (26, 8)
     norm = memory_bound(device, 2 * message / share), memory_bound(device, 3 * message / share)
     forward = matmul(device, rows=tokens, columns=columns, depth=h, dtype=dtype)
@@ -299,7 +305,7 @@ def _context_s(layer: Layer, place: Place, tokens: int) -> float:
     if isinstance(a, LatentAttention):
         columns = (a.score_width // tp // 2,) * 2
     else:
-        columns = a.num_heads // tp * a.head_size, kv_heads_on_a_rank(a, tp) * a.head_size
+        columns = a.num_heads // tp * a.head_size, a.kv_heads_on_a_rank(tp) * a.head_size
     queries, keys = (float(count * tokens * place.execution.element_bytes) for count in columns)
     if place.execution.context == "all-to-all":
         return 2 * place.seconds("all-to-all", queries, "cp") + 2 * place.seconds("all-to-all", keys, "cp")

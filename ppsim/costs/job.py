@@ -16,7 +16,6 @@ from ppsim.costs.analytic import (
 from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.profile import Profile, Shape
-from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
 from ppsim.machine.cluster import Cluster
 from ppsim.model.activations import Batch, Kernels
@@ -121,7 +120,7 @@ class Job:
     @cached_property
     def settings(self) -> Settings:
         """The same as `ppsim.model.memory` wants it."""
-        layout, execution = self.layout, self.execution
+        execution = self.execution
         kernels = replace(
             self.kernels,
             flash_attention=execution.attention == "fused",
@@ -136,15 +135,12 @@ class Job:
                 element_bytes=execution.element_bytes,
                 recompute=execution.recompute,
             ),
-            Cut(
-                tp=layout.tp, cp=layout.cp, dp=layout.dp, ep=layout.ep,
-                sequence_parallel=execution.sequence_parallel,
-            ),
+            self.place.cut,
             self.optimizer,
             kernels,
             vocab_multiple=self.vocab_multiple,
             allocator_slack=self.allocator_slack,
-        )  # fmt: skip
+        )
 
     @cached_property
     def place(self) -> Place:

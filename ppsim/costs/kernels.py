@@ -12,7 +12,8 @@ from ppsim.costs.profile import Component, Shape
 from ppsim.machine.kernels.curves import Curves, Kernel
 from ppsim.machine.kernels.facts import DeviceFacts
 from ppsim.model import shapes
-from ppsim.model.shapes import LayerShape, ModelShape
+from ppsim.model.linears import Linear
+from ppsim.model.shapes import LayerShape, ModelShape, cut_of, layer_of
 
 _BACKWARD_TRAFFIC = 2.0
 """A backward reads the gradient beside what its forward read, and writes one for each of its inputs."""
@@ -43,33 +44,17 @@ def estimate(component: Component, model: ModelShape, shape: Shape, facts: Devic
     return _embedding(shard, shape, curves) if component == "embedding" else _head(shard, shape, curves)
 
 
-@dataclass(frozen=True)
-class _Linear:
-    """A linear layer; `groups` of them share the tokens."""
-
-    tokens: int
-    inputs: int
-    outputs: int
-    groups: int = 1
-
-    @property
-    def weights(self) -> int:
-        return self.inputs * self.outputs * self.groups
+_Product = tuple[Linear, int]
+"""A matrix, and the rows of tokens that it multiplies, of all experts where it is theirs."""
 
 
-def _linears(layer: LayerShape, tokens: int) -> list[_Linear]:
-    h, f = layer.hidden_size, layer.ffn_size
-    nd, gd = layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
-    if layer.kind == "gpt":
-        pairs = [(h, 3 * nd), (nd, h), (h, f), (f, h)]
-        return [_Linear(tokens, *pair) for pair in pairs]
-    attention = [_Linear(tokens, *pair) for pair in [(h, nd), (h, gd), (h, gd), (nd, h)]]
-    if layer.kind == "llama":
-        return attention + [_Linear(tokens, *pair) for pair in [(h, f), (h, f), (f, h)]]
-    rows, shared = tokens * layer.experts_per_token, layer.shared_ffn_size
-    routed = [_Linear(rows, *pair, groups=layer.local_experts) for pair in [(h, f), (h, f), (f, h)]]
-    always = [_Linear(tokens, *pair) for pair in [(h, shared), (h, shared), (shared, h)] if shared]
-    return [*attention, _Linear(tokens, h, layer.num_experts), *routed, *always]
+def _products(shape: LayerShape, tokens: int) -> list[_Product]:
+    """The matrices as eager torch has them: GPT's queries, keys and values are one, all others apart."""
+    layer = layer_of(shape)
+    linears = layer.linears(cut_of(shape))
+    if shape.kind != "gpt":
+        linears = [part for one in linears for part in one.apart()]
+    return [(one, tokens * (layer.experts_per_token if one.kind == "routed" else 1)) for one in linears]
 
 
 def _forward_traffic(layer: LayerShape, tokens: int, element_bytes: int) -> list[tuple[Kernel, float]]:
@@ -96,7 +81,7 @@ def _forward_traffic(layer: LayerShape, tokens: int, element_bytes: int) -> list
 
 def _layer(layer: LayerShape, shape: Shape, curves: Curves) -> Passes:
     tokens, e = shape.micro_batch * shape.sequence_length, curves.element_bytes
-    linears = _linears(layer, tokens)
+    linears = _products(layer, tokens)
     moved = sum(curves.memory_s(kernel, size) for kernel, size in _forward_traffic(layer, tokens, e))
     forward = _forward_products(linears, curves) + _attention(layer, shape, "forward_s", curves) + moved
     backward_input = _input_products(linears, curves) + _attention(layer, shape, "backward_s", curves)
@@ -127,7 +112,7 @@ def _embedding(model: ModelShape, shape: Shape, curves: Curves) -> Passes:
 
 def _head(model: ModelShape, shape: Shape, curves: Curves) -> Passes:
     tokens, e, h = shape.micro_batch * shape.sequence_length, curves.element_bytes, model.layer.hidden_size
-    linear = [_Linear(tokens, h, model.vocab_size)]
+    linear = [(Linear("head", "hidden state", h, (model.vocab_size,)), tokens)]
     logits, wide = tokens * model.vocab_size, max(e, 4)
     moved = curves.memory_s("norm", 2 * tokens * h * e) + curves.memory_s("elementwise", 2 * logits * wide)
     moved += curves.memory_s("copy", logits * (e + wide)) if e < wide else 0.0
@@ -137,20 +122,20 @@ def _head(model: ModelShape, shape: Shape, curves: Curves) -> Passes:
     return Passes(forward, backward_input + backward_weight, backward_input, backward_weight)
 
 
-def _forward_products(linears: Sequence[_Linear], curves: Curves) -> float:
+def _forward_products(linears: Sequence[_Product], curves: Curves) -> float:
     return sum(
-        curves.product_s("forward", one.tokens, one.outputs, one.inputs, groups=one.groups) for one in linears
+        curves.product_s("forward", rows, one.outputs, one.inputs, groups=one.count) for one, rows in linears
     )
 
 
-def _input_products(linears: Sequence[_Linear], curves: Curves) -> float:
-    return sum(curves.product_s("input", one.tokens, one.inputs, one.outputs, groups=one.groups) for one in linears)
+def _input_products(linears: Sequence[_Product], curves: Curves) -> float:
+    return sum(curves.product_s("input", rows, one.inputs, one.outputs, groups=one.count) for one, rows in linears)
 
 
-def _weight_products(linears: Sequence[_Linear], curves: Curves) -> float:
+def _weight_products(linears: Sequence[_Product], curves: Curves) -> float:
     """With the sums of gradients over microbatches."""
     products = sum(
-        curves.product_s("weight", one.outputs, one.inputs, one.tokens, groups=one.groups) for one in linears
+        curves.product_s("weight", one.outputs, one.inputs, rows, groups=one.count) for one, rows in linears
     )
     size = curves.element_bytes
-    return products + sum(curves.memory_s("elementwise", _ACCUMULATED * one.weights * size) for one in linears)
+    return products + sum(curves.memory_s("elementwise", _ACCUMULATED * one.weights * size) for one, _ in linears)

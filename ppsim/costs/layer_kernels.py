@@ -5,9 +5,9 @@ hidden, n and g query and key/value heads of size d, f feed-forward columns, e b
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
 from ppsim.machine.cluster import Device
 from ppsim.machine.kernels.specified import (
     Kernels,
@@ -18,7 +18,9 @@ from ppsim.machine.kernels.specified import (
     memory_bound,
 )
 from ppsim.model.architecture import FeedForward, LatentAttention, Layer
-from ppsim.model.parameters import kv_heads_on_a_rank
+from ppsim.model.linears import UP_AND_DOWN, UPS_OF_LATENTS, Linear
+from ppsim.model.parameters import require_division_of_layer
+from ppsim.model.recompute import MODULES
 
 
 @dataclass(frozen=True)
@@ -39,115 +41,84 @@ class Passes:
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one tensor- and expert-parallel rank computes of a layer.
+    """What a rank computes of a layer, or of some of its modules, but for the core of attention and norms.
 
-    `dense` and `expert` are the columns and depths of its matrix products, over all tokens and over those of each
-    of `local_experts`. A head has `qk_size` and `v_size` columns; `rotated` columns of queries and keys rotate;
-    `activated` columns pass through an activation function, of which a gated one reads twice as many. `biases` are
-    the columns that have one.
+    `pairs` of a token and an expert come to the rank for each token of its own; `rotated` columns of queries and
+    keys rotate; `activated` columns pass through an activation function, of which a gated one reads twice as many.
+    `biases` are the columns that have one.
     """
 
     hidden_size: int
-    num_heads: int
-    qk_size: int
-    v_size: int
-    dense: tuple[tuple[int, int], ...]
-    expert: tuple[tuple[int, int], ...] = ()
-    local_experts: int = 0
-    experts_per_token: int = 0
+    linears: tuple[Linear, ...]
+    pairs: float = 0
     rotated: int = 0
     activated: int = 0
     is_gated: bool = True
     biases: int = 0
 
 
-def rank_part(layer: Layer, *, tp: int = 1, ep: int = 1) -> RankPart:
-    """Return a rank's part of a layer; raises `ConfigError` naming what tp or ep does not divide.
-
-    MLA's projections to the latents are whole on every rank, as Megatron-LM has them.
-    """
-    return _with_feed_forward(_attention_part(layer, tp), layer, tp, ep)
-
-
-def module_part(layer: Layer, modules: Collection[str], *, tp: int = 1, ep: int = 1) -> RankPart:
-    """Return of a rank's part what modules of `ppsim.model.recompute` have: their products, and what is between
-    them.
-
-    Norms and the core of attention are no part of it.
-    """
-    a, ffn, attention_part = layer.attention, layer.ffn, _attention_part(layer, tp)
-    part = replace(attention_part, dense=(), rotated=0, biases=0)
-    if "mla_up_proj" in modules and isinstance(a, LatentAttention):
-        ups = _latent_ups(a, layer.hidden_size, attention_part.num_heads)
-        part = replace(part, dense=ups, rotated=attention_part.rotated)
-    if ("moe" if layer.is_moe else "mlp") in modules:
-        return replace(_with_feed_forward(part, layer, tp, ep), biases=0)
-    if isinstance(ffn, FeedForward):
-        return replace(part, activated=ffn.size // tp * ("mlp_act" in modules), is_gated=ffn.gated)
-    activated = ffn.expert.size * ffn.experts_per_token * ("moe_act" in modules)
-    if ffn.shared and "shared_experts" in modules:
-        part = replace(part, dense=part.dense + _products_of(ffn.shared, layer.hidden_size, tp))
-        activated += ffn.shared.size
-    return replace(part, activated=activated // tp, is_gated=ffn.expert.gated)
-
-
-def _attention_part(layer: Layer, tp: int) -> RankPart:
-    h, a = layer.hidden_size, layer.attention
-    _divides("tp", tp, "heads", a.num_heads)
-    heads = a.num_heads // tp
-    if isinstance(a, LatentAttention):
-        query, values = _latent_ups(a, h, heads)
-        down = () if a.q_lora_rank is None else ((a.q_lora_rank, h),)
-        dense = *down, query, (a.kv_lora_rank + a.qk_rope_head_size, h), values, (h, heads * a.v_head_size)
-        return RankPart(h, heads, a.qk_head_size, a.v_head_size, dense, rotated=(heads + 1) * a.qk_rope_head_size)
-    d, groups = a.head_size, kv_heads_on_a_rank(a, tp)
+def rank_part(layer: Layer, cut: Cut) -> RankPart:
+    """Return a rank's part of a layer; raises `ConfigError` naming what the cut does not divide."""
+    require_division_of_layer(layer, cut)
+    linears = tuple(layer.linears(cut))
     return RankPart(
-        h, heads, d, d, dense=(((heads + 2 * groups) * d, h), (h, heads * d)),
-        rotated=(heads + groups) * d if layer.norm == "rmsnorm" else 0,
-        biases=a.qkv_bias * (heads + 2 * groups) * d + a.out_bias * h,
-    )  # fmt: skip
-
-
-def _latent_ups(a: LatentAttention, h: int, heads: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """MLA's products up from its latents: queries (from the hidden state where they have none), keys and values."""
-    queries = heads * a.qk_head_size, h if a.q_lora_rank is None else a.q_lora_rank
-    return queries, (heads * (a.qk_nope_head_size + a.v_head_size), a.kv_lora_rank)
-
-
-def _with_feed_forward(part: RankPart, layer: Layer, tp: int, ep: int) -> RankPart:
-    h, ffn = layer.hidden_size, layer.ffn
-    if isinstance(ffn, FeedForward):
-        _divides("tp", tp, "feed-forward columns", ffn.size)
-        return replace(
-            part,
-            dense=part.dense + _products_of(ffn, h, tp),
-            activated=ffn.size // tp,
-            is_gated=ffn.gated,
-            biases=part.biases + ffn.bias * (ffn.size // tp + h),
-        )
-    _divides("tp", tp, "columns of an expert", ffn.expert.size)
-    _divides("ep", ep, "experts", ffn.num_experts)
-    shared = ffn.shared
-    if shared:
-        _divides("tp", tp, "columns of the shared expert", shared.size)
-    return replace(
-        part,
-        dense=(*part.dense, (ffn.num_experts, h), *(_products_of(shared, h, tp) if shared else ())),
-        expert=_products_of(ffn.expert, h, tp),
-        local_experts=ffn.num_experts // ep,
-        experts_per_token=ffn.experts_per_token,
-        activated=(ffn.expert.size * ffn.experts_per_token + ffn.shared_size) // tp,
-        is_gated=ffn.expert.gated,
+        layer.hidden_size,
+        linears,
+        pairs=_pairs(layer, cut),
+        rotated=_rotated(layer, cut.tp),
+        activated=_activated(layer, cut.tp, MODULES),
+        is_gated=layer.ffn.gated,
+        biases=sum(one.biases for one in linears if one.kind == "dense"),
     )
 
 
-def _products_of(ffn: FeedForward, h: int, tp: int) -> tuple[tuple[int, int], ...]:
-    return (ffn.up_columns // tp, h), (h, ffn.size // tp)
+def module_part(layer: Layer, modules: Collection[str], cut: Cut) -> RankPart:
+    """Return what modules of `ppsim.model.recompute` have of a rank's part: their products, and what is between."""
+    ups = "mla_up_proj" in modules and isinstance(layer.attention, LatentAttention)
+    whole = ("moe" if layer.is_moe else "mlp") in modules
+    return RankPart(
+        layer.hidden_size,
+        tuple(one for one in layer.linears(cut) if _is_in(one, modules)),
+        pairs=_pairs(layer, cut) if whole else 0,
+        rotated=_rotated(layer, cut.tp) if ups else 0,
+        activated=_activated(layer, cut.tp, modules),
+        is_gated=layer.ffn.gated,
+    )
 
 
-def _divides(name: str, by: int, what: str, count: int) -> None:
-    if count % by:
-        raise ConfigError(f"{name} must divide the {what}: got {by} with {count}")
+def _is_in(one: Linear, modules: Collection[str]) -> bool:
+    """Whether a matrix is in one of the modules."""
+    if one.kind != "dense":
+        return "moe" in modules or (one.kind == "shared" and "shared_experts" in modules)
+    return ("mla_up_proj" in modules and one.name in UPS_OF_LATENTS) or (
+        "mlp" in modules and one.name in UP_AND_DOWN
+    )
+
+
+def _pairs(layer: Layer, cut: Cut) -> float:
+    """Of experts that are loaded evenly: a rank takes in as many tokens as it sends, etp ranks the same."""
+    return layer.experts_per_token * cut.expert_tp / cut.tp
+
+
+def _rotated(layer: Layer, tp: int) -> int:
+    a = layer.attention
+    if isinstance(a, LatentAttention):
+        return (a.num_heads // tp + 1) * a.qk_rope_head_size
+    heads = a.num_heads // tp + a.kv_heads_on_a_rank(tp)
+    return heads * a.head_size if layer.norm == "rmsnorm" else 0
+
+
+def _activated(layer: Layer, tp: int, modules: Collection[str]) -> int:
+    """Columns a token; those of its experts are as many whatever etp, which has fewer columns of more tokens."""
+    ffn = layer.ffn
+
+    def any_of(*names: str) -> bool:
+        return any(name in modules for name in names)
+
+    if isinstance(ffn, FeedForward):
+        return ffn.size // tp * any_of("mlp", "mlp_act")
+    routed = ffn.expert.size * ffn.experts_per_token * any_of("moe", "moe_act")
+    return (routed + ffn.shared_size * any_of("moe", "shared_experts")) // tp
 
 
 def products(part: RankPart, device: Device, *, tokens: int, dtype: str) -> Passes:
@@ -156,12 +127,12 @@ def products(part: RankPart, device: Device, *, tokens: int, dtype: str) -> Pass
     Evenly loaded experts take T·k / E rows each of those this rank holds, in one launch for all (a grouped
     product).
     """
-    found: list[tuple[float, int, int, int]] = [(tokens, columns, depth, 1) for columns, depth in part.dense]
-    if part.local_experts:
-        rows = tokens * part.experts_per_token / part.local_experts
-        found += [(rows, columns, depth, part.local_experts) for columns, depth in part.expert]
     passes = Passes()
-    for rows, columns, depth, count in found:
+    for one in sorted(part.linears, key=lambda one: one.kind == "routed"):
+        if not one.is_product:
+            continue
+        rows = tokens * part.pairs / one.count if one.kind == "routed" else tokens
+        columns, depth, count = one.outputs, one.inputs, one.count
         passes += Passes(
             matmul(device, rows=rows, columns=columns, depth=depth, dtype=dtype, count=count),
             matmul(device, rows=rows, columns=depth, depth=columns, dtype=dtype, count=count),
@@ -171,13 +142,13 @@ def products(part: RankPart, device: Device, *, tokens: int, dtype: str) -> Pass
 
 
 def attention(
-    part: RankPart,
+    layer: Layer,
+    cut: Cut,
     device: Device,
     *,
     dtype: str,
     micro_batch: int,
     sequence_length: int,
-    cp: int,
     fused: bool,
     dropout: bool,
 ) -> Passes:
@@ -186,18 +157,21 @@ def attention(
     fused: half of the scores, being causal. unfused: all of them, by two batched products; and a score costs
     softmax 2e bytes forward and 3e backward, dropout 2e + 1 more each.
     """
-    queries = sequence_length // cp
-    heads = micro_batch * part.num_heads
+    queries = sequence_length // cut.cp
+    part = layer.attention
+    heads = micro_batch * (part.num_heads // cut.tp)
     if fused:
-        flops = 1.0 * heads * queries * sequence_length * (part.qk_size + part.v_size)
+        flops = 1.0 * heads * queries * sequence_length * (part.qk_head_size + part.v_head_size)
         return Passes(
             *fused_attention(
                 device, forward_flops=flops, dtype=dtype, heads_and_sequences=heads, sequence_length=queries
             )
         )
     sixteen = dtype if dtype in ("bfloat16", "float16", "float32") else "bfloat16"
-    wide = matmul(device, rows=queries, columns=sequence_length, depth=part.qk_size, dtype=sixteen, count=heads)
-    deep = matmul(device, rows=queries, columns=part.v_size, depth=sequence_length, dtype=sixteen, count=heads)
+    wide = matmul(
+        device, rows=queries, columns=sequence_length, depth=part.qk_head_size, dtype=sixteen, count=heads
+    )
+    deep = matmul(device, rows=queries, columns=part.v_head_size, depth=sequence_length, dtype=sixteen, count=heads)
     scores = float(heads * queries * sequence_length)
     e = activation_bytes(sixteen)
     masked = (2 * e + 1) * dropout
@@ -238,8 +212,8 @@ def between_products(part: RankPart, device: Device, *, dtype: str, tokens: int)
     way; moe, for each of a token's k experts, to and from them 4eh either way.
     """
     h, f, e = part.hidden_size, part.activated, activation_bytes(dtype)
-    moved = 2 * e * part.rotated + 4 * e * h * part.experts_per_token
-    kernels = 8 if part.local_experts else (f > 0) + (part.rotated > 0)
+    moved = 2 * e * part.rotated + 4 * e * h * part.pairs
+    kernels = 8 if part.pairs else (f > 0) + (part.rotated > 0)
     return Passes(
         memory_bound(device, tokens * ((3 if part.is_gated else 2) * e * f + moved), kernels=kernels),
         memory_bound(device, tokens * ((5 if part.is_gated else 3) * e * f + moved), kernels=kernels),

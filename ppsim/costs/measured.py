@@ -14,8 +14,8 @@ from ppsim.costs.of_profile import is_whole, line_of
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
 from ppsim.machine.devices import TYPE_NAMES
-from ppsim.model.architecture import Layer, Model, shape_of
-from ppsim.model.shapes import LayerShape
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.shapes import LayerShape, shape_of
 
 MEASURED = "measured"
 INTERPOLATED = "interpolated by the profile's device facts"

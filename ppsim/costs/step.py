@@ -11,7 +11,7 @@ from ppsim.costs.optimizer import NORM_BYTES, muon_flops, optimizer_s
 from ppsim.layout.groups import Group, all_devices, group, tier_between
 from ppsim.machine import collectives
 from ppsim.model.architecture import Layer
-from ppsim.model.parameters import Held, held_parameters, layer_weight_sizes, padded_vocabulary
+from ppsim.model.parameters import Held, held_parameters, padded_vocabulary
 from ppsim.model.stages import Stage, once_each
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import Sharing, StepCosts
@@ -124,14 +124,9 @@ def _update_s(job: Job, stages: Sequence[Stage]) -> float:
 
 def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> float:
     """Of a layer's matrices as they are cut, whole ones spread over the ranks that share the update."""
-    sizes, h = layer_weight_sizes(layer, job.settings.cut), layer.hidden_size
-    if not layer.is_moe:
-        return share * sum(muon_flops(size, h) for size in sizes)
-    ffn = layer.ffn
-    last = len(sizes) - (2 if getattr(ffn, "shared", None) else 0)
-    experts = getattr(ffn, "num_experts", 0) // job.layout.ep
-    of_experts = experts * sum(muon_flops(size, h) for size in sizes[last - 2 : last])
-    of_others = sum(muon_flops(size, h) for size in (*sizes[: last - 2], *sizes[last:]))
+    h, linears = layer.hidden_size, [one for one in layer.linears(job.settings.cut) if one.is_orthogonalised]
+    of_experts = sum(one.count * muon_flops(one.size, h) for one in linears if one.kind == "routed")
+    of_others = sum(muon_flops(one.size, h) for one in linears if one.kind != "routed")
     return of_others * share + of_experts * expert_share
 
 

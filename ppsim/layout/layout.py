@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 
@@ -69,6 +70,10 @@ class Layout:
         """The coordinates as experts see them: ep and what is left of dp · cp, no cp."""
         sizes = {"tp": self.tp, "ep": self.ep, "dp": self.dp * self.cp // self.ep, "pp": self.pp}
         return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")
+
+    def cut(self, *, sequence_parallel: bool) -> Cut:
+        """Return how the ranks of one stage share its work."""
+        return Cut(tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep, sequence_parallel=sequence_parallel)
 
 
 MOST_DEVICES = 1_000_000

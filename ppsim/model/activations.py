@@ -14,7 +14,7 @@ from typing import Literal
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, share
 from ppsim.model.architecture import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
-from ppsim.model.parameters import kv_heads_on_a_rank, padded_vocabulary
+from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
 
 
@@ -96,25 +96,23 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) ->
 def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
     """Return the bytes that a layer holds between I and W of a split backward.
 
-    For each weight matrix its input and the gradient of its output; an input that two share counts once. In a GPT
+    For each weight matrix its input and the gradient of its output; an input that two share counts once. What ranks
+    divide by columns has all tokens there, and a rank's own on the other side (routed: those sent to it). In a GPT
     layer these are 32 s·b·h bytes in 16 bits (Qi et al. 2024, arXiv 2401.10241, Table 1).
     """
-    tokens, a, ffn, h, t = batch.tokens(cut), layer.attention, layer.ffn, layer.hidden_size, cut.tp
-    own, heads = share(tokens, cut.norm_divisor), a.num_heads // cut.tp
-    if isinstance(a, LatentAttention):
-        latents = 2 * ((a.q_lora_rank or 0) + a.kv_lora_rank) + a.qk_rope_head_size
-        widths = heads * (a.qk_head_size + a.qk_nope_head_size + 2 * a.v_head_size)
-        held = own * (2 * h + latents) + tokens * widths
-    else:
-        held = own * 2 * h + tokens * (2 * heads + 2 * kv_heads_on_a_rank(a, t)) * a.head_size
-    if isinstance(ffn, FeedForward):
-        return (held + own * 2 * h + tokens * (ffn.up_columns + ffn.size) // t) * batch.element_bytes
-    columns = ffn.expert.up_columns + ffn.expert.size
-    pairs = own * ffn.experts_per_token
-    held += own * (h + ffn.num_experts) + pairs * (2 * cut.expert_tp * h + columns)
-    if ffn.shared:
-        held += own * h + tokens * (ffn.shared.up_columns + ffn.shared.size) // t
-    return held * batch.element_bytes
+    tokens = batch.tokens(cut)
+    own = share(tokens, cut.norm_divisor)
+    pairs = own * layer.experts_per_token * cut.expert_tp
+    columns, read = 0, set()
+    for one in layer.linears(cut):
+        if not one.is_product:
+            continue
+        before, behind = (tokens if one.split == side else own for side in ("inputs", "outputs"))
+        if one.kind == "routed":
+            before = behind = pairs
+        columns += behind * one.outputs + (0 if one.reads in read else before * one.inputs)
+        read.add(one.reads)
+    return columns * batch.element_bytes
 
 
 def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) -> tuple[int, int]:
@@ -133,7 +131,7 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) -> tuple[
         own *= not batch.recomputes("mla_up_proj")
         kept, out = share(latents * tokens, cut.norm_divisor) * e + own * tokens * e, heads * a.v_head_size
     else:
-        groups = kv_heads_on_a_rank(a, t)
+        groups = a.kv_heads_on_a_rank(t)
         kept = (heads + 2 * groups + a.qk_norm * (heads + groups)) * a.head_size * tokens * e
         out = heads * a.head_size
     if kernels.flash_attention:

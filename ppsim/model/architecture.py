@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
 from ppsim.layout.split import require_layers
-from ppsim.model.shapes import LayerShape, ModelShape
+from ppsim.model.linears import Kind, Linear
 
 Norm = Literal["layernorm", "rmsnorm"]
 
@@ -38,18 +39,37 @@ class Attention:
             )
 
     @property
+    def qk_head_size(self) -> int:
+        """Width of a query's head."""
+        return self.head_size
+
+    @property
+    def v_head_size(self) -> int:
+        """Width of a value's head."""
+        return self.head_size
+
+    @property
     def score_width(self) -> int:
         """Columns of all heads over which scores are summed, plus those of the values: 2nd."""
         return 2 * self.num_heads * self.head_size
 
-    def matrices(self, h: int) -> int:
-        """Weights of the projections: h(n + 2g)d + ndh."""
-        return h * self.head_size * (2 * self.num_heads + 2 * self.num_kv_heads)
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norms of queries and keys."""
+        return self.qk_norm * 2 * self.head_size
 
-    def vectors(self, h: int) -> int:
-        """Biases and norms."""
-        qkv = (self.num_heads + 2 * self.num_kv_heads) * self.head_size
-        return self.qkv_bias * qkv + self.out_bias * h + self.qk_norm * 2 * self.head_size
+    def kv_heads_on_a_rank(self, tp: int) -> int:
+        """Return key/value heads of a rank: those of more ranks than heads are repeated."""
+        return max(1, self.num_kv_heads // tp)
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the projections that a rank holds: h × (n + 2g)d and nd × h."""
+        d, heads, groups = self.head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
+        qkv = heads * d, groups * d, groups * d
+        return [
+            Linear("queries, keys, values", "attention input", h, qkv, split="outputs", biased=self.qkv_bias),
+            Linear("attention output", "heads", heads * d, (h,), split="inputs", biased=self.out_bias),
+        ]
 
 
 @dataclass(frozen=True)
@@ -83,18 +103,29 @@ class LatentAttention:
         """Columns of all heads over which scores are summed, plus those of the values."""
         return self.num_heads * (self.qk_head_size + self.v_head_size)
 
-    def matrices(self, h: int) -> int:
-        """Weights: queries down and up, latent with its rotated key, keys and values up, output."""
-        n, latent = self.num_heads, self.kv_lora_rank
-        queries = n * self.qk_head_size
-        q = h * queries if self.q_lora_rank is None else self.q_lora_rank * (h + queries)
-        down = h * (latent + self.qk_rope_head_size)
-        return q + down + latent * n * (self.qk_nope_head_size + self.v_head_size) + n * self.v_head_size * h
-
-    def vectors(self, h: int) -> int:
-        """The norms of both latents."""
-        del h
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norms of both latents."""
         return (self.q_lora_rank or 0) + self.kv_lora_rank
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices that a rank holds: down to both latents, whole on each; up from them; output."""
+        heads, rank, latent = self.num_heads // tp, self.q_lora_rank, self.kv_lora_rank
+        queries, values = (heads * self.qk_head_size,), heads * self.v_head_size
+        keys = heads * self.qk_nope_head_size
+        if rank is None:
+            of_queries = [Linear("queries up", "attention input", h, queries, split="outputs")]
+        else:
+            of_queries = [
+                Linear("queries down", "attention input", h, (rank,)),
+                Linear("queries up", "latent of queries", rank, queries, split="outputs"),
+            ]
+        return [
+            *of_queries,
+            Linear("keys and values down", "attention input", h, (latent, self.qk_rope_head_size)),
+            Linear("keys and values up", "latent", latent, (keys, values), split="outputs"),
+            Linear("attention output", "heads", values, (h,), split="inputs"),
+        ]
 
 
 @dataclass(frozen=True)
@@ -113,9 +144,16 @@ class FeedForward:
         """Columns of what goes up: gate and up, or up alone."""
         return self.size * (2 if self.gated else 1)
 
-    def parameters(self, h: int) -> int:
-        """Weights and biases."""
-        return h * (self.up_columns + self.size) + self.bias * (self.up_columns + h)
+    def linears(self, h: int, tp: int, *, kind: Kind = "dense", count: int = 1) -> list[Linear]:
+        """Return the matrices that one of `tp` ranks holds: gate and up, or up alone, and down."""
+        size, inputs = self.size // tp, "routed tokens" if kind == "routed" else "feed-forward input"
+        up = (size, size) if self.gated else (size,)
+        return [
+            Linear("up", inputs, h, up, kind=kind, split="outputs", count=count, biased=self.bias),
+            Linear(
+                "down", f"{kind} activation", size, (h,), kind=kind, split="inputs", count=count, biased=self.bias
+            ),
+        ]
 
 
 @dataclass(frozen=True)
@@ -141,9 +179,23 @@ class MixtureOfExperts:
             )
 
     @property
+    def gated(self) -> bool:
+        """Whether its experts are."""
+        return self.expert.gated
+
+    @property
     def shared(self) -> FeedForward | None:
         """The expert of all tokens."""
         return replace(self.expert, size=self.shared_size) if self.shared_size else None
+
+    def linears(self, h: int, cut: Cut) -> list[Linear]:
+        """Return the matrices that a rank holds: router, its experts, the shared expert and its gate."""
+        read = "feed-forward input"
+        router = Linear("router", read, h, (self.num_experts,), kind="router", biased=self.router_bias)
+        routed = self.expert.linears(h, cut.expert_tp, kind="routed", count=self.num_experts // cut.ep)
+        shared = self.shared.linears(h, cut.tp, kind="shared") if self.shared else []
+        gate = [Linear("shared gate", read, h, (1,), kind="gate")] if self.shared_gate else []
+        return [router, *routed, *shared, *gate]
 
 
 @dataclass(frozen=True)
@@ -162,27 +214,35 @@ class Layer:
         return isinstance(self.ffn, MixtureOfExperts)
 
     @property
-    def dense_parameters(self) -> int:
-        """Parameters every token takes: all but the routed experts'."""
+    def experts_per_token(self) -> int:
+        """How many routed experts a token takes, 0 where there are none."""
+        return self.ffn.experts_per_token if isinstance(self.ffn, MixtureOfExperts) else 0
+
+    def linears(self, cut: Cut) -> list[Linear]:
+        """Return every matrix of the layer that a rank holds, once, in the order of a forward."""
         h, ffn = self.hidden_size, self.ffn
-        total = (
-            self.attention.matrices(h) + self.attention.vectors(h) + self.num_norms * norm_parameters(self.norm, h)
-        )
-        if isinstance(ffn, FeedForward):
-            return total + ffn.parameters(h)
-        total += ffn.num_experts * (h + ffn.router_bias) + ffn.shared_gate * h
-        return total + (ffn.shared.parameters(h) if ffn.shared else 0)
+        of_ffn = ffn.linears(h, cut.tp) if isinstance(ffn, FeedForward) else ffn.linears(h, cut)
+        return [*self.attention.linears(h, cut.tp), *of_ffn]
+
+    @cached_property
+    def all_linears(self) -> tuple[Linear, ...]:
+        """Every matrix of the whole layer."""
+        return tuple(self.linears(Cut()))
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of its norms, which every rank has whole."""
+        return self.num_norms * norm_parameters(self.norm, self.hidden_size) + self.attention.norm_parameters
 
     @property
     def expert_parameters(self) -> int:
         """Parameters of all routed experts."""
-        ffn = self.ffn
-        return ffn.num_experts * ffn.expert.parameters(self.hidden_size) if isinstance(ffn, MixtureOfExperts) else 0
+        return sum(one.weights + one.biases for one in self.all_linears if one.kind == "routed")
 
     @property
     def parameters(self) -> int:
         """All parameters."""
-        return self.dense_parameters + self.expert_parameters
+        return sum(one.weights + one.biases for one in self.all_linears) + self.norm_parameters
 
     @property
     def active_parameters(self) -> int:
@@ -190,21 +250,17 @@ class Layer:
         ffn = self.ffn
         if not isinstance(ffn, MixtureOfExperts):
             return self.parameters
-        return self.dense_parameters + ffn.experts_per_token * ffn.expert.parameters(self.hidden_size)
+        unused = ffn.num_experts - ffn.experts_per_token
+        return self.parameters - self.expert_parameters // ffn.num_experts * unused
 
     def forward_flops(self, sequence_length: int, *, causal: bool = False) -> float:
         """FLOPs of a token's forward: 2 a weight of a matrix product, and 2s a column of scores and their use.
 
         `causal`: half the scores. Norms, activations and rotations are not counted.
         """
-        h, ffn = self.hidden_size, self.ffn
-        weights = self.attention.matrices(h)
-        if isinstance(ffn, FeedForward):
-            weights += h * (ffn.up_columns + ffn.size)
-        else:
-            columns = ffn.experts_per_token * (ffn.expert.up_columns + ffn.expert.size)
-            columns += ffn.shared.up_columns + ffn.shared.size if ffn.shared else 0
-            weights += h * (ffn.num_experts + columns + ffn.shared_gate)
+        weights = sum(
+            one.size * (self.experts_per_token if one.kind == "routed" else 1) for one in self.all_linears
+        )
         scores = 2.0 * sequence_length * self.attention.score_width
         return 2.0 * weights + (scores / 2 if causal else scores)
 
@@ -317,31 +373,6 @@ class Model:
         more = (self.layers[-1],) * max(0, num_layers - len(self.layers))
         return replace(self, layers=self.layers[:num_layers] + more)
 
-    def as_shape(self) -> ModelShape | None:
-        """Return it as `ppsim profile` builds models, or None where the layers are not all of a kind it has.
-
-        Tied weights are apart there: embedding and head are measured each for itself.
-        """
-        shapes = {shape_of(layer) for layer in self.layers}
-        shape = shapes.pop()
-        if shapes or shape is None:
-            return None
-        return ModelShape(
-            shape, num_layers=len(self.layers), vocab_size=self.vocab_size, sequence_length=self.sequence_length
-        )
-
-
-def layer_of(shape: LayerShape) -> Layer:
-    """Return a layer of one of the kinds that `ppsim profile` builds; the inverse of what `Model.as_shape` does."""
-    is_gpt = shape.kind == "gpt"
-    attention = Attention(shape.num_heads, shape.num_kv_heads, shape.head_size, qkv_bias=is_gpt, out_bias=is_gpt)
-    ffn: FeedForward | MixtureOfExperts = FeedForward(shape.ffn_size, gated=not is_gpt, bias=is_gpt)
-    if shape.kind == "moe":
-        ffn = MixtureOfExperts(
-            FeedForward(shape.ffn_size), shape.num_experts, shape.experts_per_token, shape.shared_ffn_size
-        )
-    return Layer(shape.hidden_size, attention, ffn, "layernorm" if is_gpt else "rmsnorm")
-
 
 def norm_parameters(norm: Norm, h: int) -> int:
     """Return the parameters of a norm: weights and biases of a LayerNorm, weights of an RMSNorm."""
@@ -352,30 +383,6 @@ def mtp_own_parameters(layer: Layer) -> int:
     """Return what a multi-token-prediction layer has beside a layer: three norms and a 2h × h projection."""
     h = layer.hidden_size
     return 3 * norm_parameters(layer.norm, h) + 2 * h * h
-
-
-def shape_of(layer: Layer) -> LayerShape | None:
-    """Return a layer as `ppsim profile` builds one, or None where it is of no kind that it has."""
-    a, ffn, h = layer.attention, layer.ffn, layer.hidden_size
-    if not isinstance(a, Attention) or a.qk_norm or layer.num_norms != 2:
-        return None
-    sizes = {"hidden_size": h, "num_heads": a.num_heads, "num_kv_heads": a.num_kv_heads, "head_size": a.head_size}
-    biased = a.qkv_bias, a.out_bias
-    if isinstance(ffn, FeedForward):
-        if layer.norm == "layernorm" and not ffn.gated and ffn.bias and biased == (True, True):
-            return LayerShape("gpt", **sizes, ffn_size=ffn.size) if a.num_heads == a.num_kv_heads else None
-        plain = layer.norm == "rmsnorm" and ffn.gated and not ffn.bias and not any(biased)
-        return LayerShape("llama", **sizes, ffn_size=ffn.size) if plain else None
-    if layer.norm != "rmsnorm" or any(biased) or ffn.router_bias or ffn.shared_gate or not ffn.expert.gated:
-        return None
-    return LayerShape(
-        "moe",
-        **sizes,
-        ffn_size=ffn.expert.size,
-        num_experts=ffn.num_experts,
-        experts_per_token=ffn.experts_per_token,
-        shared_ffn_size=ffn.shared_size,
-    )
 
 
 def _require_positive(sizes: object, *names: str) -> None:

@@ -22,7 +22,7 @@ from ppsim.model.activations import (
     mtp_activations,
 )
 from ppsim.model.architecture import FeedForward, Layer, Model
-from ppsim.model.parameters import exactly, held_parameters, layer_weight_sizes, padded_vocabulary, require_division
+from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
 from ppsim.model.stages import Stage
 
 Precision = Literal["bf16", "fp16", "fp32"]
@@ -254,7 +254,7 @@ def _placeholders(stages: Sequence[Stage], settings: Settings) -> dict[str, int]
     if not settings.kernels.gradient_placeholders:
         return {}
     layers = {layer for stage in stages for layer in (*stage.layers, *stage.mtp)}
-    sizes = {size for layer in layers for size in layer_weight_sizes(layer, settings.cut)}
+    sizes = {one.size for layer in layers for one in layer.linears(settings.cut) if one.is_orthogonalised}
     return {"gradient placeholders": sum(sizes) * settings.optimizer.weight_bytes}
 
 

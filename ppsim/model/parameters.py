@@ -6,16 +6,7 @@ from fractions import Fraction
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.architecture import (
-    Attention,
-    FeedForward,
-    LatentAttention,
-    Layer,
-    MixtureOfExperts,
-    Model,
-    mtp_own_parameters,
-    norm_parameters,
-)
+from ppsim.model.architecture import Attention, FeedForward, Layer, Model, mtp_own_parameters, norm_parameters
 from ppsim.model.stages import Stage
 
 
@@ -34,20 +25,25 @@ class Held:
 def require_division(model: Model, cut: Cut) -> None:
     """Raise `ConfigError` naming the first thing of the model that cannot be divided so."""
     for layer in model.kinds:
-        attention, ffn = layer.attention, layer.ffn
-        _divides("tp", cut.tp, "heads", attention.num_heads)
-        if isinstance(attention, Attention) and attention.num_kv_heads % cut.tp and cut.tp % attention.num_kv_heads:
-            raise ConfigError(
-                f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {attention.num_kv_heads}"
-            )
-        if isinstance(ffn, FeedForward):
-            _divides("tp", cut.tp, "feed-forward columns", ffn.size)
-            continue
-        _divides("ep", cut.ep, "experts", ffn.num_experts)
-        _divides("etp", cut.expert_tp, "columns of an expert", ffn.expert.size)
-        _divides("tp", cut.tp, "columns of the shared expert", ffn.shared_size)
+        require_division_of_layer(layer, cut)
     if cut.ep > 1 and not any(layer.is_moe for layer in model.kinds):
         raise ConfigError(f"the model has no experts to divide: got ep {cut.ep}")
+
+
+def require_division_of_layer(layer: Layer, cut: Cut) -> None:
+    """Raise `ConfigError` naming the first thing of the layer that cannot be divided so."""
+    attention, ffn = layer.attention, layer.ffn
+    _divides("tp", cut.tp, "heads", attention.num_heads)
+    if isinstance(attention, Attention) and attention.num_kv_heads % cut.tp and cut.tp % attention.num_kv_heads:
+        raise ConfigError(
+            f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {attention.num_kv_heads}"
+        )
+    if isinstance(ffn, FeedForward):
+        _divides("tp", cut.tp, "feed-forward columns", ffn.size)
+        return
+    _divides("ep", cut.ep, "experts", ffn.num_experts)
+    _divides("etp", cut.expert_tp, "columns of an expert", ffn.expert.size)
+    _divides("tp", cut.tp, "columns of the shared expert", ffn.shared_size)
 
 
 def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
@@ -74,9 +70,9 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
     has_embedding = any(stage.embedding for stage in stages)
     for stage in stages:
         for layer, number in Counter((*stage.layers, *stage.mtp)).items():
-            in_matrices, others = _dense_shard(layer, cut)
-            dense, matrices = dense + number * (in_matrices + others), matrices + number * in_matrices
-            expert += number * (layer.expert_parameters // (cut.ep * cut.expert_tp))
+            held = held_of_layer(layer, cut)
+            dense, matrices = dense + number * held.dense, matrices + number * held.matrices
+            expert += number * held.expert
         projection = model.projected_size * h if model.projected_size else 0
         for layer in stage.mtp:
             dense += mtp_own_parameters(layer) - 2 * h * h + 2 * h * h // cut.tp
@@ -91,57 +87,16 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
     return Held(dense=dense, expert=expert, matrices=matrices)
 
 
-def kv_heads_on_a_rank(attention: Attention, tp: int) -> int:
-    """Return key/value heads of a rank: those of more ranks than heads are repeated."""
-    return max(1, attention.num_kv_heads // tp)
-
-
-def layer_weight_sizes(layer: Layer, cut: Cut) -> list[int]:
-    """Return the parameters of each weight matrix of a layer on a rank, routed experts' one of each kind."""
-    h, a, ffn = layer.hidden_size, layer.attention, layer.ffn
-    if isinstance(a, Attention):
-        heads, kv_heads = a.num_heads // cut.tp, kv_heads_on_a_rank(a, cut.tp)
-        sizes = [h * (heads + 2 * kv_heads) * a.head_size, heads * a.head_size * h]
-    else:
-        sizes = _latent_sizes(a, h, cut.tp)
-    if isinstance(ffn, FeedForward):
-        return [*sizes, h * ffn.up_columns // cut.tp, h * ffn.size // cut.tp]
-    expert = [h * ffn.expert.up_columns // cut.expert_tp, h * ffn.expert.size // cut.expert_tp]
-    if ffn.shared is None:
-        return [*sizes, *expert]
-    return [*sizes, *expert, h * ffn.shared.up_columns // cut.tp, h * ffn.shared.size // cut.tp]
-
-
-def _dense_shard(layer: Layer, cut: Cut) -> tuple[int, int]:
-    """Parameters of matrices and of all else, without routed experts."""
-    h, a, ffn, tp = layer.hidden_size, layer.attention, layer.ffn, cut.tp
-    sizes = layer_weight_sizes(layer, cut)
-    others = layer.num_norms * norm_parameters(layer.norm, h)
-    if isinstance(a, Attention):
-        heads = (a.num_heads // tp + 2 * kv_heads_on_a_rank(a, tp)) * a.head_size
-        others += a.qkv_bias * heads + a.out_bias * h + a.qk_norm * 2 * a.head_size
-    else:
-        others += a.vectors(h)
-    if isinstance(ffn, FeedForward):
-        return sum(sizes), others + ffn.bias * (ffn.up_columns // tp + h)
-    num_attention = len(_latent_sizes(a, h, tp)) if isinstance(a, LatentAttention) else 2
-    dense_sizes = sizes[:num_attention] + sizes[num_attention + 2 :]
-    others += ffn.num_experts * (h + ffn.router_bias) + ffn.shared_gate * h
-    return sum(dense_sizes), others + _shared_biases(ffn, h, tp)
-
-
-def _shared_biases(ffn: MixtureOfExperts, h: int, tp: int) -> int:
-    return ffn.shared.bias * (ffn.shared.up_columns // tp + h) if ffn.shared else 0
-
-
-def _latent_sizes(a: LatentAttention, h: int, tp: int) -> list[int]:
-    n, rank = a.num_heads // tp, a.q_lora_rank
-    queries = [h * n * a.qk_head_size] if rank is None else [h * rank, rank * n * a.qk_head_size]
-    down, up = (
-        h * (a.kv_lora_rank + a.qk_rope_head_size),
-        a.kv_lora_rank * n * (a.qk_nope_head_size + a.v_head_size),
-    )
-    return [*queries, down, up, n * a.v_head_size * h]
+def held_of_layer(layer: Layer, cut: Cut) -> Held:
+    """Return the parameters that a rank holds of a layer: its part of the matrices, norms whole."""
+    dense, expert, matrices = layer.norm_parameters, 0, 0
+    for one in layer.linears(cut):
+        if one.kind == "routed":
+            expert += one.weights + one.biases
+        else:
+            dense += one.weights + one.biases
+            matrices += one.weights * one.is_orthogonalised
+    return Held(dense=dense, expert=expert, matrices=matrices)
 
 
 def _divides(name: str, value: int, what: str, count: int) -> None:

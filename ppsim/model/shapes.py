@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
+from ppsim.model.architecture import Attention, FeedForward, Layer, MixtureOfExperts, Model
 from ppsim.model.recompute import Recompute, recomputes
 
 Kind = Literal["gpt", "llama", "moe"]
@@ -121,20 +123,59 @@ class ModelShape:
         return replace(self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=-(-self.vocab_size // tp))
 
 
-def layer_parameters(layer: LayerShape) -> int:
-    """Return the parameters of a layer.
+def layer_of(shape: LayerShape) -> Layer:
+    """Return the layer of a shape; of a shard the layer of its sizes, of which it holds what `cut_of` says."""
+    is_gpt = shape.kind == "gpt"
+    attention = Attention(shape.num_heads, shape.num_kv_heads, shape.head_size, qkv_bias=is_gpt, out_bias=is_gpt)
+    ffn: FeedForward | MixtureOfExperts = FeedForward(shape.ffn_size, gated=not is_gpt, bias=is_gpt)
+    if shape.kind == "moe":
+        ffn = MixtureOfExperts(
+            FeedForward(shape.ffn_size), shape.num_experts, shape.experts_per_token, shape.shared_ffn_size
+        )
+    return Layer(shape.hidden_size, attention, ffn, "layernorm" if is_gpt else "rmsnorm")
 
-    gpt: two LayerNorms 4h; 3nd·(h + 1) + nd·h + h; f·(h + 1) + f·h + h.
-    llama: two RMSNorms 2h; h·(n + 2g)·d + nd·h; SwiGLU 3hf.
-    moe: llama's norms and attention; router h·E; 3hf an expert held, and 3h times the shared expert's columns.
+
+def cut_of(shape: LayerShape) -> Cut:
+    """Return how ranks share the layer of a shard's sizes: its experts only, since the rest is cut already."""
+    ep = shape.num_experts // shape.local_experts if shape.kind == "moe" else 1
+    return Cut(dp=ep, ep=ep)
+
+
+def shape_of(layer: Layer) -> LayerShape | None:
+    """Return a layer as `ppsim profile` builds one, or None where it is of no kind that it has."""
+    a, ffn = layer.attention, layer.ffn
+    if not isinstance(a, Attention):
+        return None
+    if isinstance(ffn, MixtureOfExperts):
+        kind: Kind = "moe"
+        widths = ffn.expert.size, ffn.num_experts, ffn.experts_per_token, ffn.shared_size
+    else:
+        kind, widths = "llama" if layer.norm == "rmsnorm" else "gpt", (ffn.size, 0, 0, 0)
+    try:
+        shape = LayerShape(kind, layer.hidden_size, a.num_heads, a.num_kv_heads, a.head_size, *widths)
+    except ConfigError:
+        return None
+    return shape if layer_of(shape) == layer else None
+
+
+def model_shape_of(model: Model) -> ModelShape | None:
+    """Return a model as `ppsim profile` builds it, or None where the layers are not all of a kind it has.
+
+    Tied weights are apart there: embedding and head are measured each for itself.
     """
-    h, nd, gd, f = layer.hidden_size, *_widths(layer), layer.ffn_size
-    if layer.kind == "gpt":
-        return 4 * h + 3 * nd * (h + 1) + (nd + 1) * h + f * (h + 1) + (f + 1) * h
-    attention = 2 * h + h * (nd + 2 * gd) + nd * h
-    if layer.kind == "llama":
-        return attention + 3 * h * f
-    return attention + h * layer.num_experts + 3 * h * (f * layer.local_experts + layer.shared_ffn_size)
+    shapes = {shape_of(layer) for layer in model.layers}
+    shape = shapes.pop()
+    if shapes or shape is None:
+        return None
+    return ModelShape(
+        shape, num_layers=len(model.layers), vocab_size=model.vocab_size, sequence_length=model.sequence_length
+    )
+
+
+def layer_parameters(shape: LayerShape) -> int:
+    """Return the parameters of a layer, or of a rank's shard of one."""
+    layer = layer_of(shape)
+    return sum(one.weights + one.biases for one in layer.linears(cut_of(shape))) + layer.norm_parameters
 
 
 def why_no_context_parallel(sequence_length: int, cp: int) -> str | None:
@@ -173,9 +214,6 @@ def layer_forward_flops(
 ) -> float:
     """Return the FLOPs of a layer's forward; a backward without recomputation has twice as many.
 
-    Projections 2T·h·(n + 2g)·d + 2T·nd·h; scores and their use 2 · 2T·s·nd (half with `causal`); feed-forward
-    2T·2hf (gpt), 2T·3hf (llama), or 2T·(hE + 3hf·k + 3h·shared) (moe).
-
     Of `cp` ranks each has 1/cp of all of it, as positions are dealt so that causal scores are even; what a kernel
     computes of the scores is `scores_in_prefix`.
 
@@ -186,17 +224,8 @@ def layer_forward_flops(
     >>> layer_forward_flops(layer, micro_batch=1, sequence_length=32) == 32 * 64 * (24 * 64 + 4 * 32)
     True
     """
-    h, nd, gd = layer.hidden_size, *_widths(layer)
-    tokens = micro_batch * sequence_length
-    projections = 2 * tokens * h * (2 * nd + 2 * gd)
-    attention = 4 * tokens * sequence_length * nd / (2 if causal else 1)
-    if layer.kind == "gpt":
-        columns = 2 * layer.ffn_size
-    elif layer.kind == "llama":
-        columns = 3 * layer.ffn_size
-    else:
-        columns = layer.num_experts + 3 * (layer.ffn_size * layer.experts_per_token + layer.shared_ffn_size)
-    return float(projections + attention + 2 * tokens * h * columns) / cp
+    of_token = layer_of(layer).forward_flops(sequence_length, causal=causal)
+    return micro_batch * sequence_length * of_token / cp
 
 
 def layer_activation_bytes(

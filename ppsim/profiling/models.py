@@ -7,7 +7,7 @@ with what is replaced. Nothing here needs torch.
 from ppsim.base.errors import ConfigError
 from ppsim.model.names import NAMES, close_names
 from ppsim.model.names import find_model as model_by_name
-from ppsim.model.shapes import LayerShape, ModelShape
+from ppsim.model.shapes import LayerShape, ModelShape, model_shape_of
 from ppsim.runtime.config import MODELS as GPTS
 from ppsim.runtime.config import GPTShape
 
@@ -34,7 +34,7 @@ MODELS: dict[str, ModelShape] = {
                    num_experts=8, experts_per_token=2, shared_ffn_size=96),
         num_layers=4, vocab_size=512, sequence_length=128,
     ),
-    **{name: shape for name in NAMES if (shape := model_by_name(name).as_shape()) is not None},
+    **{name: shape for name in NAMES if (shape := model_shape_of(model_by_name(name))) is not None},
     # DeepSeek-AI 2024, arXiv 2412.19437, §4.2, its MoE layer. Simplified: latent attention (MLA) is replaced by
     # plain attention of 128 heads of 128; the router has no groups, no bias and a softmax of the top 8 for its
     # sigmoid; the first three layers, which are dense there, are MoE layers here; no multi-token prediction.

@@ -10,18 +10,18 @@ from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import Execution, Place, embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.layer_kernels import attention as attention_kernels
-from ppsim.costs.layer_kernels import rank_part
 from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import BASIS, Parts
+from ppsim.layout.cut import Cut
 from ppsim.layout.groups import group
 from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import seconds
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.machine.kernels.specified import matmul
-from ppsim.model.architecture import Model, layer_of
+from ppsim.model.architecture import Model
 from ppsim.model.memory import Optimizer
 from ppsim.model.names import find_model
-from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops
+from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops, layer_of
 
 SHAPES = {
     "gpt": LayerShape("gpt", hidden_size=4096, num_heads=32, num_kv_heads=32, head_size=128, ffn_size=16384),
@@ -171,7 +171,7 @@ def test_the_core_of_attention_costs_its_forward_again_fused_or_not(attention):
     execution = Execution(attention=attention)
     where = by_bandwidth(execution)
     passes = attention_kernels(
-        rank_part(LAYERS["gpt"]), where.cluster.device, dtype="bfloat16", cp=1, fused=attention == "fused",
+        LAYERS["gpt"], Cut(), where.cluster.device, dtype="bfloat16", fused=attention == "fused",
         dropout=False, **SHAPE,
     )  # fmt: skip
     again, none = (
@@ -214,6 +214,16 @@ def test_modules_add_up_and_a_mixture_holds_its_parts():
         for how in ("moe_act+shared_experts", "moe", "moe+moe_act+shared_experts", "full")
     )
     assert parts < mixture == both < layer
+
+
+def test_w_reads_the_gradients_of_every_column_that_has_a_bias():
+    """e bytes a column and token: those of a gate too, though none of a router's, which no gradient moves."""
+    plain = find_model("llama3-8b").layers[0]
+    biased = replace(plain, ffn=replace(plain.ffn, bias=True))
+    where = by_bandwidth(Execution(), tp=2)
+    none, all_ = (layer_estimate(one, where, **SHAPE).backward_weight.memory_s for one in (plain, biased))
+    assert none == 0
+    assert all_ == pytest.approx(2 * (2 * 14336 / 2 + 4096) * 2 * 4096 / (0.7 * 3.35e12))
 
 
 def test_a_layer_sums_over_tp_twice_each_way():

@@ -12,7 +12,7 @@ from ppsim.costs.measured import INTERPOLATED, MEASURED
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.parts import BASIS
 from ppsim.costs.profile import Profile
-from ppsim.model.architecture import shape_of
+from ppsim.model.shapes import shape_of
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project

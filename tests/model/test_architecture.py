@@ -5,7 +5,7 @@ import pytest
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
 from ppsim.model.names import NAMES, find_model
-from ppsim.model.shapes import layer_forward_flops, layer_parameters
+from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shape_of
 from ppsim.profiling.models import MODELS
 
 SAFETENSORS = "elements of the tensors of the released checkpoint"
@@ -134,7 +134,7 @@ def test_deepseek_v3_takes_the_flops_of_its_weights_and_scores() -> None:
     assert model.training_flops(4096) == pytest.approx(6 * weights + 3 * 62 * 2 * 4096 * n * 320, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if find_model(name).as_shape()])
+@pytest.mark.parametrize("name", [name for name in NAMES if model_shape_of(find_model(name))])
 def test_profiled_shapes_are_the_same_models(name: str) -> None:
     """Parameters and FLOPs of a layer agree between the model and what `ppsim profile` builds of it."""
     layer, shape = find_model(name).layers[0], MODELS[name].layer
@@ -145,7 +145,7 @@ def test_profiled_shapes_are_the_same_models(name: str) -> None:
 
 def test_models_that_profile_cannot_build_are_not_offered_as_others() -> None:
     for name in ("qwen2.5-7b", "qwen3-8b", "qwen3-30b-a3b", "deepseek-v3", "grok-1", "nemotron4-15b"):
-        assert find_model(name).as_shape() is None
+        assert model_shape_of(find_model(name)) is None
         assert name not in MODELS
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ppsim.costs.layer_kernels import rank_part
 from ppsim.layout.cut import Cut
 from ppsim.model.activations import Batch, kept_for_weight
 from ppsim.model.architecture import (
@@ -135,5 +134,8 @@ def test_a_rank_holds_these_parameters_and_w_reads_these_bytes(name, cut):
 
 @pytest.mark.parametrize(("name", "tp", "ep"), PRODUCTS)
 def test_a_rank_computes_these_products(name, tp, ep):
-    part = rank_part(LAYERS[name], tp=tp, ep=ep)
-    assert (part.dense, part.expert, part.local_experts) == PRODUCTS[name, tp, ep]
+    linears = LAYERS[name].linears(Cut(tp=tp, dp=ep, ep=ep))
+    dense = tuple((one.outputs, one.inputs) for one in linears if one.is_product and one.kind != "routed")
+    routed = tuple((one.outputs, one.inputs) for one in linears if one.kind == "routed")
+    counts = {one.count for one in linears if one.kind == "routed"} or {0}
+    assert (dense, routed, *counts) == PRODUCTS[name, tp, ep]

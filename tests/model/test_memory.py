@@ -23,7 +23,7 @@ from ppsim.model.memory import (
 )
 from ppsim.model.names import find_model, gpt
 from ppsim.model.parameters import held_parameters, padded_vocabulary
-from ppsim.model.shapes import layer_activation_bytes
+from ppsim.model.shapes import layer_activation_bytes, model_shape_of
 from ppsim.model.stages import Stage, stages_of
 
 PAPER = Kernels(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
@@ -116,7 +116,7 @@ SHAPED = ["gpt2", "llama3-8b", "mixtral-8x7b"]
 def test_the_layer_agrees_with_what_eager_torch_keeps(name: str) -> None:
     """`layer_activation_bytes`, measured against torch, counts the statistics of norms and the routing beside."""
     model, tokens, e = find_model(name), 2 * 512, 2
-    layer, shape = model.layers[0], model.as_shape().layer
+    layer, shape = model.layers[0], model_shape_of(model).layer
     kernels = Kernels(fused_activation=False)
     ours = sum(layer_activations(layer, Batch(2, 512), Cut(), kernels).values())
     eager = layer_activation_bytes(shape, micro_batch=2, sequence_length=512, element_bytes=e)
@@ -216,7 +216,7 @@ def test_tensor_and_expert_parallel_ranks_make_the_model(name: str) -> None:
         h, a, ffn = layer.hidden_size, layer.attention, layer.ffn
         repeated += 2 * h * (2 if layer.norm == "layernorm" else 1)
         if isinstance(a, LatentAttention):
-            repeated += h * (a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_size) + a.vectors(h)
+            repeated += h * (a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_size) + a.norm_parameters
         else:
             repeated += a.qk_norm * 2 * a.head_size + a.out_bias * h
         repeated += ffn.num_experts * (h + ffn.router_bias) if layer.is_moe else ffn.bias * h

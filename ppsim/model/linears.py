@@ -1,0 +1,80 @@
+"""One weight matrix of a layer as a rank holds it, from which parameters, FLOPs, bytes and kernels are read.
+
+`Layer.linears(cut)` has every matrix of a layer once, in the order in which a forward meets them.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Kind = Literal["dense", "router", "routed", "shared", "gate"]
+Side = Literal["outputs", "inputs"]
+
+UPS_OF_LATENTS = ("queries up", "keys and values up")
+"""Names of latent attention's products up from its latents."""
+
+UP_AND_DOWN = ("up", "down")
+"""Names of those of a feed-forward part, an expert's too."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A matrix [outputs, inputs], or `count` of them side by side over which tokens are spread.
+
+    name, reads
+        What it is, and what it multiplies: matrices that read the same share their input.
+    inputs, columns
+        What a rank has of both sides; `columns` of each of the matrices that are one in Megatron-LM, such as
+        queries, keys and values.
+    kind
+        "dense": over all tokens; "routed": an expert's; "shared": of the expert of all tokens; "router"; "gate":
+        the one column that weighs a shared expert, which is no product of its own.
+    split
+        By which side ranks divide it: those of tp or, where it is routed, of etp. None: it is whole on each.
+    count
+        How many a rank holds: its experts.
+    biased
+        Whether each output has a bias.
+    """
+
+    name: str
+    reads: str
+    inputs: int
+    columns: tuple[int, ...]
+    kind: Kind = "dense"
+    split: Side | None = None
+    count: int = 1
+    biased: bool = False
+
+    @property
+    def outputs(self) -> int:
+        """Its columns in a forward's product, all together."""
+        return sum(self.columns)
+
+    @property
+    def size(self) -> int:
+        """Weights of one of them."""
+        return self.inputs * self.outputs
+
+    @property
+    def weights(self) -> int:
+        """Weights of all of them."""
+        return self.count * self.size
+
+    @property
+    def biases(self) -> int:
+        """Biases of all of them; behind a reduction they are whole on every rank."""
+        return self.count * self.outputs * self.biased
+
+    @property
+    def is_product(self) -> bool:
+        """Whether a kernel multiplies by it."""
+        return self.kind != "gate"
+
+    @property
+    def is_orthogonalised(self) -> bool:
+        """Whether Muon takes it: a matrix inside a layer that is no router."""
+        return self.kind in ("dense", "routed", "shared")
+
+    def apart(self) -> list["Linear"]:
+        """Return the matrices that are one in Megatron-LM, each for itself."""
+        return [replace(self, columns=(outputs,)) for outputs in self.columns]
