@@ -12,9 +12,10 @@ from pathlib import Path
 from statistics import mean
 
 from ppsim.base.units import seconds, signed_percent
-from ppsim.costs.analytic import Execution, Place, embedding_estimate, head_estimate, layer_estimate
+from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import Estimate
+from ppsim.costs.place import Execution, Place
 from ppsim.layout.layout import layout_on
 from ppsim.machine.files import load_cluster
 from ppsim.model.architecture import Model

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from ppsim.costs.estimate import estimated, model_of
-from ppsim.costs.kernels import Passes, estimate
+from ppsim.costs.kernels import PassSeconds, estimate
 from ppsim.costs.profile import Measurement, Profile, describe, load_profile
 from ppsim.profiling.facts import add_facts
 from ppsim.profiling.models import find_model
@@ -39,7 +39,7 @@ def measured(name: str, folder: Path, settings: Settings) -> Profile:
     return load_profile(path)
 
 
-def errors(guess: Passes | Measurement, truth: Measurement) -> dict[str, float]:
+def errors(guess: PassSeconds | Measurement, truth: Measurement) -> dict[str, float]:
     """Signed errors of the passes."""
     found = {}
     for letter, name in PASSES.items():

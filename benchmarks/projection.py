@@ -14,8 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from ppsim.costs.analytic import Execution
 from ppsim.costs.job import Job
+from ppsim.costs.place import Execution
 from ppsim.layout.layout import layout_on
 from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model

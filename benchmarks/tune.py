@@ -8,8 +8,8 @@ Prints configurations, seconds and configurations a second, for a space of more 
 import sys
 import time
 
-from ppsim.costs.analytic import Execution
 from ppsim.costs.job import Job
+from ppsim.costs.place import Execution
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model

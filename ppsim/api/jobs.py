@@ -6,8 +6,8 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
-from ppsim.costs.analytic import Execution
 from ppsim.costs.job import Job
+from ppsim.costs.place import Execution
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.layout.layout import DEFAULT_ORDER, Layout, layout_on
 from ppsim.machine.cluster import Cluster

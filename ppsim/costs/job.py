@@ -5,16 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.analytic import (
-    Execution,
-    Place,
-    embedding_estimate,
-    head_estimate,
-    layer_estimate,
-    mtp_estimate,
-)
+from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate, mtp_estimate
 from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.parts import Estimate, Parts
+from ppsim.costs.place import Execution, Place
 from ppsim.costs.profile import Profile, Shape
 from ppsim.layout.layout import Layout
 from ppsim.machine.cluster import Cluster

@@ -4,19 +4,14 @@ Bytes are of a read and a write each once, in the kernels that Megatron-LM and T
 hidden, n and g query and key/value heads of size d, f feed-forward columns, e bytes of an element.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from ppsim.costs.place import Place
 from ppsim.layout.cut import Cut
-from ppsim.machine.cluster import Device
-from ppsim.machine.kernels.specified import (
-    Kernels,
-    activation_bytes,
-    as_attention,
-    fused_attention,
-    matmul,
-    memory_bound,
-)
+from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
+from ppsim.machine.kernels.times import AttentionCore, KernelTime, KernelTimes, moved, product
+from ppsim.machine.kernels.times import attention as fused_attention
 from ppsim.model.architecture import FeedForward, LatentAttention, Layer
 from ppsim.model.linears import UP_AND_DOWN, UPS_OF_LATENTS, Linear
 from ppsim.model.parameters import require_division_of_layer
@@ -24,19 +19,38 @@ from ppsim.model.recompute import MODULES
 
 
 @dataclass(frozen=True)
-class Passes:
+class PassKernels:
     """The kernels of F, I and W."""
 
-    forward: Kernels = field(default_factory=Kernels)
-    backward_input: Kernels = field(default_factory=Kernels)
-    backward_weight: Kernels = field(default_factory=Kernels)
+    forward: KernelTime = field(default_factory=KernelTime)
+    backward_input: KernelTime = field(default_factory=KernelTime)
+    backward_weight: KernelTime = field(default_factory=KernelTime)
 
-    def __add__(self, other: "Passes") -> "Passes":
-        return Passes(
+    def __add__(self, other: "PassKernels") -> "PassKernels":
+        return PassKernels(
             self.forward + other.forward,
             self.backward_input + other.backward_input,
             self.backward_weight + other.backward_weight,
         )
+
+
+def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pairs: float = 0.0) -> PassKernels:
+    """Return the matrix products of a layer's matrices, each with an I and a W.
+
+    `pairs` of a token and an expert are spread over the experts evenly, whose products are one launch (a grouped
+    product).
+    """
+    total = PassKernels()
+    for one in linears:
+        if not one.is_product:
+            continue
+        rows = pairs if one.kind == "routed" else tokens
+        total += PassKernels(
+            product(times, "forward", rows, one.outputs, one.inputs, groups=one.count),
+            product(times, "input", rows, one.inputs, one.outputs, groups=one.count),
+            product(times, "weight", one.outputs, one.inputs, rows, groups=one.count),
+        )
+    return total
 
 
 @dataclass(frozen=True)
@@ -50,7 +64,7 @@ class RankPart:
 
     hidden_size: int
     linears: tuple[Linear, ...]
-    pairs: float = 0
+    pairs: float = 0.0
     rotated: int = 0
     activated: int = 0
     is_gated: bool = True
@@ -79,7 +93,7 @@ def module_part(layer: Layer, modules: Collection[str], cut: Cut) -> RankPart:
     return RankPart(
         layer.hidden_size,
         tuple(one for one in layer.linears(cut) if _is_in(one, modules)),
-        pairs=_pairs(layer, cut) if whole else 0,
+        pairs=_pairs(layer, cut) if whole else 0.0,
         rotated=_rotated(layer, cut.tp) if ups else 0,
         activated=_activated(layer, cut.tp, modules),
         is_gated=layer.ffn.gated,
@@ -121,100 +135,72 @@ def _activated(layer: Layer, tp: int, modules: Collection[str]) -> int:
     return (routed + ffn.shared_size * any_of("moe", "shared_experts")) // tp
 
 
-def products(part: RankPart, device: Device, *, tokens: int, dtype: str) -> Passes:
-    """Return the matrix products: projections, feed-forward or experts and router; each has an I and a W.
-
-    Evenly loaded experts take T·k / E rows each of those this rank holds, in one launch for all (a grouped
-    product).
-    """
-    passes = Passes()
-    for one in sorted(part.linears, key=lambda one: one.kind == "routed"):
-        if not one.is_product:
-            continue
-        rows = tokens * part.pairs / one.count if one.kind == "routed" else tokens
-        columns, depth, count = one.outputs, one.inputs, one.count
-        passes += Passes(
-            matmul(device, rows=rows, columns=columns, depth=depth, dtype=dtype, count=count),
-            matmul(device, rows=rows, columns=depth, depth=columns, dtype=dtype, count=count),
-            matmul(device, rows=columns, columns=depth, depth=rows, dtype=dtype, count=count, output_bytes=8),
-        )
-    return passes
+def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
+    """Return the matrix products of a rank's part: those of all tokens, then those of its experts."""
+    linears = sorted(part.linears, key=lambda one: one.kind == "routed")
+    return products(linears, place.times, tokens=tokens, pairs=tokens * part.pairs)
 
 
-def attention(
-    layer: Layer,
-    cut: Cut,
-    device: Device,
-    *,
-    dtype: str,
-    micro_batch: int,
-    sequence_length: int,
-    fused: bool,
-    dropout: bool,
-) -> Passes:
+def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:
     """Return scores, softmax and their use, of 1/cp of the queries; nothing of it is W's.
 
     fused: half of the scores, being causal. unfused: all of them, by two batched products; and a score costs
     softmax 2e bytes forward and 3e backward, dropout 2e + 1 more each.
     """
-    queries = sequence_length // cut.cp
-    part = layer.attention
-    heads = micro_batch * (part.num_heads // cut.tp)
-    if fused:
-        flops = 1.0 * heads * queries * sequence_length * (part.qk_head_size + part.v_head_size)
-        return Passes(
-            *fused_attention(
-                device, forward_flops=flops, dtype=dtype, heads_and_sequences=heads, sequence_length=queries
-            )
-        )
-    sixteen = dtype if dtype in ("bfloat16", "float16", "float32") else "bfloat16"
-    wide = matmul(
-        device, rows=queries, columns=sequence_length, depth=part.qk_head_size, dtype=sixteen, count=heads
+    times, execution, part = place.wide_times, place.execution, layer.attention
+    heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
+    if execution.attention == "fused":
+        core = AttentionCore(heads, queries, sequence_length, part.qk_head_size, part.v_head_size)
+        return PassKernels(*fused_attention(times, core))
+    rows, e = heads * queries, activation_bytes(at_least_16_bits(execution.dtype))
+    wide = product(times, "forward", rows, sequence_length, part.qk_head_size, groups=heads)
+    deep = product(times, "forward", rows, part.v_head_size, sequence_length, groups=heads)
+    scores, masked = float(rows * sequence_length), (2 * e + 1) * execution.dropout
+    launches = 2 if execution.dropout else 1
+    softmax, gradient = (
+        moved(times, "elementwise", (count * e + masked) * scores, launches=launches) for count in (2, 3)
     )
-    deep = matmul(device, rows=queries, columns=part.v_head_size, depth=sequence_length, dtype=sixteen, count=heads)
-    scores = float(heads * queries * sequence_length)
-    e = activation_bytes(sixteen)
-    masked = (2 * e + 1) * dropout
-    forward, backward = 2 * e + masked, 3 * e + masked
-    kernels = 2 if dropout else 1
-    return Passes(
-        as_attention(wide + deep + memory_bound(device, forward * scores, kernels=kernels)),
-        as_attention(wide + wide + deep + deep + memory_bound(device, backward * scores, kernels=kernels)),
+    return PassKernels(
+        (wide + deep + softmax).as_attention(), (wide + wide + deep + deep + gradient).as_attention()
     )
 
 
-def elementwise(part: RankPart, device: Device, *, dtype: str, tokens: int, split: int, dropout: bool) -> Passes:
-    """Return what only passes over memory, bytes a token; norms, dropout and residuals on 1/`split` of the tokens.
+def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
+    """Return what only passes over memory, bytes a token; norms, dropout and residuals on a rank's own tokens.
 
     Forward: two norms 4eh, two residuals 6eh (masks 2h). Backward: norms 10eh (their parameters' gradients read
     input and gradient again), residuals 6eh (dropout 4eh, masks 2h). W: the gradients of biases read what the
     products did, e a column. The rest is `between_products`.
     """
-    h, e = part.hidden_size, activation_bytes(dtype)
-    forward = norm_bytes(h, dtype) + (6 * e + 2 * dropout) * h
+    h, e, own, times = part.hidden_size, place.execution.element_bytes, place.cut.norm_divisor, place.times
+    dropout = place.execution.dropout
+    forward = (4 * e + 6 * e + 2 * dropout) * h
     backward = (16 * e + (4 * e + 2) * dropout) * h
-    return between_products(part, device, dtype=dtype, tokens=tokens) + Passes(
-        memory_bound(device, tokens * forward / split, kernels=4),
-        memory_bound(device, tokens * backward / split, kernels=6),
-        memory_bound(device, tokens * e * part.biases, kernels=4),
+    return between_products(part, place, tokens=tokens) + PassKernels(
+        moved(times, "elementwise", tokens * forward / own, launches=4),
+        moved(times, "elementwise", tokens * backward / own, launches=6),
+        moved(times, "elementwise", tokens * e * part.biases, launches=4),
     )
 
 
-def norm_bytes(hidden_size: int, dtype: str) -> int:
-    """Return what both norms of a layer move of a token: 4eh."""
-    return 4 * activation_bytes(dtype) * hidden_size
+def norms(layer: Layer, place: Place, *, tokens: int) -> KernelTime:
+    """Return the forward of both norms of a layer: 4eh bytes a token."""
+    num_bytes = tokens * 4 * place.execution.element_bytes * layer.hidden_size / place.cut.norm_divisor
+    return moved(place.times, "norm", num_bytes, launches=2)
 
 
-def between_products(part: RankPart, device: Device, *, dtype: str, tokens: int) -> Passes:
+def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     """Return what passes over memory between the products, bytes a token.
 
     An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
     way; moe, for each of a token's k experts, to and from them 4eh either way.
     """
-    h, f, e = part.hidden_size, part.activated, activation_bytes(dtype)
-    moved = 2 * e * part.rotated + 4 * e * h * part.pairs
-    kernels = 8 if part.pairs else (f > 0) + (part.rotated > 0)
-    return Passes(
-        memory_bound(device, tokens * ((3 if part.is_gated else 2) * e * f + moved), kernels=kernels),
-        memory_bound(device, tokens * ((5 if part.is_gated else 3) * e * f + moved), kernels=kernels),
+    h, f, e = part.hidden_size, part.activated, place.execution.element_bytes
+    around = 2 * e * part.rotated + 4 * e * h * part.pairs
+    launches = 8 if part.pairs else (f > 0) + (part.rotated > 0)
+    return PassKernels(
+        *(
+            moved(place.times, "elementwise", tokens * (times * e * f + around), launches=launches)
+            for times in ((3, 5) if part.is_gated else (2, 3))
+        )
     )

@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 
 from ppsim.catalog.build import build, find
-from ppsim.costs.analytic import Execution
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job, peak_memory
+from ppsim.costs.place import Execution
 from ppsim.layout.layout import layout_on
 from ppsim.machine.files import load_cluster
 from ppsim.model.architecture import Model

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
-from ppsim.costs.analytic import Execution, Place, embedding_estimate, head_estimate, layer_estimate
+from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.layer_kernels import attention as attention_kernels
 from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import BASIS, Parts
-from ppsim.layout.cut import Cut
+from ppsim.costs.place import Execution, Place
 from ppsim.layout.groups import group
 from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import seconds
 from ppsim.machine.files import load_cluster, packaged_clusters
-from ppsim.machine.kernels.specified import matmul
+from ppsim.machine.kernels.specified import Specified
 from ppsim.model.architecture import Model
 from ppsim.model.memory import Optimizer
 from ppsim.model.names import find_model
@@ -170,10 +170,7 @@ def test_the_core_of_attention_costs_its_forward_again_fused_or_not(attention):
     """A fused kernel recomputes scores in its backward anyway; Megatron-LM's core_attn runs its forward once more."""
     execution = Execution(attention=attention)
     where = by_bandwidth(execution)
-    passes = attention_kernels(
-        LAYERS["gpt"], Cut(), where.cluster.device, dtype="bfloat16", fused=attention == "fused",
-        dropout=False, **SHAPE,
-    )  # fmt: skip
+    passes = attention_kernels(LAYERS["gpt"], where, **SHAPE)
     again, none = (
         layer_estimate(LAYERS["gpt"], replace(where, execution=replace(execution, recompute=how)), **SHAPE).backward
         for how in ("core_attn", "none")
@@ -191,7 +188,7 @@ def test_each_module_costs_the_forward_that_it_is():
     device = by_bandwidth(Execution()).cluster.device
 
     def product_s(columns, depth):
-        return matmul(device, rows=tokens, columns=columns, depth=depth, dtype="bfloat16").matmul_s
+        return Specified(device, "bfloat16").product_s("forward", tokens, columns, depth)
 
     products_s = product_s(2 * 14336, 4096) + product_s(4096, 14336)
     assert again_s("llama3-8b", "mlp") == pytest.approx(products_s + again_s("llama3-8b", "mlp_act"))

@@ -66,9 +66,10 @@ def shape(**fields):
 def test_a_device_of_one_rate_takes_flops_by_rate():
     """A product between points runs at their rate; the head's W is its product and the sums of its gradient."""
     curves = Curves(DeviceFacts.model_validate(facts()), "bfloat16")
+    assert curves.peak("products") == pytest.approx(RATE)
     assert curves.product_s("forward", 300, 200, 100) == pytest.approx(2 * 300 * 200 * 100 / RATE)
-    assert curves.memory_s("copy", 1e6) == pytest.approx(1e6 / BANDWIDTH)
-    assert curves.memory_s("copy", 2.0**33) == pytest.approx(2.0**33 / BANDWIDTH)
+    assert curves.moved_s("copy", 1e6) == pytest.approx(1e6 / BANDWIDTH)
+    assert curves.moved_s("copy", 2.0**33) == pytest.approx(2.0**33 / BANDWIDTH)
     model = model_of(known())
     found = estimate("head", model, shape(), DeviceFacts.model_validate(facts()))
     flops = shapes.head_forward_flops(model, micro_batch=2, sequence_length=16)

@@ -3,9 +3,9 @@
 import pytest
 
 import ppsim
-from ppsim.costs.analytic import Execution
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
+from ppsim.costs.place import Execution
 from ppsim.layout.layout import layout_on
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster

@@ -1,20 +1,27 @@
 """Kernels: never above the data sheet, longer for more work, near the class's share where they are large."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim.machine.files import load_cluster, packaged_clusters
-from ppsim.machine.kernels.specified import fused_attention, matmul, memory_bound
+from ppsim.machine.kernels.specified import Specified
+from ppsim.machine.kernels.times import AttentionCore, attention, moved, of_one_group, product
 
 A100 = load_cluster("dgx-a100").device
 DEVICES = [load_cluster(name).device for name in packaged_clusters()]
 SIZE = st.integers(1, 50_000)
 
 
+def matmul(device, rows, columns, depth, *, dtype, groups=1):
+    return product(Specified(device, dtype), "forward", groups * rows, columns, depth, groups=groups)
+
+
 @given(rows=SIZE, columns=SIZE, depth=SIZE, device=st.sampled_from(DEVICES))
 def test_a_product_stays_below_peak_and_bandwidth(rows, columns, depth, device):
-    product = matmul(device, rows=rows, columns=columns, depth=depth, dtype="bfloat16")
+    product = matmul(device, rows, columns, depth, dtype="bfloat16")
     assert product.matmul_ideal_s == pytest.approx(2 * rows * columns * depth / device.peak("bfloat16"))
     assert product.matmul_s > product.matmul_ideal_s
     moved = 2 * (rows * depth + depth * columns + rows * columns)
@@ -42,26 +49,21 @@ def test_a_large_product_gets_the_share_of_its_class(device, dtype):
 
 def test_many_small_products_in_one_launch_are_faster_than_one_by_one():
     shape = {"rows": 512, "columns": 1024, "depth": 2048, "dtype": "float16"}
-    assert matmul(A100, **shape, count=16).matmul_s < 16 * matmul(A100, **shape).matmul_s
+    assert matmul(A100, **shape, groups=16).matmul_s < 16 * matmul(A100, **shape).matmul_s
 
 
 def test_kernels_bound_by_memory_pass_over_it_at_the_share_of_their_class():
-    took = memory_bound(A100, 1e9).memory_s
+    took = moved(Specified(A100, "float16"), "copy", 1e9).memory_s
     assert took == pytest.approx(
         1e9 / (A100.memory_bytes_per_s * A100.efficiency.memory) + A100.efficiency.kernel_s
     )
-    assert memory_bound(A100, 0).count == 0
+    assert moved(Specified(A100, "float16"), "copy", 0).count == 0
 
 
 @given(heads=st.integers(1, 512), length=st.integers(64, 131072))
 def test_attention_stays_below_peak_and_its_backward_costs_more(heads, length):
-    forward, backward = fused_attention(
-        A100,
-        forward_flops=256.0 * heads * length**2,
-        dtype="float16",
-        heads_and_sequences=heads,
-        sequence_length=length,
-    )
+    core = AttentionCore(heads, length, length, 128, 128)
+    forward, backward = attention(Specified(A100, "float16"), core)
     assert forward.attention_s > forward.attention_ideal_s
     assert backward.attention_s > max(backward.attention_ideal_s, forward.attention_s)
 
@@ -70,5 +72,22 @@ def test_eight_bits_speed_products_up_and_leave_attention_as_it_is():
     h100 = load_cluster("dgx-h100").device
     shape = {"rows": 8192, "columns": 8192, "depth": 8192}
     assert matmul(h100, **shape, dtype="float8").matmul_s < 0.7 * matmul(h100, **shape, dtype="bfloat16").matmul_s
-    of = {"forward_flops": 1e12, "heads_and_sequences": 64, "sequence_length": 4096}
-    assert fused_attention(h100, **of, dtype="float8") == fused_attention(h100, **of, dtype="bfloat16")
+    core = AttentionCore(64, 4096, 4096, 128, 128)
+    eight, sixteen = (attention(Specified(h100, dtype), core) for dtype in ("float8", "bfloat16"))
+    assert eight == sixteen
+
+
+def test_the_gradient_of_a_weight_is_read_and_written_in_float32():
+    """A product of one row of depth is bound by its result: 8 bytes an element for 2."""
+    free = replace(A100, efficiency=replace(A100.efficiency, kernel_s=0.0))
+    free = replace(free, efficiency=replace(free.efficiency, depth_tail=0.0))
+    forward, weight = (
+        Specified(free, "float16").product_s(form, 2**15, 2**15, 1) for form in ("forward", "weight")
+    )
+    assert weight == pytest.approx(8 * 2**30 / (A100.memory_bytes_per_s * A100.efficiency.memory), rel=1e-3)
+    assert forward == pytest.approx(weight / 4, rel=1e-3)
+
+
+def test_groups_share_the_tokens_whichever_side_they_are_on():
+    assert of_one_group("forward", 512, 64, 32, 4) == of_one_group("input", 512, 64, 32, 4) == (128, 64, 32)
+    assert of_one_group("weight", 64, 32, 512, 4) == (64, 32, 128)

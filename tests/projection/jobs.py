@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ppsim.costs.analytic import Execution
 from ppsim.costs.job import Job
+from ppsim.costs.place import Execution
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import find_model

@@ -1,7 +1,7 @@
 """Small questions that a search and an exhaustive one can both answer."""
 
-from ppsim.costs.analytic import Execution
 from ppsim.costs.job import Job
+from ppsim.costs.place import Execution
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from ppsim.base.errors import ConfigError
-from ppsim.machine.kernels.facts import AttentionFact, DeviceFacts, Form, Product, Time
+from ppsim.machine.kernels.facts import AttentionFact, DeviceFacts, Product, Time
+from ppsim.machine.kernels.times import AttentionCore, Form, MemoryKernel
 
 Point = TypeVar("Point")
-Kernel = Literal["copy", "elementwise", "norm"]
 
 ELEMENT_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -16,7 +16,7 @@ _NUM_NEAREST = 4
 
 
 class Curves:
-    """The facts of a device in one type, as functions of size; `ConfigError` where it was not measured in it."""
+    """The `KernelTimes` of a device's facts in one type; `ConfigError` where it was not measured in it."""
 
     def __init__(self, facts: DeviceFacts, dtype: str) -> None:
         if dtype not in ELEMENT_BYTES:
@@ -33,8 +33,9 @@ class Curves:
             if not points:
                 there = dict.fromkeys(point.dtype for point in facts.products)
                 raise ConfigError(f"the device facts have no {what} in {dtype} (there is: {', '.join(there)})")
+        self._peak = max(map(_rate, self._products))
 
-    def product_s(self, form: Form, m: int, n: int, k: int, *, groups: int = 1) -> float:
+    def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
         """Seconds of a product; of `groups` side by side, `m` rows in all.
 
         Its FLOP/s are between those of the nearest points in the logarithms of m, n and k, so never above the best
@@ -50,26 +51,22 @@ class Curves:
         )  # fmt: skip
         return max(2.0 * m * n * k / rate, min(point.seconds.median for point in points))
 
-    def attention_s(
-        self, part: Literal["forward_s", "backward_s"], *, heads: int, sequence: int, head_size: int
-    ) -> float:
-        """Seconds of causal attention: `heads` those of all sequences; by the nearest points in all three."""
+    def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
+        """Seconds of causal attention, by the points that are nearest in sequence, heads and their size."""
+
+        def seconds(point: AttentionFact) -> float:
+            time: Time = point.forward_s if part == "forward" else point.backward_s
+            return time.median
 
         def rate(point: AttentionFact) -> float:
-            time: Time = getattr(point, part)
-            return _attention_work(point.micro_batch * point.num_heads, point.sequence_length, point.head_size) / (
-                time.median
-            )
+            return _core_of(point).forward_flops / seconds(point)
 
-        nearest = _between(
-            self._attention, _logs(sequence, heads, head_size),
-            lambda p: _logs(p.sequence_length, p.micro_batch * p.num_heads, p.head_size), rate,
-        )  # fmt: skip
-        fastest = min(float(getattr(point, part).median) for point in self._attention)
-        return max(_attention_work(heads, sequence, head_size) / nearest, fastest)
+        nearest = _between(self._attention, _logs_of_core(core), lambda point: _logs_of_core(_core_of(point)), rate)
+        return max(core.forward_flops / nearest, min(map(seconds, self._attention)))
 
-    def memory_s(self, kernel: Kernel, num_bytes: float) -> float:
+    def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
         """Seconds of a kernel that moves so many bytes: between its points, their bandwidth beyond the largest."""
+        del launches  # what was measured has them
         of_kernel = [point for point in self._memory if point.kernel == kernel] or self._memory
         points = sorted((point.bytes, point.seconds.median) for point in of_kernel)
         (least, fastest), (most, slowest) = points[0], points[-1]
@@ -81,6 +78,11 @@ class Curves:
         (low, low_s), (high, high_s) = points[index - 1], points[index]
         part = math.log(num_bytes / low) / math.log(high / low)
         return math.exp((1 - part) * math.log(low_s) + part * math.log(high_s))
+
+    def peak(self, of: Literal["products", "attention"]) -> float:
+        """Return the FLOP/s of the best product that was measured, for attention too."""
+        del of
+        return self._peak
 
 
 def _between(
@@ -105,10 +107,15 @@ def _rate(point: Product) -> float:
     return point.flops / point.seconds.median
 
 
-def _attention_work(heads: int, sequence: int, head_size: int) -> float:
-    return 4.0 * heads * sequence**2 * head_size
+def _core_of(point: AttentionFact) -> AttentionCore:
+    length, size = point.sequence_length, point.head_size
+    return AttentionCore(point.micro_batch * point.num_heads, length, length, size, size)
 
 
-def _of_one_group(form: Form, m: int, n: int, k: int, groups: int) -> tuple[int, int, int]:
+def _logs_of_core(core: AttentionCore) -> tuple[float, ...]:
+    return _logs(core.keys, core.heads, (core.qk_size + core.v_size) / 2)
+
+
+def _of_one_group(form: Form, m: float, n: float, k: float, groups: int) -> tuple[float, float, float]:
     """The product of one group: its share of the tokens, which are k in the form "weight"."""
     return (m, n, max(k // groups, 1)) if form == "weight" else (max(m // groups, 1), n, k)

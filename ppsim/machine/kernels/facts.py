@@ -3,8 +3,7 @@
 from typing import Literal
 
 from ppsim.base.boundary import AboveZero, Positive, Strict
-
-Form = Literal["forward", "input", "weight"]
+from ppsim.machine.kernels.times import Form, MemoryKernel
 
 
 class Time(Strict):
@@ -16,11 +15,7 @@ class Time(Strict):
 
 
 class Product(Strict):
-    """A product of matrices, [m, k] times [k, n], `m` over all groups together.
-
-    `form` says how its operands lie, as a linear layer of weight [out, in] has them: "forward" x Wᵀ (m tokens, n
-    out, k in), "input" dy W (m tokens, n in, k out), "weight" dyᵀ x (m out, n in, k tokens).
-    """
+    """A product of matrices, [m, k] times [k, n], `m` over all groups together."""
 
     form: Form
     m: Positive
@@ -52,7 +47,7 @@ class AttentionFact(Strict):
 class MemoryFact(Strict):
     """A kernel bound by memory; `bytes` are those it reads and writes."""
 
-    kernel: Literal["copy", "elementwise", "norm"]
+    kernel: MemoryKernel
     bytes: Positive
     dtype: str
     seconds: Time

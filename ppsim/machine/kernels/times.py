@@ -1,0 +1,112 @@
+"""Seconds of single kernels on a device, whoever knows them: data sheets, measured facts, or tables."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Form = Literal["forward", "input", "weight"]
+"""How the operands of a product lie, as a linear layer of weight [out, in] has them: "forward" x Wᵀ (m tokens, n
+out, k in), "input" dy W (m tokens, n in, k out), "weight" dyᵀ x (m out, n in, k tokens)."""
+
+MemoryKernel = Literal["copy", "elementwise", "norm"]
+
+
+@dataclass(frozen=True)
+class AttentionCore:
+    """Scores, softmax and their use, causal; `heads` are those of all sequences."""
+
+    heads: int
+    queries: int
+    keys: int
+    qk_size: int
+    v_size: int
+
+    @property
+    def forward_flops(self) -> float:
+        """FLOPs of the causal half, 2 a multiply-add."""
+        return 1.0 * self.heads * self.queries * self.keys * (self.qk_size + self.v_size)
+
+
+class KernelTimes(Protocol):
+    """What a device takes for its kernels in one type of numbers."""
+
+    def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
+        """Return the seconds of a product [m, k] · [k, n]; of `groups` side by side, which share the tokens."""
+
+    def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
+        """Return the seconds of fused attention; its backward computes the scores again."""
+
+    def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
+        """Return the seconds of kernels that read and write so many bytes in all, launched one after the other."""
+
+    def peak(self, of: Literal["products", "attention"]) -> float:
+        """Return the FLOP/s that stand for 100 %."""
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Seconds of kernels one after the other: matrix products, attention, and what is bound by memory.
+
+    The `…_ideal_s` are what the FLOPs of products and attention would take at the device's peak; `count` is the
+    number of launches.
+    """
+
+    matmul_ideal_s: float = 0.0
+    matmul_s: float = 0.0
+    attention_ideal_s: float = 0.0
+    attention_s: float = 0.0
+    memory_s: float = 0.0
+    count: int = 0
+
+    def __add__(self, other: "KernelTime") -> "KernelTime":
+        return KernelTime(
+            self.matmul_ideal_s + other.matmul_ideal_s,
+            self.matmul_s + other.matmul_s,
+            self.attention_ideal_s + other.attention_ideal_s,
+            self.attention_s + other.attention_s,
+            self.memory_s + other.memory_s,
+            self.count + other.count,
+        )
+
+    @property
+    def busy_s(self) -> float:
+        """What the device computes."""
+        return self.matmul_s + self.attention_s + self.memory_s
+
+    def as_attention(self) -> "KernelTime":
+        """Return the same with all of its time under attention."""
+        return KernelTime(attention_ideal_s=self.matmul_ideal_s, attention_s=self.busy_s, count=self.count)
+
+
+def product(times: KernelTimes, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> KernelTime:
+    """Return the time of a product, of several side by side in one launch."""
+    if not m * n * k * groups:
+        return KernelTime()
+    rows, columns, depth = of_one_group(form, m, n, k, groups)
+    flops = 2 * rows * columns * depth * groups
+    took = times.product_s(form, m, n, k, groups=groups)
+    return KernelTime(matmul_ideal_s=flops / times.peak("products"), matmul_s=took, count=1)
+
+
+def attention(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
+    """Return forward and backward of fused attention; of the backward's 2.5 forwards the ideal counts 2."""
+    flops, peak = core.forward_flops, times.peak("attention")
+    if not flops:
+        return KernelTime(), KernelTime()
+    return (
+        KernelTime(attention_ideal_s=flops / peak, attention_s=times.attention_s("forward", core), count=1),
+        KernelTime(attention_ideal_s=2 * flops / peak, attention_s=times.attention_s("backward", core), count=1),
+    )
+
+
+def moved(times: KernelTimes, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> KernelTime:
+    """Return the time of kernels that move so many bytes and compute next to nothing."""
+    if not num_bytes:
+        return KernelTime()
+    return KernelTime(memory_s=times.moved_s(kernel, num_bytes, launches=launches), count=launches)
+
+
+def of_one_group(form: Form, m: float, n: float, k: float, groups: int) -> tuple[float, float, float]:
+    """Return m, n and k of one of the groups, which share the tokens evenly."""
+    if groups == 1:
+        return m, n, k
+    return (m, n, k / groups) if form == "weight" else (m / groups, n, k)
