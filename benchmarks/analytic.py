@@ -13,12 +13,15 @@ from statistics import mean
 
 from ppsim.base.units import seconds, signed_percent
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
-from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import Estimate
 from ppsim.costs.place import Execution, Place
+from ppsim.costs.step import NORM_BYTES, optimizer_s
+from ppsim.layout.groups import GroupName, group
 from ppsim.layout.layout import layout_on
+from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
 from ppsim.model.architecture import Model
+from ppsim.model.memory import Optimizer
 from ppsim.model.recompute import recompute_of
 from ppsim.model.shapes import LayerShape, layer_of
 
@@ -96,14 +99,22 @@ def estimate_of(row: dict[str, str]) -> float:
     ends = embedding_estimate(model, place, **shape), head_estimate(model, place, **shape)
     microbatch_s = len(model.layers) * both(one) + sum(map(both, ends))
     experts = len(model.layers) * layer.expert_parameters
-    end = step_end(
-        cluster,
-        layout,
-        parameters=(model.parameters - experts) / layout.tp,
-        expert_parameters=experts / (layout.tp * layout.ep),
-        sharded=row["sharded"] == "yes",
-    )
-    return int(row["global_batch"]) / (layout.dp * int(row["micro_batch"])) * microbatch_s + end.total_s
+    end_s = step_end_s(place, (model.parameters - experts) / layout.tp, "dp-cp", sharded=row["sharded"] == "yes")
+    if experts:
+        held = experts / (layout.tp * layout.ep)
+        end_s += step_end_s(place, held, "expert-dp", sharded=row["sharded"] == "yes")
+    return int(row["global_batch"]) / (layout.dp * int(row["micro_batch"])) * microbatch_s + end_s
+
+
+def step_end_s(place: Place, parameters: float, name: GroupName, *, sharded: bool) -> float:
+    """Seconds after the last backward, none of it hidden: gradients, their norm, Adam, parameters gathered."""
+    cluster, device = place.cluster, place.cluster.device
+    ranks = group(place.layout, name, place.domain_sizes)
+    reduced = collectives.seconds("reduce-scatter" if sharded else "all-reduce", 4 * parameters, ranks, cluster)
+    gathered = collectives.seconds("all-gather", 2 * parameters, ranks, cluster) if sharded else 0.0
+    updated = parameters / (ranks.num_ranks if sharded else 1)
+    norm = updated * NORM_BYTES / (device.memory_bytes_per_s * device.efficiency.memory)
+    return reduced + gathered + norm + optimizer_s(device, updated, bytes_per_parameter=Optimizer().traffic_bytes)
 
 
 def both(estimate: Estimate) -> float:

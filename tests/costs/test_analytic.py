@@ -10,9 +10,9 @@ from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.layer_kernels import attention as attention_kernels
-from ppsim.costs.optimizer import step_end
 from ppsim.costs.parts import BASIS, Parts
 from ppsim.costs.place import Execution, Place
+from ppsim.costs.step import optimizer_s
 from ppsim.layout.groups import group
 from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import seconds
@@ -318,26 +318,11 @@ def test_what_does_not_divide_is_refused():
         layer_estimate(LAYERS["gpt"], place("dgx-a100", execution=Execution(dtype="float8")), **SHAPE)
 
 
-def test_sharded_optimizers_update_a_part_and_gather_the_rest():
-    cluster, layout = load_cluster("dgx-h100"), Layout(tp=8, dp=16)
-    whole, part = (step_end(cluster, layout, parameters=1e9, sharded=sharded) for sharded in (False, True))
-    assert whole.optimizer_s == pytest.approx(16 * part.optimizer_s)
-    assert whole.gather_s == 0 < part.gather_s
-    assert part.reduce_s == pytest.approx(whole.reduce_s / 2, rel=0.01)
-    alone = step_end(cluster, Layout(tp=8), parameters=1e9)
-    assert alone.reduce_s == 0
-    assert alone.optimizer_s == whole.optimizer_s
-
-
 def test_an_optimizer_is_no_roofline():
     """Adam measured at 93.8 ms takes 19.9 ms by bandwidth alone; the class has that ratio."""
-    cluster = load_cluster("dgx-h100")
-    device = cluster.device
+    device = load_cluster("dgx-h100").device
     by_bandwidth = replace(device, efficiency=replace(device.efficiency, optimizer=1.0))
-    real, ideal = (
-        step_end(replace(cluster, device=one), Layout(), parameters=1e9).optimizer_s
-        for one in (device, by_bandwidth)
-    )
+    real, ideal = (optimizer_s(one, 1e9, bytes_per_parameter=30) for one in (device, by_bandwidth))
     assert real / ideal == pytest.approx(93.8 / 19.9, rel=0.01)
 
 

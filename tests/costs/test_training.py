@@ -124,6 +124,7 @@ def test_zero_shards_more_the_higher_its_stage_and_pays_for_it_from_stage_2_on()
     reduced = [float(np.sum(one.around.reduce_s)) for one in made]
     assert [value > 0 for value in gathered] == [False, True, True, False]
     assert [value > 0 for value in reduced] == [True, True, False, False]
+    assert 0.5 <= reduced[1] / reduced[0] < 1  # half of an all-reduce, which a switch may speed up
     updates = [max(one.around.optimizer_s) for one in made]
     assert updates[0] == pytest.approx(8 * updates[1])
     assert updates[1] == updates[2] == updates[3]
