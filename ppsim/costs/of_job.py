@@ -8,25 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.errors import ScheduleError
 from ppsim.base.units import percent, seconds
+from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
 from ppsim.costs.job import Job, work_of
-from ppsim.costs.of_profile import Assembled, short_counts
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import passes_s, step_costs
 from ppsim.layout.groups import GroupName, group, tier_between
-from ppsim.layout.slices import equal_time_slices
-from ppsim.layout.split import (
-    MegatronSplit,
-    Split,
-    counts_of,
-    even_split,
-    given_split,
-    layer_split,
-    rule_of,
-    why_no_split,
-)
+from ppsim.layout.split import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.machine import collectives
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.memory import RankMemory, rank_memory, stage_activations
@@ -43,49 +33,29 @@ def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto") -> Asse
     grow with the microbatches in flight, the transients of the peak too. Raises `ConfigError` for a split that does
     not fit, `ScheduleError` for a schedule that splits a backward of which only the whole was measured.
     """
-    num_stages = schedule.num_model_stages
-    stages = _stages(job, num_stages, split)
-    counts = [len(stage.layers) for stage in stages]
+    stages = _stages(job, schedule.num_model_stages, split)
+    _require_backwards(job, schedule)
     alone = [(stage,) for stage in stages]
-    costs = once_each(lambda one: _stage_costs(job, *one), alone)
-    if schedule.splits_backward and job.measured and (whole := job.measured.whole_backwards(job.bases)):
-        raise ScheduleError(
-            f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(whole)} of "
-            f"profile {job.measured.profile.name}: only B was measured"
-        )
-    rank_stages = [
-        [stages[schedule.model_stage[s]] for s in schedule.stages_of(r)] for r in range(schedule.num_ranks)
-    ]
-    if job.offload and schedule.splits_backward:
-        raise ScheduleError(
-            f"{schedule.name} splits the backward, between whose halves nothing can be on the host: "
-            "leave out --offload"
-        )
+    costs = once_each(lambda one: _estimate_of(job, *one), alone)
     kept = once_each(lambda one: _activation_bytes(job, *one), alone)
     moved = [job.offload * whole for whole, _ in kept]
     if job.offload:
         costs = [with_copies(job, cost, num_bytes) for cost, num_bytes in zip(costs, moved, strict=True)]
         kept = [((1 - job.offload) * whole, (1 - job.offload) * part) for whole, part in kept]
-    buffers = [
-        NUM_BUFFERS * max(moved[schedule.model_stage[stage]] for stage in schedule.stages_of(rank))
-        for rank in range(schedule.num_ranks)
-    ]
     held = once_each(
-        lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)), rank_stages
+        lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)).total,
+        of_ranks(schedule, stages),
     )
+    buffers = [NUM_BUFFERS * max(mine) for mine in of_ranks(schedule, moved)]
     hop_s, hops = _hops(job, schedule, stages)
-    is_measured = any(cost.whole_backward for cost in costs)
-    stage_costs = StageCosts(
-        forward_s=[cost.forward.total_s for cost in costs],
-        backward_input_s=[cost.backward_input.total_s for cost in costs],
-        backward_weight_s=[cost.backward_weight.total_s for cost in costs],
-        backward_s=[cost.backward.total_s for cost in costs] if is_measured else None,
+    stage_costs = _stage_costs(costs).replace(
         activation_bytes=[whole for whole, _ in kept],
         activation_bytes_kept_for_weight=[for_weight for _, for_weight in kept],
         transfer_s=hop_s,
-        static_bytes=[one.total + buffer for one, buffer in zip(held, buffers, strict=True)],
+        static_bytes=[one + buffer for one, buffer in zip(held, buffers, strict=True)],
     )
-    stage_costs, slices = _sliced(job, schedule, stage_costs)
+    stage_costs, slices = sliced(stage_costs, schedule, job.length, job.model.hidden_size, "time")
+    counts = [len(stage.layers) for stage in stages]
     return Assembled(
         stage_costs,
         counts,
@@ -97,13 +67,38 @@ def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto") -> Asse
     )
 
 
+def _require_backwards(job: Job, schedule: Schedule) -> None:
+    """Raise `ScheduleError` where the schedule splits a backward that is only known whole, or leaves the device."""
+    if not schedule.splits_backward:
+        return
+    if job.measured and (whole := job.measured.whole_backwards(job.bases)):
+        raise ScheduleError(
+            f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(whole)} of "
+            f"profile {job.measured.profile.name}: only B was measured"
+        )
+    if job.offload:
+        raise ScheduleError(
+            f"{schedule.name} splits the backward, between whose halves nothing can be on the host: "
+            "leave out --offload"
+        )
+
+
+def _stage_costs(costs: Sequence[Estimate]) -> StageCosts:
+    is_measured = any(cost.whole_backward for cost in costs)
+    return StageCosts(
+        forward_s=[cost.forward.total_s for cost in costs],
+        backward_input_s=[cost.backward_input.total_s for cost in costs],
+        backward_weight_s=[cost.backward_weight.total_s for cost in costs],
+        backward_s=[cost.backward.total_s for cost in costs] if is_measured else None,
+    )
+
+
 def peak_memory(
     job: Job, schedule: Schedule, counts: Sequence[int], rank: int, in_flight: Sequence[float]
 ) -> RankMemory:
     """Return what a rank holds at its peak, by component, with so many microbatches of each stage in flight."""
     stages = stages_of(job.model, counts)
-    mine = [stages[schedule.model_stage[stage]] for stage in schedule.stages_of(rank)]
-    return rank_memory(job.model, mine, job.settings, in_flight=in_flight)
+    return rank_memory(job.model, of_ranks(schedule, stages)[rank], job.settings, in_flight=in_flight)
 
 
 def layers_per_stage(job: Job, num_stages: int, split: Split) -> list[int]:
@@ -113,31 +108,29 @@ def layers_per_stage(job: Job, num_stages: int, split: Split) -> list[int]:
 
 def _stages(job: Job, num_stages: int, split: Split) -> list[Stage]:
     """What each stage holds."""
-    layers = job.model.layers
-    if reason := why_no_split(split, len(layers), num_stages):
-        raise ConfigError(reason)
-    if isinstance(split, MegatronSplit):
-        pp = job.layout.pp
-        return stages_of(job.model, split.layers_per_stage(len(layers), pp=pp, vpp=num_stages // pp))
-    if split == "even":
-        return stages_of(job.model, even_split(len(layers), num_stages))
-    if split != "auto":
-        if contents := [part for part in split if isinstance(part, str)]:
-            return stages_of_layout(job.model, contents)
-        return stages_of(job.model, given_split(counts_of(split), len(layers), num_stages))
-    embedding, head = (work_of(end) for end in job.ends)
+    num_layers = len(job.model.layers)
+    contents = [] if isinstance(split, str | MegatronSplit) else [part for part in split if isinstance(part, str)]
+    if contents and not why_no_split(split, num_layers, num_stages):
+        return stages_of_layout(job.model, contents)
+    counts = split_layers(
+        split, num_layers, num_stages, pp=job.layout.pp, balanced=lambda: _balanced(job, num_stages)
+    )
+    return stages_of(job.model, counts)
+
+
+def _balanced(job: Job, num_stages: int) -> list[int]:
+    layers, (embedding, head) = job.model.layers, (work_of(end) for end in job.ends)
     work = {id(layer): work_of(job.layer_costs[layer]) for layer in {id(one): one for one in layers}.values()}
-    counts = layer_split(
+    return layer_split(
         [work[id(layer)] for layer in layers],
         num_stages,
         embedding_s=embedding,
         head_s=head * (1 + len(job.model.mtp)),
         mtp_s=sum(work_of(job.mtp_costs[layer]) for layer in job.model.mtp),
     )
-    return stages_of(job.model, counts)
 
 
-def _stage_costs(job: Job, stage: Stage) -> Estimate:
+def _estimate_of(job: Job, stage: Stage) -> Estimate:
     """F, I, W and B of all that a stage holds."""
     embedding, head = job.ends
     total = job.beside_layers * bool(stage.layers)
@@ -178,17 +171,6 @@ def _activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
     layers = Counter((*stage.layers, *stage.mtp))
     for_weight = sum(number * kept_for_weight(layer, batch, cut) for layer, number in layers.items())
     return job.allocator_slack * whole, job.allocator_slack * min(whole, for_weight)
-
-
-def _sliced(job: Job, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts, list[str]]:
-    """The costs with a microbatch cut into slices of the same time, and the line that says so."""
-    if schedule.num_slices == 1:
-        return costs, []
-    tokens = equal_time_slices(job.length, schedule.num_slices, hidden_size=job.model.hidden_size)
-    return costs.replace(slice_token_shares=[count / job.length for count in tokens]), [
-        f"slices: {short_counts(tokens)} tokens, of equal FLOPs under causal attention, each an equal share of the "
-        "microbatch's time"
-    ]
 
 
 def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[float], dict[str, float]]:

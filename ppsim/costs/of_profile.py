@@ -1,51 +1,44 @@
 """Profile + placement + layer split → costs per stage."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import rate, seconds, size
+from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
 from ppsim.costs.estimate import assumption
 from ppsim.costs.lines import line_through
-from ppsim.costs.parts import Estimate
-from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
-from ppsim.layout.slices import equal_time_slices
-from ppsim.layout.split import (
-    MegatronSplit,
-    Split,
-    balanced_split,
-    counts_of,
-    even_split,
-    given_split,
-    rule_of,
-    why_no_split,
-)
+from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
+from ppsim.layout.split import MegatronSplit, Split, balanced_split, rule_of, split_layers
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step_costs import StepCosts
 
 BYTES_PER_PARAMETER = 16
 """16-bit weight and gradient, float32 master weight and two Adam moments: 2 + 2 + 4 + 4 + 4."""
 
 
 @dataclass(frozen=True)
-class Assembled:
-    """Costs per stage, the layers each stage holds, model FLOPs of a microbatch's forward, and what was assumed.
+class _Components:
+    """What a stage is made of, each measured at one shape."""
 
-    `around` is what the step takes beside its pipeline, `parts` the costs of each stage by cause (empty where
-    nobody can tell the causes apart), `contents` what each stage holds, as strings of E, t, m and L.
-    """
+    embedding: Measurement
+    layer: Measurement
+    head: Measurement
 
-    costs: StageCosts
-    split: list[int]
-    forward_flops: float
-    assumptions: list[str] = field(default_factory=list)
-    around: StepCosts = field(default_factory=StepCosts)
-    parts: list[Estimate] = field(default_factory=list)
-    contents: list[str] = field(default_factory=list)
+    @property
+    def all(self) -> tuple[Measurement, Measurement, Measurement]:
+        return self.embedding, self.layer, self.head
+
+    def per_stage(self, value: str, counts: Sequence[int]) -> NDArray[np.float64]:
+        """A value of every stage that holds so many layers; the first has the embedding too, the last the head."""
+        intercept, slope = line_of(self.layer, value)
+        total: NDArray[np.float64] = intercept * (np.array(counts) > 0) + slope * np.array(counts)
+        total[0] += _number(self.embedding, value)
+        total[-1] += _number(self.head, value)
+        return total
 
 
 def assemble(
@@ -70,111 +63,99 @@ def assemble(
     slices, `ScheduleError` for a schedule that splits a backward that cannot be split.
     """
     shape = shape or profile.shape_at()
-    layer = profile.find("layer", shape)
-    is_only_layers = all(part.component == "layer" for part in profile.measurements)  # a module of one's own
-    embedding, head = (_nothing(layer) if is_only_layers else profile.find(component, shape) for component in _ENDS)
-    if schedule.splits_backward and (
-        whole := [part.component for part in (embedding, layer, head) if is_whole(part)]
-    ):
+    parts = _components(profile, shape)
+    if schedule.splits_backward and (whole := [part.component for part in parts.all if is_whole(part)]):
         raise ScheduleError(
             f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(whole)} of "
             f"profile {profile.name}: only B was measured"
         )
     num_layers = profile.model.num_layers if num_layers is None else num_layers
-    num_stages = schedule.num_model_stages
-    pp, vpp = schedule.num_ranks, num_stages // schedule.num_ranks
-    if isinstance(split, MegatronSplit):
-        counts = split.layers_per_stage(num_layers, pp=pp, vpp=vpp)
-    else:
-        counts = _split(split, num_layers, num_stages, layer, embedding, head)
-
-    def per_stage(value: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        intercept, slope = line_of(layer, value)
-        total = intercept * (np.array(counts) > 0) + slope * np.array(counts)
-        total[0] += _number(embedding, value)
-        total[-1] += _number(head, value)
-        return total
-
-    has_full_backward = all(part.backward_s is not None for part in (layer, embedding, head))
-    parameters = per_stage("parameters")
-    hop_s, hop_assumption = _hop(profile, layer, bandwidth_bytes_per_s) if transfer_s is None else (transfer_s, "")
-    costs = StageCosts(
-        forward_s=per_stage("forward_s"),
-        backward_input_s=per_stage("backward_input_s"),
-        backward_weight_s=per_stage("backward_weight_s"),
-        backward_s=per_stage("backward_s") if has_full_backward else None,
-        activation_bytes=per_stage("activation_bytes"),
-        activation_bytes_kept_for_weight=per_stage("activation_bytes_kept_for_weight"),
-        transfer_s=hop_s,
-        static_bytes=[
-            bytes_per_parameter * parameters[schedule.model_stage[schedule.stages_of(rank)]].sum()
-            for rank in range(schedule.num_ranks)
-        ],
-    )
+    counts = _counts(split, num_layers, schedule, parts)
+    pp, vpp = schedule.num_ranks, len(counts) // schedule.num_ranks
     how = rule_of(split, num_layers, pp=pp, vpp=vpp, balanced="balanced by measured F + B")
+    hop_s, hop = _hop(profile, parts.layer, bandwidth_bytes_per_s) if transfer_s is None else (transfer_s, "")
+    parameters = parts.per_stage("parameters", counts).tolist()
     assumptions = [
         f"costs: profile {profile}",
         f"shape: {describe(shape)}",
+        *([origin] if (origin := assumption(profile, shape)) else []),
         f"layers: {num_layers}, split {short_counts(counts)} ({how}), embedding on stage 0, head and loss on the "
         "last",
         f"static memory: {bytes_per_parameter:g} bytes a parameter, no sharding",
+        *_more_assumptions(profile, schedule, shape, parts, hop),
     ]
-    if origin := assumption(profile, shape):
-        assumptions.insert(2, origin)
-    if intercept_s := sum(line_of(layer, name)[0] for name in ("forward_s", "backward_s")):
-        assumptions.append(f"a stage takes {seconds(intercept_s)} for F and B beside its layers, measured")
-    if hop_assumption:
-        assumptions.append(hop_assumption)
-    if is_only_layers:
-        assumptions.append("embedding and head: none in the profile, taken to cost nothing")
+    static = [bytes_per_parameter * sum(mine) for mine in of_ranks(schedule, parameters)]
+    costs = _stage_costs(parts, counts, hop_s).replace(static_bytes=static)
+    costs, slices = sliced(costs, schedule, shape.sequence_length, profile.model.hidden_size, _SLICE_TIME)
+    contents = ["t" * count for count in counts]
+    contents[0], contents[-1] = "E" + contents[0], contents[-1] + "L"
+    flops = float(parts.per_stage("forward_flops", counts).sum())
+    return Assembled(costs, counts, flops, assumptions + slices, contents=contents)
+
+
+_SLICE_TIME = (
+    "measured time; that smaller kernels run less well is left out (slices have been reported to pay from about 4k "
+    "tokens on), and so are gradients of keys and values"
+)
+
+
+def _components(profile: Profile, shape: Shape) -> _Components:
+    """Raises `ConfigError` for what the profile lacks, but for the ends where it is of a module of one's own."""
+    layer = profile.find("layer", shape)
+    if _is_only_layers(profile):
+        return _Components(_nothing(layer), layer, _nothing(layer))
+    return _Components(profile.find("embedding", shape), layer, profile.find("head", shape))
+
+
+def _is_only_layers(profile: Profile) -> bool:
+    return all(part.component == "layer" for part in profile.measurements)
+
+
+def _stage_costs(parts: _Components, counts: Sequence[int], hop_s: float) -> StageCosts:
+    has_full_backward = all(part.backward_s is not None for part in parts.all)
+    return StageCosts(
+        forward_s=parts.per_stage("forward_s", counts),
+        backward_input_s=parts.per_stage("backward_input_s", counts),
+        backward_weight_s=parts.per_stage("backward_weight_s", counts),
+        backward_s=parts.per_stage("backward_s", counts) if has_full_backward else None,
+        activation_bytes=parts.per_stage("activation_bytes", counts),
+        activation_bytes_kept_for_weight=parts.per_stage("activation_bytes_kept_for_weight", counts),
+        transfer_s=hop_s,
+    )
+
+
+def _more_assumptions(
+    profile: Profile, schedule: Schedule, shape: Shape, parts: _Components, hop: str
+) -> Iterator[str]:
+    """What is said only where it is so."""
+    if intercept_s := sum(line_of(parts.layer, name)[0] for name in ("forward_s", "backward_s")):
+        yield f"a stage takes {seconds(intercept_s)} for F and B beside its layers, measured"
+    if hop:
+        yield hop
+    if _is_only_layers(profile):
+        yield "embedding and head: none in the profile, taken to cost nothing"
     if shape.tp > 1 or shape.cp > 1 or shape.ep > 1:
         cp = f", cp {shape.cp}" if shape.cp > 1 else ""
-        assumptions.append(
+        yield (
             f"tp {shape.tp}{cp}, ep {shape.ep}: one rank's part, measured on one device; "
             "no collective is in the times"
         )
     if shape.recompute != "none":
-        assumptions.append(f"recomputation: {shape.recompute}, of the layers")
+        yield f"recomputation: {shape.recompute}, of the layers"
     if schedule.num_replicas > 1:
-        assumptions.append(f"replicas: {schedule.num_replicas}, each with all layers, embedding and head")
-    if schedule.num_slices > 1:
-        tokens = equal_time_slices(
-            shape.sequence_length, schedule.num_slices, hidden_size=profile.model.hidden_size
-        )
-        costs = costs.replace(slice_token_shares=[count / shape.sequence_length for count in tokens])
-        assumptions.append(
-            f"slices: {short_counts(tokens)} tokens, of equal FLOPs under causal attention, each an equal share of "
-            "the microbatch's measured time; that smaller kernels run less well is left out (slices have been "
-            "reported to pay from about 4k tokens on), and so are gradients of keys and values"
-        )
-    contents = ["t" * count for count in counts]
-    contents[0], contents[-1] = "E" + contents[0], contents[-1] + "L"
-    flops = float(per_stage("forward_flops").sum())
-    return Assembled(costs, counts, flops, assumptions, contents=contents)
+        yield f"replicas: {schedule.num_replicas}, each with all layers, embedding and head"
 
 
-def _split(
-    split: Literal["auto", "even"] | Sequence[int] | Sequence[str],
-    num_layers: int,
-    num_stages: int,
-    layer: Measurement,
-    embedding: Measurement,
-    head: Measurement,
-) -> list[int]:
-    if reason := why_no_split(split, num_layers, num_stages):
-        raise ConfigError(reason)
-    if split == "even":
-        return even_split(num_layers, num_stages)
-    if split == "auto":
-        return balanced_split(
-            num_layers, num_stages, layer_s=_work(layer), embedding_s=_work(embedding), head_s=_work(head)
-        )
-    if any(isinstance(stage, str) and "m" in stage for stage in split):
+def _counts(split: Split, num_layers: int, schedule: Schedule, parts: _Components) -> list[int]:
+    """The layers of each stage; raises `ConfigError` for a split that does not fit."""
+    if not isinstance(split, str | MegatronSplit) and any("m" in one for one in split if isinstance(one, str)):
         raise ConfigError("the layout holds m, but a profile has no layers of multi-token prediction")
-    return given_split(counts_of(split), num_layers, num_stages)
+    num_stages, (embedding_s, layer_s, head_s) = schedule.num_model_stages, map(_work, parts.all)
 
+    def balanced() -> list[int]:
+        return balanced_split(num_layers, num_stages, layer_s=layer_s, embedding_s=embedding_s, head_s=head_s)
 
-_ENDS: tuple[Component, Component] = ("embedding", "head")
+    return split_layers(split, num_layers, num_stages, pp=schedule.num_ranks, balanced=balanced)
 
 
 def _nothing(layer: Measurement) -> Measurement:
@@ -237,18 +218,3 @@ def _hop(profile: Profile, layer: Measurement, bandwidth_bytes_per_s: float | No
         return nearest.seconds.median, text
     scaled = nearest.seconds.median * wanted / nearest.bytes
     return scaled, f"transfers: {seconds(scaled)} a hop of {size(wanted)}, scaled from {size(nearest.bytes)}"
-
-
-def short_counts(counts: list[int]) -> str:
-    """Return a list of counts with runs written as 4×2.
-
-    >>> short_counts([1, 2, 2, 2, 1])
-    '1, 3×2, 1'
-    """
-    runs: list[list[int]] = []
-    for value in counts:
-        if runs and runs[-1][1] == value:
-            runs[-1][0] += 1
-        else:
-            runs.append([1, value])
-    return ", ".join(str(value) if times == 1 else f"{times}×{value}" for times, value in runs)

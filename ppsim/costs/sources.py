@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
+from ppsim.costs.assembled import Assembled
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
-from ppsim.costs.of_profile import Assembled, assemble
+from ppsim.costs.of_profile import assemble
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.layout.split import Split

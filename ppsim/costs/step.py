@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from ppsim.costs.assembled import of_ranks
 from ppsim.costs.job import Job
 from ppsim.layout.groups import Group, all_devices, group, tier_between
 from ppsim.machine import collectives
@@ -34,8 +35,8 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> StepCos
         reduce_s = _for_each(held, lambda one: among_replicas_s(job, one, operation))
     if zero in (1, 2):
         gather_s = _for_each(held, lambda one: among_replicas_s(job, one, "all-gather"))
-    of_ranks = [[stages[schedule.model_stage[s]] for s in schedule.stages_of(r)] for r in range(schedule.num_ranks)]
-    parts = once_each(lambda mine: _parts_of_replica(job, mine), of_ranks)
+    rank_stages = of_ranks(schedule, stages)
+    parts = once_each(lambda mine: _parts_of_replica(job, mine), rank_stages)
     norm_s = max(dense + expert for dense, expert in parts) * NORM_BYTES
     norm_s /= device.memory_bytes_per_s * device.efficiency.memory
     everyone = all_devices(job.layout, job.domain_sizes)
@@ -46,7 +47,7 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> StepCos
         overlap=job.overlap,
         sharing=_sharing(job, schedule, stages, held),
         norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
-        optimizer_s=once_each(lambda mine: _update_s(job, mine), of_ranks),
+        optimizer_s=once_each(lambda mine: _update_s(job, mine), rank_stages),
         update=job.update,
         rest_s=job.rest_s,
     )

@@ -1,6 +1,6 @@
 """How many layers each stage holds: given, even, or balanced by measured cost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, TypeAlias
@@ -233,3 +233,21 @@ def given_split(split: Sequence[int], num_layers: int, num_stages: int) -> list[
     if sum(split) != num_layers:
         raise ConfigError(f"the split has {sum(split)} layers in all, but the model has {num_layers}")
     return list(split)
+
+
+def split_layers(
+    split: Split, num_layers: int, num_stages: int, *, pp: int, balanced: Callable[[], list[int]]
+) -> list[int]:
+    """Return the layers of each stage, however they are to be found; `balanced` finds those of "auto".
+
+    Raises `ConfigError` for a split that does not fit.
+    """
+    if reason := why_no_split(split, num_layers, num_stages):
+        raise ConfigError(reason)
+    if isinstance(split, MegatronSplit):
+        return split.layers_per_stage(num_layers, pp=pp, vpp=num_stages // pp)
+    if split == "even":
+        return even_split(num_layers, num_stages)
+    if split == "auto":
+        return balanced()
+    return given_split(counts_of(split), num_layers, num_stages)

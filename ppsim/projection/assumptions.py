@@ -1,7 +1,7 @@
 """What a projection assumed, in sentences."""
 
 from ppsim.base.units import percent, seconds
-from ppsim.costs.of_profile import Assembled
+from ppsim.costs.assembled import Assembled
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.table import NONE, Schedule

@@ -11,7 +11,7 @@ from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
 from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.catalog.search.exact import Progress
-from ppsim.costs.of_profile import Assembled
+from ppsim.costs.assembled import Assembled
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.answering import answer_of

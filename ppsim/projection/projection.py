@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ppsim.base.errors import ScheduleError
 from ppsim.base.shown import Shown
 from ppsim.base.units import size
-from ppsim.costs.of_profile import Assembled
+from ppsim.costs.assembled import Assembled
 from ppsim.projection.plan import Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS

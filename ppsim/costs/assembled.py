@@ -1,0 +1,69 @@
+"""Costs per stage of the model, wherever they are from, and what is said of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ppsim.costs.parts import Estimate
+from ppsim.layout.slices import equal_time_slices
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.step_costs import StepCosts
+
+Held = TypeVar("Held")
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """Costs per stage, the layers each stage holds, model FLOPs of a microbatch's forward, and what was assumed.
+
+    `around` is what the step takes beside its pipeline, `parts` the costs of each stage by cause (empty where
+    nobody can tell the causes apart), `contents` what each stage holds, as strings of E, t, m and L.
+    """
+
+    costs: StageCosts
+    split: list[int]
+    forward_flops: float
+    assumptions: list[str] = field(default_factory=list)
+    around: StepCosts = field(default_factory=StepCosts)
+    parts: list[Estimate] = field(default_factory=list)
+    contents: list[str] = field(default_factory=list)
+
+
+def of_ranks(schedule: Schedule, of_stages: Sequence[Held]) -> list[list[Held]]:
+    """Return what each rank has of an entry a stage of the model, replicas' stages included."""
+    return [
+        [of_stages[schedule.model_stage[stage]] for stage in schedule.stages_of(rank)]
+        for rank in range(schedule.num_ranks)
+    ]
+
+
+def sliced(
+    costs: StageCosts, schedule: Schedule, sequence_length: int, hidden_size: int, time: str
+) -> tuple[StageCosts, list[str]]:
+    """Return the costs with a microbatch cut into slices of the same time, and the line that says so.
+
+    Raises `ConfigError` for a sequence too short for the slices of the schedule.
+    """
+    if schedule.num_slices == 1:
+        return costs, []
+    tokens = equal_time_slices(sequence_length, schedule.num_slices, hidden_size=hidden_size)
+    return costs.replace(slice_token_shares=[count / sequence_length for count in tokens]), [
+        f"slices: {short_counts(tokens)} tokens, of equal FLOPs under causal attention, each an equal share of the "
+        f"microbatch's {time}"
+    ]
+
+
+def short_counts(counts: list[int]) -> str:
+    """Return a list of counts with runs written as 4×2.
+
+    >>> short_counts([1, 2, 2, 2, 1])
+    '1, 3×2, 1'
+    """
+    runs: list[list[int]] = []
+    for value in counts:
+        if runs and runs[-1][1] == value:
+            runs[-1][0] += 1
+        else:
+            runs.append([1, value])
+    return ", ".join(str(value) if times == 1 else f"{times}×{value}" for times, value in runs)
