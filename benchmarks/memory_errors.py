@@ -11,15 +11,15 @@ from pathlib import Path
 import ppsim
 from ppsim import Op
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, Kernels
+from ppsim.model.activations import Batch, KernelChoice
 from ppsim.model.architecture import Model
+from ppsim.model.memory import MemorySettings, RankMemory, rank_memory
 from ppsim.model.memory import Optimizer as Adam
-from ppsim.model.memory import RankMemory, Settings, rank_memory
 from ppsim.model.names import find_model, gpt
 from ppsim.model.stages import Stage, stages_of
 
 FILE = Path(__file__).parent / "published" / "memory.csv"
-PAPER = Kernels(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
+PAPER = KernelChoice(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
 """What the papers of 2022 and 2023 describe: the scores and the masks of dropout are kept."""
 
 
@@ -44,10 +44,10 @@ def cases() -> Iterator[Case]:
 def simumax(row: dict[str, str]) -> float:
     """The largest rank: Megatron-LM's defaults, context parallelism by all-to-all."""
     model, pp = find_model("llama3-70b").with_layers(int(row["layers"])), int(row["pp"])
-    settings = Settings(
+    settings = MemorySettings(
         Batch(int(row["micro_batch"]), int(row["seq_len"])),
         Cut(tp=int(row["tp"]), cp=int(row["cp"]), dp=int(row["dp"])),
-        kernels=Kernels(cp_communication="a2a"),
+        kernels=KernelChoice(cp_communication="a2a"),
         vocab_multiple=128,
     )
     stages = stages_of(model, [len(model.layers) // pp] * pp)
@@ -61,7 +61,7 @@ def korthikanti(row: dict[str, str]) -> float:
     pp, vpp, layers = int(row["pp"]), int(row["vpp"]), int(row["layers"])
     model = gpt(layers, int(row["hidden"]), int(row["heads"]), vocab=51200)
     parallel = row["recompute"] == "selective + SP"
-    settings = Settings(
+    settings = MemorySettings(
         Batch(int(row["micro_batch"]), int(row["seq_len"]), recompute="core_attn" if parallel else "none"),
         Cut(tp=int(row["tp"]), sequence_parallel=parallel),
         Adam("fp16", zero_stage=0, gradient_bytes=4),
@@ -78,7 +78,7 @@ def zero_bubble(row: dict[str, str]) -> float:
     """The largest rank: the ends hold a layer less; fp16 as Megatron-LM has it, on one rank a stage."""
     pp, layers = int(row["pp"]), int(row["layers"])
     model = gpt(layers, int(row["hidden"]), int(row["heads"]), sequence_length=int(row["seq_len"]))
-    settings = Settings(
+    settings = MemorySettings(
         Batch(int(row["micro_batch"]), int(row["seq_len"])),
         Cut(),
         Adam("fp16", zero_stage=0),
@@ -96,7 +96,7 @@ def zero_bubble(row: dict[str, str]) -> float:
     return max(rank.total for rank in ranks)
 
 
-def _interleaved(model: Model, pp: int, vpp: int, settings: Settings) -> Iterator[RankMemory]:
+def _interleaved(model: Model, pp: int, vpp: int, settings: MemorySettings) -> Iterator[RankMemory]:
     """Each rank of interleaved 1F1B with a layer a stage, none on the ends, at its most layers in flight."""
     stages = stages_of(model, [0, *[1] * (pp * vpp - 2), 0])
     table = ppsim.build("interleaved-1f1b", pp=pp, vpp=vpp, microbatches=3 * pp)

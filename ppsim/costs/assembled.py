@@ -10,7 +10,7 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step_costs import StepCosts
 
-Held = TypeVar("Held")
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Assembled:
     contents: list[str] = field(default_factory=list)
 
 
-def of_ranks(schedule: Schedule, of_stages: Sequence[Held]) -> list[list[Held]]:
+def of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:
     """Return what each rank has of an entry a stage of the model, replicas' stages included."""
     return [
         [of_stages[schedule.model_stage[stage]] for stage in schedule.stages_of(rank)]

@@ -12,9 +12,9 @@ from ppsim.costs.place import Execution, Place
 from ppsim.costs.profile import Profile, Shape
 from ppsim.layout.layout import Layout
 from ppsim.machine.cluster import Cluster
-from ppsim.model.activations import Batch, Kernels
+from ppsim.model.activations import Batch, KernelChoice
 from ppsim.model.architecture import LatentAttention, Layer, Model
-from ppsim.model.memory import Optimizer, Settings
+from ppsim.model.memory import MemorySettings, Optimizer
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute, recomputes
 from ppsim.model.shapes import why_no_context_parallel
@@ -49,7 +49,7 @@ class Job:
     sequence_length: int | None = None
     execution: Execution = field(default_factory=Execution)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    kernels: Kernels = field(default_factory=Kernels)
+    kernels: KernelChoice = field(default_factory=KernelChoice)
     profile: Profile | None = None
     overlap: bool = True
     update: Update = "synchronised"
@@ -112,7 +112,7 @@ class Job:
         return self.global_batch * self.length
 
     @cached_property
-    def settings(self) -> Settings:
+    def settings(self) -> MemorySettings:
         """The same as `ppsim.model.memory` wants it."""
         execution = self.execution
         kernels = replace(
@@ -122,7 +122,7 @@ class Job:
             fused_cross_entropy=execution.fused_cross_entropy,
             cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
         )
-        return Settings(
+        return MemorySettings(
             Batch(
                 self.micro_batch,
                 self.length,

@@ -11,7 +11,7 @@ from ppsim.costs.layer_kernels import PassKernels, products
 from ppsim.costs.profile import Component, Shape
 from ppsim.machine.kernels.curves import Curves
 from ppsim.machine.kernels.facts import DeviceFacts
-from ppsim.machine.kernels.times import AttentionCore, KernelTime, MemoryKernel, attention, moved
+from ppsim.machine.kernels.times import AttentionCore, KernelTime, MemoryKernel, fused_attention, moved
 from ppsim.model import shapes
 from ppsim.model.linears import Linear
 from ppsim.model.shapes import LayerShape, ModelShape, cut_of, layer_of
@@ -66,7 +66,7 @@ def _layer(layer: LayerShape, linears: list[Linear], shape: Shape, times: Curves
     core = AttentionCore(shape.micro_batch * layer.num_heads, length, length, layer.head_size, layer.head_size)
     of_products = products(linears, times, tokens=tokens, pairs=tokens * layer.experts_per_token)
     traffic = _traffic(_forward_elements(layer), tokens, times)
-    return of_products + PassKernels(*attention(times, core)) + traffic + _accumulation(linears, times)
+    return of_products + PassKernels(*fused_attention(times, core)) + traffic + _accumulation(linears, times)
 
 
 def _forward_elements(layer: LayerShape) -> list[tuple[MemoryKernel, int]]:

@@ -43,7 +43,7 @@ class Quantity(Spread):
     """Seconds: the median of the repeats and their quartiles (of a publication: what it gives)."""
 
 
-class Device(Strict):
+class ProfiledDevice(Strict):
     """What was measured on; `peak_flops_per_s` is the data sheet's dense peak per dtype.
 
     `num_partitions`: measured in one of as many parts of the device, the others busy with the same work.
@@ -82,7 +82,7 @@ class Provenance(Strict):
     kind: Literal["measured", "published"]
     source: str
     date: str
-    device: Device
+    device: ProfiledDevice
     software: dict[str, str] = {}
     num_repeats: Count = 0
     num_warm_up: Count = 0
@@ -94,7 +94,7 @@ class Provenance(Strict):
     notes: list[str] = []
 
 
-class Layer(Strict):
+class LayerSizes(Strict):
     """The sizes of one whole layer: the fields of `ppsim.model.shapes.LayerShape`."""
 
     kind: Kind
@@ -108,7 +108,7 @@ class Layer(Strict):
     shared_ffn_size: Count = 0
 
 
-class Model(Strict):
+class ProfiledModel(Strict):
     """The model whose components were measured.
 
     Of a module of one's own heads and vocabulary are not known, nor are `layer_sizes`, which estimates need.
@@ -119,7 +119,7 @@ class Model(Strict):
     hidden_size: Positive
     num_heads: Positive | None = None
     vocab_size: Positive | None = None
-    layer_sizes: Layer | None = None
+    layer_sizes: LayerSizes | None = None
 
 
 class Shape(Strict):
@@ -253,7 +253,7 @@ class Profile(Strict):
     format: Literal["ppsim-profile/1"]
     name: str
     provenance: Provenance
-    model: Model
+    model: ProfiledModel
     measurements: list[Measurement] = Field(min_length=1)
     optimizer: list[OptimizerStep] = []
     transfers: list[Transfer] = []

@@ -19,7 +19,7 @@ from ppsim.model.recompute import Recompute, recomputes, require_spelling
 
 
 @dataclass(frozen=True)
-class Kernels:
+class KernelChoice:
     """What the implementation keeps.
 
     `flash_attention`: the log-sum-exp of the scores instead of the scores (Dao et al. 2022, arXiv 2205.14135).
@@ -65,7 +65,7 @@ class Batch:
         return self.micro_batch * self.sequence_length // cut.cp
 
 
-def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) -> dict[str, int]:
+def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
     """Return the bytes that a layer keeps of a microbatch: "norms", "attention", "scores", "feed-forward", …
 
     Full recomputation keeps the layer's input ("layer input": T·h·e/q), that of modules their inputs. See
@@ -115,7 +115,7 @@ def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
     return columns * batch.element_bytes
 
 
-def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) -> tuple[int, int]:
+def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> tuple[int, int]:
     """What attention keeps behind its input: for its projections, and for its core.
 
     Queries, keys and values (n + 2g)d·e/t, output nd·e/t; with norms of the heads, queries and keys before them.
@@ -145,7 +145,7 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: Kernels) -> tuple[
 
 
 def _feed_forward(
-    ffn: FeedForward, tokens: int, batch: Batch, tp: int, kernels: Kernels, *, keeps_activation: bool = True
+    ffn: FeedForward, tokens: int, batch: Batch, tp: int, kernels: KernelChoice, *, keeps_activation: bool = True
 ) -> int:
     """What a feed-forward part keeps behind its input: what goes up, its activation, and SiLU where not fused."""
     columns = ffn.up_columns
@@ -154,7 +154,7 @@ def _feed_forward(
     return tokens * columns // tp * batch.element_bytes
 
 
-def _experts(layer: Layer, ffn: MixtureOfExperts, batch: Batch, cut: Cut, kernels: Kernels) -> int:
+def _experts(layer: Layer, ffn: MixtureOfExperts, batch: Batch, cut: Cut, kernels: KernelChoice) -> int:
     """What a mixture keeps behind its input, where the router loads experts evenly.
 
     Router: logits and probabilities in float32, 8E/q a token. A rank takes in T·k·etp/q pairs of token and expert,
@@ -172,7 +172,7 @@ def _experts(layer: Layer, ffn: MixtureOfExperts, batch: Batch, cut: Cut, kernel
 
 
 def head_activations(
-    model: Model, batch: Batch, cut: Cut, kernels: Kernels, *, vocab_multiple: int = 1
+    model: Model, batch: Batch, cut: Cut, kernels: KernelChoice, *, vocab_multiple: int = 1
 ) -> dict[str, int]:
     """Return what final norm, projection and cross entropy keep: "head" 2T·h·e/q, and "logits".
 
@@ -192,7 +192,7 @@ def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: Cut) -> di
     return {"multi-token prediction": 4 * num_layers * hidden * batch.element_bytes}
 
 
-def embedding_activations(model: Model, batch: Batch, cut: Cut, kernels: Kernels) -> dict[str, int]:
+def embedding_activations(model: Model, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
     """Return what the embedding keeps: 8 bytes of a token's number and, with dropout, its mask of T·h/q."""
     tokens = batch.tokens(cut)
     mask = share(tokens * model.hidden_size, cut.norm_divisor) if kernels.dropout else 0

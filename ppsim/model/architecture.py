@@ -15,7 +15,7 @@ from typing import Literal
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.layout.split import require_layers
-from ppsim.model.linears import Kind, Linear
+from ppsim.model.linears import Linear, LinearKind
 
 Norm = Literal["layernorm", "rmsnorm"]
 
@@ -144,7 +144,7 @@ class FeedForward:
         """Columns of what goes up: gate and up, or up alone."""
         return self.size * (2 if self.gated else 1)
 
-    def linears(self, h: int, tp: int, *, kind: Kind = "dense", count: int = 1) -> list[Linear]:
+    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
         """Return the matrices that one of `tp` ranks holds: gate and up, or up alone, and down."""
         size, inputs = self.size // tp, "routed tokens" if kind == "routed" else "feed-forward input"
         up = (size, size) if self.gated else (size,)

@@ -6,7 +6,7 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["dense", "router", "routed", "shared", "gate"]
+LinearKind = Literal["dense", "router", "routed", "shared", "gate"]
 Side = Literal["outputs", "inputs"]
 
 UPS_OF_LATENTS = ("queries up", "keys and values up")
@@ -40,7 +40,7 @@ class Linear:
     reads: str
     inputs: int
     columns: tuple[int, ...]
-    kind: Kind = "dense"
+    kind: LinearKind = "dense"
     split: Side | None = None
     count: int = 1
     biased: bool = False

@@ -15,7 +15,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, share
 from ppsim.model.activations import (
     Batch,
-    Kernels,
+    KernelChoice,
     embedding_activations,
     head_activations,
     layer_activations,
@@ -120,7 +120,7 @@ ACTIVATIONS = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class MemorySettings:
     """How a step runs: the microbatch, the cut, the optimizer, the kernels, and stated constants.
 
     `vocab_multiple`: the vocabulary is raised to a multiple of it times tp (Megatron-LM: 128). `workspace_bytes`:
@@ -131,7 +131,7 @@ class Settings:
     batch: Batch
     cut: Cut = field(default_factory=Cut)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    kernels: Kernels = field(default_factory=Kernels)
+    kernels: KernelChoice = field(default_factory=KernelChoice)
     vocab_multiple: int = 1
     workspace_bytes: int = 64 * 2**20
     allocator_slack: float = 1.0
@@ -143,7 +143,7 @@ class Settings:
             raise ConfigError(f"the allocator's slack must be 1 or more: got {self.allocator_slack}")
 
 
-def static_memory(model: Model, stages: Sequence[Stage], settings: Settings) -> dict[str, int]:
+def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
     """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`."""
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
@@ -162,7 +162,7 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: Settings) -> 
     return found
 
 
-def stage_activations(model: Model, stage: Stage, settings: Settings) -> dict[str, int]:
+def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> dict[str, int]:
     """Return the bytes that a stage keeps of one microbatch, by component, without its head."""
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     found: dict[str, int] = {}
@@ -177,7 +177,7 @@ def stage_activations(model: Model, stage: Stage, settings: Settings) -> dict[st
 
 
 def rank_memory(
-    model: Model, stages: Sequence[Stage], settings: Settings, *, in_flight: Sequence[float]
+    model: Model, stages: Sequence[Stage], settings: MemorySettings, *, in_flight: Sequence[float]
 ) -> RankMemory:
     """Return the peak of a rank that holds these stages, with so many microbatches of each in flight.
 
@@ -203,7 +203,7 @@ def rank_memory(
     return RankMemory({name: size for name, size in found.items() if size})
 
 
-def _moments(model: Model, stages: Sequence[Stage], settings: Settings) -> list[dict[str, int]]:
+def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:
     """What is there beside the activations at the moments that can be the peak."""
     batch, cut, e = settings.batch, settings.cut, settings.batch.element_bytes
     hidden = share(batch.tokens(cut) * model.hidden_size, cut.norm_divisor) * e
@@ -230,7 +230,7 @@ def _moments(model: Model, stages: Sequence[Stage], settings: Settings) -> list[
     return moments or [{}]
 
 
-def _layer_backward(layer: Layer, settings: Settings) -> int:
+def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
     """The largest gradient inside a layer, of what goes up in its feed-forward part; recomputed activations too."""
     batch, cut, ffn = settings.batch, settings.cut, layer.ffn
     if isinstance(ffn, FeedForward):
@@ -249,7 +249,7 @@ def _layer_backward(layer: Layer, settings: Settings) -> int:
     return max(found + again["experts" if layer.is_moe else "feed-forward"], again["scores"] + again["attention"])
 
 
-def _placeholders(stages: Sequence[Stage], settings: Settings) -> dict[str, int]:
+def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
     """TransformerEngine's placeholders of weight gradients: one for each shape, so one for each size."""
     if not settings.kernels.gradient_placeholders:
         return {}
@@ -258,7 +258,7 @@ def _placeholders(stages: Sequence[Stage], settings: Settings) -> dict[str, int]
     return {"gradient placeholders": sum(sizes) * settings.optimizer.weight_bytes}
 
 
-def _buckets(model: Model, stages: Sequence[Stage], settings: Settings) -> dict[str, int]:
+def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
     """Buffers of communication that are not the parameters and gradients themselves.
 
     ZeRO 2 and 3 reduce one layer's whole gradient at a time; ZeRO 3 gathers two layers' weights, the one that runs

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.machine.kernels.specified import Specified
-from ppsim.machine.kernels.times import AttentionCore, attention, moved, of_one_group, product
+from ppsim.machine.kernels.times import AttentionCore, fused_attention, moved, of_one_group, product
 
 A100 = load_cluster("dgx-a100").device
 DEVICES = [load_cluster(name).device for name in packaged_clusters()]
@@ -63,7 +63,7 @@ def test_kernels_bound_by_memory_pass_over_it_at_the_share_of_their_class():
 @given(heads=st.integers(1, 512), length=st.integers(64, 131072))
 def test_attention_stays_below_peak_and_its_backward_costs_more(heads, length):
     core = AttentionCore(heads, length, length, 128, 128)
-    forward, backward = attention(Specified(A100, "float16"), core)
+    forward, backward = fused_attention(Specified(A100, "float16"), core)
     assert forward.attention_s > forward.attention_ideal_s
     assert backward.attention_s > max(backward.attention_ideal_s, forward.attention_s)
 
@@ -73,7 +73,7 @@ def test_eight_bits_speed_products_up_and_leave_attention_as_it_is():
     shape = {"rows": 8192, "columns": 8192, "depth": 8192}
     assert matmul(h100, **shape, dtype="float8").matmul_s < 0.7 * matmul(h100, **shape, dtype="bfloat16").matmul_s
     core = AttentionCore(64, 4096, 4096, 128, 128)
-    eight, sixteen = (attention(Specified(h100, dtype), core) for dtype in ("float8", "bfloat16"))
+    eight, sixteen = (fused_attention(Specified(h100, dtype), core) for dtype in ("float8", "bfloat16"))
     assert eight == sixteen
 
 

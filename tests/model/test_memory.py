@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, Kernels, kept_for_weight, layer_activations
+from ppsim.model.activations import Batch, KernelChoice, kept_for_weight, layer_activations
 from ppsim.model.architecture import LatentAttention
 from ppsim.model.memory import (
     ACTIVATIONS,
     STATIC,
+    MemorySettings,
     Optimizer,
-    Settings,
     rank_memory,
     stage_activations,
     static_memory,
@@ -26,7 +26,7 @@ from ppsim.model.parameters import held_parameters, padded_vocabulary
 from ppsim.model.shapes import layer_activation_bytes, model_shape_of
 from ppsim.model.stages import Stage, stages_of
 
-PAPER = Kernels(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
+PAPER = KernelChoice(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_errors.py"
 
 
@@ -117,7 +117,7 @@ def test_the_layer_agrees_with_what_eager_torch_keeps(name: str) -> None:
     """`layer_activation_bytes`, measured against torch, counts the statistics of norms and the routing beside."""
     model, tokens, e = find_model(name), 2 * 512, 2
     layer, shape = model.layers[0], model_shape_of(model).layer
-    kernels = Kernels(fused_activation=False)
+    kernels = KernelChoice(fused_activation=False)
     ours = sum(layer_activations(layer, Batch(2, 512), Cut(), kernels).values())
     eager = layer_activation_bytes(shape, micro_batch=2, sequence_length=512, element_bytes=e)
     statistics = 2 * 2 * e if shape.kind == "gpt" else 2 * 4
@@ -131,10 +131,10 @@ def test_each_module_that_is_recomputed_keeps_less_by_what_it_makes() -> None:
 
     def kept(layer, *modules):
         batch = Batch(1, tokens, recompute="+".join(modules) or "none")
-        return sum(layer_activations(layer, batch, Cut(), Kernels()).values())
+        return sum(layer_activations(layer, batch, Cut(), KernelChoice()).values())
 
     made = {"core_attn": 4 * 32, "layernorm": 2 * 2 * 4096, "mlp_act": 2 * 14336, "mlp": 2 * 3 * 14336, "moe": 0}
-    assert kept(layer) == sum(layer_activations(layer, Batch(1, tokens), Cut(), Kernels()).values())
+    assert kept(layer) == sum(layer_activations(layer, Batch(1, tokens), Cut(), KernelChoice()).values())
     assert {module: (kept(layer) - kept(layer, module)) / tokens for module in made} == made
     both = kept(layer, "layernorm", "mlp_act")
     assert both == tokens * (2 * 2 * 4096 + 2 * (2 * 4096 + 2 * 1024) + 4 * 32 + 2 * 2 * 14336)
@@ -151,10 +151,10 @@ def test_latent_attention_keeps_latents_queries_keys_and_output() -> None:
     layer, batch, tokens = model.layers[0], Batch(1, 4096), 4096
     whole = 2 * 1536 + 2 * 512 + 64
     heads = 128 * (2 * 192 + 256 + 128)
-    kept = layer_activations(layer, batch, Cut(), Kernels())
+    kept = layer_activations(layer, batch, Cut(), KernelChoice())
     assert kept["attention"] == tokens * 2 * (7168 + whole + heads)
     assert kept["scores"] == tokens * 4 * 128
-    shared = layer_activations(layer, batch, Cut(tp=8), Kernels())["attention"]
+    shared = layer_activations(layer, batch, Cut(tp=8), KernelChoice())["attention"]
     assert shared == tokens * 2 * (7168 + whole + heads) // 8
 
 
@@ -163,15 +163,15 @@ def test_experts_keep_their_pairs_whatever_the_number_of_ranks_that_share_them()
     layer, tokens, h, f = model.layers[-1], 4096, 7168, 2048
     expected = tokens * (2 * h + 8 * 256 + 8 * (2 * 2 * h + 2 * 3 * f) + 2 * 3 * f)
     for ep in (1, 8):
-        kept = layer_activations(layer, Batch(1, 4096), Cut(dp=8, ep=ep), Kernels())
+        kept = layer_activations(layer, Batch(1, 4096), Cut(dp=8, ep=ep), KernelChoice())
         assert kept["experts"] == expected
 
 
 def test_context_parallelism_divides_tokens_and_all_to_all_holds_the_output_twice() -> None:
     layer, batch = find_model("llama3-8b").layers[0], Batch(1, 8192)
-    one = layer_activations(layer, Batch(1, 2048), Cut(), Kernels())
-    ring = layer_activations(layer, batch, Cut(cp=4), Kernels())
-    exchange = layer_activations(layer, batch, Cut(cp=4), Kernels(cp_communication="a2a"))
+    one = layer_activations(layer, Batch(1, 2048), Cut(), KernelChoice())
+    ring = layer_activations(layer, batch, Cut(cp=4), KernelChoice())
+    exchange = layer_activations(layer, batch, Cut(cp=4), KernelChoice(cp_communication="a2a"))
     assert ring == one
     assert exchange["scores"] - ring["scores"] == 2048 * 4096 * 2
 
@@ -249,7 +249,7 @@ def test_static_bytes_a_parameter_are_megatrons(case: str) -> None:
     model, d = find_model("llama3-8b"), 8
     stages = stages_of(model, [32])
     for stage, expected in ((0, alone), (1, fixed + divided / d)):
-        settings = Settings(Batch(1, 4096), Cut(dp=d), replace(optimizer, zero_stage=stage))
+        settings = MemorySettings(Batch(1, 4096), Cut(dp=d), replace(optimizer, zero_stage=stage))
         assert sum(static_memory(model, stages, settings).values()) == expected * model.parameters
 
 
@@ -259,7 +259,7 @@ def test_zero_stages_divide_state_then_gradients_then_parameters() -> None:
     stages = stages_of(model, [32])
     expected = {0: 18, 1: 6 + 12 / n, 2: 2 + 16 / n, 3: 18 / n}
     for zero_stage, bytes_each in expected.items():
-        settings = Settings(Batch(1, 4096), Cut(dp=16, cp=4), Optimizer(zero_stage=zero_stage))
+        settings = MemorySettings(Batch(1, 4096), Cut(dp=16, cp=4), Optimizer(zero_stage=zero_stage))
         assert sum(static_memory(model, stages, settings).values()) == pytest.approx(
             bytes_each * model.parameters, rel=1e-9
         )
@@ -269,7 +269,7 @@ def test_experts_share_their_state_among_their_own_replicas() -> None:
     """dp 64, ep 8, etp 1: a rank holds an eighth of the experts, whose state 8 ranks share; all else 64."""
     model = find_model("mixtral-8x7b")
     expert = sum(layer.expert_parameters for layer in model.layers)
-    found = static_memory(model, stages_of(model, [32]), Settings(Batch(1, 4096), Cut(dp=64, ep=8)))
+    found = static_memory(model, stages_of(model, [32]), MemorySettings(Batch(1, 4096), Cut(dp=64, ep=8)))
     assert found["expert parameters"] == 2 * expert // 8
     assert found["expert gradients"] == 4 * expert // 8
     assert found["expert optimizer state"] == 12 * expert // 8 // 8
@@ -280,7 +280,7 @@ def test_muon_drops_a_moment_of_the_matrices_in_layers() -> None:
     model = find_model("llama3-8b")
     stages = stages_of(model, [32])
     adam, muon = (
-        static_memory(model, stages, Settings(Batch(1, 4096), Cut(), Optimizer(name=name, zero_stage=0)))
+        static_memory(model, stages, MemorySettings(Batch(1, 4096), Cut(), Optimizer(name=name, zero_stage=0)))
         for name in ("adam", "muon")
     )
     matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
@@ -297,7 +297,7 @@ CUTS = st.builds(
     sequence_parallel=st.booleans(),
 )
 SETTINGS = st.builds(
-    Settings,
+    MemorySettings,
     st.builds(
         Batch,
         st.integers(1, 3),
@@ -308,7 +308,9 @@ SETTINGS = st.builds(
     st.builds(
         Optimizer, st.sampled_from(["bf16", "fp16", "fp32"]), st.sampled_from(["adam", "muon"]), st.integers(0, 3)
     ),
-    st.builds(Kernels, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(["p2p", "a2a"])),
+    st.builds(
+        KernelChoice, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.sampled_from(["p2p", "a2a"])
+    ),
     vocab_multiple=st.sampled_from([1, 128]),
     allocator_slack=st.sampled_from([1.0, 1.08]),
 )
@@ -349,7 +351,7 @@ def test_recomputing_more_keeps_less(settings) -> None:
 
 def test_ranks_of_an_uneven_split_differ_by_embedding_head_and_layers() -> None:
     model = find_model("deepseek-v3").with_layers(8)
-    settings = Settings(Batch(1, 4096), Cut(dp=16, ep=8), vocab_multiple=128)
+    settings = MemorySettings(Batch(1, 4096), Cut(dp=16, ep=8), vocab_multiple=128)
     first, middle, last = (
         rank_memory(model, [stage], settings, in_flight=[n]).components
         for stage, n in zip(stages_of(model, [4, 3, 1]), (3, 2, 1), strict=True)
@@ -368,10 +370,10 @@ def test_full_recomputation_brings_one_layer_back_at_its_backward() -> None:
     model = find_model("llama3-8b")
     stage = Stage(model.layers[:4])
     none, full = (
-        rank_memory(model, [stage], Settings(Batch(1, 4096, recompute=how)), in_flight=[1]).components
+        rank_memory(model, [stage], MemorySettings(Batch(1, 4096, recompute=how)), in_flight=[1]).components
         for how in ("none", "full")
     )
-    one = sum(layer_activations(model.layers[0], Batch(1, 4096), Cut(), Kernels()).values())
+    one = sum(layer_activations(model.layers[0], Batch(1, 4096), Cut(), KernelChoice()).values())
     assert full["gradient of a layer"] - none["gradient of a layer"] == one
     assert full["layer input"] == 4 * 4096 * 4096 * 2
 
@@ -381,7 +383,7 @@ def test_sharded_parameters_need_buffers_of_a_layer() -> None:
     stage, layer = Stage(model.layers[:4]), model.layers[0].parameters
     found = {
         zero: rank_memory(
-            model, [stage], Settings(Batch(1, 4096), Cut(dp=8), Optimizer(zero_stage=zero)), in_flight=[1]
+            model, [stage], MemorySettings(Batch(1, 4096), Cut(dp=8), Optimizer(zero_stage=zero)), in_flight=[1]
         ).components
         for zero in (1, 2, 3)
     }
@@ -398,7 +400,7 @@ def test_a_vocabulary_is_padded_as_megatron_does() -> None:
 def memory(model="llama3-8b", in_flight=(1,), split=None, **settings):
     model = find_model(model)
     stages = stages_of(model, split or [len(model.layers)])
-    return rank_memory(model, stages, Settings(Batch(1, 4096), **settings), in_flight=in_flight)
+    return rank_memory(model, stages, MemorySettings(Batch(1, 4096), **settings), in_flight=in_flight)
 
 
 WRONG = {

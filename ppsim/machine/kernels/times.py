@@ -87,7 +87,7 @@ def product(times: KernelTimes, form: Form, m: float, n: float, k: float, *, gro
     return KernelTime(matmul_ideal_s=flops / times.peak("products"), matmul_s=took, count=1)
 
 
-def attention(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
+def fused_attention(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
     """Return forward and backward of fused attention; of the backward's 2.5 forwards the ideal counts 2."""
     flops, peak = core.forward_flops, times.peak("attention")
     if not flops:
