@@ -37,7 +37,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     core = attention(layer, place, micro_batch=micro_batch, sequence_length=sequence_length)
     kernels = products_of(part, place, tokens=tokens) + core + elementwise(part, place, tokens=tokens)
     message = float(tokens * layer.hidden_size * execution.element_bytes)
-    tp_s = 2 * place.sum_over_tp_s(message)
+    tp_s, num_gathered = _tensor_s(layer, place, message)
     ep_s = (1 - execution.hidden_ep) * _experts_s(layer, place, tokens / place.cut.norm_divisor)
     cp_s = _context_s(layer, place, tokens)
     scores = sequence_length * layer.attention.score_width * tokens / tp
@@ -46,7 +46,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         place, kernels.forward, flops,
         tp_s=(1 - execution.hidden_tp_forward) * tp_s, ep_s=ep_s, cp_s=(1 - execution.hidden_cp) * cp_s,
     )  # fmt: skip
-    gathered = 2 * place.seconds("all-gather", message, "tp") if execution.sequence_parallel else 0.0
+    gathered = num_gathered * _gathered_s(place, message)
     backward_input = _parts(
         place,
         kernels.backward_input,
@@ -78,7 +78,7 @@ def _again_s(layer: Layer, place: Place, tokens: int, core: KernelTime, forward:
 def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Parts:
     """Return what of a layer's exposed communication its backward repeats.
 
-    Half of the tensor-parallel one belongs to the feed-forward part or the mixture, as does all of the
+    Half of the tensor-parallel one is taken to belong to the feed-forward part or the mixture, as does all of the
     expert-parallel one; the context-parallel one to the core of attention.
     """
     if recompute == "full":
@@ -184,6 +184,18 @@ def _parts(place: Place, kernels: KernelTime, model_flops: float = 0.0, **commun
         host_s=max(launches - kernels.busy_s, 0.0),
         **communication,
     )
+
+
+def _tensor_s(layer: Layer, place: Place, message: float) -> tuple[float, int]:
+    """The sums behind attention and the feed-forward part, and how many of their inputs W gathers again.
+
+    Where etp is not tp, experts sum what they have of their tokens among etp ranks, and keep it.
+    """
+    cut, of_tp = place.cut, place.sum_over_tp_s(message)
+    if not layer.is_moe or cut.expert_tp == cut.tp:
+        return 2 * of_tp, 2
+    num_regions = 2 if any(one.kind == "shared" for one in layer.all_linears) else 1
+    return num_regions * of_tp + place.sum_over_tp_s(message * cut.expert_tp / cut.tp, "etp"), num_regions
 
 
 def _experts_s(layer: Layer, place: Place, tokens: float) -> float:

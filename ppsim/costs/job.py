@@ -181,7 +181,11 @@ class Job:
         found, nothing = {}, Estimate(Parts(), Parts(), Parts())
         for layer in dict.fromkeys((*self.model.layers, *self.model.mtp)):
             estimate = layer_estimate(layer, self.place, **batch)
-            found[layer] = self.measured.layer(layer, estimate) if self.measured else (estimate, nothing)
+            # a profile's experts are cut by tp
+            is_known = not layer.is_moe or self.layout.expert_tp == self.layout.tp
+            found[layer] = (
+                self.measured.layer(layer, estimate) if self.measured and is_known else (estimate, nothing)
+            )
         return found
 
     @cached_property

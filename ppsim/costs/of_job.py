@@ -225,6 +225,7 @@ def _assumptions(
     layout, execution, optimizer = job.layout, job.execution, job.optimizer
     vpp = len(counts) // layout.pp
     how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp, balanced="the fastest slowest stage")
+    etp = "" if layout.etp is None else f", etp {layout.etp}"
     sp = ", sequence parallel" if execution.sequence_parallel and layout.tp > 1 else ""
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
     basis = job.measured.sentence(job.bases) if job.measured else BASIS
@@ -232,8 +233,8 @@ def _assumptions(
         f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
         "on stage 0, head and loss on the last",
-        f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}, dp {layout.dp}, pp {layout.pp}, ranks placed "
-        f"{layout.order}",
+        f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
+        f"placed {layout.order}",
         f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",
         f"numbers: {execution.dtype}, recompute {execution.recompute}, {execution.attention} attention",
         f"optimizer: {optimizer.name}, ZeRO stage {optimizer.zero_stage}, {optimizer.bytes_of_gradient}-byte "

@@ -5,7 +5,7 @@ from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.layout.groups import group
+from ppsim.layout.groups import GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
@@ -93,13 +93,13 @@ class Place:
         """How many of the layout's devices share a domain of each tier."""
         return self.cluster.domain_sizes(self.layout.num_devices)
 
-    def seconds(self, operation: collectives.Operation, num_bytes: float, name: Literal["tp", "cp", "ep"]) -> float:
+    def seconds(self, operation: collectives.Operation, num_bytes: float, name: GroupName) -> float:
         """A collective among the ranks of a group."""
         ranks = group(self.layout, name, self.domain_sizes)
         return collectives.seconds(operation, num_bytes, ranks, self.cluster)
 
-    def sum_over_tp_s(self, num_bytes: float) -> float:
+    def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
         """What ends a tensor-parallel region and starts the next: an all-reduce, or its two halves."""
         if not self.execution.sequence_parallel:
-            return self.seconds("all-reduce", num_bytes, "tp")
-        return self.seconds("reduce-scatter", num_bytes, "tp") + self.seconds("all-gather", num_bytes, "tp")
+            return self.seconds("all-reduce", num_bytes, name)
+        return self.seconds("reduce-scatter", num_bytes, name) + self.seconds("all-gather", num_bytes, name)

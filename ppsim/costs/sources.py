@@ -206,12 +206,14 @@ class JobSource:
     def to_json(self) -> dict[str, Any]:
         """Return model, cluster, layout and batch."""
         job, layout = self.job, self.job.layout
+        etp = {} if layout.etp is None else {"etp": layout.etp}
         return {
             "job": {
                 "model": job.model_name,
                 "cluster": job.cluster.name,
                 "device": job.cluster.device.name,
                 **{name: getattr(layout, name) for name in ("tp", "cp", "ep", "dp", "pp", "order")},
+                **etp,
                 "global_batch": job.global_batch,
                 "micro_batch": job.micro_batch,
                 "sequence_length": job.length,

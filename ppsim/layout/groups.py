@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ppsim.layout.layout import Layout, _strides
 
-GroupName = Literal["tp", "cp", "ep", "dp", "pp", "dp-cp", "expert-dp"]
+GroupName = Literal["tp", "cp", "ep", "etp", "dp", "pp", "dp-cp", "expert-dp"]
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,15 @@ class Group:
 def group(layout: Layout, name: GroupName, domain_sizes: tuple[int | None, ...]) -> Group:
     """Return how the groups of a name lie on domains of these sizes (`Cluster.domain_sizes`).
 
-    "dp-cp" are the ranks that hold the same weights, "expert-dp" those that hold the same experts.
+    "dp-cp" are the ranks that hold the same weights, "expert-dp" those that hold the same experts, "etp" those that
+    share one.
 
     >>> layout = Layout(tp=8, dp=4, pp=2)
     >>> group(layout, "tp", (8, None)).extents, group(layout, "dp", (8, None)).extents
     ((8, 1), (1, 4))
     """
-    sizes = layout.expert_sizes if name in ("ep", "expert-dp") else layout.sizes
-    members = {"dp-cp": ("dp", "cp"), "expert-dp": ("dp",)}.get(name, (name,))
+    sizes = layout.expert_sizes if name in ("ep", "etp", "expert-dp") else layout.sizes
+    members = {"dp-cp": ("dp", "cp"), "expert-dp": ("dp",), "etp": ("tp",)}.get(name, (name,))
     offsets = _ranks(sizes, members)
     bases = _ranks(sizes, [other for other, _ in sizes if other not in members])
     extents = []

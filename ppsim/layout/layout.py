@@ -3,7 +3,7 @@
 Devices are numbered domain by domain: device r is in domain r // n of a tier of n devices. An order such as
 "tp-cp-ep-dp-pp" (Megatron-LM's notation) says which coordinate of a rank changes fastest: the first. Experts are
 spread over ranks of the same tensor part: ep takes the place of cp and of the part of dp that it divides, as
-Megatron-LM's expert groups do.
+Megatron-LM's expert groups do. Where fewer ranks share an expert than tp (etp), the others hold other experts.
 """
 
 import math
@@ -21,8 +21,9 @@ _NAMES = ("tp", "cp", "ep", "dp", "pp")
 class Layout:
     """How ranks divide a model and its data: tp · cp · dp · pp devices, experts over ep of each dp · cp.
 
-    Raises `ConfigError` naming the value and the nearest legal one for a size below 1, an ep that does not divide
-    dp · cp, and an order that is none.
+    `etp` ranks share an expert, as many as tp where it is None (Megatron-LM's expert tensor parallelism); experts
+    are then over ep · etp of each tp · cp · dp. Raises `ConfigError` naming the value and the nearest legal one for
+    a size below 1, an ep that does not divide dp · cp, and an order that is none.
 
     >>> Layout(tp=2, pp=4, dp=3).num_devices
     24
@@ -34,6 +35,7 @@ class Layout:
     dp: int = 1
     pp: int = 1
     order: str = DEFAULT_ORDER
+    etp: int | None = None
 
     def __post_init__(self) -> None:
         for name in _NAMES:
@@ -44,16 +46,33 @@ class Layout:
             raise ConfigError(
                 f"an order names tp, cp, ep, dp and pp once each: got '{self.order}' (the usual is {DEFAULT_ORDER})"
             )
-        if (self.dp * self.cp) % self.ep:
+        if self.etp is not None:
+            self._require_etp(self.etp)
+        elif (self.dp * self.cp) % self.ep:
             near = _nearest(self.ep, _divisors(self.dp * self.cp))
             raise ConfigError(
                 f"ep must divide dp · cp: got ep {self.ep} with dp {self.dp} and cp {self.cp} (nearest: {near})"
             )
-        if self.ep > 1 and _strides(self.expert_sizes)["pp"] != _strides(self.sizes)["pp"]:
+        has_own_groups = self.ep > 1 or self.expert_tp != self.tp
+        if has_own_groups and _strides(self.expert_sizes)["pp"] != _strides(self.sizes)["pp"]:
             raise ConfigError(
                 f"with the order {self.order} the stages of ep {self.ep} lie on other ranks than those of dp "
                 f"{self.dp} and cp {self.cp}; pp outermost ({DEFAULT_ORDER}) always goes"
             )
+
+    def _require_etp(self, etp: int) -> None:
+        if etp < 1:
+            raise ConfigError(f"etp must be at least 1: got {etp}")
+        if (self.tp * self.cp * self.dp) % (self.ep * etp):
+            raise ConfigError(
+                f"ep · etp must divide tp · cp · dp: got ep {self.ep} and etp {etp} with tp {self.tp}, "
+                f"cp {self.cp} and dp {self.dp}"
+            )
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share one expert."""
+        return self.tp if self.etp is None else self.etp
 
     @property
     def num_devices(self) -> int:
@@ -67,13 +86,16 @@ class Layout:
 
     @property
     def expert_sizes(self) -> tuple[tuple[str, int], ...]:
-        """The coordinates as experts see them: ep and what is left of dp · cp, no cp."""
-        sizes = {"tp": self.tp, "ep": self.ep, "dp": self.dp * self.cp // self.ep, "pp": self.pp}
+        """The coordinates as experts see them: tp is etp, dp what ep leaves of all, and there is no cp."""
+        replicas = self.tp * self.dp * self.cp // (self.ep * self.expert_tp)
+        sizes = {"tp": self.expert_tp, "ep": self.ep, "dp": replicas, "pp": self.pp}
         return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")
 
     def cut(self, *, sequence_parallel: bool) -> Cut:
         """Return how the ranks of one stage share its work."""
-        return Cut(tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep, sequence_parallel=sequence_parallel)
+        return Cut(
+            tp=self.tp, cp=self.cp, dp=self.dp, ep=self.ep, etp=self.etp, sequence_parallel=sequence_parallel
+        )
 
 
 MOST_DEVICES = 1_000_000
@@ -96,6 +118,7 @@ def layout_on(
     pp: int = 1,
     dp: int | None = None,
     order: str = DEFAULT_ORDER,
+    etp: int | None = None,
 ) -> Layout:
     """Return the layout that fills `num_devices`; `dp` is what remains where it is not given.
 
@@ -117,7 +140,7 @@ def layout_on(
         raise ConfigError(
             f"{shape} with dp {dp} takes {model * dp} devices, but there are {num_devices} (nearest: dp {fitting})"
         )
-    return Layout(tp=tp, cp=cp, ep=ep, dp=fitting, pp=pp, order=order)
+    return Layout(tp=tp, cp=cp, ep=ep, dp=fitting, pp=pp, order=order, etp=etp)
 
 
 def _strides(sizes: tuple[tuple[str, int], ...]) -> dict[str, int]:

@@ -26,8 +26,11 @@ def require_division(model: Model, cut: Cut) -> None:
     """Raise `ConfigError` naming the first thing of the model that cannot be divided so."""
     for layer in model.kinds:
         require_division_of_layer(layer, cut)
-    if cut.ep > 1 and not any(layer.is_moe for layer in model.kinds):
-        raise ConfigError(f"the model has no experts to divide: got ep {cut.ep}")
+    if any(layer.is_moe for layer in model.kinds):
+        return
+    for name, value, usual in (("ep", cut.ep, 1), ("etp", cut.expert_tp, cut.tp)):
+        if value != usual:
+            raise ConfigError(f"the model has no experts to divide: got {name} {value}")
 
 
 def require_division_of_layer(layer: Layer, cut: Cut) -> None:

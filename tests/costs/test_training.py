@@ -360,3 +360,17 @@ def test_a_job_with_more_microbatches_has_the_same_costs_a_microbatch() -> None:
     one = job("llama3-8b", pp=2)
     more = replace(one, global_batch=2 * one.global_batch)
     assert assemble_job(one, table).costs.forward_s == assemble_job(more, table).costs.forward_s
+
+
+def test_experts_whole_on_a_rank_need_no_sum_among_tensor_parallel_ranks() -> None:
+    """etp 1: an expert's products are whole, its tokens come by the all-to-all alone; attention is as it was."""
+    usual, whole = (job("qwen3-30b-a3b", tp=4, dp=8, ep=8, etp=etp, pp=4) for etp in (4, 1))
+    (one,), (other,) = usual.layer_costs.values(), whole.layer_costs.values()
+    assert other.forward.tp_s == pytest.approx(one.forward.tp_s / 2)
+    assert other.forward.ideal_s == one.forward.ideal_s
+    table = build("1f1b", pp=4, microbatches=8)
+    assert "ep 8, etp 1" in "".join(assemble_job(whole, table).assumptions)
+    held = [step_costs(each, table, stages_of(each.model, [12] * 4)) for each in (usual, whole)]
+    assert max(held[1].gather_s) != max(held[0].gather_s)
+    with pytest.raises(ConfigError, match="the model has no experts to divide: got etp 1"):
+        job("llama3-8b", tp=4, etp=1)

@@ -95,3 +95,25 @@ def test_the_pp_that_is_proposed_is_legal(num_devices, tp, pp):
                 assert layout_on(num_devices, tp=tp, pp=int(proposed)).num_devices == num_devices
     else:
         assert layout.num_devices == num_devices
+
+
+def test_fewer_ranks_share_an_expert_than_a_layer_where_etp_says_so() -> None:
+    """Megatron-LM's expert groups: etp next to each other, ep of those, the rest replicas; stages where they were."""
+    layout = Layout(tp=4, cp=1, dp=4, ep=4, etp=1, pp=2)
+    assert dict(layout.expert_sizes) == {"tp": 1, "ep": 4, "dp": 4, "pp": 2}
+    assert group(layout, "ep", (4, None)).extents == (4, 1)
+    assert group(layout, "etp", (4, None)).num_ranks == 1
+    usual = Layout(tp=4, dp=4, ep=4, pp=2)
+    assert group(usual, "ep", (4, None)).extents == (1, 4)
+    assert Layout(tp=4, dp=4, ep=4, etp=4, pp=2).expert_sizes == usual.expert_sizes
+    cut = layout.cut(sequence_parallel=True)
+    assert (cut.expert_tp, cut.expert_replicas) == (1, group(layout, "expert-dp", (4, None)).num_ranks)
+
+
+def test_experts_that_do_not_divide_the_ranks_of_a_stage_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="ep · etp must divide tp · cp · dp: got ep 4 and etp 2 with tp 4, cp 1 and dp 1"
+    ):
+        Layout(tp=4, ep=4, etp=2)
+    with pytest.raises(ConfigError, match="etp must be at least 1: got 0"):
+        Layout(tp=4, etp=0)

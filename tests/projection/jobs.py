@@ -14,7 +14,7 @@ def job(name: str = "llama3-8b", *, layers: int | None = None, cluster: str = "d
     """Return a job; fields of the layout and of the execution are told by their names."""
     model = find_model(name)
     model = model if layers is None else model.with_layers(layers)
-    layout = Layout(**{key: fields.pop(key) for key in ("tp", "cp", "ep", "dp", "pp") if key in fields})
+    layout = Layout(**{key: fields.pop(key) for key in ("tp", "cp", "ep", "etp", "dp", "pp") if key in fields})
     of_execution = {
         key: fields.pop(key) for key in ("recompute", "attention", "dtype", "context", "dropout") if key in fields
     }
