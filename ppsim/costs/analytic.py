@@ -21,7 +21,7 @@ from ppsim.costs.place import Place
 from ppsim.layout.groups import group
 from ppsim.machine import collectives
 from ppsim.machine.kernels.times import KernelTime, moved
-from ppsim.model.architecture import LatentAttention, Layer, Model
+from ppsim.model.architecture import LatentAttention, Layer, Model, mtp_linear
 from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import MODULES, Recompute, recomputes
@@ -109,12 +109,11 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
     """
     execution, h, tp = place.execution, model.hidden_size, place.layout.tp
     tokens = place.tokens(micro_batch, sequence_length)
-    message, flops = float(tokens * h * execution.element_bytes), 4.0 * h * h * tokens / tp
-    joined = Linear("hidden state and token", "both in a row", 2 * h, (h // tp,), split="outputs")
+    message, flops = float(tokens * h * execution.element_bytes), 2.0 * mtp_linear(h).weights * tokens / tp
     around = [
         moved(place.times, "norm", (3 * norm + 4) * message / place.cut.norm_divisor, launches=4) for norm in (2, 5)
     ]
-    kernels = products([joined], place.times, tokens=tokens) + PassKernels(*around)
+    kernels = products([mtp_linear(h, tp)], place.times, tokens=tokens) + PassKernels(*around)
     gathered = place.seconds("all-gather", message, "tp")
     if execution.sequence_parallel:
         whole = place.seconds("all-gather", 2 * message, "tp")

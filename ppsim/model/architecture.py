@@ -360,7 +360,7 @@ class Model:
             raise ConfigError(f"sequence_length must be at least 1: got {length}")
         forward = sum(layer.forward_flops(length, causal=causal) for layer in (*self.layers, *self.mtp))
         forward += (1 + len(self.mtp)) * self.head_forward_flops()
-        forward += len(self.mtp) * 2.0 * 2 * self.hidden_size**2
+        forward += len(self.mtp) * 2.0 * mtp_linear(self.hidden_size).weights
         return 3.0 * forward
 
     def rule_of_thumb_flops(self) -> float:
@@ -379,10 +379,14 @@ def norm_parameters(norm: Norm, h: int) -> int:
     return 2 * h if norm == "layernorm" else h
 
 
-def mtp_own_parameters(layer: Layer) -> int:
-    """Return what a multi-token-prediction layer has beside a layer: three norms and a 2h × h projection."""
-    h = layer.hidden_size
-    return 3 * norm_parameters(layer.norm, h) + 2 * h * h
+def mtp_linear(h: int, tp: int = 1) -> Linear:
+    """Return the projection before a layer for a further token, of hidden state and embedding in a row."""
+    return Linear("projection of two tokens", "both in a row", 2 * h, (h // tp,), split="outputs")
+
+
+def mtp_own_parameters(layer: Layer, tp: int = 1) -> int:
+    """Return what a rank has of a multi-token-prediction layer beside a layer: three norms, and that projection."""
+    return 3 * norm_parameters(layer.norm, layer.hidden_size) + mtp_linear(layer.hidden_size, tp).weights
 
 
 def _require_positive(sizes: object, *names: str) -> None:

@@ -77,8 +77,7 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
             dense, matrices = dense + number * held.dense, matrices + number * held.matrices
             expert += number * held.expert
         projection = model.projected_size * h if model.projected_size else 0
-        for layer in stage.mtp:
-            dense += mtp_own_parameters(layer) - 2 * h * h + 2 * h * h // cut.tp
+        dense += sum(mtp_own_parameters(layer, cut.tp) for layer in stage.mtp)
         needs_embedding = stage.mtp and not has_embedding
         dense += table if needs_embedding else 0
         if stage.embedding:
