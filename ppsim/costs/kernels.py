@@ -4,7 +4,7 @@ Products of matrices, attention, and bytes that the other kernels move, as eager
 gaps between them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ppsim.costs.layer_kernels import PassKernels, products
@@ -55,13 +55,13 @@ def estimate(component: Component, model: ModelShape, shape: Shape, facts: Devic
     return PassSeconds(forward, inputs + weights + again, inputs + again, weights + len(linears) * again)
 
 
-def _linears(shape: LayerShape) -> list[Linear]:
+def _linears(shape: LayerShape) -> Sequence[Linear]:
     """The matrices as eager torch has them: GPT's queries, keys and values are one, all others apart."""
     linears = layer_of(shape).linears(cut_of(shape))
     return linears if shape.kind == "gpt" else [part for one in linears for part in one.apart()]
 
 
-def _layer(layer: LayerShape, linears: list[Linear], shape: Shape, times: Curves) -> PassKernels:
+def _layer(layer: LayerShape, linears: Sequence[Linear], shape: Shape, times: Curves) -> PassKernels:
     tokens, length = shape.micro_batch * shape.sequence_length, shape.sequence_length
     core = AttentionCore(shape.micro_batch * layer.num_heads, length, length, layer.head_size, layer.head_size)
     of_products = products(linears, times, tokens=tokens, pairs=tokens * layer.experts_per_token)

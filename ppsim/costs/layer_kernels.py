@@ -73,7 +73,7 @@ class RankPart:
 def rank_part(layer: Layer, cut: Cut) -> RankPart:
     """Return a rank's part of a layer; raises `ConfigError` naming what the cut does not divide."""
     require_division_of_layer(layer, cut)
-    linears = tuple(layer.linears(cut))
+    linears = layer.linears(cut)
     return RankPart(
         layer.hidden_size,
         linears,

@@ -218,16 +218,24 @@ class Layer:
         """How many routed experts a token takes, 0 where there are none."""
         return self.ffn.experts_per_token if isinstance(self.ffn, MixtureOfExperts) else 0
 
-    def linears(self, cut: Cut) -> list[Linear]:
+    def linears(self, cut: Cut) -> tuple[Linear, ...]:
         """Return every matrix of the layer that a rank holds, once, in the order of a forward."""
-        h, ffn = self.hidden_size, self.ffn
-        of_ffn = ffn.linears(h, cut.tp) if isinstance(ffn, FeedForward) else ffn.linears(h, cut)
-        return [*self.attention.linears(h, cut.tp), *of_ffn]
+        key = cut.tp, cut.expert_tp, cut.ep
+        if key not in self._linears_of:
+            h, ffn = self.hidden_size, self.ffn
+            of_ffn = ffn.linears(h, cut.tp) if isinstance(ffn, FeedForward) else ffn.linears(h, cut)
+            self._linears_of[key] = (*self.attention.linears(h, cut.tp), *of_ffn)
+        return self._linears_of[key]
+
+    @cached_property
+    def _linears_of(self) -> dict[tuple[int, int, int], tuple[Linear, ...]]:
+        """Those of the cuts that were asked for: a search asks for the same ones again and again."""
+        return {}
 
     @cached_property
     def all_linears(self) -> tuple[Linear, ...]:
         """Every matrix of the whole layer."""
-        return tuple(self.linears(Cut()))
+        return self.linears(Cut())
 
     @property
     def norm_parameters(self) -> int:
@@ -253,16 +261,18 @@ class Layer:
         unused = ffn.num_experts - ffn.experts_per_token
         return self.parameters - self.expert_parameters // ffn.num_experts * unused
 
+    @cached_property
+    def weights_a_token(self) -> int:
+        """Weights that a token is multiplied by: those of k experts only."""
+        return sum(one.size * (self.experts_per_token if one.kind == "routed" else 1) for one in self.all_linears)
+
     def forward_flops(self, sequence_length: int, *, causal: bool = False) -> float:
         """FLOPs of a token's forward: 2 a weight of a matrix product, and 2s a column of scores and their use.
 
         `causal`: half the scores. Norms, activations and rotations are not counted.
         """
-        weights = sum(
-            one.size * (self.experts_per_token if one.kind == "routed" else 1) for one in self.all_linears
-        )
         scores = 2.0 * sequence_length * self.attention.score_width
-        return 2.0 * weights + (scores / 2 if causal else scores)
+        return 2.0 * self.weights_a_token + (scores / 2 if causal else scores)
 
 
 @dataclass(frozen=True)

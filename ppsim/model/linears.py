@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 LinearKind = Literal["dense", "router", "routed", "shared", "gate"]
@@ -45,12 +46,12 @@ class Linear:
     count: int = 1
     biased: bool = False
 
-    @property
+    @cached_property
     def outputs(self) -> int:
         """Its columns in a forward's product, all together."""
         return sum(self.columns)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Weights of one of them."""
         return self.inputs * self.outputs
