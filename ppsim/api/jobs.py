@@ -15,7 +15,7 @@ from ppsim.machine.files import load_cluster
 from ppsim.model.config import read_model
 from ppsim.model.memory import Optimizer, Precision
 from ppsim.model.recompute import Recompute, recompute_of
-from ppsim.simulation.step_costs import Update
+from ppsim.schedule.choices import Update
 
 
 class StudyOptions(TypedDict, total=False):

@@ -17,8 +17,7 @@ from ppsim.projection import project as planning
 from ppsim.projection.plan import AUTO, Plan, Runtime
 from ppsim.projection.projection import Projection, Projections
 from ppsim.runs.calibrate import Calibration
-from ppsim.schedule.graph import Channel
-from ppsim.schedule.lowering import Receives
+from ppsim.schedule.choices import Channel, Receives
 from ppsim.simulation.cost_schema import Overheads, read_overheads
 
 

@@ -23,9 +23,9 @@ from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.runtime.config import MODELS, Dtype, GPTShape, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
 from ppsim.schedule.check import validate
+from ppsim.schedule.choices import Receives
 from ppsim.schedule.grammar import format_table, read_schedule
 from ppsim.schedule.graph import build_graph
-from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_files import costs_to_json, message_bytes_in, read_costs
 from ppsim.simulation.report import report_of

@@ -9,8 +9,7 @@ from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.sources import JobSource, ProfileSource, Source
 from ppsim.layout.split import MegatronSplit, Split
-from ppsim.schedule.graph import Channel
-from ppsim.schedule.lowering import Receives
+from ppsim.schedule.choices import Channel, Receives
 
 Runtime = Literal["torch", "megatron", "ideal"]
 

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ppsim.base.errors import RunFailed
+from ppsim.schedule.choices import Channel
 from ppsim.schedule.grammar import parse_cell
-from ppsim.schedule.graph import Channel
 from ppsim.schedule.table import Action, Op
 from ppsim.simulation.stage_costs import CostArrays
 

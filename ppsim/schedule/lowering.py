@@ -15,18 +15,17 @@ Receives can then be moved ("receives"): see `RECEIVES`.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ScheduleError
+from ppsim.schedule.choices import Receives
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.table import NONE, Action, Op, Schedule
 from ppsim.schedule.waits import with_send_waits
-
-Receives = Literal["torch", "deferred", "ordered"]
 
 RECEIVES: dict[Receives, str] = {
     "torch": "as early as torch's lowering appends them",

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.errors import CostsError
-from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, Channel, Communication, Pairs
-from ppsim.schedule.lowering import RECEIVES, Receives
+from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
+from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
+from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.table import Op, Schedule
 
 Floats = NDArray[np.float64]

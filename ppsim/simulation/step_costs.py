@@ -1,11 +1,9 @@
 """What a training step takes beside its pipeline: data parallelism, the optimizer, and the rest."""
 
 from dataclasses import dataclass
-from typing import Literal
 
+from ppsim.schedule.choices import Update
 from ppsim.simulation.stage_costs import Numbers
-
-Update = Literal["synchronised", "post-validated"]
 
 
 @dataclass(frozen=True)

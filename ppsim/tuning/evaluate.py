@@ -17,8 +17,8 @@ from ppsim.catalog.build import build, find
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.check import validate
-from ppsim.schedule.graph import Channel, EventGraph, build_graph
-from ppsim.schedule.lowering import Receives
+from ppsim.schedule.choices import Channel, Receives
+from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.stage_costs import Floats
