@@ -14,7 +14,8 @@ from ppsim.layout.split import Split, why_no_split
 from ppsim.model.architecture import MixtureOfExperts
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute
-from ppsim.projection.plan import AUTO, Plan, Runtime
+from ppsim.projection.options import Runtime
+from ppsim.projection.plan import AUTO, Plan
 
 SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zb", "zbv-fixed", "v-half-fixed")
 """Those tried unless asked otherwise: patterns that are the same at any costs and that runtimes have."""
