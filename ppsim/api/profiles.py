@@ -5,13 +5,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place
-from ppsim.model.recompute import Recompute, recompute_of
-from ppsim.runtime.config import MODELS, Dtype
+from ppsim.base.words import words_of
+from ppsim.model.recompute import recompute_of
+from ppsim.profiling.options import ProfileOptions
+from ppsim.runtime.config import MODELS
 from ppsim.runtime.launch import require_device, require_extra
 
 if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
@@ -19,35 +21,9 @@ if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be miss
     from ppsim.model.shapes import ModelShape
     from ppsim.profiling.harness import Key, Settings
 
-DEFAULT_MODEL = "nano"
 _LEAST_S = 1.0
-
-
-class ProfileOptions(TypedDict, total=False):
-    """What is measured, and how; `ppsim profile --help` has each word's meaning and default."""
-
-    model: str | None
-    layers: int | None
-    hidden: int | None
-    heads: int | None
-    micro_batch: int | Sequence[int] | None
-    seq_len: int | Sequence[int] | None
-    tp: int | Sequence[int] | None
-    cp: int | Sequence[int] | None
-    ep: int | Sequence[int] | None
-    recompute: Recompute | None
-    dtype: Dtype | Literal["fp8"] | None
-    optimizer: Sequence[str] | None
-    device: Literal["cpu", "cuda"] | None
-    threads: int | None
-    partitions: int | None
-    repeats: int | None
-    warm_up: int | None
-    compile: bool | None
-    cuda_graphs: bool | None
-    facts: bool | None
-    start_over: bool | None
-    time_limit: float | None
+_WORDS = words_of(ProfileOptions)
+DEFAULT_MODEL: str = _WORDS["model"].option.default
 
 
 @takes(ProfileOptions)
@@ -148,7 +124,7 @@ def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
         Key(
             micro_batch=micro_batch,
             sequence_length=sequence_length,
-            dtype=options["dtype"] or "float32",
+            dtype=options["dtype"] or _WORDS["dtype"].option.default,
             tp=tp,
             cp=cp,
             ep=ep,

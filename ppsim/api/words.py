@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
 from numbers import Integral
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from ppsim.base.errors import ConfigError
@@ -21,7 +22,7 @@ def takes(declared: type, **names: type) -> Callable[[_Verb], _Verb]:
     is not, and for a number that is not whole where it must be. `names` are classes that the declaration has in
     quotes.
     """
-    hints = get_type_hints(declared, localns=names)
+    hints = get_type_hints(declared, localns={"Path": Path, **names})
 
     def decorate(verb: _Verb) -> _Verb:
         @wraps(verb)

@@ -24,19 +24,6 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value), nl=False)
 
 
-GROUP_SIZE_HELP = (
-    "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
-    "allowed, pp where pp divides the microbatches."
-)
-
-
-RECOMPUTE_HELP = (
-    "What of a layer its backward computes again: none, full (all of it), or modules joined by +, Megatron-LM's "
-    "core_attn (also: selective), layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
-)
-SLICES_HELP = "Slices of each microbatch's sequence (seq1f1b only). Default: 4."
-
-
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
     """Read a table: neutral JSON by its suffix, torch's CSV otherwise, which cannot say what it has of the two."""
     from ppsim.base.errors import ConfigError
@@ -53,23 +40,6 @@ def read_table(path: str, *, replicas: int | None = None, slices: int | None = N
     from ppsim.schedule.grammar import read_schedule
 
     return read_schedule(path, num_replicas=replicas or 1, num_slices=slices or 1)
-
-
-def table_options(command: Any) -> Any:
-    """Add what a CSV table cannot say of itself."""
-    replicas = click.option(
-        "--replicas",
-        type=int,
-        metavar="N",
-        help="Copies of the model in a CSV table (dualpipe and chimera have 2). Default: 1.",
-    )
-    slices = click.option(
-        "--slices",
-        type=int,
-        metavar="N",
-        help="Slices a microbatch is cut into in a CSV table (seq1f1b). Default: 1.",
-    )
-    return replicas(slices(command))
 
 
 def check_outputs(
@@ -164,18 +134,4 @@ timeline_option = click.option(
     "--timeline/--no-timeline", "with_timeline", default=None,
     help="Draw the step in characters to scale, a row a rank; in up to 48 lines so that microbatches can be read, "
          "else coarser. Default: draw it where 16 lines do for that.",
-)  # fmt: skip
-overheads_option = click.option(
-    "--overheads", metavar="FILE",
-    help="What a run adds to compute and transfers, as fitted by `ppsim calibrate`. Default: nothing.",
-)  # fmt: skip
-channel_option = click.option(
-    "--channel", type=click.Choice(["ideal", "edge", "pair", "direction", "rank"]),
-    help="Which transfers queue behind each other: none, those of a directed edge, of a pair of ranks, of a "
-         "direction, or all of a rank. Default: the runtime's, or the costs file's.",
-)  # fmt: skip
-receives_option = click.option(
-    "--receives", type=click.Choice(["torch", "deferred", "ordered"]),
-    help="Where receives are posted: early as torch does, just before use, or by the sender's order. "
-         "Default: what the costs file says, else torch.",
 )  # fmt: skip

@@ -43,7 +43,7 @@ def measure(
 
         contents = run_jobs(
             jobs, settings, optimizers=optimizers, with_facts=options["facts"] or is_suite, grid=grid,
-            start_over=options["start_over"], time_limit_s=options["time_limit"], say=bar.say, watch=watch,
+            start_over=bool(options["start_over"]), time_limit_s=options["time_limit"], say=bar.say, watch=watch,
         )  # fmt: skip
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # a file may be of several jobs
     for content, (name, _) in zip(contents, names, strict=False):

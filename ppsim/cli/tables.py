@@ -1,25 +1,65 @@
 """Commands about schedule tables: `schedules`, `check`, `simulate`, `export`."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, TypedDict
 
 import click
 
+from ppsim.base.words import Option, words_of
 from ppsim.cli.common import (
-    channel_option,
     check_outputs,
     json_option,
     output_option,
-    overheads_option,
     print_json,
     read_table,
-    receives_option,
     rows_option,
     say,
-    table_options,
     timeline_option,
 )  # fmt: skip
 from ppsim.cli.progress import progress
-from ppsim.cli.sections import SectionedCommand
+from ppsim.cli.words import command_of, option_of, options_of
+from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
+from ppsim.schedule.choices import Channel, Communication, Receives
+
+
+# fmt: off
+class ReadOptions(TypedDict, total=False):
+    """What a CSV table cannot say of itself."""
+
+    replicas: Annotated[int | None, Option(
+        "Copies of the model in a CSV table (dualpipe and chimera have 2). Default: 1.",
+        metavar="N", section="input",
+    )]
+    slices: Annotated[int | None, Option(
+        "Slices a microbatch is cut into in a CSV table (seq1f1b). Default: 1.", metavar="N", section="input",
+    )]
+
+
+class CostsOptions(TypedDict, total=False):
+    """What a table is simulated at."""
+
+    costs: Annotated[str, Option(
+        "Seconds and bytes of each stage's passes: docs/formats.md.",
+        metavar="C.json", section="input", required=True,
+    )]
+
+
+class SimulateOptions(CostsOptions, ReadOptions, total=False):
+    """The options of `simulate`."""
+
+    communication: Annotated[Communication | None, Option(
+        "Whether compute goes on beside transfers, or waits. Default: what the costs file says, else overlap.",
+        section="network",
+    )]
+    channel: Annotated[Channel | None, replace(CHANNEL, section="network")]
+    receives: Annotated[Receives | None, replace(RECEIVES, section="network")]
+    overheads: Annotated[str | None, replace(OVERHEADS, section="network")]
+    relaxed_wraparound: Annotated[bool | None, Option(
+        "As the zero-bubble paper evaluated 1F1B-I: of each group of pp microbatches only the first waits for the "
+        "hop between the last rank and the first. No runtime can do that.",
+        section="network",
+    )]
+# fmt: on
 
 
 @click.command(short_help="List the schedules, or print one in full.")
@@ -55,7 +95,7 @@ def schedules(name: str | None, as_json: bool) -> None:
 
 @click.command(short_help="Tell whether a table runs, and on which channels.")
 @click.argument("table", metavar="T.csv")
-@table_options
+@options_of(ReadOptions)
 @json_option
 def check(table: str, as_json: bool, **read: int | None) -> None:
     """Tell whether a table runs: complete, ordered, free of deadlock, under each channel policy.
@@ -88,48 +128,23 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
         raise click.exceptions.Exit(1 if report.errors[0].rule == "deadlock" else 2)
 
 
-@click.command(
-    cls=SectionedCommand,
-    sections={
-        "Input": ("costs", "replicas", "slices"),
-        "Network and runtime": ("communication", "channel", "receives", "overheads", "relaxed_wraparound"),
-    },
+@command_of(
+    SimulateOptions,
+    {"input": "Input", "network": "Network and runtime"},
     short_help="Simulate any table at any costs.",
 )
 @click.argument("table", metavar="T.csv")
-@click.option(
-    "--costs", required=True, metavar="C.json", help="Seconds and bytes of each stage's passes: docs/formats.md."
-)
-@table_options
-@click.option(
-    "--communication",
-    type=click.Choice(["overlap", "blocking"]),
-    help="Whether compute goes on beside transfers, or waits. Default: what the costs file says, else overlap.",
-)
-@channel_option
-@receives_option
-@overheads_option
-@click.option(
-    "--relaxed-wraparound", is_flag=True,
-    help="As the zero-bubble paper evaluated 1F1B-I: of each group of pp microbatches only the first waits for the "
-         "hop between the last rank and the first. No runtime can do that.",
-)  # fmt: skip
 @timeline_option
 @rows_option
 @json_option
 @output_option
 def simulate(
     table: str,
-    costs: str,
-    replicas: int | None,
-    slices: int | None,
-    overheads: str | None,
-    relaxed_wraparound: bool,
     with_timeline: bool | None,
     with_rows: bool,
     as_json: bool,
     outputs: tuple[str, ...],
-    **network: str | None,
+    **options: Any,
 ) -> None:
     """Simulate any table at any costs: step time, bubble, idle time by cause, memory, a timeline.
 
@@ -151,14 +166,14 @@ def simulate(
     from ppsim.simulation.run import simulate as run
 
     check_outputs(outputs, TIMELINE)
-    schedule = read_table(table, replicas=replicas, slices=slices)
-    if schedule.has_communication and network["receives"]:
+    schedule = read_table(table, replicas=options["replicas"], slices=options["slices"])
+    if schedule.has_communication and options["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
-    stage_costs = read_costs(costs).replace(
-        **{key: value for key, value in network.items() if value},
-        **(read_overheads(overheads).constants if overheads else {}),
-    )
-    with progress("simulating"), naming(table, ScheduleError), naming(costs, CostsError):
+    network = {name: options[name] for name in ("communication", "channel", "receives") if options[name]}
+    constants = read_overheads(options["overheads"]).constants if options["overheads"] else {}
+    stage_costs = read_costs(options["costs"]).replace(**network, **constants)
+    relaxed_wraparound = bool(options["relaxed_wraparound"])
+    with progress("simulating"), naming(table, ScheduleError), naming(options["costs"], CostsError):
         timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
         report = report_of(timeline, stage_costs)
     title = timeline.schedule.name
@@ -188,8 +203,8 @@ def simulate(
          "nodes. megatron: the arguments that run this order. transformer-engine: _order lists a rank. See "
          "docs/export.md.",
 )  # fmt: skip
-@receives_option
-@table_options
+@option_of(words_of(PlanOptions)["receives"])
+@options_of(ReadOptions)
 @click.option(
     "--torch-version", metavar="X.Y",
     help="For --to torch-comms: 2.10 to 2.14 write the same, 2.15 wants waits too. Default: 2.13, or what the "

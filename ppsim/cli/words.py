@@ -37,31 +37,43 @@ class SectionedCommand(click.Command):
 _FIRST_COLUMN = 28
 
 
-def command_of(declared: type, titles: Mapping[str, str], *, short_help: str) -> Callable[[Any], Any]:
+def command_of(
+    declared: type, titles: Mapping[str, str], *, short_help: str, **changed: Mapping[str, Any]
+) -> Callable[[Any], Any]:
     """Return a decorator that makes a command of the words of a TypedDict and of the options below it.
 
-    `titles` are those of the sections on its help page, in order, by the key that the words name.
+    `titles` are those of the sections on its help page, in order, by the key that the words name. `changed` are
+    parameters of `click.option` that differ on the command line, by word.
     """
-    words = words_of(declared)
-    sections = sections_of(words.values())
+    sections = sections_of(words_of(declared).values())
     pages = {title: sections[key] for key, title in titles.items()}
 
     def decorate(command: Any) -> Any:
-        for word in reversed(words.values()):
-            command = option_of(word)(command)
-        return click.command(cls=SectionedCommand, sections=pages, short_help=short_help)(command)
+        made = click.command(cls=SectionedCommand, sections=pages, short_help=short_help)
+        return made(options_of(declared, **changed)(command))
+
+    return decorate
+
+
+def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return a decorator that adds the words of a TypedDict to a command."""
+
+    def decorate(command: Any) -> Any:
+        for word in reversed(words_of(declared).values()):
+            command = option_of(word, **changed.get(word.name, {}))(command)
+        return command
 
     return decorate
 
 
 def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
-    """Return the click option of a word; `changed` are parameters that a command has otherwise."""
+    """Return the click option of a word; `changed` are parameters that differ."""
     said = word.option
     given: dict[str, Any] = {"help": said.sentence, "metavar": said.metavar, "required": said.required}
     names = [word.flag]
     if bool in word.kinds:
         names = [f"{word.flag}/--no-{word.flag[2:]}"] if said.has_no else names
-        given |= {"is_flag": True, "default": None}
+        given |= {"is_flag": True, "default": None if said.has_no else said.default}
     else:
         given["type"] = _type_of(word)
     if said.shown:
@@ -75,6 +87,8 @@ def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
 
 def _type_of(word: Word) -> Any:
     """What click reads, text where it is no number and no choice."""
+    if word.listed is not None:
+        return str
     if choices := word.choices:
         is_number = isinstance(choices[0], int)
         return click.IntRange(min(choices), max(choices)) if is_number else click.Choice(choices)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
-from ppsim.model.recompute import Recompute
+from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.choices import Channel, Receives, Update
 
 if TYPE_CHECKING:
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 Runtime = Literal["torch", "megatron", "ideal"]
 
-RECOMPUTE = (
-    "What of a layer its backward computes again: none, full (all of it), or modules joined by +, Megatron-LM's "
-    "core_attn (also: selective), layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
-)
 GROUP_SIZE = Option(
     "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
     "allowed, pp where pp divides the microbatches.",
@@ -134,7 +130,7 @@ class JobOptions(StudyOptions, total=False):
         metavar="N", section="model", field="job.micro_batch",
     )]
     recompute: Annotated[Recompute | None, Option(
-        RECOMPUTE + " Default: none, or the profile's; without --model the profile must have it.",
+        MEANING + " Default: none, or the profile's; without --model the profile must have it.",
         metavar="none|full|MODULE+MODULE…", section="model", after="dtype", field="job.execution.recompute",
     )]
     offload: Annotated[float | None, Option(
