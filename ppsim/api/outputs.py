@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 from ppsim.api.runs import Trained
-from ppsim.api.suffixes import TIMELINE, Say, silent, write_search, write_timelines
+from ppsim.api.suffixes import CALIBRATION, SEARCH, TABLE, TIMELINE, Drawn
 from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import to_json, write_whole
-from ppsim.base.outputs import suffix_of
+from ppsim.base.files import to_json
+from ppsim.base.outputs import Formats, suffix_of, write
 from ppsim.base.shown import text_of
 from ppsim.plot.view import View
 from ppsim.projection.projection import Answer, Projection, Projections
-from ppsim.runs.calibrate import Calibration, calibration_to_json
+from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison, summary_of
 from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.schedule.check import CheckReport, validate
@@ -51,23 +51,27 @@ def save(
     """
     path = str(path)
     if isinstance(what, Schedule):
-        _save_table(what, path)
+        _require_suffix(path, TABLE, "a table (simulate it for a timeline)")
+        write([path], TABLE, what)
     elif isinstance(what, Calibration):
-        _require_suffix(path, (".json",), "a calibration")
-        write_whole(path, to_json(calibration_to_json(what)))
+        _require_suffix(path, CALIBRATION, "a calibration")
+        write([path], CALIBRATION, what)
     elif isinstance(what, Tuned):
-        write_search([path], what)
+        write([path], SEARCH, what)
     elif isinstance(what, Comparison):
-        write_comparison([path], what)
-    elif isinstance(what, Projections):
-        _save_several(what.projections, path, titles, costs)
+        write([path], TIMELINE, comparison_drawn(what))
     else:
-        _save_several([what] if isinstance(what, Timeline | Projection | Trained) else what, path, titles, costs)
+        those = what.projections if isinstance(what, Projections) else what
+        several = [those] if isinstance(those, Timeline | Projection | Trained) else those
+        write([path], TIMELINE, _drawn(several, path, titles, costs))
 
 
-def _save_several(
-    those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, costs: StageCosts | None
-) -> None:
+def _require_suffix(path: str, formats: Formats, what: str) -> None:
+    if suffix_of(path, TIMELINE) not in formats:
+        raise ConfigError(f"cannot write {path}: {what} goes into {' or '.join(formats)}")
+
+
+def _drawn(those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, costs: StageCosts | None) -> Drawn:
     if wrong := [one for one in those if not isinstance(one, Timeline | Projection | Trained)]:
         raise ConfigError(f"cannot save {type(wrong[0]).__name__}: it is no timeline, projection or run")
     if not those:
@@ -81,11 +85,10 @@ def _save_several(
         raise ConfigError("the .json of a timeline holds its costs: give them as costs=")
     limits = {plan.memory_bound_bytes for plan in plans}
     names = [_title_of(one) for one in those] if titles is None else titles
-    write_timelines(
-        [path],
-        views=[_view_of(one, name) for one, name in zip(those, names, strict=True)],
-        report=lambda: _report_json(first, costs),
-        memory_limit_bytes=limits.pop() if len(limits) == 1 else None,
+    return Drawn(
+        [_view_of(one, name) for one, name in zip(those, names, strict=True)],
+        lambda: _report_json(first, costs),
+        limits.pop() if len(limits) == 1 else None,
     )
 
 
@@ -120,50 +123,22 @@ def _projection_json(projection: Projection, answer: Answer | None) -> dict[str,
     )
 
 
-def _save_table(table: Schedule, path: str) -> None:
-    from ppsim.exporting.table_json import table_to_json
-    from ppsim.schedule.grammar import format_table
-
-    _require_suffix(path, (".csv", ".json"), "a table (simulate it for a timeline)")
-    write_whole(path, to_json(table_to_json(table)) if path.endswith(".json") else format_table(table))
-
-
-def _require_suffix(path: str, suffixes: Sequence[str], what: str) -> None:
-    if suffix_of(path, TIMELINE) not in suffixes:
-        raise ConfigError(f"cannot write {path}: {what} goes into {' or '.join(suffixes)}")
+def projections_drawn(projections: Sequence[Projection], answer: Answer | None) -> Drawn:
+    """Return what files hold of projections: pictures of all, report and table of the first."""
+    first = projections[0]
+    views = [view_of(one, one.plan.schedule_name) for one in projections]
+    return Drawn(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
 
 
-def write_projections(
-    paths: Sequence[str], projections: Sequence[Projection], answer: Answer | None, *, announce: Say = silent
-) -> None:
-    """Write each path by its suffix: pictures of all, report and table of the first; nothing for no projection."""
-    if not projections:
-        return
-    write_timelines(
-        paths,
-        views=[view_of(one, one.plan.schedule_name) for one in projections],
-        report=lambda: _projection_json(projections[0], answer),
-        memory_limit_bytes=projections[0].plan.memory_bound_bytes,
-        announce=announce,
-    )
-
-
-def write_comparison(
-    paths: Sequence[str], comparison: Comparison, fitted: Calibration | None = None, *, announce: Say = silent
-) -> None:
-    """Write each path by its suffix: both timelines; .json has the errors, and the projection with its costs."""
+def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) -> Drawn:
+    """Return what files hold of a comparison: both timelines, the errors, and the projection with its costs."""
 
     def report() -> dict[str, Any]:
         costs, summary = comparison.projected_costs, summary_of(comparison, fitted)
         return summary | ({"projected": timeline_to_json(comparison.projected, costs)} if costs else {})
 
-    write_timelines(
-        paths,
-        views=[View(comparison.measured, "measured"), View(comparison.projected, "projected")],
-        comparison=comparison,
-        report=report,
-        announce=announce,
-    )
+    views = [View(comparison.measured, "measured"), View(comparison.projected, "projected")]
+    return Drawn(views, report, comparison=comparison)
 
 
 def export(

@@ -2,14 +2,14 @@
 
 import difflib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ppsim.api.suffixes import write_timelines
+from ppsim.api.suffixes import Drawn
 from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
@@ -145,10 +145,9 @@ def _as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, s
         yield str(path), None if costs is None else str(costs)
 
 
-def write_run(paths: Sequence[str], trained: Trained, *, announce: Callable[[str], None]) -> None:
-    """Write each path by its suffix, of the median step; .json has every step."""
-    view = View(trained.timeline, trained.title)
-    write_timelines(paths, views=[view], report=trained.to_json, announce=announce)
+def run_drawn(trained: Trained) -> Drawn:
+    """Return what files hold of a run: the median step; .json has every step."""
+    return Drawn([View(trained.timeline, trained.title)], trained.to_json)
 
 
 def require_verified(trained: Trained) -> None:

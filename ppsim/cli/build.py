@@ -92,16 +92,15 @@ def build(name: str, output: str | None, **options: Any) -> None:
     NAME is one of `ppsim schedules`. auto begins with the best of them for these costs and this memory, searches
     on, and says how far its table is from a proven bound.
     """
-    from ppsim.base.files import to_json, write_whole
-    from ppsim.exporting.table_json import table_to_json
-    from ppsim.schedule.grammar import format_table
+    from ppsim.api.suffixes import TABLE
+    from ppsim.base.files import write_whole
 
     if output is not None:
-        check_outputs([output], [".csv", ".json"] if Path(output).suffix else None)
+        check_outputs([output], TABLE if Path(output).suffix else None)
     found = _searched(options) if name == "auto" else None
     table = found.schedule if found else _built(name, options)
     as_json = output is not None and output.endswith(".json")
-    text = to_json(table_to_json(table)) if as_json else format_table(table)
+    text = str(TABLE[".json" if as_json else ".csv"][1](table))
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_SUFFIXES = (".svg", ".pdf", ".png")
-
 _output = click.option(
     "-o", "--output", "outputs", multiple=True, required=True, metavar="PATH",
     help="Where to write it, as .pdf, .svg or .png. May be repeated.",
@@ -83,6 +81,7 @@ def timeline(
 
     A file is what project, simulate and train write with -o NAME.json.
     """
+    from ppsim.api.suffixes import FIGURE
     from ppsim.api.texts import parse_size
     from ppsim.base.errors import ConfigError
     from ppsim.plot.figures.timeline import PANELS, timeline_figure
@@ -90,7 +89,7 @@ def timeline(
     if titles and len(titles) != len(files):
         raise ConfigError(f"give a --title for each timeline or none: got {len(titles)} for {len(files)}")
     chosen = parse_names("panels", panels, PANELS)
-    check_outputs(outputs, _SUFFIXES)
+    check_outputs(outputs, FIGURE)
     read = [_read(path) for path in files]
     limits = [limit for _, limit in read if limit is not None]
     _write(
@@ -122,11 +121,12 @@ def memory(file: str, memory_limit: str | None, title: str, width: "Width", outp
 
     The file is what project and simulate write with -o NAME.json; a measured timeline holds no bytes.
     """
+    from ppsim.api.suffixes import FIGURE
     from ppsim.api.texts import parse_size
     from ppsim.base.files import naming
     from ppsim.plot.figures.memory import memory_figure
 
-    check_outputs(outputs, _SUFFIXES)
+    check_outputs(outputs, FIGURE)
     found, limit = _read(file)
     limit = parse_size(memory_limit) or limit
     with naming(file):
@@ -171,21 +171,19 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
 
     What a schedule forbids is left out of its line, and said.
     """
-    from ppsim.base.files import write_whole
+    from ppsim.api.suffixes import FIGURE
+    from ppsim.base.outputs import write
     from ppsim.plot.figures.bubble import bubble_figure
 
-    check_outputs(outputs, (*_SUFFIXES, ".csv"))
+    check_outputs(outputs, (*FIGURE, ".csv"))
     with progress("projecting"):
         sweep = _sweep(**options)
     for row in sweep[sweep["reason"] != ""].itertuples():
         say(f"left out: {row.schedule} with {row.microbatches} microbatches: {row.reason}")
-    drawn = [path for path in outputs if not path.endswith(".csv")]
-    if drawn:
+    if drawn := [path for path in outputs if not path.endswith(".csv")]:
         _write(bubble_figure(sweep, by=options["by"], title=title, width=width), drawn)
-    for path in outputs:
-        if path not in drawn:
-            write_whole(path, sweep.to_csv(index=False, lineterminator="\n"))
-            say(f"wrote {path} (numbers)")
+    numbers = {".csv": ("numbers", lambda rows: rows.to_csv(index=False, lineterminator="\n"))}
+    write([path for path in outputs if path not in drawn], numbers, sweep, announce=say)
 
 
 @figure.command(short_help="Time over memory of a search.")
@@ -203,10 +201,11 @@ def pareto(file: str, title: str, width: "Width", outputs: tuple[str, ...]) -> N
 
     The file is what tune writes with -o NAME.json, or keeps with --resume.
     """
+    from ppsim.api.suffixes import FIGURE
     from ppsim.plot.figures.pareto import pareto_figure
     from ppsim.tuning.configurations import read_answer
 
-    check_outputs(outputs, _SUFFIXES)
+    check_outputs(outputs, FIGURE)
     configurations, limit = read_answer(file)
     _write(pareto_figure(configurations, memory_limit_bytes=limit, title=title, width=width), outputs)
 
@@ -226,11 +225,12 @@ def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) ->
 
     The file is what validate writes with -o NAME.json, of all sets or of one.
     """
+    from ppsim.api.suffixes import FIGURE
     from ppsim.base.files import naming
     from ppsim.plot.figures.accuracy import accuracy_figure
     from ppsim.validation.rows import read_rows
 
-    check_outputs(outputs, _SUFFIXES)
+    check_outputs(outputs, FIGURE)
     with naming(file):
         made = accuracy_figure(read_rows(file), title=title, width=width)
     _write(made, outputs)
@@ -285,8 +285,7 @@ def _sweep(
 
 
 def _write(made: "Figure", outputs: "tuple[str, ...] | list[str]") -> None:
-    from ppsim.plot.figures.style import save_figure
+    from ppsim.api.suffixes import FIGURE
+    from ppsim.base.outputs import write
 
-    for path in outputs:
-        save_figure(made, path)
-        say(f"wrote {path} (figure)")
+    write(outputs, FIGURE, made, announce=say)

@@ -66,9 +66,10 @@ def project(
     """
     from itertools import count
 
-    from ppsim.api.outputs import write_projections
+    from ppsim.api.outputs import projections_drawn
     from ppsim.api.plans import plan_from
     from ppsim.api.suffixes import TIMELINE
+    from ppsim.base.outputs import write
     from ppsim.printing import plans as show
     from ppsim.projection import project as planning
     from ppsim.projection.plan import AUTO
@@ -97,7 +98,8 @@ def project(
             answer = shown[0].answered(tokens=options["tokens"])
         found = shown[0].to_json() | answer.to_json()
     drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
-    write_projections(outputs, drawn, answer, announce=say)
+    if drawn:
+        write(outputs, TIMELINE, projections_drawn(drawn, answer), announce=say)
     if as_json:
         print_json(found)
     elif comparison:

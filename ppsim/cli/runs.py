@@ -59,8 +59,9 @@ def train(
     executor of ppsim's own instead of torch's runtime. The last warm-up step counts the activation bytes of every
     rank.
     """
-    from ppsim.api.runs import require_verified, train_from, write_run
+    from ppsim.api.runs import require_verified, run_drawn, train_from
     from ppsim.api.suffixes import TIMELINE
+    from ppsim.base.outputs import write
     from ppsim.printing import steps as show
     from ppsim.runtime.launch import require_extra
 
@@ -70,7 +71,7 @@ def train(
     if trained is None:
         return
     try:
-        write_run(outputs, trained, announce=say)
+        write(outputs, TIMELINE, run_drawn(trained), announce=say)
     finally:  # a run that cannot be written is not to be lost as well
         if as_json:
             print_json(trained.report() | {"run": trained.facts})
@@ -108,24 +109,21 @@ def compare(
     negative is too optimistic.
     """
     from ppsim.api import measured as runs
-    from ppsim.api.outputs import write_comparison
-    from ppsim.api.suffixes import TIMELINE
-    from ppsim.base.files import to_json, write_whole
-    from ppsim.base.outputs import suffix_of
+    from ppsim.api.outputs import comparison_drawn
+    from ppsim.api.suffixes import CALIBRATION, TIMELINE
+    from ppsim.base.outputs import suffix_of, write
     from ppsim.printing import runs as show
-    from ppsim.runs.calibrate import calibration_to_json
     from ppsim.runs.compare import summary_of
 
     if fit:
-        suffix_of(fit, [".json"])
+        suffix_of(fit, CALIBRATION)
     check_outputs(outputs, TIMELINE, beside=fit)
     with progress("comparing"):
         comparison = runs.compare(measured, projected, overheads=overheads)
         fitted = runs.calibrate(measured) if fit else None
     if fit and fitted:
-        write_whole(fit, to_json(calibration_to_json(fitted)))
-        say(f"wrote {fit}")
-    write_comparison(outputs, comparison, fitted, announce=say)
+        write([fit], CALIBRATION, fitted, announce=say)
+    write(outputs, TIMELINE, comparison_drawn(comparison, fitted), announce=say)
     if as_json:
         print_json(summary_of(comparison, fitted))
     else:

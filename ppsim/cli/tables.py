@@ -155,9 +155,10 @@ def simulate(
 
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
-    from ppsim.api.suffixes import TIMELINE, write_timelines
+    from ppsim.api.suffixes import TIMELINE, Drawn
     from ppsim.base.errors import ConfigError, CostsError, ScheduleError
     from ppsim.base.files import naming
+    from ppsim.base.outputs import write
     from ppsim.plot.view import View
     from ppsim.printing import steps as show
     from ppsim.runs.timeline_file import timeline_to_json
@@ -180,12 +181,8 @@ def simulate(
     if relaxed_wraparound:
         title += ", relaxed wrap-around"
         say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
-    write_timelines(
-        outputs,
-        views=[View(timeline, title)],
-        report=lambda: timeline_to_json(timeline, stage_costs),
-        announce=say,
-    )
+    drawn = Drawn([View(timeline, title)], lambda: timeline_to_json(timeline, stage_costs))
+    write(outputs, TIMELINE, drawn, announce=say)
     if as_json:
         print_json(report)
     else:

@@ -37,8 +37,9 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
     set are simulated, so that the answer is that of trying all.
     """
-    from ppsim.api.suffixes import SEARCH, write_search
+    from ppsim.api.suffixes import SEARCH
     from ppsim.api.tuning import tune_from
+    from ppsim.base.outputs import write
     from ppsim.base.units import seconds
     from ppsim.printing import tuning as show_tune
 
@@ -49,7 +50,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
             bar.update("searching" if best_s is None else f"best {seconds(best_s)}", done=decided, total=total)
 
         found = tune_from(options, show)
-    write_search(outputs, found, announce=say)
+    write(outputs, SEARCH, found, announce=say)
     if as_json:
         print_json(found.to_json())
     else:

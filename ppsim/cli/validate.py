@@ -35,8 +35,9 @@ def validate(
     """
     from itertools import count
 
-    from ppsim.api.suffixes import VALIDATION, write_validation
+    from ppsim.api.suffixes import VALIDATION
     from ppsim.base.errors import ConfigError
+    from ppsim.base.outputs import write
     from ppsim.printing import validation as show_validation
     from ppsim.validation.cases import case_sets, require_set
     from ppsim.validation.validated import validate as validated
@@ -58,7 +59,7 @@ def validate(
     with progress("projecting", total=len(names), unit="sets") as bar:
         number = count()
         found = validated(name, announce=lambda one: bar.update(f"projecting {one}", done=next(number)))
-    write_validation(outputs, found.to_json()["sets"], announce=say)
+    write(outputs, VALIDATION, found.to_json()["sets"], announce=say)
     if as_json:
         print_json(found.to_json())
     elif as_markdown:
