@@ -13,7 +13,7 @@ from ppsim.model.recompute import recompute_of
 from ppsim.projection.options import JobOptions
 from ppsim.tuning import search
 from ppsim.tuning.options import RangeOptions, TuneOptions
-from ppsim.tuning.search import Progress, Tuned
+from ppsim.tuning.search import Counted, Tuned
 from ppsim.tuning.space import Question, space_for
 
 _WORDS, _RANGES = words_of(TuneOptions), words_of(RangeOptions)
@@ -22,7 +22,7 @@ _SPLITS = get_args(_RANGES["split"].listed)
 
 
 @takes(TuneOptions, Cluster=Cluster)
-def tune(*, progress: Progress = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> Tuned:
+def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> Tuned:
     """Return the best layouts, schedules and batches for a model on so many GPUs.
 
     The words are those of `ppsim tune`, as are their defaults; `model`, `gpus` and `global_batch` must be given.
@@ -41,7 +41,7 @@ def tune(*, progress: Progress = lambda decided, total, best_s: None, **options:
     return tune_from(options, progress)
 
 
-def tune_from(options: Mapping[str, Any], progress: Progress) -> Tuned:
+def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
     """Return what the options ask for; they have every word of `TuneOptions`, None where it was not given."""
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES}
