@@ -147,55 +147,12 @@ def _profiled_module(output: str, options: dict[str, Any], settings: "Settings")
     """Measure a module of one's own and write its profile."""
     from ppsim.base.errors import ConfigError
     from ppsim.base.files import to_json, write_whole
-    from ppsim.profiling.failures import is_out_of_memory
-    from ppsim.profiling.harness import profile_module
+    from ppsim.profiling.module import profile_made
 
     layers = options["layers"]
     if wrong := [name for name in _OF_MODELS if options[name] is not None and name != "layers"]:
         raise ConfigError(f"--module says what is measured: leave out --{wrong[0].replace('_', '-')}")
-    module, inputs = _made_by(options["module"], settings.device)
-    try:
-        content = profile_module(
-            module,
-            inputs,
-            name=options["module"].rpartition(":")[2],
-            num_layers=1 if layers is None else layers,
-            num_repeats=settings.num_repeats,
-            num_warm_up=settings.num_warm_up,
-            num_threads=settings.num_threads,
-            least_s=settings.least_s,
-            cuda_graphs=settings.cuda_graphs,
-            say=say,
-        )
-    except RuntimeError as error:
-        reason = "does not fit the memory of this device" if is_out_of_memory(error) else f"fails: {error}"
-        raise ConfigError(f"{options['module']} {reason.splitlines()[0]}") from error
+    content = profile_made(options["module"], settings, num_layers=1 if layers is None else layers, say=say)
     content["name"] = Path(output).stem
     write_whole(output, to_json(content))
     return content
-
-
-def _made_by(where: str, device: str) -> tuple[Any, Any]:
-    """What the factory PKG.MOD:FACTORY returns: a module and example inputs, on the device."""
-    import importlib
-    import sys
-
-    import torch
-
-    from ppsim.base.errors import ConfigError
-
-    home, colon, factory = where.partition(":")
-    if not (home and colon and factory):
-        raise ConfigError(f"--module is '{where}': write it as package.module:factory")
-    sys.path.insert(0, "")  # as `python -m` does: a module in the folder where the command is given
-    try:
-        make = getattr(importlib.import_module(home), factory)
-        module, inputs = make()
-    except Exception as error:
-        raise ConfigError(f"--module {where} fails: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove("")
-    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-    if not isinstance(module, torch.nn.Module) or not isinstance(inputs, tuple | list):
-        raise ConfigError(f"--module {where}: the factory returns a torch module and its example inputs, a tuple")
-    return module.to(device), tuple(one.to(device) if isinstance(one, torch.Tensor) else one for one in inputs)
