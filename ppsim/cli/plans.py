@@ -1,6 +1,6 @@
 """The command `project`: from a profile or a model on a cluster."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -17,6 +17,10 @@ from ppsim.cli.common import (
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.words import command_of
 from ppsim.projection.options import PlanOptions
+
+if TYPE_CHECKING:
+    from ppsim.projection.plan import Plan
+    from ppsim.projection.projection import Answer, Projection, Projections
 
 
 class ProjectOptions(PlanOptions, total=False):
@@ -64,53 +68,58 @@ def project(
 
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
-    from itertools import count
-
     from ppsim.api.outputs import projections_drawn
     from ppsim.api.plans import plan_from
     from ppsim.api.suffixes import TIMELINE
     from ppsim.base.outputs import write
     from ppsim.printing import plans as show
-    from ppsim.projection import project as planning
-    from ppsim.projection.plan import AUTO
 
     check_outputs(outputs, TIMELINE)
     names = _compared(options["schedule"])
     plan = plan_from(options | {"schedule": None if names else options["schedule"]})
-    comparison = answer = None
     if names:
-        with progress("projecting", total=len(names), unit="schedules") as bar:
-            number = count()
-            comparison = planning.project_all(
-                plan, names, announce=lambda name: bar.update(f"projecting {name}", done=next(number))
-            )
-        shown = comparison.projections
-        found = {
-            "projections": [projection.to_json() for projection in shown],
-            "not_possible": comparison.reasons,
-        }
+        several, answer = _projected(plan, names), None
+        shown = several.projections
+        found = {"projections": [one.to_json() for one in shown], "not_possible": several.reasons}
     else:
-        with (
-            progress("searching", limit_s=plan.search_s) if plan.schedule == AUTO else progress("projecting") as bar
-        ):
-            shown = [planning.project(plan, progress=searching(bar))]
-        with progress("looking for what would gain"):
-            answer = shown[0].answered(tokens=options["tokens"])
-        found = shown[0].to_json() | answer.to_json()
-    drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
-    if drawn:
+        one, answer = _answered(plan, options["tokens"])
+        shown, found = [one], one.to_json() | answer.to_json()
+    if drawn := shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown:
         write(outputs, TIMELINE, projections_drawn(drawn, answer), announce=say)
     if as_json:
         print_json(found)
-    elif comparison:
-        show.print_plans(comparison, with_timeline=with_timeline)
     elif answer:
-        show.print_answer(shown[0], answer, with_rows=with_rows, with_timeline=with_timeline)
+        show.print_answer(one, answer, with_rows=with_rows, with_timeline=with_timeline)
+    else:
+        show.print_plans(several, with_timeline=with_timeline)
     if not shown:
         raise click.exceptions.Exit(1)
 
 
 _DRAWN_OF_ALL = 2  # the fastest
+
+
+def _projected(plan: "Plan", names: list[str]) -> "Projections":
+    """Every schedule named, with a bar on a terminal."""
+    from itertools import count
+
+    from ppsim.projection.project import project_all
+
+    number = count()
+    with progress("projecting", total=len(names), unit="schedules") as bar:
+        return project_all(plan, names, announce=lambda name: bar.update(f"projecting {name}", done=next(number)))
+
+
+def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Answer]":
+    """One projection and its answer, with a bar on a terminal."""
+    from ppsim.projection import project as planning
+    from ppsim.projection.plan import AUTO
+
+    is_auto = plan.schedule == AUTO
+    with progress("searching", limit_s=plan.search_s) if is_auto else progress("projecting") as bar:
+        made = planning.project(plan, progress=searching(bar))
+    with progress("looking for what would gain"):
+        return made, made.answered(tokens=tokens)
 
 
 def _compared(schedule: str | None) -> list[str]:
