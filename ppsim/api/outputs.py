@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
 from ppsim.api.runs import Trained
 from ppsim.api.suffixes import CALIBRATION, SEARCH, TABLE, TIMELINE, Drawn
@@ -12,20 +12,23 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json
 from ppsim.base.outputs import Formats, suffix_of, write
 from ppsim.base.shown import text_of
+from ppsim.exporting.megatron import megatron_arguments
+from ppsim.exporting.table_json import table_to_json
+from ppsim.exporting.targets import RUNTIMES
+from ppsim.exporting.torch_csv import torch_csv
 from ppsim.plot.view import View
 from ppsim.projection.projection import Answer, Projection, Projections
 from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison, summary_of
 from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.schedule.check import CheckReport, validate
-from ppsim.schedule.choices import Receives
+from ppsim.schedule.choices import Receives, Target
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.search import Tuned
 
-Target = Literal["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]
 OneOfThem: TypeAlias = Timeline | Projection | Trained
 
 
@@ -161,11 +164,8 @@ def export(
     0F0,0F1,0B0,0B1
     1F0,1B0,1F1,1B1
     """
-    from ppsim.exporting.targets import RUNTIMES
-
-    targets = ("torch", "torch-comms", "json", *(name for name in RUNTIMES if name != "torch"))
-    if to not in targets:
-        raise ConfigError(f"there is no target '{to}': choose one of {', '.join(targets)}")
+    if to not in get_args(Target):
+        raise ConfigError(f"there is no target '{to}': choose one of {', '.join(get_args(Target))}")
     if receives and to != "torch-comms":
         raise ConfigError(f"--receives is for --to torch-comms: got --to {to}")
     if torch_version and to != "torch-comms":
@@ -177,17 +177,11 @@ def export(
         raise ConfigError(f"--split is for --to megatron: got --to {to}")
     if to not in ("torch", "torch-comms"):
         return to_json(_exported(table, to, split))
-    from ppsim.exporting.torch_csv import torch_csv
-
     return torch_csv(table, with_communication=to == "torch-comms", receives=receives, torch_version=torch_version)
 
 
 def _exported(table: Schedule, target: str, split: str | Sequence[int] | None) -> Any:
     """What a target other than torch takes, as JSON; only of a table that has been checked to run."""
-    from ppsim.exporting.megatron import megatron_arguments
-    from ppsim.exporting.table_json import table_to_json
-    from ppsim.exporting.targets import RUNTIMES
-
     validate(table)
     build_graph(table)
     if target == "json":

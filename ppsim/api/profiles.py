@@ -15,6 +15,7 @@ from ppsim.model.recompute import recompute_of
 from ppsim.profiling.options import ProfileOptions
 from ppsim.runtime.config import MODELS
 from ppsim.runtime.launch import require_device, require_extra
+from ppsim.runtime.partitions.check import queue_streams_apart
 
 if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
     from ppsim.costs.profile import Profile
@@ -69,7 +70,6 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
 def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None) -> "Settings":
     """Return how it is measured: the suite's settings or the usual ones, with what the options change of them."""
     from ppsim.profiling.harness import Settings
-    from ppsim.runtime.partitions.check import queue_streams_apart
 
     repeats, warm_up, limit = options["repeats"], options["warm_up"], options["time_limit"]
     if (repeats is not None and repeats < 1) or (warm_up is not None and warm_up < 0):

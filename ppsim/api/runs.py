@@ -24,6 +24,7 @@ from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.runtime.config import MODELS, GPTShape, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
 from ppsim.runtime.options import TrainOptions
+from ppsim.runtime.partitions.check import check_emulated, check_partitions
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, read_schedule
 from ppsim.schedule.graph import build_graph
@@ -205,8 +206,6 @@ def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
 
 
 def _check_partitions(table: Schedule, options: Mapping[str, Any]) -> None:
-    from ppsim.runtime.partitions.check import check_emulated, check_partitions
-
     if options["nproc"] is not None or is_worker():
         raise ConfigError("--partitions runs all ranks in one process: leave out --nproc and torchrun")
     if options["trace"] is not None:

@@ -1,7 +1,7 @@
 """Commands about schedule tables: `schedules`, `check`, `simulate`, `export`."""
 
 from dataclasses import replace
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, get_args
 
 import click
 
@@ -19,7 +19,7 @@ from ppsim.cli.common import (
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_of, option_of, options_of
 from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
-from ppsim.schedule.choices import Channel, Communication, Receives
+from ppsim.schedule.choices import Channel, Communication, Receives, Target
 
 
 # fmt: off
@@ -194,7 +194,7 @@ def simulate(
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,
-    type=click.Choice(["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]),
+    type=click.Choice(get_args(Target)),
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
          "version (--torch-version). json: neutral, for runtimes whose tables are made in Python. primus: its "
          "nodes. megatron: the arguments that run this order. transformer-engine: _order lists a rank. See "

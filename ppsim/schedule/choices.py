@@ -1,4 +1,4 @@
-"""What can be chosen of how a table runs, by name: alone here, so that options know it and load nothing heavy."""
+"""What can be chosen of how and where a table runs, by name: alone here, so that options load nothing heavy."""
 
 from typing import Literal
 
@@ -6,4 +6,5 @@ Communication = Literal["overlap", "blocking"]
 Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
 Pairs = Literal["parts", "whole"]
 Receives = Literal["torch", "deferred", "ordered"]
+Target = Literal["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]
 Update = Literal["synchronised", "post-validated"]
