@@ -24,12 +24,6 @@ from ppsim.simulation.cost_schema import Overheads, read_overheads
 
 _WORDS = words_of(PlanOptions)
 _OF_JOBS = tuple(name for name in words_of(JobOptions) if name != "pp")
-_OF_MEGATRON = {
-    "account_for_embedding_in_pipeline_split": "counts_embedding",
-    "account_for_loss_in_pipeline_split": "counts_loss",
-    "decoder_first_pipeline_num_layers": "first",
-    "decoder_last_pipeline_num_layers": "last",
-}
 _CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration}
 
 
@@ -138,11 +132,10 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
 
 def _split(options: Mapping[str, Any]) -> Split | None:
     """The split, by --split or by Megatron-LM's own options."""
-    given = {field: options[name] for name, field in _OF_MEGATRON.items() if options[name] is not None}
-    split = options["split"]
+    given, split = fields_of(_WORDS, options, "split"), options["split"]
     if given and split not in (None, "megatron"):
-        name = next(name for name in _OF_MEGATRON if options[name] is not None).replace("_", "-")
-        raise ConfigError(f"--{name} is of Megatron-LM's own rule: leave out --split {split}")
+        name = next(name for name, word in _WORDS.items() if word.option.field == f"split.{next(iter(given))}")
+        raise ConfigError(f"{_WORDS[name].flag} is of Megatron-LM's own rule: leave out --split {split}")
     return MegatronSplit(**given) if given or split == "megatron" else None if split is None else parse_split(split)
 
 

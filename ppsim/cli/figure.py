@@ -1,7 +1,6 @@
 """The command `figure`: what other commands wrote, as figures for a paper."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
     from ppsim.plot.figures.style import Width
     from ppsim.simulation.timeline import Timeline
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _output = click.option(
     "-o", "--output", "outputs", multiple=True, required=True, metavar="PATH",

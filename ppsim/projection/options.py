@@ -182,17 +182,19 @@ class PlanOptions(JobOptions, total=False):
     )]
     account_for_embedding_in_pipeline_split: Annotated[bool | None, Option(
         "Megatron-LM's rule with the embedding as a layer of the first stage.",
-        section="pipeline",
+        section="pipeline", field="split.counts_embedding",
     )]
     account_for_loss_in_pipeline_split: Annotated[bool | None, Option(
         "Megatron-LM's rule with head and loss as a layer of the last stage.",
-        section="pipeline",
+        section="pipeline", field="split.counts_loss",
     )]
     decoder_first_pipeline_num_layers: Annotated[int | None, Option(
-        "Megatron-LM's rule with so many layers on the first rank.", metavar="N", section="pipeline", least=0
+        "Megatron-LM's rule with so many layers on the first rank.",
+        metavar="N", section="pipeline", field="split.first", least=0,
     )]
     decoder_last_pipeline_num_layers: Annotated[int | None, Option(
-        "Megatron-LM's rule with so many layers on the last rank.", metavar="N", section="pipeline", least=0
+        "Megatron-LM's rule with so many layers on the last rank.",
+        metavar="N", section="pipeline", field="split.last", least=0,
     )]
     stragglers: Annotated[Mapping[int, float] | None, Option(
         "A rank that computes more slowly: 3:1.2 is rank 3, taking 1.2 times as long. May be repeated.",
