@@ -32,8 +32,8 @@ from ppsim.profiling.measure import (
 from ppsim.profiling.samples import quantity
 from ppsim.profiling.split import why_not_split
 from ppsim.runtime.attention import attention_in
-from ppsim.runtime.config import Dtype
 from ppsim.runtime.gpt import loss_of
+from ppsim.schedule.choices import Dtype
 
 NUM_BLOCKS = 4
 """Layers measured in a row, so that a layer finds its input where the layer before it left it."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
 from ppsim.model.recompute import MEANING, Recompute
-from ppsim.runtime.config import Dtype
+from ppsim.schedule.choices import Dtype
 
 _MANY = "N,N,…"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
-from ppsim.runtime.config import Dtype
+from ppsim.schedule.choices import Dtype
 
 if TYPE_CHECKING:
     from ppsim.simulation.stage_costs import StageCosts

@@ -4,6 +4,7 @@ from typing import Literal
 
 Communication = Literal["overlap", "blocking"]
 Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Pairs = Literal["parts", "whole"]
 Receives = Literal["torch", "deferred", "ordered"]
 Target = Literal["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]
