@@ -73,7 +73,6 @@ class BuildOptions(SearchOptions, total=False):
 @command_of(
     BuildOptions,
     {"pipeline": "Table", "search": "Search (for auto)"},
-    short_help="Build a schedule table: torch's compute-only CSV.",
 )
 @click.argument("name", metavar="NAME|auto")
 @click.option(

@@ -6,7 +6,7 @@ from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
 
 
-@click.command(short_help="Fit overheads to measured runs, for projections to take.")
+@click.command()
 @click.argument("measured", nargs=-1, required=True, metavar="MEASURED...")
 @click.option("--schedule", metavar="T.csv", help="The table that was traced. Default: inferred from the traces.")
 @click.option(

@@ -28,7 +28,7 @@ _memory_limit = click.option(
 )
 
 
-@click.group(cls=Commands, short_help="Make a figure for a paper: timeline, memory, bubble, pareto, accuracy.")
+@click.group(cls=Commands)
 def figure() -> None:
     """Make figures for a paper from what other commands wrote, as wide as a column or as two.
 

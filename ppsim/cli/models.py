@@ -5,7 +5,7 @@ import click
 from ppsim.cli.common import json_option, print_json
 
 
-@click.command(short_help="List the models, or count one's parameters and FLOPs.")
+@click.command()
 @click.argument("name", required=False, metavar="[NAME|config.json]")
 @click.option(
     "--seq-len", type=int, metavar="TOKENS",

@@ -46,7 +46,7 @@ _SECTIONS = {
 }
 
 
-@command_of(ProjectOptions, _SECTIONS, short_help="Project a step: time, throughput, memory per rank, and why.")
+@command_of(ProjectOptions, _SECTIONS)
 @timeline_option
 @rows_option
 @json_option

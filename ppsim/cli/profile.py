@@ -49,7 +49,6 @@ _SECTIONS = {
 @command_of(
     CommandOptions,
     _SECTIONS,
-    short_help="Measure F, B, I and W of a layer on this device.",
     threads={"type": str, "default": "1"},  # or all
 )
 @click.option(

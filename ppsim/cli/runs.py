@@ -39,7 +39,7 @@ class RunOptions(TableOptions, TrainOptions, total=False):
 _SECTIONS = {"processes": "Processes and device", "model": "Model and data", "run": "Run"}
 
 
-@command_of(RunOptions, _SECTIONS, short_help="Execute a table for real with torch, and measure it.")
+@command_of(RunOptions, _SECTIONS)
 @timeline_option
 @rows_option
 @json_option
@@ -81,7 +81,7 @@ def train(
     require_verified(trained)
 
 
-@click.command(short_help="Set a measured step beside a projected one.")
+@click.command()
 @click.argument("measured", metavar="MEASURED.json")
 @click.argument("projected", metavar="[PROJECTED.json]", required=False)
 @option_of(words_of(PlanOptions)["overheads"])

@@ -62,7 +62,7 @@ class SimulateOptions(CostsOptions, ReadOptions, total=False):
 # fmt: on
 
 
-@click.command(short_help="List the schedules, or print one in full.")
+@click.command()
 @click.argument("name", required=False)
 @json_option
 def schedules(name: str | None, as_json: bool) -> None:
@@ -93,7 +93,7 @@ def schedules(name: str | None, as_json: bool) -> None:
         show.print_catalog(entries)
 
 
-@click.command(short_help="Tell whether a table runs, and on which channels.")
+@click.command()
 @click.argument("table", metavar="T.csv")
 @options_of(ReadOptions)
 @json_option
@@ -131,7 +131,6 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
 @command_of(
     SimulateOptions,
     {"input": "Input", "network": "Network and runtime"},
-    short_help="Simulate any table at any costs.",
 )
 @click.argument("table", metavar="T.csv")
 @timeline_option
@@ -190,7 +189,7 @@ def simulate(
         show.print_timeline(timeline, is_wanted=with_timeline)
 
 
-@click.command(short_help="Write a checked table for a runtime.")
+@click.command()
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,

@@ -18,7 +18,7 @@ _SECTIONS = {
 }
 
 
-@command_of(TuneOptions, _SECTIONS, short_help="Find the best layout and schedule for a model on so many GPUs.")
+@command_of(TuneOptions, _SECTIONS)
 @json_option
 @click.option(
     "-o", "--output", "outputs", multiple=True, metavar="PATH",

@@ -6,7 +6,7 @@ from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
 
 
-@click.command(short_help="Signed errors against published runs.")
+@click.command()
 @click.argument("name", required=False, metavar="[SET]")
 @json_option
 @click.option(

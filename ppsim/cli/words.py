@@ -37,9 +37,7 @@ class SectionedCommand(click.Command):
 _FIRST_COLUMN = 28
 
 
-def command_of(
-    declared: type, titles: Mapping[str, str], *, short_help: str, **changed: Mapping[str, Any]
-) -> Callable[[Any], Any]:
+def command_of(declared: type, titles: Mapping[str, str], **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Return a decorator that makes a command of the words of a TypedDict and of the options below it.
 
     `titles` are those of the sections on its help page, in order, by the key that the words name. `changed` are
@@ -49,7 +47,7 @@ def command_of(
     pages = {title: sections[key] for key, title in titles.items()}
 
     def decorate(command: Any) -> Any:
-        made = click.command(cls=SectionedCommand, sections=pages, short_help=short_help)
+        made = click.command(cls=SectionedCommand, sections=pages)
         return made(options_of(declared, **changed)(command))
 
     return decorate

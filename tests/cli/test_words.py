@@ -46,7 +46,7 @@ def fields(**options: Unpack[MorePlanOptions]) -> dict[str, Any]:
     return fields_of(words_of(MorePlanOptions), options, "job")
 
 
-@command_of(MorePlanOptions, {"runtime": "Runtime and memory"}, short_help="Project.")
+@command_of(MorePlanOptions, {"runtime": "Runtime and memory"})
 def project(**options: Any) -> None:
     """Project."""
     click.echo(options["host_seconds"])
