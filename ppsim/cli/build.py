@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import click
 
+from ppsim.api.suffixes import TABLE
+from ppsim.base.errors import ConfigError, CostsError
+from ppsim.base.files import naming, write_whole
+from ppsim.base.units import percent, seconds
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import check_outputs, say
 from ppsim.cli.progress import progress, searching
@@ -21,7 +25,6 @@ _TIME_LIMIT_S = 10.0
 # fmt: off
 class SearchOptions(TypedDict, total=False):
     """How a table is searched for."""
-
     placement: Annotated[Literal["loop", "v"] | None, Option(
         "Where the stages are. Default: the better of both.", section="search",
     )]
@@ -50,7 +53,6 @@ class SearchOptions(TypedDict, total=False):
 
 class BuildOptions(SearchOptions, total=False):
     """The options of `build`."""
-
     pp: Annotated[int, Option("Pipeline ranks.", metavar="N", section="pipeline", required=True)]
     vpp: Annotated[int | None, Option(
         "Stages a rank holds. Default: the fewest that the schedule takes.", metavar="N", section="pipeline",
@@ -91,9 +93,6 @@ def build(name: str, output: str | None, **options: Any) -> None:
     NAME is one of `ppsim schedules`. auto begins with the best of them for these costs and this memory, searches
     on, and says how far its table is from a proven bound.
     """
-    from ppsim.api.suffixes import TABLE
-    from ppsim.base.files import write_whole
-
     if output is not None:
         check_outputs([output], TABLE if Path(output).suffix else None)
     found = _searched(options) if name == "auto" else None
@@ -113,8 +112,6 @@ def build(name: str, output: str | None, **options: Any) -> None:
 def _searched(options: dict[str, Any]) -> "Optimised":
     """Search with a progress bar on a terminal; a proof takes as long again."""
     from ppsim.api.texts import parse_size
-    from ppsim.base.errors import ConfigError, CostsError
-    from ppsim.base.files import naming
     from ppsim.catalog.auto import optimise
     from ppsim.simulation.cost_schema import read_costs
 
@@ -143,8 +140,6 @@ def _of_search(options: dict[str, Any]) -> dict[str, Any]:
 def _built(name: str, options: dict[str, Any]) -> "Schedule":
     """Build by name, at costs where they are given."""
     from ppsim.api.texts import parse_size
-    from ppsim.base.errors import ConfigError, CostsError
-    from ppsim.base.files import naming
     from ppsim.catalog.build import build as build_table
     from ppsim.catalog.build import find
     from ppsim.simulation.cost_schema import read_costs
@@ -167,7 +162,6 @@ def _built(name: str, options: dict[str, Any]) -> "Schedule":
 
 
 def _verdict(found: "Optimised") -> str:
-    from ppsim.base.units import percent, seconds
 
     gain = 1 - found.value_s / found.start_s if found.start_s > 0 else 0.0
     better = f"{percent(gain)} below" if gain > 1e-9 else "no better than"

@@ -2,6 +2,8 @@
 
 import click
 
+from ppsim.api.suffixes import CALIBRATION
+from ppsim.base.outputs import write
 from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
 
@@ -40,8 +42,6 @@ def calibrate(
     trace files together are one run, each folder is one. Runs of two message sizes tell latency from bandwidth.
     """
     from ppsim.api import measured as runs
-    from ppsim.api.suffixes import CALIBRATION
-    from ppsim.base.outputs import write
     from ppsim.printing import runs as show
     from ppsim.runs.calibrate import calibration_to_json
 

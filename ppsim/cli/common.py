@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ppsim.base.errors import ConfigError
+
 if TYPE_CHECKING:
     from ppsim.schedule.table import Schedule
 
@@ -26,8 +28,6 @@ def print_json(value: Any) -> None:
 
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
     """Read a table: neutral JSON by its suffix, torch's CSV otherwise, which cannot say what it has of the two."""
-    from ppsim.base.errors import ConfigError
-
     for option, value in (("--replicas", replicas), ("--slices", slices)):
         if value is not None and path.endswith(".json"):
             raise ConfigError(f"{path} says itself what it holds; {option} is for a CSV, which cannot")
@@ -54,7 +54,6 @@ def check_outputs(
     `suffixes` are those that decide what is written, None: any; `beside` is a file that is written as well. What
     else the command line names is an input where there is such a file, and so are `inputs`.
     """
-    from ppsim.base.errors import ConfigError
     from ppsim.base.files import check_place
     from ppsim.base.outputs import suffix_of
 
@@ -86,8 +85,6 @@ def _identity(path: str) -> tuple[int, int] | str:
 
 def parse_numbers(name: str, text: str | None) -> list[int] | None:
     """Return the numbers of 1,2,4, None for None; raises `ConfigError` naming the option."""
-    from ppsim.base.errors import ConfigError
-
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
@@ -96,8 +93,6 @@ def parse_numbers(name: str, text: str | None) -> list[int] | None:
 
 def parse_names(name: str, text: str | None, choices: Sequence[str] | None = None) -> list[str] | None:
     """Return the names of a,b,c, None for None; raises `ConfigError` for one that is none of `choices`."""
-    from ppsim.base.errors import ConfigError
-
     if text is None:
         return None
     found = [part.strip() for part in text.split(",")]

@@ -2,6 +2,7 @@
 
 import click
 
+from ppsim.base.errors import ConfigError
 from ppsim.cli.common import json_option, print_json
 
 
@@ -24,7 +25,6 @@ def models(name: str | None, seq_len: int | None, as_json: bool) -> None:
     backward, without recomputation.
     """
     from ppsim.api.catalogues import model_counts
-    from ppsim.base.errors import ConfigError
     from ppsim.model.names import NAMES, find_model
     from ppsim.printing import models as show_models
 

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from ppsim.api.suffixes import TIMELINE
+from ppsim.base.outputs import write
 from ppsim.base.words import Option
 from ppsim.cli.common import (
     check_outputs,
@@ -70,8 +72,6 @@ def project(
     """
     from ppsim.api.outputs import projections_drawn
     from ppsim.api.plans import plan_from
-    from ppsim.api.suffixes import TIMELINE
-    from ppsim.base.outputs import write
     from ppsim.printing import plans as show
 
     check_outputs(outputs, TIMELINE)

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import check_place, to_json, write_whole
 from ppsim.base.words import Option
 from ppsim.cli.common import check_outputs, say
 from ppsim.cli.words import command_of
@@ -21,7 +23,6 @@ _OF_MODELS = ("model", "layers", "hidden", "heads", "micro_batch", "seq_len", "t
 # fmt: off
 class CommandOptions(ProfileOptions, total=False):
     """The options of `profile`."""
-
     module: Annotated[str | None, Option(
         "A module of one's own: PKG.MOD is imported, which runs its code, and FACTORY() returns the module and "
         "example inputs; taken as one layer.",
@@ -66,7 +67,6 @@ def profile(output: str, **options: Any) -> None:
     into one file, which is written whole after each. Repeated, the command goes on where it was stopped: shapes
     that the file holds are not measured again.
     """
-    from ppsim.base.errors import ConfigError
     from ppsim.runtime.launch import require_device, require_extra
 
     require_extra("ppsim profile")
@@ -107,9 +107,6 @@ def profile(output: str, **options: Any) -> None:
 
 def _check(output: str, options: dict[str, Any]) -> None:
     """Raise `ConfigError` for options that are wrong whatever is measured."""
-    from ppsim.base.errors import ConfigError
-    from ppsim.base.files import check_place
-
     if options["suite"] is None:
         check_outputs([output], [".json"])
     else:
@@ -126,8 +123,6 @@ def _check(output: str, options: dict[str, Any]) -> None:
 
 def _threads(text: str) -> int:
     """The number given, or that of all cores that this process may use."""
-    from ppsim.base.errors import ConfigError
-
     if text == "all":
         import os
 
@@ -144,8 +139,6 @@ def _optimizers(given: list[str] | None) -> list[str]:
 
 def _profiled_module(output: str, options: dict[str, Any], settings: "Settings") -> dict[str, Any]:
     """Measure a module of one's own and write its profile."""
-    from ppsim.base.errors import ConfigError
-    from ppsim.base.files import to_json, write_whole
     from ppsim.profiling.module import profile_made
 
     layers = options["layers"]

@@ -4,6 +4,8 @@ from typing import Annotated, Any, TypedDict
 
 import click
 
+from ppsim.api.suffixes import CALIBRATION, TIMELINE
+from ppsim.base.outputs import suffix_of, write
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import (
     check_outputs,
@@ -60,8 +62,6 @@ def train(
     rank.
     """
     from ppsim.api.runs import require_verified, run_drawn, train_from
-    from ppsim.api.suffixes import TIMELINE
-    from ppsim.base.outputs import write
     from ppsim.printing import steps as show
     from ppsim.runtime.launch import require_extra
 
@@ -110,8 +110,6 @@ def compare(
     """
     from ppsim.api import measured as runs
     from ppsim.api.outputs import comparison_drawn
-    from ppsim.api.suffixes import CALIBRATION, TIMELINE
-    from ppsim.base.outputs import suffix_of, write
     from ppsim.printing import runs as show
     from ppsim.runs.compare import summary_of
 

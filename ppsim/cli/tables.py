@@ -5,6 +5,10 @@ from typing import Annotated, Any, TypedDict, get_args
 
 import click
 
+from ppsim.api.suffixes import TIMELINE, Drawn
+from ppsim.base.errors import ConfigError, CostsError, ScheduleError
+from ppsim.base.files import naming, write_whole
+from ppsim.base.outputs import write
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import (
     check_outputs,
@@ -25,7 +29,6 @@ from ppsim.schedule.choices import Channel, Communication, Receives, Target
 # fmt: off
 class ReadOptions(TypedDict, total=False):
     """What a CSV table cannot say of itself."""
-
     replicas: Annotated[int | None, Option(
         "Copies of the model in a CSV table (dualpipe and chimera have 2). Default: 1.",
         metavar="N", section="input",
@@ -37,7 +40,6 @@ class ReadOptions(TypedDict, total=False):
 
 class CostsOptions(TypedDict, total=False):
     """What a table is simulated at."""
-
     costs: Annotated[str, Option(
         "Seconds and bytes of each stage's passes: docs/formats.md.",
         metavar="C.json", section="input", required=True,
@@ -46,7 +48,6 @@ class CostsOptions(TypedDict, total=False):
 
 class SimulateOptions(CostsOptions, ReadOptions, total=False):
     """The options of `simulate`."""
-
     communication: Annotated[Communication | None, Option(
         "Whether compute goes on beside transfers, or waits. Default: what the costs file says, else overlap.",
         section="network",
@@ -154,10 +155,6 @@ def simulate(
 
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
-    from ppsim.api.suffixes import TIMELINE, Drawn
-    from ppsim.base.errors import ConfigError, CostsError, ScheduleError
-    from ppsim.base.files import naming
-    from ppsim.base.outputs import write
     from ppsim.plot.view import View
     from ppsim.printing import steps as show
     from ppsim.runs.timeline_file import timeline_to_json
@@ -222,8 +219,6 @@ def export(
       ppsim export T.csv --to json -o table.json
     """
     from ppsim.api.outputs import export as exported
-    from ppsim.base.errors import ScheduleError
-    from ppsim.base.files import naming, write_whole
 
     check_outputs([output])
     schedule = read_table(table, **read)

@@ -4,6 +4,9 @@ from typing import Any
 
 import click
 
+from ppsim.api.suffixes import SEARCH
+from ppsim.base.outputs import write
+from ppsim.base.units import seconds
 from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_of
@@ -37,10 +40,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
     set are simulated, so that the answer is that of trying all.
     """
-    from ppsim.api.suffixes import SEARCH
     from ppsim.api.tuning import tune_from
-    from ppsim.base.outputs import write
-    from ppsim.base.units import seconds
     from ppsim.printing import tuning as show_tune
 
     check_outputs(outputs, SEARCH, beside=options["resume"])

@@ -2,6 +2,9 @@
 
 import click
 
+from ppsim.api.suffixes import VALIDATION
+from ppsim.base.errors import ConfigError
+from ppsim.base.outputs import write
 from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
 
@@ -35,9 +38,6 @@ def validate(
     """
     from itertools import count
 
-    from ppsim.api.suffixes import VALIDATION
-    from ppsim.base.errors import ConfigError
-    from ppsim.base.outputs import write
     from ppsim.printing import validation as show_validation
     from ppsim.validation.cases import case_sets, require_set
     from ppsim.validation.validated import validate as validated

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import click
 
+from ppsim.base.errors import ConfigError
 from ppsim.base.words import Word, sections_of, words_of
 from ppsim.cli.common import parse_names, parse_numbers
 
@@ -103,8 +104,6 @@ def _several(kind: Any, ctx: click.Context, param: click.Parameter, value: str |
 
 def _pairs(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[int, float]:
     """The mapping that 3:1.2, given as often as wanted, stands for."""
-    from ppsim.base.errors import ConfigError
-
     found = {}
     for text in value:
         key, _, number = text.partition(":")
