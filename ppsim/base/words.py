@@ -50,7 +50,8 @@ class Option:
     @property
     def sentence(self) -> str:
         """The help, with its default."""
-        default = f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+        values = self.default if isinstance(self.default, tuple) else (self.default,)
+        default = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
         return self.help.replace("{default}", default)
 
 

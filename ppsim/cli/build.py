@@ -12,7 +12,7 @@ from ppsim.base.units import percent, seconds
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import check_outputs, say
 from ppsim.cli.progress import progress, searching
-from ppsim.cli.words import command_of
+from ppsim.cli.words import command_with
 from ppsim.projection.options import GROUP_SIZE, SLICES
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class BuildOptions(SearchOptions, total=False):
 # fmt: on
 
 
-@command_of(
+@command_with(
     BuildOptions,
     {"pipeline": "Table", "search": "Search (for auto)"},
 )

@@ -17,7 +17,7 @@ from ppsim.cli.common import (
     timeline_option,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
-from ppsim.cli.words import command_of
+from ppsim.cli.words import command_with
 from ppsim.projection.options import PlanOptions
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _SECTIONS = {
 }
 
 
-@command_of(ProjectOptions, _SECTIONS)
+@command_with(ProjectOptions, _SECTIONS)
 @timeline_option
 @rows_option
 @json_option

@@ -9,7 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, to_json, write_whole
 from ppsim.base.words import Option
 from ppsim.cli.common import check_outputs, say
-from ppsim.cli.words import command_of
+from ppsim.cli.words import command_with
 from ppsim.profiling.options import ProfileOptions
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _SECTIONS = {
 }
 
 
-@command_of(
+@command_with(
     CommandOptions,
     _SECTIONS,
     threads={"type": str, "default": "1"},  # or all

@@ -17,7 +17,7 @@ from ppsim.cli.common import (
     timeline_option,
 )  # fmt: skip
 from ppsim.cli.progress import progress
-from ppsim.cli.words import command_of, option_of
+from ppsim.cli.words import command_with, option_of
 from ppsim.projection.options import PlanOptions
 from ppsim.runtime.options import TrainOptions
 
@@ -41,7 +41,7 @@ class RunOptions(TableOptions, TrainOptions, total=False):
 _SECTIONS = {"processes": "Processes and device", "model": "Model and data", "run": "Run"}
 
 
-@command_of(RunOptions, _SECTIONS)
+@command_with(RunOptions, _SECTIONS)
 @timeline_option
 @rows_option
 @json_option

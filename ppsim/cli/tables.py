@@ -21,7 +21,7 @@ from ppsim.cli.common import (
     timeline_option,
 )  # fmt: skip
 from ppsim.cli.progress import progress
-from ppsim.cli.words import command_of, option_of, options_of
+from ppsim.cli.words import command_with, option_of, options_of
 from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
 from ppsim.schedule.choices import Channel, Communication, Receives, Target
 
@@ -129,7 +129,7 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
         raise click.exceptions.Exit(1 if report.errors[0].rule == "deadlock" else 2)
 
 
-@command_of(
+@command_with(
     SimulateOptions,
     {"input": "Input", "network": "Network and runtime"},
 )

@@ -9,7 +9,7 @@ from ppsim.base.outputs import write
 from ppsim.base.units import seconds
 from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
-from ppsim.cli.words import command_of
+from ppsim.cli.words import command_with
 from ppsim.tuning.options import TuneOptions
 
 _SECTIONS = {
@@ -21,7 +21,7 @@ _SECTIONS = {
 }
 
 
-@command_of(TuneOptions, _SECTIONS)
+@command_with(TuneOptions, _SECTIONS)
 @json_option
 @click.option(
     "-o", "--output", "outputs", multiple=True, metavar="PATH",

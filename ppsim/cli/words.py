@@ -38,7 +38,7 @@ class SectionedCommand(click.Command):
 _FIRST_COLUMN = 28
 
 
-def command_of(declared: type, titles: Mapping[str, str], **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
+def command_with(declared: type, titles: Mapping[str, str], **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Return a decorator that makes a command of the words of a TypedDict and of the options below it.
 
     `titles` are those of the sections on its help page, in order, by the key that the words name. `changed` are

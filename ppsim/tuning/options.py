@@ -14,6 +14,9 @@ from ppsim.projection.options import RUNTIME, SEQUENCE_PARALLEL, Runtime, StudyO
 
 _MANY = "N,N,…"
 
+SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zb", "zbv-fixed", "v-half-fixed")
+"""Those tried unless asked otherwise: patterns that are the same at any costs and that runtimes have."""
+
 
 # fmt: off
 class RangeOptions(TypedDict, total=False):
@@ -40,22 +43,23 @@ class RangeOptions(TypedDict, total=False):
         metavar=_MANY, section="tried",
     )]
     vpp: Annotated[Sequence[int] | None, Option(
-        "Stages a rank to try. Default: 1,2,4,8.", metavar=_MANY, section="tried",
+        "Stages a rank to try. Default: {default}.", metavar=_MANY, section="tried", default=(1, 2, 4, 8),
     )]
     micro_batch: Annotated[Sequence[int] | None, Option(
-        "Sequences a microbatch to try. Default: 1,2,4,8.", metavar=_MANY, section="tried",
+        "Sequences a microbatch to try. Default: {default}.", metavar=_MANY, section="tried", default=(1, 2, 4, 8),
     )]
     schedule: Annotated[Sequence[str] | None, Option(
         "Schedules to try, names from `ppsim schedules`; with auto, a table is searched for on the best three. "
-        "Default: 1f1b,interleaved-1f1b,zb-h1,interleaved-zb,zbv-fixed,v-half-fixed.",
-        metavar="NAME,NAME,…", section="tried",
+        "Default: {default}.",
+        metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
     )]
     recompute: Annotated[Sequence[Recompute] | None, Option(
-        "What of a layer is computed again in its backward, to try, as project takes it. Default: none,full.",
-        metavar="KIND,…", section="tried",
+        "What of a layer is computed again in its backward, to try, as project takes it. Default: {default}.",
+        metavar="KIND,…", section="tried", default=("none", "full"),
     )]
     split: Annotated[Sequence[Literal["auto", "even"]] | None, Option(
-        "Layer splits to try: auto, even. Default: auto,even.", metavar="KIND,…", section="tried",
+        "Layer splits to try: auto, even. Default: {default}.",
+        metavar="KIND,…", section="tried", default=("auto", "even"),
     )]
 
 

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.words import words_of
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.layout.cut import Cut
@@ -16,10 +17,9 @@ from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute
 from ppsim.projection.options import Runtime
 from ppsim.projection.plan import AUTO, Plan
+from ppsim.tuning.options import SCHEDULES, RangeOptions
 
-SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zb", "zbv-fixed", "v-half-fixed")
-"""Those tried unless asked otherwise: patterns that are the same at any costs and that runtimes have."""
-
+_DEFAULTS = {name: word.option.default for name, word in words_of(RangeOptions).items()}
 _SIZES = (1, 2, 4, 8)
 _MOST_EXPERT_RANKS = 64
 _LEAST_TOKENS = 2048
@@ -127,9 +127,9 @@ class Space:
     vpp: tuple[int, ...]
     micro_batch: tuple[int, ...]
     dp: tuple[int, ...] | None = None
-    recompute: tuple[Recompute, ...] = ("none", "full")
-    schedule: tuple[str, ...] = SCHEDULES
-    split: tuple[Literal["auto", "even"], ...] = ("auto", "even")
+    recompute: tuple[Recompute, ...] = _DEFAULTS["recompute"]
+    schedule: tuple[str, ...] = _DEFAULTS["schedule"]
+    split: tuple[Literal["auto", "even"], ...] = _DEFAULTS["split"]
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -180,8 +180,8 @@ def space_for(question: Question, **given: Any) -> Space:
         "cp": [size for size in _SIZES if length % size == 0 and (size == 1 or length // size >= _LEAST_TOKENS)],
         "ep": [size for size in powers if not experts or all(count % size == 0 for count in experts)],
         "pp": [size for size in divisors if size <= len(model.layers) + 2],
-        "vpp": _SIZES,
-        "micro_batch": _SIZES,
+        "vpp": _DEFAULTS["vpp"],
+        "micro_batch": _DEFAULTS["micro_batch"],
     }
     if not experts:
         defaults["ep"] = [1]

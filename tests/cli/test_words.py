@@ -11,7 +11,7 @@ import ppsim
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import Option, fields_of, sections_of, words_of
-from ppsim.cli.words import command_of
+from ppsim.cli.words import command_with
 from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile
 from ppsim.machine.cluster import Cluster
@@ -46,7 +46,7 @@ def fields(**options: Unpack[MorePlanOptions]) -> dict[str, Any]:
     return fields_of(words_of(MorePlanOptions), options, "job")
 
 
-@command_of(MorePlanOptions, {"runtime": "Runtime and memory"})
+@command_with(MorePlanOptions, {"runtime": "Runtime and memory"})
 def project(**options: Any) -> None:
     """Project."""
     click.echo(options["host_seconds"])
