@@ -45,6 +45,13 @@ def test_the_page_of_rooms_is_what_its_script_writes(monkeypatch: pytest.MonkeyP
     assert page.read_text() == written_by("make_architecture", monkeypatch)
 
 
+def test_every_file_that_the_page_of_rooms_names_is_there() -> None:
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z_]+/[\w/]+\.(?:py|toml))`", page))
+    assert len(named) > 15
+    assert {name for name in named if not (ROOT / "ppsim" / name).exists()} == set()
+
+
 def test_every_link_between_documents_leads_somewhere() -> None:
     pages = [*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
     for path in (*pages, ROOT / "CHANGELOG.md"):

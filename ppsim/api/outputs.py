@@ -2,30 +2,33 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
 from ppsim.api.runs import Trained
-from ppsim.api.suffixes import TIMELINE, Say, silent, write_search, write_timelines
+from ppsim.api.suffixes import CALIBRATION, SEARCH, TABLE, TIMELINE, Drawn
 from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import to_json, write_whole
-from ppsim.base.outputs import suffix_of
+from ppsim.base.files import to_json
+from ppsim.base.outputs import Formats, suffix_of, write
 from ppsim.base.shown import text_of
+from ppsim.exporting.megatron import megatron_arguments
+from ppsim.exporting.table_json import table_to_json
+from ppsim.exporting.targets import RUNTIMES
+from ppsim.exporting.torch_csv import torch_csv
 from ppsim.plot.view import View
 from ppsim.projection.projection import Answer, Projection, Projections
-from ppsim.runs.calibrate import Calibration, calibration_to_json
+from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison, summary_of
 from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.schedule.check import CheckReport, validate
+from ppsim.schedule.choices import Receives, Target
 from ppsim.schedule.graph import build_graph
-from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.search import Tuned
 
-Target = Literal["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]
 OneOfThem: TypeAlias = Timeline | Projection | Trained
 
 
@@ -51,23 +54,27 @@ def save(
     """
     path = str(path)
     if isinstance(what, Schedule):
-        _save_table(what, path)
+        _require_suffix(path, TABLE, "a table (simulate it for a timeline)")
+        write([path], TABLE, what)
     elif isinstance(what, Calibration):
-        _require_suffix(path, (".json",), "a calibration")
-        write_whole(path, to_json(calibration_to_json(what)))
+        _require_suffix(path, CALIBRATION, "a calibration")
+        write([path], CALIBRATION, what)
     elif isinstance(what, Tuned):
-        write_search([path], what)
+        write([path], SEARCH, what)
     elif isinstance(what, Comparison):
-        write_comparison([path], what)
-    elif isinstance(what, Projections):
-        _save_several(what.projections, path, titles, costs)
+        write([path], TIMELINE, comparison_drawn(what))
     else:
-        _save_several([what] if isinstance(what, Timeline | Projection | Trained) else what, path, titles, costs)
+        those = what.projections if isinstance(what, Projections) else what
+        several = [those] if isinstance(those, Timeline | Projection | Trained) else those
+        write([path], TIMELINE, _drawn(several, path, titles, costs))
 
 
-def _save_several(
-    those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, costs: StageCosts | None
-) -> None:
+def _require_suffix(path: str, formats: Formats, what: str) -> None:
+    if suffix_of(path, TIMELINE) not in formats:
+        raise ConfigError(f"cannot write {path}: {what} goes into {' or '.join(formats)}")
+
+
+def _drawn(those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, costs: StageCosts | None) -> Drawn:
     if wrong := [one for one in those if not isinstance(one, Timeline | Projection | Trained)]:
         raise ConfigError(f"cannot save {type(wrong[0]).__name__}: it is no timeline, projection or run")
     if not those:
@@ -81,11 +88,10 @@ def _save_several(
         raise ConfigError("the .json of a timeline holds its costs: give them as costs=")
     limits = {plan.memory_bound_bytes for plan in plans}
     names = [_title_of(one) for one in those] if titles is None else titles
-    write_timelines(
-        [path],
-        views=[_view_of(one, name) for one, name in zip(those, names, strict=True)],
-        report=lambda: _report_json(first, costs),
-        memory_limit_bytes=limits.pop() if len(limits) == 1 else None,
+    return Drawn(
+        [_view_of(one, name) for one, name in zip(those, names, strict=True)],
+        lambda: _report_json(first, costs),
+        limits.pop() if len(limits) == 1 else None,
     )
 
 
@@ -120,50 +126,22 @@ def _projection_json(projection: Projection, answer: Answer | None) -> dict[str,
     )
 
 
-def _save_table(table: Schedule, path: str) -> None:
-    from ppsim.exporting.table_json import table_to_json
-    from ppsim.schedule.grammar import format_table
-
-    _require_suffix(path, (".csv", ".json"), "a table (simulate it for a timeline)")
-    write_whole(path, to_json(table_to_json(table)) if path.endswith(".json") else format_table(table))
-
-
-def _require_suffix(path: str, suffixes: Sequence[str], what: str) -> None:
-    if suffix_of(path, TIMELINE) not in suffixes:
-        raise ConfigError(f"cannot write {path}: {what} goes into {' or '.join(suffixes)}")
+def projections_drawn(projections: Sequence[Projection], answer: Answer | None) -> Drawn:
+    """Return what files hold of projections: pictures of all, report and table of the first."""
+    first = projections[0]
+    views = [view_of(one, one.plan.schedule_name) for one in projections]
+    return Drawn(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
 
 
-def write_projections(
-    paths: Sequence[str], projections: Sequence[Projection], answer: Answer | None, *, announce: Say = silent
-) -> None:
-    """Write each path by its suffix: pictures of all, report and table of the first; nothing for no projection."""
-    if not projections:
-        return
-    write_timelines(
-        paths,
-        views=[view_of(one, one.plan.schedule_name) for one in projections],
-        report=lambda: _projection_json(projections[0], answer),
-        memory_limit_bytes=projections[0].plan.memory_bound_bytes,
-        announce=announce,
-    )
-
-
-def write_comparison(
-    paths: Sequence[str], comparison: Comparison, fitted: Calibration | None = None, *, announce: Say = silent
-) -> None:
-    """Write each path by its suffix: both timelines; .json has the errors, and the projection with its costs."""
+def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) -> Drawn:
+    """Return what files hold of a comparison: both timelines, the errors, and the projection with its costs."""
 
     def report() -> dict[str, Any]:
         costs, summary = comparison.projected_costs, summary_of(comparison, fitted)
         return summary | ({"projected": timeline_to_json(comparison.projected, costs)} if costs else {})
 
-    write_timelines(
-        paths,
-        views=[View(comparison.measured, "measured"), View(comparison.projected, "projected")],
-        comparison=comparison,
-        report=report,
-        announce=announce,
-    )
+    views = [View(comparison.measured, "measured"), View(comparison.projected, "projected")]
+    return Drawn(views, report, comparison=comparison)
 
 
 def export(
@@ -186,11 +164,8 @@ def export(
     0F0,0F1,0B0,0B1
     1F0,1B0,1F1,1B1
     """
-    from ppsim.exporting.targets import RUNTIMES
-
-    targets = ("torch", "torch-comms", "json", *(name for name in RUNTIMES if name != "torch"))
-    if to not in targets:
-        raise ConfigError(f"there is no target '{to}': choose one of {', '.join(targets)}")
+    if to not in get_args(Target):
+        raise ConfigError(f"there is no target '{to}': choose one of {', '.join(get_args(Target))}")
     if receives and to != "torch-comms":
         raise ConfigError(f"--receives is for --to torch-comms: got --to {to}")
     if torch_version and to != "torch-comms":
@@ -202,17 +177,11 @@ def export(
         raise ConfigError(f"--split is for --to megatron: got --to {to}")
     if to not in ("torch", "torch-comms"):
         return to_json(_exported(table, to, split))
-    from ppsim.exporting.torch_csv import torch_csv
-
     return torch_csv(table, with_communication=to == "torch-comms", receives=receives, torch_version=torch_version)
 
 
 def _exported(table: Schedule, target: str, split: str | Sequence[int] | None) -> Any:
     """What a target other than torch takes, as JSON; only of a table that has been checked to run."""
-    from ppsim.exporting.megatron import megatron_arguments
-    from ppsim.exporting.table_json import table_to_json
-    from ppsim.exporting.targets import RUNTIMES
-
     validate(table)
     build_graph(table)
     if target == "json":

@@ -4,59 +4,30 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from ppsim.api.jobs import JobOptions, job_from, profile_of
+from ppsim.api.jobs import job_from, profile_of
 from ppsim.api.texts import parse_size, parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
+from ppsim.base.words import fields_of, words_of
 from ppsim.costs.estimate import with_estimates
 from ppsim.costs.job import Job
-from ppsim.costs.profile import DEFAULT
+from ppsim.costs.profile import DEFAULT, Profile
 from ppsim.layout.split import MegatronSplit, Split, require_layers
+from ppsim.machine.cluster import Cluster
 from ppsim.model.recompute import recompute_of
 from ppsim.projection import project as planning
-from ppsim.projection.plan import AUTO, Plan, Runtime
+from ppsim.projection.options import JobOptions, PlanOptions
+from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
 from ppsim.runs.calibrate import Calibration
-from ppsim.schedule.graph import Channel
-from ppsim.schedule.lowering import Receives
 from ppsim.simulation.cost_schema import Overheads, read_overheads
 
-
-class PlanOptions(JobOptions, total=False):
-    """A plan, of a job or of a profile; `ppsim project --help` has each word's meaning and default."""
-
-    vpp: int | None
-    schedule: str | None
-    group_size: int | None
-    slices: int | None
-    job: Job | None
-    stragglers: Mapping[int, float] | None
-    split: str | Sequence[int] | None
-    account_for_embedding_in_pipeline_split: bool | None
-    account_for_loss_in_pipeline_split: bool | None
-    decoder_first_pipeline_num_layers: int | None
-    decoder_last_pipeline_num_layers: int | None
-    runtime: Runtime | None
-    channel: Channel | None
-    receives: Receives | None
-    search_time: float | None
-    seed: int | None
-    transfer_ms: float | None
-    overheads: str | Path | Calibration | None
-    memory_limit: str | float | None
+_WORDS = words_of(PlanOptions)
+_OF_JOBS = tuple(name for name in words_of(JobOptions) if name != "pp")
+_CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration}
 
 
-_OF_JOBS = tuple(name for name in JobOptions.__annotations__ if name != "pp")
-_OF_MEGATRON = {
-    "account_for_embedding_in_pipeline_split": "counts_embedding",
-    "account_for_loss_in_pipeline_split": "counts_loss",
-    "decoder_first_pipeline_num_layers": "first",
-    "decoder_last_pipeline_num_layers": "last",
-}
-_SEARCH = {"search_time": "search_s", "seed": "seed"}
-
-
-@takes(PlanOptions)
+@takes(PlanOptions, **_CLASSES)
 def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Projection:
     """Return the projection of a step: time, throughput, bubble, memory per rank, and why.
 
@@ -79,7 +50,7 @@ def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Project
     return planning.project(_plan(plan, options))
 
 
-@takes(PlanOptions)
+@takes(PlanOptions, **_CLASSES)
 def project_all(
     plan: Plan | None = None,
     *,
@@ -129,8 +100,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         raise ConfigError(f"--transfer-ms must not be negative: got {options['transfer_ms']:g}")
     if options["layers"] is not None:
         require_layers(options["layers"], "--layers")
-    search = {field: options[name] for name, field in _SEARCH.items() if options[name] is not None}
-    if search and options["schedule"] != AUTO:
+    if options["schedule"] != AUTO and any(options[name] is not None for name in ("search_time", "seed")):
         raise ConfigError("--search-time and --seed are for --schedule auto")
     shape = None
     if profile is not None:
@@ -149,36 +119,23 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         overheads |= fitted.constants
         if fitted.line and options["transfer_ms"] is None:
             overheads["hop_overhead_s"], overheads["bandwidth_bytes_per_s"] = fitted.line
-    return Plan(
-        pp=pp,
-        vpp=options["vpp"],
-        schedule=options["schedule"],
-        microbatches=None if job else options["microbatches"],
-        group_size=options["group_size"],
-        num_slices=options["slices"],
-        job=job,
-        profile=profile,
-        shape=shape,
-        num_layers=None if job else options["layers"],
-        stragglers=tuple((options["stragglers"] or {}).items()),
-        split=_split(options),
-        runtime=options["runtime"] or "torch",
-        channel=options["channel"],
-        receives=options["receives"] or "torch",
-        transfer_s=None if options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
-        memory_limit_bytes=parse_size(options["memory_limit"]),
-        **overheads,
-        **search,
-    )
+    of_profile = {"microbatches": None, "layers": None} if job else {}
+    read = {
+        "split": _split(options),
+        "stragglers": tuple((options["stragglers"] or {}).items()),
+        "transfer_ms": None if options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
+        "memory_limit": parse_size(options["memory_limit"]),
+    }
+    fields = fields_of(_WORDS, {**options, **of_profile, **read})
+    return Plan(pp=pp, job=job, profile=profile, shape=shape, **fields, **overheads)
 
 
 def _split(options: Mapping[str, Any]) -> Split | None:
     """The split, by --split or by Megatron-LM's own options."""
-    given = {field: options[name] for name, field in _OF_MEGATRON.items() if options[name] is not None}
-    split = options["split"]
+    given, split = fields_of(_WORDS, options, "split"), options["split"]
     if given and split not in (None, "megatron"):
-        name = next(name for name in _OF_MEGATRON if options[name] is not None).replace("_", "-")
-        raise ConfigError(f"--{name} is of Megatron-LM's own rule: leave out --split {split}")
+        name = next(name for name, word in _WORDS.items() if word.option.field == f"split.{next(iter(given))}")
+        raise ConfigError(f"{_WORDS[name].flag} is of Megatron-LM's own rule: leave out --split {split}")
     return MegatronSplit(**given) if given or split == "megatron" else None if split is None else parse_split(split)
 
 

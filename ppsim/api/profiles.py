@@ -5,49 +5,26 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place
-from ppsim.model.recompute import Recompute, recompute_of
-from ppsim.runtime.config import MODELS, Dtype
+from ppsim.base.words import words_of
+from ppsim.model.recompute import recompute_of
+from ppsim.profiling.options import ProfileOptions
+from ppsim.runtime.config import MODELS
 from ppsim.runtime.launch import require_device, require_extra
+from ppsim.runtime.partitions.check import queue_streams_apart
 
 if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
     from ppsim.costs.profile import Profile
     from ppsim.model.shapes import ModelShape
     from ppsim.profiling.settings import Key, Settings
 
-DEFAULT_MODEL = "nano"
 _LEAST_S = 1.0
-
-
-class ProfileOptions(TypedDict, total=False):
-    """What is measured, and how; `ppsim profile --help` has each word's meaning and default."""
-
-    model: str | None
-    layers: int | None
-    hidden: int | None
-    heads: int | None
-    micro_batch: int | Sequence[int] | None
-    seq_len: int | Sequence[int] | None
-    tp: int | Sequence[int] | None
-    cp: int | Sequence[int] | None
-    ep: int | Sequence[int] | None
-    recompute: Recompute | None
-    dtype: Dtype | Literal["fp8"] | None
-    optimizer: Sequence[str] | None
-    device: Literal["cpu", "cuda"] | None
-    threads: int | None
-    partitions: int | None
-    repeats: int | None
-    warm_up: int | None
-    compile: bool | None
-    cuda_graphs: bool | None
-    facts: bool | None
-    start_over: bool | None
-    time_limit: float | None
+_WORDS = words_of(ProfileOptions)
+DEFAULT_MODEL: str = _WORDS["model"].option.default
 
 
 @takes(ProfileOptions)
@@ -94,7 +71,6 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
 def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None) -> "Settings":
     """Return how it is measured: the suite's settings or the usual ones, with what the options change of them."""
     from ppsim.profiling.settings import Settings
-    from ppsim.runtime.partitions.check import queue_streams_apart
 
     repeats, warm_up, limit = options["repeats"], options["warm_up"], options["time_limit"]
     if (repeats is not None and repeats < 1) or (warm_up is not None and warm_up < 0):
@@ -149,7 +125,7 @@ def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
         Key(
             micro_batch=micro_batch,
             sequence_length=sequence_length,
-            dtype=options["dtype"] or "float32",
+            dtype=options["dtype"] or _WORDS["dtype"].option.default,
             tp=tp,
             cp=cp,
             ep=ep,

@@ -2,30 +2,32 @@
 
 import difflib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ppsim.api.suffixes import write_timelines
+from ppsim.api.suffixes import Drawn
 from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.shown import Shown
+from ppsim.base.words import fields_of, with_defaults, words_of
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
 from ppsim.plot.view import View
 from ppsim.runs.recorded import Measured, measured_of, require_agreement
 from ppsim.runs.timeline_file import timeline_to_json
-from ppsim.runtime.config import MODELS, Dtype, GPTShape, TrainConfig
+from ppsim.runtime.config import MODELS, GPTShape, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
+from ppsim.runtime.options import TrainOptions
+from ppsim.runtime.partitions.check import check_emulated, check_partitions
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, read_schedule
 from ppsim.schedule.graph import build_graph
-from ppsim.schedule.lowering import Receives
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_files import costs_to_json, message_bytes_in, read_costs
 from ppsim.simulation.report import report_of
@@ -36,37 +38,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-class TrainOptions(TypedDict, total=False):
-    """A run; `ppsim train --help` has each word's meaning and default."""
-
-    nproc: int | None
-    partitions: int | None
-    model: Literal["nano", "mini", "gpt2"] | str | None
-    layers: int | None
-    hidden: int | None
-    heads: int | None
-    seq_len: int | None
-    micro_batch: int | None
-    dtype: Dtype | None
-    device: Literal["cpu", "cuda"] | None
-    threads: int | None
-    split: str | Sequence[int] | None
-    steps: int | None
-    warm_up: int | None
-    learning_rate: float | None
-    seed: int | None
-    receives: Receives | None
-    emulate_costs: str | Path | StageCosts | None
-    verify: bool | None
-    trace: str | Path | None
-    timeout: float | None
-
-
-DEFAULTS: dict[str, Any] = {
-    "model": "nano", "micro_batch": 2, "dtype": "float32", "device": "cpu", "threads": 1, "split": "even",
-    "steps": 3, "warm_up": 1, "learning_rate": 1e-3, "seed": 0, "receives": "torch", "verify": False,
-    "timeout": 120.0,
-}  # fmt: skip
+_WORDS = words_of(TrainOptions)
 
 
 @dataclass(frozen=True)
@@ -130,7 +102,7 @@ class Trained(Shown):
         return self.timeline.to_frame()
 
 
-@takes(TrainOptions)
+@takes(TrainOptions, StageCosts=StageCosts)
 def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trained:
     """Execute a table for real with torch, and return losses and the measured timeline.
 
@@ -150,10 +122,9 @@ def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trai
     require_extra("ppsim train")
     if is_worker():
         raise ConfigError("ppsim.train starts the ranks itself: under torchrun, use `python -m ppsim train`")
-    given = DEFAULTS | {name: value for name, value in options.items() if value is not None}
-    with _as_files(table, given.get("emulate_costs")) as (schedule, costs):
-        words = dict.fromkeys(TrainOptions.__annotations__) | given
-        trained = train_from(words | {"schedule": schedule, "emulate_costs": costs})
+    given = with_defaults(_WORDS, options)
+    with _as_files(table, given["emulate_costs"]) as (schedule, costs):
+        trained = train_from(given | {"schedule": schedule, "emulate_costs": costs})
     assert trained is not None, "only a worker of torchrun has no result"
     require_verified(trained)
     return trained
@@ -175,10 +146,9 @@ def _as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, s
         yield str(path), None if costs is None else str(costs)
 
 
-def write_run(paths: Sequence[str], trained: Trained, *, announce: Callable[[str], None]) -> None:
-    """Write each path by its suffix, of the median step; .json has every step."""
-    view = View(trained.timeline, trained.title)
-    write_timelines(paths, views=[view], report=trained.to_json, announce=announce)
+def run_drawn(trained: Trained) -> Drawn:
+    """Return what files hold of a run: the median step; .json has every step."""
+    return Drawn([View(trained.timeline, trained.title)], trained.to_json)
 
 
 def require_verified(trained: Trained) -> None:
@@ -236,8 +206,6 @@ def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
 
 
 def _check_partitions(table: Schedule, options: Mapping[str, Any]) -> None:
-    from ppsim.runtime.partitions.check import check_emulated, check_partitions
-
     if options["nproc"] is not None or is_worker():
         raise ConfigError("--partitions runs all ranks in one process: leave out --nproc and torchrun")
     if options["trace"] is not None:
@@ -269,24 +237,13 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
             f"(--layers {num_stages} gives each one)"
         )
     require_device(options["device"])
+    read = {"trace": None if options["trace"] is None else str(options["trace"])}
     return TrainConfig(
         schedule=options["schedule"],
         num_ranks=table.num_ranks,
         model=shape,
         layers_per_stage=layers,
-        micro_batch=options["micro_batch"],
-        num_steps=options["steps"],
-        num_warm_up=options["warm_up"],
-        dtype=options["dtype"],
-        device=options["device"],
-        learning_rate=options["learning_rate"],
-        seed=options["seed"],
-        num_threads=options["threads"],
-        receives=options["receives"],
-        emulate_costs=options["emulate_costs"],
-        verify=options["verify"],
-        timeout_s=options["timeout"],
-        trace=None if options["trace"] is None else str(options["trace"]),
+        **fields_of(_WORDS, {**options, **read}),
     )
 
 
@@ -299,13 +256,7 @@ def _shape(options: Mapping[str, Any]) -> GPTShape:
     for option in ("micro_batch", "threads"):
         if options[option] < 1:
             raise ConfigError(f"--{option.replace('_', '-')} must be at least 1: got {options[option]}")
-    given = {
-        "num_layers": options["layers"],
-        "hidden_size": options["hidden"],
-        "num_heads": options["heads"],
-        "sequence_length": options["seq_len"],
-    }
-    return replace(MODELS[name], **{key: value for key, value in given.items() if value is not None})
+    return replace(MODELS[name], **fields_of(_WORDS, options, "model"))
 
 
 def _message_bytes(config: TrainConfig) -> float | None:

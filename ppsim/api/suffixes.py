@@ -1,130 +1,101 @@
-"""What `-o` writes of timelines, of a search and of a validation: the suffix decides."""
+"""What `-o` and `ppsim.save` write of timelines, of a search and of a validation: the suffix decides."""
 
 import csv
 import gzip
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base import outputs
 from ppsim.base.files import to_json
-from ppsim.plot.view import View
-from ppsim.runs.compare import Comparison
+from ppsim.base.outputs import Formats
 
 if TYPE_CHECKING:  # a run is written where pydantic, which a search needs, may be missing
+    from matplotlib.figure import Figure
+
+    from ppsim.plot.view import View
+    from ppsim.runs.calibrate import Calibration
+    from ppsim.runs.compare import Comparison
+    from ppsim.schedule.table import Schedule
     from ppsim.tuning.search import Tuned
 
-TIMELINE = {
-    ".html": "interactive timeline",
-    ".svg": "figure",
-    ".pdf": "figure",
-    ".png": "figure",
-    ".json": "report with the timeline",
-    ".csv": "schedule table",
-    ".json.gz": "trace for Perfetto",
-}
-SEARCH = {
-    ".json": "answer, with which a search goes on",
-    ".csv": "table",
-    ".html": "iteration time over memory",
-    ".svg": "iteration time over memory",
-    ".pdf": "iteration time over memory",
-    ".png": "iteration time over memory",
-}
-VALIDATION = {
-    ".json": "validation",
-    ".csv": "rows",
-    ".svg": "projected against measured",
-    ".pdf": "projected against measured",
-    ".png": "projected against measured",
-}
-Say = Callable[[str], None]
 
-
-def silent(message: str) -> None:
-    """Say nothing: files that a program asks for are no news to it."""
-
-
-def write_timelines(
-    paths: Sequence[str],
-    *,
-    views: Sequence[View],
-    report: Callable[[], dict[str, Any]],
-    memory_limit_bytes: float | None = None,
-    comparison: Comparison | None = None,
-    announce: Say = silent,
-) -> None:
-    """Write each path by its suffix: pictures and trace of all views, the table of the first, the report.
+@dataclass(frozen=True)
+class Drawn:
+    """What files of timelines hold: pictures and trace of all views, the table of the first, the report.
 
     `comparison` is that of the two views, measured and projected, where they are.
     """
-    timelines, titles = [view.timeline for view in views], [view.title for view in views]
 
-    def content(suffix: str) -> str | bytes:
-        if suffix == ".html":
-            from ppsim.plot.html import timeline_html
+    views: "Sequence[View]"
+    report: Callable[[], dict[str, Any]]
+    memory_limit_bytes: float | None = None
+    comparison: "Comparison | None" = None
 
-            return timeline_html(views, memory_limit_bytes=memory_limit_bytes, comparison=comparison)
-        if suffix == ".json":
-            return to_json(report())
-        if suffix == ".csv":
-            from ppsim.schedule.grammar import format_table
-
-            return format_table(timelines[0].schedule)
-        if suffix == ".json.gz":
-            from ppsim.plot.trace import chrome_trace
-
-            return gzip.compress(json.dumps(chrome_trace(timelines, titles)).encode(), mtime=0)
-        from ppsim.plot.figures.style import figure_bytes
-        from ppsim.plot.figures.timeline import timeline_figure
-
-        figure = timeline_figure(timelines, titles=titles, memory_limit_bytes=memory_limit_bytes)
-        return figure_bytes(figure, suffix)
-
-    outputs.write(paths, TIMELINE, content, announce=announce)
+    @property
+    def titles(self) -> list[str]:
+        """Of the views."""
+        return [view.title for view in self.views]
 
 
-def write_search(paths: Sequence[str], tuned: "Tuned", *, announce: Say = silent) -> None:
-    """Write each path by its suffix."""
+def _figure(suffix: str, figure_of: "Callable[[Any], Figure]", what: Any) -> bytes:
+    from ppsim.plot.figures.style import figure_bytes
 
-    def content(suffix: str) -> str | bytes:
-        if suffix == ".json":
-            return to_json(tuned.to_json())
-        if suffix == ".csv":
-            return _rows(tuned)
-        if suffix == ".html":
-            from ppsim.api.views import search_view
-            from ppsim.plot.pareto import pareto_html
-
-            return pareto_html(search_view(tuned))
-        from ppsim.plot.figures.pareto import pareto_figure
-        from ppsim.plot.figures.style import figure_bytes
-
-        limit = tuned.question.memory_limit_bytes
-        return figure_bytes(pareto_figure(tuned.configurations(), memory_limit_bytes=limit), suffix)
-
-    outputs.write(paths, SEARCH, content, announce=announce)
+    return figure_bytes(figure_of(what), suffix)
 
 
-def write_validation(paths: Sequence[str], sets: Sequence[dict[str, Any]], *, announce: Say = silent) -> None:
-    """Write sets, each as `ppsim.validation.score.to_json` gives it, to each path by its suffix."""
-    from ppsim.validation.rows import rows_of
-
-    def content(suffix: str) -> str | bytes:
-        if suffix == ".json":
-            return to_json({"sets": sets})
-        if suffix == ".csv":
-            return str(rows_of(sets).to_csv(index=False, lineterminator="\n"))
-        from ppsim.plot.figures.accuracy import accuracy_figure
-        from ppsim.plot.figures.style import figure_bytes
-
-        return figure_bytes(accuracy_figure(rows_of(sets)), suffix)
-
-    outputs.write(paths, VALIDATION, content, announce=announce)
+def _figures(name: str, figure_of: "Callable[[Any], Figure]") -> dict[str, tuple[str, Callable[[Any], bytes]]]:
+    return {suffix: (name, partial(_figure, suffix, figure_of)) for suffix in (".svg", ".pdf", ".png")}
 
 
-def _rows(tuned: "Tuned") -> str:
+def _timeline_page(drawn: Drawn) -> str:
+    from ppsim.plot.html import timeline_html
+
+    return timeline_html(drawn.views, memory_limit_bytes=drawn.memory_limit_bytes, comparison=drawn.comparison)
+
+
+def _timeline_figure(drawn: Drawn) -> "Figure":
+    from ppsim.plot.figures.timeline import timeline_figure
+
+    timelines = [view.timeline for view in drawn.views]
+    return timeline_figure(timelines, titles=drawn.titles, memory_limit_bytes=drawn.memory_limit_bytes)
+
+
+def _table_csv(table: "Schedule") -> str:
+    from ppsim.schedule.grammar import format_table
+
+    return format_table(table)
+
+
+def _table_json(table: "Schedule") -> str:
+    from ppsim.exporting.table_json import table_to_json
+
+    return to_json(table_to_json(table))
+
+
+def _trace(drawn: Drawn) -> bytes:
+    from ppsim.plot.trace import chrome_trace
+
+    trace = chrome_trace([view.timeline for view in drawn.views], drawn.titles)
+    return gzip.compress(json.dumps(trace).encode(), mtime=0)
+
+
+def _search_page(tuned: "Tuned") -> str:
+    from ppsim.api.views import search_view
+    from ppsim.plot.pareto import pareto_html
+
+    return pareto_html(search_view(tuned))
+
+
+def _search_figure(tuned: "Tuned") -> "Figure":
+    from ppsim.plot.figures.pareto import pareto_figure
+
+    return pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
+
+
+def _search_csv(tuned: "Tuned") -> str:
     """The best and the Pareto set, a line each, fastest first; `pareto` is 1 in the set."""
     rows = tuned.rows()
     text = io.StringIO()
@@ -133,3 +104,45 @@ def _rows(tuned: "Tuned") -> str:
     for row in rows:
         writer.writerow(row | {"pareto": int(row["pareto"])})
     return text.getvalue()
+
+
+def _validation_csv(sets: Sequence[dict[str, Any]]) -> str:
+    from ppsim.validation.rows import rows_of
+
+    return str(rows_of(sets).to_csv(index=False, lineterminator="\n"))
+
+
+def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":
+    from ppsim.plot.figures.accuracy import accuracy_figure
+    from ppsim.validation.rows import rows_of
+
+    return accuracy_figure(rows_of(sets))
+
+
+def _calibration_json(found: "Calibration") -> str:
+    from ppsim.runs.calibrate import calibration_to_json
+
+    return to_json(calibration_to_json(found))
+
+
+FIGURE: Formats = _figures("figure", lambda figure: figure)
+TIMELINE: Formats = {
+    ".html": ("interactive timeline", _timeline_page),
+    **_figures("figure", _timeline_figure),
+    ".json": ("report with the timeline", lambda drawn: to_json(drawn.report())),
+    ".csv": ("schedule table", lambda drawn: _table_csv(drawn.views[0].timeline.schedule)),
+    ".json.gz": ("trace for Perfetto", _trace),
+}
+SEARCH: Formats = {
+    ".json": ("answer, with which a search goes on", lambda tuned: to_json(tuned.to_json())),
+    ".csv": ("table", _search_csv),
+    ".html": ("iteration time over memory", _search_page),
+    **_figures("iteration time over memory", _search_figure),
+}
+VALIDATION: Formats = {
+    ".json": ("validation", lambda sets: to_json({"sets": sets})),
+    ".csv": ("rows", _validation_csv),
+    **_figures("projected against measured", _validation_figure),
+}
+TABLE: Formats = {".csv": ("", _table_csv), ".json": ("", _table_json)}
+CALIBRATION: Formats = {".json": ("", _calibration_json)}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.exporting.megatron import parse_layout
 
 
 def parse_split(given: str | Sequence[int]) -> Any:
@@ -12,8 +13,6 @@ def parse_split(given: str | Sequence[int]) -> Any:
 
     Raises `ConfigError` for anything else.
     """
-    from ppsim.exporting.megatron import parse_layout
-
     if not isinstance(given, str):
         return list(given)
     if given in ("auto", "even"):

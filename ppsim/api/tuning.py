@@ -1,49 +1,28 @@
 """The search for the best configurations, from the words of the command line."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, Unpack
+from collections.abc import Mapping
+from typing import Any, Unpack, get_args
 
-from ppsim.api.jobs import JobOptions, StudyOptions, job_from
+from ppsim.api.jobs import job_from
 from ppsim.api.texts import parse_size
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
-from ppsim.model.recompute import Recompute, recompute_of
-from ppsim.projection.plan import Runtime
+from ppsim.base.words import with_defaults, words_of
+from ppsim.machine.cluster import Cluster
+from ppsim.model.recompute import recompute_of
+from ppsim.projection.options import JobOptions
 from ppsim.tuning import search
-from ppsim.tuning.search import Progress, Tuned
+from ppsim.tuning.options import RangeOptions, TuneOptions
+from ppsim.tuning.search import Counted, Tuned
 from ppsim.tuning.space import Question, space_for
 
-
-class TuneOptions(StudyOptions, total=False):
-    """A search; `ppsim tune --help` has each word's meaning and default."""
-
-    tp: Sequence[int] | None
-    cp: Sequence[int] | None
-    ep: Sequence[int] | None
-    dp: Sequence[int] | None
-    pp: Sequence[int] | None
-    vpp: Sequence[int] | None
-    micro_batch: Sequence[int] | None
-    schedule: Sequence[str] | None
-    recompute: Sequence[Recompute] | None
-    split: Sequence[Literal["auto", "even"]] | None
-    runtime: Runtime | None
-    memory_limit: str | float | None
-    memory_share: float | None
-    top: int | None
-    jobs: int | None
-    seed: int | None
-    search_time: float | None
-    resume: str | Path | None
+_WORDS, _RANGES = words_of(TuneOptions), words_of(RangeOptions)
+_OF_JOBS = [name for name in words_of(JobOptions) if name in _WORDS and name not in _RANGES]
+_SPLITS = get_args(_RANGES["split"].listed)
 
 
-_RANGES = ("tp", "cp", "ep", "dp", "pp", "vpp", "micro_batch", "schedule", "recompute", "split")
-_SPLITS = ("auto", "even")
-
-
-@takes(TuneOptions)
-def tune(*, progress: Progress = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> Tuned:
+@takes(TuneOptions, Cluster=Cluster)
+def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> Tuned:
     """Return the best layouts, schedules and batches for a model on so many GPUs.
 
     The words are those of `ppsim tune`, as are their defaults; `model`, `gpus` and `global_batch` must be given.
@@ -62,24 +41,25 @@ def tune(*, progress: Progress = lambda decided, total, best_s: None, **options:
     return tune_from(options, progress)
 
 
-def tune_from(options: Mapping[str, Any], progress: Progress) -> Tuned:
+def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
     """Return what the options ask for; they have every word of `TuneOptions`, None where it was not given."""
-    question = _question(options)
-    given = {name: _listed(name, options[name]) for name in _RANGES}
-    if given["recompute"] is not None:
-        given["recompute"] = [recompute_of(one) for one in given["recompute"]]
-    if unknown := [one for one in given["split"] or () if one not in _SPLITS]:
+    given = with_defaults(_WORDS, options)
+    ranges = {name: _listed(name, options[name]) for name in _RANGES}
+    if ranges["recompute"] is not None:
+        ranges["recompute"] = [recompute_of(one) for one in ranges["recompute"]]
+    if unknown := [one for one in ranges["split"] or () if one not in _SPLITS]:
         raise ConfigError(
-            f"--split is '{','.join(given['split'] or ())}': {unknown[0]} is none of {', '.join(_SPLITS)}"
+            f"--split is '{','.join(ranges['split'] or ())}': {unknown[0]} is none of {', '.join(_SPLITS)}"
         )
+    question = _question(given)
     return search.tune(
         question,
-        space_for(question, **given),
-        top=10 if options["top"] is None else options["top"],
-        jobs=1 if options["jobs"] is None else options["jobs"],
-        seed=0 if options["seed"] is None else options["seed"],
-        search_s=10.0 if options["search_time"] is None else options["search_time"],
-        state=options["resume"],
+        space_for(question, **ranges),
+        top=given["top"],
+        jobs=given["jobs"],
+        seed=given["seed"],
+        search_s=given["search_time"],
+        state=given["resume"],
         progress=progress,
     )
 
@@ -99,8 +79,8 @@ def _question(options: Mapping[str, Any]) -> Question:
         raise ConfigError(
             f"--gpus and --global-batch are at least 1: got {options['gpus']} and {options['global_batch']}"
         )
-    decided = {name: options[name] for name in StudyOptions.__annotations__ if name != "gpus"}
-    job = job_from(dict.fromkeys(JobOptions.__annotations__) | decided | {"sequence_parallel": False})
+    decided = {name: options[name] for name in _OF_JOBS if name != "gpus"}
+    job = job_from(dict.fromkeys(words_of(JobOptions)) | decided | {"sequence_parallel": False})
     assert job is not None
     devices = job.cluster.num_devices
     if devices is not None and options["gpus"] > devices:
@@ -115,5 +95,5 @@ def _question(options: Mapping[str, Any]) -> Question:
         num_gpus=options["gpus"],
         memory_limit_bytes=job.cluster.device.usable_bytes(share) if limit is None else limit,
         sequence_parallel=options["sequence_parallel"],
-        runtime=options["runtime"] or "torch",
+        runtime=options["runtime"],
     )

@@ -1,25 +1,28 @@
-"""Options of a verb as keywords, declared once, as a TypedDict: for mypy, `help()` and the check of a call."""
+"""Options of a verb as keywords: words declared once (`ppsim.base.words`), for `help()` and the check of a call."""
 
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
 from numbers import Integral
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.words import choices_of, kinds_of
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
 
-def takes(words: type) -> Callable[[_Verb], _Verb]:
-    """Return a decorator for a function of `**options: Unpack[words]`.
+def takes(declared: type, **names: type) -> Callable[[_Verb], _Verb]:
+    """Return a decorator for a function of `**options: Unpack[declared]`.
 
     The function gets every word, None for those that were not given. Its signature names them, so that `help()` and
     completion do. A call raises `ConfigError` for an unknown word, with the close matches, for a choice that there
-    is not, and for a number that is not whole where it must be.
+    is not, and for a number that is not whole where it must be. `names` are classes that the declaration has in
+    quotes.
     """
-    hints = get_type_hints(words)
+    hints = get_type_hints(declared, localns={"Path": Path, **names})
 
     def decorate(verb: _Verb) -> _Verb:
         @wraps(verb)
@@ -46,10 +49,11 @@ def require_words(hints: Mapping[str, Any], options: Mapping[str, Any], verb: st
             close = difflib.get_close_matches(name, hints, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(hints)}"
             raise ConfigError(f"{verb} has no '{name}': {hint}")
-        kinds = get_args(hints[name]) or (hints[name],)
-        choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-        if value is not None and choices and str not in kinds and value not in choices:
+        if value is None:
+            continue
+        kinds = kinds_of(hints[name])
+        if (choices := choices_of(kinds)) and value not in choices:
             raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(map(str, choices))}")
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if value is not None and set(kinds) == {int, type(None)} and not is_whole:
+        if kinds == (int,) and not is_whole:
             raise ConfigError(f"{name} is a whole number: got {value!r}")

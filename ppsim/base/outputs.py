@@ -1,9 +1,18 @@
 """`-o PATH`: the suffix decides what is written, and nothing half-written is left behind."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, write_whole
+
+Say = Callable[[str], None]
+Formats: TypeAlias = Mapping[str, tuple[str, Callable[[Any], str | bytes]]]
+"""By suffix: what a file is, "" where that needs no word, and what makes its content."""
+
+
+def silent(message: str) -> None:
+    """Say nothing: files that a program asks for are no news to it."""
 
 
 def suffix_of(path: str, suffixes: Iterable[str]) -> str:
@@ -17,15 +26,9 @@ def suffix_of(path: str, suffixes: Iterable[str]) -> str:
     return suffix
 
 
-def write(
-    paths: Sequence[str],
-    suffixes: Mapping[str, str],
-    content: Callable[[str], str | bytes],
-    *,
-    announce: Callable[[str], None],
-) -> None:
-    """Write each path, whole or not at all: what `content` makes of its suffix, announced as in `suffixes`."""
+def write(paths: Sequence[str], formats: Formats, what: Any, *, announce: Say = silent) -> None:
+    """Write each path, whole or not at all: what its format makes of `what`, announced as what it is."""
     for path in paths:
-        suffix = suffix_of(path, suffixes)
-        write_whole(path, content(suffix))
-        announce(f"wrote {path} ({suffixes[suffix]})")
+        name, make = formats[suffix_of(path, formats)]
+        write_whole(path, make(what))
+        announce(f"wrote {path}" + (f" ({name})" if name else ""))

@@ -1,37 +1,63 @@
 """The command line: one thin function a command.
 
-Only click and the standard library are imported at the top of this package; each command imports what it needs.
+Only click, the standard library and declarations of options are imported at the top of this package's files. Each
+command is imported when it is asked for, and imports what it needs when it runs.
 """
 
 import errno
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
 
 from ppsim.base.errors import PpsimError
 from ppsim.base.version import __version__
-from ppsim.cli import plans, runs, tables
-from ppsim.cli.build import build
-from ppsim.cli.calibrate import calibrate
-from ppsim.cli.clusters import clusters
 from ppsim.cli.common import Commands
-from ppsim.cli.figure import figure
-from ppsim.cli.models import models
-from ppsim.cli.profile import profile
-from ppsim.cli.tune import tune
-from ppsim.cli.validate import validate
 
-COMMANDS = (
-    plans.project, tune, tables.schedules, build, tables.check, tables.simulate, tables.export,
-    profile, models, clusters, runs.train, runs.compare, calibrate, validate, figure,
-)  # fmt: skip
+COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
+    "project": ("plans", "Project a step: time, throughput, memory per rank, and why."),
+    "tune": ("tune", "Find the best layout and schedule for a model on so many GPUs."),
+    "schedules": ("tables", "List the schedules, or print one in full."),
+    "build": ("build", "Build a schedule table: torch's compute-only CSV."),
+    "check": ("tables", "Tell whether a table runs, and on which channels."),
+    "simulate": ("tables", "Simulate any table at any costs."),
+    "export": ("tables", "Write a checked table for a runtime."),
+    "profile": ("profile", "Measure F, B, I and W of a layer on this device."),
+    "models": ("models", "List the models, or count one's parameters and FLOPs."),
+    "clusters": ("clusters", "List clusters, or print one with units and sources."),
+    "train": ("runs", "Execute a table for real with torch, and measure it."),
+    "compare": ("runs", "Set a measured step beside a projected one."),
+    "calibrate": ("calibrate", "Fit overheads to measured runs, for projections to take."),
+    "validate": ("validate", "Signed errors against published runs."),
+    "figure": ("figure", "Make a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
+}
+
+
+class _Imported(Mapping[str, click.Command]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        command: click.Command = getattr(import_module(f"ppsim.cli.{COMMANDS[name][0]}"), name)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
 
 
 class _Main(Commands):
-    """Turns errors into a sentence and an exit code."""
+    """The commands of `COMMANDS`; turns errors into a sentence and an exit code."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line a command, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -78,7 +104,11 @@ def _close_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Main,
+    commands=_Imported(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, message="ppsim %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
@@ -96,7 +126,3 @@ def main(debug: bool) -> None:
     3 an error that ppsim did not foresee.
     """
     del debug  # read by _Main.invoke
-
-
-for command in COMMANDS:
-    main.add_command(command)

@@ -2,11 +2,13 @@
 
 import click
 
+from ppsim.api.suffixes import CALIBRATION
+from ppsim.base.outputs import write
 from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
 
 
-@click.command(short_help="Fit overheads to measured runs, for projections to take.")
+@click.command()
 @click.argument("measured", nargs=-1, required=True, metavar="MEASURED...")
 @click.option("--schedule", metavar="T.csv", help="The table that was traced. Default: inferred from the traces.")
 @click.option(
@@ -40,19 +42,16 @@ def calibrate(
     trace files together are one run, each folder is one. Runs of two message sizes tell latency from bandwidth.
     """
     from ppsim.api import measured as runs
-    from ppsim.base.files import to_json, write_whole
     from ppsim.printing import runs as show
     from ppsim.runs.calibrate import calibration_to_json
 
     if output:
-        check_outputs([output], [".json"], inputs=[file for one in measured for file in runs.files_of(one)])
+        check_outputs([output], CALIBRATION, inputs=[file for one in measured for file in runs.files_of(one)])
     with progress("fitting"):
         found = runs.calibrate(*measured, schedule=schedule, costs=costs, warm_up=warm_up)
-    file = calibration_to_json(found)
     if output:
-        write_whole(output, to_json(file))
-        say(f"wrote {output}")
+        write([output], CALIBRATION, found, announce=say)
     if as_json:
-        print_json(file)
+        print_json(calibration_to_json(found))
     else:
         show.print_calibration(found)

@@ -5,7 +5,7 @@ import click
 from ppsim.cli.common import json_option, print_json
 
 
-@click.command(short_help="List clusters, or print one with units and sources.")
+@click.command()
 @click.argument("name", required=False, metavar="[NAME|FILE]")
 @json_option
 def clusters(name: str | None, as_json: bool) -> None:

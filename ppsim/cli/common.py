@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ppsim.base.errors import ConfigError
+
 if TYPE_CHECKING:
     from ppsim.schedule.table import Schedule
 
@@ -24,23 +26,8 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value), nl=False)
 
 
-GROUP_SIZE_HELP = (
-    "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
-    "allowed, pp where pp divides the microbatches."
-)
-
-
-RECOMPUTE_HELP = (
-    "What of a layer its backward computes again: none, full (all of it), or modules joined by +, Megatron-LM's "
-    "core_attn (also: selective), layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
-)
-SLICES_HELP = "Slices of each microbatch's sequence (seq1f1b only). Default: 4."
-
-
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
     """Read a table: neutral JSON by its suffix, torch's CSV otherwise, which cannot say what it has of the two."""
-    from ppsim.base.errors import ConfigError
-
     for option, value in (("--replicas", replicas), ("--slices", slices)):
         if value is not None and path.endswith(".json"):
             raise ConfigError(f"{path} says itself what it holds; {option} is for a CSV, which cannot")
@@ -55,23 +42,6 @@ def read_table(path: str, *, replicas: int | None = None, slices: int | None = N
     return read_schedule(path, num_replicas=replicas or 1, num_slices=slices or 1)
 
 
-def table_options(command: Any) -> Any:
-    """Add what a CSV table cannot say of itself."""
-    replicas = click.option(
-        "--replicas",
-        type=int,
-        metavar="N",
-        help="Copies of the model in a CSV table (dualpipe and chimera have 2). Default: 1.",
-    )
-    slices = click.option(
-        "--slices",
-        type=int,
-        metavar="N",
-        help="Slices a microbatch is cut into in a CSV table (seq1f1b). Default: 1.",
-    )
-    return replicas(slices(command))
-
-
 def check_outputs(
     outputs: Sequence[str],
     suffixes: Iterable[str] | None = None,
@@ -84,7 +54,6 @@ def check_outputs(
     `suffixes` are those that decide what is written, None: any; `beside` is a file that is written as well. What
     else the command line names is an input where there is such a file, and so are `inputs`.
     """
-    from ppsim.base.errors import ConfigError
     from ppsim.base.files import check_place
     from ppsim.base.outputs import suffix_of
 
@@ -116,8 +85,6 @@ def _identity(path: str) -> tuple[int, int] | str:
 
 def parse_numbers(name: str, text: str | None) -> list[int] | None:
     """Return the numbers of 1,2,4, None for None; raises `ConfigError` naming the option."""
-    from ppsim.base.errors import ConfigError
-
     try:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
@@ -126,8 +93,6 @@ def parse_numbers(name: str, text: str | None) -> list[int] | None:
 
 def parse_names(name: str, text: str | None, choices: Sequence[str] | None = None) -> list[str] | None:
     """Return the names of a,b,c, None for None; raises `ConfigError` for one that is none of `choices`."""
-    from ppsim.base.errors import ConfigError
-
     if text is None:
         return None
     found = [part.strip() for part in text.split(",")]
@@ -164,18 +129,4 @@ timeline_option = click.option(
     "--timeline/--no-timeline", "with_timeline", default=None,
     help="Draw the step in characters to scale, a row a rank; in up to 48 lines so that microbatches can be read, "
          "else coarser. Default: draw it where 16 lines do for that.",
-)  # fmt: skip
-overheads_option = click.option(
-    "--overheads", metavar="FILE",
-    help="What a run adds to compute and transfers, as fitted by `ppsim calibrate`. Default: nothing.",
-)  # fmt: skip
-channel_option = click.option(
-    "--channel", type=click.Choice(["ideal", "edge", "pair", "direction", "rank"]),
-    help="Which transfers queue behind each other: none, those of a directed edge, of a pair of ranks, of a "
-         "direction, or all of a rank. Default: the runtime's, or the costs file's.",
-)  # fmt: skip
-receives_option = click.option(
-    "--receives", type=click.Choice(["torch", "deferred", "ordered"]),
-    help="Where receives are posted: early as torch does, just before use, or by the sender's order. "
-         "Default: what the costs file says, else torch.",
 )  # fmt: skip

@@ -1,23 +1,21 @@
 """The command `figure`: what other commands wrote, as figures for a paper."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ppsim.api.suffixes import FIGURE
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import naming, read_json
+from ppsim.base.outputs import write
 from ppsim.cli.common import Commands, check_outputs, parse_names, parse_numbers, say
 from ppsim.cli.progress import progress
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.figure import Figure
 
     from ppsim.plot.figures.style import Width
     from ppsim.simulation.timeline import Timeline
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-_SUFFIXES = (".svg", ".pdf", ".png")
 
 _output = click.option(
     "-o", "--output", "outputs", multiple=True, required=True, metavar="PATH",
@@ -33,7 +31,7 @@ _memory_limit = click.option(
 )
 
 
-@click.group(cls=Commands, short_help="Make a figure for a paper: timeline, memory, bubble, pareto, accuracy.")
+@click.group(cls=Commands)
 def figure() -> None:
     """Make figures for a paper from what other commands wrote, as wide as a column or as two.
 
@@ -84,26 +82,23 @@ def timeline(
     A file is what project, simulate and train write with -o NAME.json.
     """
     from ppsim.api.texts import parse_size
-    from ppsim.base.errors import ConfigError
     from ppsim.plot.figures.timeline import PANELS, timeline_figure
 
     if titles and len(titles) != len(files):
         raise ConfigError(f"give a --title for each timeline or none: got {len(titles)} for {len(files)}")
     chosen = parse_names("panels", panels, PANELS)
-    check_outputs(outputs, _SUFFIXES)
+    check_outputs(outputs, FIGURE)
     read = [_read(path) for path in files]
     limits = [limit for _, limit in read if limit is not None]
-    _write(
-        timeline_figure(
-            [found for found, _ in read],
-            titles=titles or None,
-            panels=[panel for panel in PANELS if chosen is None or panel in chosen],
-            with_critical_path=critical_path,
-            memory_limit_bytes=parse_size(memory_limit) or min(limits, default=None),
-            width=width,
-        ),
-        outputs,
+    made = timeline_figure(
+        [found for found, _ in read],
+        titles=titles or None,
+        panels=[panel for panel in PANELS if chosen is None or panel in chosen],
+        with_critical_path=critical_path,
+        memory_limit_bytes=parse_size(memory_limit) or min(limits, default=None),
+        width=width,
     )
+    write(outputs, FIGURE, made, announce=say)
 
 
 @figure.command(short_help="Memory of each rank over a step.")
@@ -123,15 +118,14 @@ def memory(file: str, memory_limit: str | None, title: str, width: "Width", outp
     The file is what project and simulate write with -o NAME.json; a measured timeline holds no bytes.
     """
     from ppsim.api.texts import parse_size
-    from ppsim.base.files import naming
     from ppsim.plot.figures.memory import memory_figure
 
-    check_outputs(outputs, _SUFFIXES)
+    check_outputs(outputs, FIGURE)
     found, limit = _read(file)
     limit = parse_size(memory_limit) or limit
     with naming(file):
         made = memory_figure(found, memory_limit_bytes=limit, title=title, width=width)
-    _write(made, outputs)
+    write(outputs, FIGURE, made, announce=say)
 
 
 @figure.command(short_help="Bubble ratio against microbatches.")
@@ -171,21 +165,17 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
 
     What a schedule forbids is left out of its line, and said.
     """
-    from ppsim.base.files import write_whole
     from ppsim.plot.figures.bubble import bubble_figure
 
-    check_outputs(outputs, (*_SUFFIXES, ".csv"))
+    check_outputs(outputs, (*FIGURE, ".csv"))
     with progress("projecting"):
         sweep = _sweep(**options)
     for row in sweep[sweep["reason"] != ""].itertuples():
         say(f"left out: {row.schedule} with {row.microbatches} microbatches: {row.reason}")
-    drawn = [path for path in outputs if not path.endswith(".csv")]
-    if drawn:
-        _write(bubble_figure(sweep, by=options["by"], title=title, width=width), drawn)
-    for path in outputs:
-        if path not in drawn:
-            write_whole(path, sweep.to_csv(index=False, lineterminator="\n"))
-            say(f"wrote {path} (numbers)")
+    if drawn := [path for path in outputs if not path.endswith(".csv")]:
+        write(drawn, FIGURE, bubble_figure(sweep, by=options["by"], title=title, width=width), announce=say)
+    numbers = {".csv": ("numbers", lambda rows: rows.to_csv(index=False, lineterminator="\n"))}
+    write([path for path in outputs if path not in drawn], numbers, sweep, announce=say)
 
 
 @figure.command(short_help="Time over memory of a search.")
@@ -206,9 +196,10 @@ def pareto(file: str, title: str, width: "Width", outputs: tuple[str, ...]) -> N
     from ppsim.plot.figures.pareto import pareto_figure
     from ppsim.tuning.configurations import read_answer
 
-    check_outputs(outputs, _SUFFIXES)
+    check_outputs(outputs, FIGURE)
     configurations, limit = read_answer(file)
-    _write(pareto_figure(configurations, memory_limit_bytes=limit, title=title, width=width), outputs)
+    made = pareto_figure(configurations, memory_limit_bytes=limit, title=title, width=width)
+    write(outputs, FIGURE, made, announce=say)
 
 
 @figure.command(short_help="Projected against measured.")
@@ -226,20 +217,17 @@ def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) ->
 
     The file is what validate writes with -o NAME.json, of all sets or of one.
     """
-    from ppsim.base.files import naming
     from ppsim.plot.figures.accuracy import accuracy_figure
     from ppsim.validation.rows import read_rows
 
-    check_outputs(outputs, _SUFFIXES)
+    check_outputs(outputs, FIGURE)
     with naming(file):
         made = accuracy_figure(read_rows(file), title=title, width=width)
-    _write(made, outputs)
+    write(outputs, FIGURE, made, announce=say)
 
 
 def _read(path: str) -> "tuple[Timeline, float | None]":
     """The timeline of a file, and the memory limit that it was projected with."""
-    from ppsim.base.errors import ConfigError
-    from ppsim.base.files import read_json
     from ppsim.runs.timeline_file import timeline_from_json
 
     data = read_json(path)
@@ -262,7 +250,6 @@ def _sweep(
     by: str,
 ) -> "pandas.DataFrame":
     del by  # which of its columns is drawn
-    from ppsim.base.errors import ConfigError
     from ppsim.catalog.build import require_shape
     from ppsim.costs.profile import DEFAULT, load_profile
     from ppsim.projection.bubbles import bubbles_at, bubbles_of_plan
@@ -282,11 +269,3 @@ def _sweep(
     plan = Plan(pp=pp, vpp=vpp, profile=load_profile(profile or DEFAULT), runtime=runtime or "torch")
     say(f"costs: {plan.source.name}, {plan.runtime} network")
     return bubbles_of_plan(plan, schedules=names, microbatches=counts)
-
-
-def _write(made: "Figure", outputs: "tuple[str, ...] | list[str]") -> None:
-    from ppsim.plot.figures.style import save_figure
-
-    for path in outputs:
-        save_figure(made, path)
-        say(f"wrote {path} (figure)")

@@ -1,12 +1,16 @@
 """The command that measures: `profile`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
-from ppsim.cli.common import RECOMPUTE_HELP, check_outputs, parse_numbers, say
-from ppsim.cli.sections import SectionedCommand
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import check_place, to_json, write_whole
+from ppsim.base.words import Option
+from ppsim.cli.common import check_outputs, say
+from ppsim.cli.words import command_with
+from ppsim.profiling.options import ProfileOptions
 
 if TYPE_CHECKING:
     from ppsim.profiling.settings import Settings
@@ -15,105 +19,38 @@ _OF_MODELS = ("model", "layers", "hidden", "heads", "micro_batch", "seq_len", "t
                "dtype", "optimizer", "compile")  # fmt: skip
 """Options that say what of a model is measured: with --module, the module says it."""
 
-_LISTS = ("micro_batch", "seq_len", "tp", "cp", "ep")
+
+# fmt: off
+class CommandOptions(ProfileOptions, total=False):
+    """The options of `profile`."""
+    module: Annotated[str | None, Option(
+        "A module of one's own: PKG.MOD is imported, which runs its code, and FACTORY() returns the module and "
+        "example inputs; taken as one layer.",
+        metavar="PKG.MOD:FACTORY", section="what", after="model",
+    )]
+    suite: Annotated[Literal["standard", "smoke"] | None, Option(
+        "Many models, a file each in the folder -o, and --facts: standard is what ppsim ships, for a GPU; smoke "
+        "takes seconds on a CPU.",
+        section="what",
+    )]
+    dry_run: Annotated[bool | None, Option(
+        "Print what would be measured, its FLOPs and its expected time, and stop.", section="going on",
+    )]
+# fmt: on
 
 
 _SECTIONS = {
-    "What is measured": (
-        "model", "module", "suite", "layers", "hidden", "heads", "optimizer", "facts", "compile", "cuda_graphs",
-    ),
-    "Shapes, every combination": ("micro_batch", "seq_len", "tp", "cp", "ep", "recompute", "dtype"),
-    "Device and repeats": ("device", "threads", "partitions", "repeats", "warm_up"),
-    "Going on": ("start_over", "time_limit", "dry_run"),
-}  # fmt: skip
+    "what": "What is measured",
+    "shapes": "Shapes, every combination",
+    "device": "Device and repeats",
+    "going on": "Going on",
+}
 
 
-@click.command(
-    cls=SectionedCommand, sections=_SECTIONS,
-    short_help="Measure F, B, I and W of a layer on this device.",
-)  # fmt: skip
-@click.option(
-    "--model",
-    metavar="NAME",
-    help="nano, mini, llama-mini, moe-mini, deepseek-v3-like, or one of `ppsim models` whose layers are GPT's, "
-    "Llama's or Mixtral's: gpt2, gpt3-175b, llama3-8b, mixtral-8x7b … Default: nano.",
-)
-@click.option(
-    "--module",
-    metavar="PKG.MOD:FACTORY",
-    help="A module of one's own: PKG.MOD is imported, which runs its code, and FACTORY() returns the module and "
-    "example inputs; taken as one layer.",
-)
-@click.option(
-    "--suite",
-    type=click.Choice(["standard", "smoke"]),
-    help="Many models, a file each in the folder -o, and --facts: standard is what ppsim ships, for a GPU; smoke "
-    "takes seconds on a CPU.",
-)
-@click.option("--micro-batch", metavar="N,N,…", help="Sequences a microbatch, one or several. Default: 2.")
-@click.option("--seq-len", metavar="N,N,…", help="Tokens a sequence, one or several. Default: the model's.")
-@click.option("--tp", metavar="N,N,…", help="Tensor-parallel ranks, of which one's part is measured. Default: 1.")
-@click.option(
-    "--cp",
-    metavar="N,N,…",
-    help="Context-parallel ranks, of which one's part of each sequence is measured: two of 2·cp chunks, "
-    "whose queries see the keys of the whole causal prefix. Default: 1.",
-)
-@click.option("--ep", metavar="N,N,…", help="Expert-parallel ranks, of which one's part is measured. Default: 1.")
-@click.option(
-    "--recompute",
-    metavar="none|full|MODULE+MODULE…",
-    help=RECOMPUTE_HELP + " Default: none.",
-)
-@click.option("--layers", type=int, metavar="N", help="Layers, instead of the model's.")
-@click.option("--hidden", type=int, metavar="N", help="Hidden size, instead of the model's; of a GPT.")
-@click.option("--heads", type=int, metavar="N", help="Attention heads, instead of the model's; of a GPT.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "float64", "bfloat16", "float16", "fp8"]),
-    help="Number format of weights and activations; fp8: bfloat16, with products of linear layers in 8 bit. "
-    "Default: float32.",
-)
-@click.option(
-    "--optimizer",
-    metavar="NAME,NAME,…|none",
-    help="Optimizers whose step is measured: adamw, muon (a layer's matrices; AdamW for the rest). Default: adamw.",
-)
-@click.option("--compile", is_flag=True, default=None, help="Measure what torch.compile makes of the modules.")
-@click.option("--cuda-graphs", is_flag=True, help="Measure F and B by replay of CUDA graphs; I and W are left out.")
-@click.option(
-    "--device", type=click.Choice(["cpu", "cuda"]), help="Where to compute. Default: cpu, or the suite's."
-)
-@click.option("--threads", default="1", metavar="N|all", show_default=True, help="CPU threads of a process.")
-@click.option(
-    "--partitions",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Measure in one of N partitions of the device (as of `ppsim train`), the others busy with the same.",
-)
-@click.option(
-    "--repeats",
-    type=int,
-    metavar="N",
-    help="Measurements of each pass. Default: the suite's, or 30 or a multiple: as many as take a second, and up "
-    "to four while the median is not sure to half a percent.",
-)
-@click.option(
-    "--warm-up", type=int, metavar="N", help="Passes run before, not measured. Default: 5, or the suite's."
-)
-@click.option(
-    "--facts",
-    is_flag=True,
-    help="Measure the device too: products of matrices, attention, memory, copies. Shapes can be estimated then.",
-)
-@click.option("--start-over", is_flag=True, help="Forget the shapes that the file holds already.")
-@click.option(
-    "--time-limit", type=float, metavar="SECONDS", help="Begin no further shape after it; repeated, it goes on."
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Print what would be measured, its FLOPs and its expected time, and stop."
+@command_with(
+    CommandOptions,
+    _SECTIONS,
+    threads={"type": str, "default": "1"},  # or all
 )
 @click.option(
     "-o", "--output", required=True, metavar="X.json|FOLDER", help="Profile to write, or the folder of a suite."
@@ -130,7 +67,6 @@ def profile(output: str, **options: Any) -> None:
     into one file, which is written whole after each. Repeated, the command goes on where it was stopped: shapes
     that the file holds are not measured again.
     """
-    from ppsim.base.errors import ConfigError
     from ppsim.runtime.launch import require_device, require_extra
 
     require_extra("ppsim profile")
@@ -141,8 +77,7 @@ def profile(output: str, **options: Any) -> None:
     from ppsim.profiling.suite import SUITES
     from ppsim.profiling.sweep import SuiteJob
 
-    given = options | {name: parse_numbers(name, options[name]) for name in _LISTS}
-    given["threads"] = _threads(options["threads"])
+    given = options | {"threads": _threads(options["threads"])}
     suite = SUITES[options["suite"]] if options["suite"] else None
     settings = settings_from(given, suite.settings if suite else None)
     jobs = suite.jobs(output) if suite else []
@@ -152,7 +87,9 @@ def profile(output: str, **options: Any) -> None:
     if options["dry_run"]:
         if not jobs:
             raise ConfigError("--dry-run knows the FLOPs of models only: leave out --module")
-        dry_run(jobs, settings, with_facts=options["facts"] or suite is not None, start_over=options["start_over"])
+        dry_run(
+            jobs, settings, with_facts=options["facts"] or suite is not None, start_over=bool(options["start_over"])
+        )
         return
     require_device(settings.device)
     if jobs:
@@ -171,9 +108,6 @@ def profile(output: str, **options: Any) -> None:
 
 def _check(output: str, options: dict[str, Any]) -> None:
     """Raise `ConfigError` for options that are wrong whatever is measured."""
-    from ppsim.base.errors import ConfigError
-    from ppsim.base.files import check_place
-
     if options["suite"] is None:
         check_outputs([output], [".json"])
     else:
@@ -190,8 +124,6 @@ def _check(output: str, options: dict[str, Any]) -> None:
 
 def _threads(text: str) -> int:
     """The number given, or that of all cores that this process may use."""
-    from ppsim.base.errors import ConfigError
-
     if text == "all":
         import os
 
@@ -201,64 +133,19 @@ def _threads(text: str) -> int:
     return int(text)
 
 
-def _optimizers(text: str | None) -> list[str]:
+def _optimizers(given: list[str] | None) -> list[str]:
     """Their names; none for none."""
-    return [] if text == "none" else [name.strip() for name in (text or "adamw").split(",")]
+    return [] if given == ["none"] else given or ["adamw"]
 
 
 def _profiled_module(output: str, options: dict[str, Any], settings: "Settings") -> dict[str, Any]:
     """Measure a module of one's own and write its profile."""
-    from ppsim.base.errors import ConfigError
-    from ppsim.base.files import to_json, write_whole
-    from ppsim.profiling.failures import is_out_of_memory
-    from ppsim.profiling.harness import profile_module
+    from ppsim.profiling.module import profile_made
 
     layers = options["layers"]
     if wrong := [name for name in _OF_MODELS if options[name] is not None and name != "layers"]:
         raise ConfigError(f"--module says what is measured: leave out --{wrong[0].replace('_', '-')}")
-    module, inputs = _made_by(options["module"], settings.device)
-    try:
-        content = profile_module(
-            module,
-            inputs,
-            name=options["module"].rpartition(":")[2],
-            num_layers=1 if layers is None else layers,
-            num_repeats=settings.num_repeats,
-            num_warm_up=settings.num_warm_up,
-            num_threads=settings.num_threads,
-            least_s=settings.least_s,
-            cuda_graphs=settings.cuda_graphs,
-            say=say,
-        )
-    except RuntimeError as error:
-        reason = "does not fit the memory of this device" if is_out_of_memory(error) else f"fails: {error}"
-        raise ConfigError(f"{options['module']} {reason.splitlines()[0]}") from error
+    content = profile_made(options["module"], settings, num_layers=1 if layers is None else layers, say=say)
     content["name"] = Path(output).stem
     write_whole(output, to_json(content))
     return content
-
-
-def _made_by(where: str, device: str) -> tuple[Any, Any]:
-    """What the factory PKG.MOD:FACTORY returns: a module and example inputs, on the device."""
-    import importlib
-    import sys
-
-    import torch
-
-    from ppsim.base.errors import ConfigError
-
-    home, colon, factory = where.partition(":")
-    if not (home and colon and factory):
-        raise ConfigError(f"--module is '{where}': write it as package.module:factory")
-    sys.path.insert(0, "")  # as `python -m` does: a module in the folder where the command is given
-    try:
-        make = getattr(importlib.import_module(home), factory)
-        module, inputs = make()
-    except Exception as error:
-        raise ConfigError(f"--module {where} fails: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove("")
-    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-    if not isinstance(module, torch.nn.Module) or not isinstance(inputs, tuple | list):
-        raise ConfigError(f"--module {where}: the factory returns a torch module and its example inputs, a tuple")
-    return module.to(device), tuple(one.to(device) if isinstance(one, torch.Tensor) else one for one in inputs)

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.units import count, seconds
 from ppsim.cli.common import say
 from ppsim.cli.progress import progress
 
@@ -23,7 +24,6 @@ def measure(
     grid: "Grid | None",
 ) -> None:
     """Measure the jobs, print what was found, and say what is implausible in it."""
-    from ppsim.base.units import seconds
     from ppsim.costs.utilization import implausible
     from ppsim.printing.page import Page
     from ppsim.printing.profiles import print_beside, print_measurements
@@ -45,7 +45,7 @@ def measure(
 
         contents = run_jobs(
             jobs, settings, optimizers=optimizers, facts=facts,
-            start_over=options["start_over"], time_limit_s=options["time_limit"], say=bar.say, watch=watch,
+            start_over=bool(options["start_over"]), time_limit_s=options["time_limit"], say=bar.say, watch=watch,
         )  # fmt: skip
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # a file may be of several jobs
     for content, (name, _) in zip(contents, names, strict=False):
@@ -63,7 +63,6 @@ def measure(
 
 def dry_run(jobs: "Sequence[SuiteJob]", settings: "Settings", *, with_facts: bool, start_over: bool) -> None:
     """Print what would be measured: shapes that are missing, their FLOPs, and their expected time."""
-    from ppsim.base.units import count, seconds
     from ppsim.printing.page import Columns, Page
     from ppsim.profiling.expect import FACTS_S, SHAPE_S, assumed_rate
     from ppsim.profiling.suite import expected_of, waiting_keys

@@ -1,28 +1,69 @@
 """Commands about schedule tables: `schedules`, `check`, `simulate`, `export`."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any, TypedDict, get_args
 
 import click
 
+from ppsim.api.suffixes import TIMELINE, Drawn
+from ppsim.base.errors import ConfigError, CostsError, ScheduleError
+from ppsim.base.files import naming, write_whole
+from ppsim.base.outputs import write
+from ppsim.base.words import Option, words_of
 from ppsim.cli.common import (
-    channel_option,
     check_outputs,
     json_option,
     output_option,
-    overheads_option,
     print_json,
     read_table,
-    receives_option,
     rows_option,
     say,
-    table_options,
     timeline_option,
 )  # fmt: skip
 from ppsim.cli.progress import progress
-from ppsim.cli.sections import SectionedCommand
+from ppsim.cli.words import command_with, option_of, options_of
+from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
+from ppsim.schedule.choices import Channel, Communication, Receives, Target
 
 
-@click.command(short_help="List the schedules, or print one in full.")
+# fmt: off
+class ReadOptions(TypedDict, total=False):
+    """What a CSV table cannot say of itself."""
+    replicas: Annotated[int | None, Option(
+        "Copies of the model in a CSV table (dualpipe and chimera have 2). Default: 1.",
+        metavar="N", section="input",
+    )]
+    slices: Annotated[int | None, Option(
+        "Slices a microbatch is cut into in a CSV table (seq1f1b). Default: 1.", metavar="N", section="input",
+    )]
+
+
+class CostsOptions(TypedDict, total=False):
+    """What a table is simulated at."""
+    costs: Annotated[str, Option(
+        "Seconds and bytes of each stage's passes: docs/formats.md.",
+        metavar="C.json", section="input", required=True,
+    )]
+
+
+class SimulateOptions(CostsOptions, ReadOptions, total=False):
+    """The options of `simulate`."""
+    communication: Annotated[Communication | None, Option(
+        "Whether compute goes on beside transfers, or waits. Default: what the costs file says, else overlap.",
+        section="network",
+    )]
+    channel: Annotated[Channel | None, replace(CHANNEL, section="network")]
+    receives: Annotated[Receives | None, replace(RECEIVES, section="network")]
+    overheads: Annotated[str | None, replace(OVERHEADS, section="network")]
+    relaxed_wraparound: Annotated[bool | None, Option(
+        "As the zero-bubble paper evaluated 1F1B-I: of each group of pp microbatches only the first waits for the "
+        "hop between the last rank and the first. No runtime can do that.",
+        section="network",
+    )]
+# fmt: on
+
+
+@click.command()
 @click.argument("name", required=False)
 @json_option
 def schedules(name: str | None, as_json: bool) -> None:
@@ -53,9 +94,9 @@ def schedules(name: str | None, as_json: bool) -> None:
         show.print_catalog(entries)
 
 
-@click.command(short_help="Tell whether a table runs, and on which channels.")
+@click.command()
 @click.argument("table", metavar="T.csv")
-@table_options
+@options_of(ReadOptions)
 @json_option
 def check(table: str, as_json: bool, **read: int | None) -> None:
     """Tell whether a table runs: complete, ordered, free of deadlock, under each channel policy.
@@ -88,48 +129,22 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
         raise click.exceptions.Exit(1 if report.errors[0].rule == "deadlock" else 2)
 
 
-@click.command(
-    cls=SectionedCommand,
-    sections={
-        "Input": ("costs", "replicas", "slices"),
-        "Network and runtime": ("communication", "channel", "receives", "overheads", "relaxed_wraparound"),
-    },
-    short_help="Simulate any table at any costs.",
+@command_with(
+    SimulateOptions,
+    {"input": "Input", "network": "Network and runtime"},
 )
 @click.argument("table", metavar="T.csv")
-@click.option(
-    "--costs", required=True, metavar="C.json", help="Seconds and bytes of each stage's passes: docs/formats.md."
-)
-@table_options
-@click.option(
-    "--communication",
-    type=click.Choice(["overlap", "blocking"]),
-    help="Whether compute goes on beside transfers, or waits. Default: what the costs file says, else overlap.",
-)
-@channel_option
-@receives_option
-@overheads_option
-@click.option(
-    "--relaxed-wraparound", is_flag=True,
-    help="As the zero-bubble paper evaluated 1F1B-I: of each group of pp microbatches only the first waits for the "
-         "hop between the last rank and the first. No runtime can do that.",
-)  # fmt: skip
 @timeline_option
 @rows_option
 @json_option
 @output_option
 def simulate(
     table: str,
-    costs: str,
-    replicas: int | None,
-    slices: int | None,
-    overheads: str | None,
-    relaxed_wraparound: bool,
     with_timeline: bool | None,
     with_rows: bool,
     as_json: bool,
     outputs: tuple[str, ...],
-    **network: str | None,
+    **options: Any,
 ) -> None:
     """Simulate any table at any costs: step time, bubble, idle time by cause, memory, a timeline.
 
@@ -140,9 +155,6 @@ def simulate(
 
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
-    from ppsim.api.suffixes import TIMELINE, write_timelines
-    from ppsim.base.errors import ConfigError, CostsError, ScheduleError
-    from ppsim.base.files import naming
     from ppsim.plot.view import View
     from ppsim.printing import steps as show
     from ppsim.runs.timeline_file import timeline_to_json
@@ -151,26 +163,22 @@ def simulate(
     from ppsim.simulation.run import simulate as run
 
     check_outputs(outputs, TIMELINE)
-    schedule = read_table(table, replicas=replicas, slices=slices)
-    if schedule.has_communication and network["receives"]:
+    schedule = read_table(table, replicas=options["replicas"], slices=options["slices"])
+    if schedule.has_communication and options["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
-    stage_costs = read_costs(costs).replace(
-        **{key: value for key, value in network.items() if value},
-        **(read_overheads(overheads).constants if overheads else {}),
-    )
-    with progress("simulating"), naming(table, ScheduleError), naming(costs, CostsError):
+    network = {name: options[name] for name in ("communication", "channel", "receives") if options[name]}
+    constants = read_overheads(options["overheads"]).constants if options["overheads"] else {}
+    stage_costs = read_costs(options["costs"]).replace(**network, **constants)
+    relaxed_wraparound = bool(options["relaxed_wraparound"])
+    with progress("simulating"), naming(table, ScheduleError), naming(options["costs"], CostsError):
         timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
         report = report_of(timeline, stage_costs)
     title = timeline.schedule.name
     if relaxed_wraparound:
         title += ", relaxed wrap-around"
         say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
-    write_timelines(
-        outputs,
-        views=[View(timeline, title)],
-        report=lambda: timeline_to_json(timeline, stage_costs),
-        announce=say,
-    )
+    drawn = Drawn([View(timeline, title)], lambda: timeline_to_json(timeline, stage_costs))
+    write(outputs, TIMELINE, drawn, announce=say)
     if as_json:
         print_json(report)
     else:
@@ -178,18 +186,18 @@ def simulate(
         show.print_timeline(timeline, is_wanted=with_timeline)
 
 
-@click.command(short_help="Write a checked table for a runtime.")
+@click.command()
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,
-    type=click.Choice(["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]),
+    type=click.Choice(get_args(Target)),
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
          "version (--torch-version). json: neutral, for runtimes whose tables are made in Python. primus: its "
          "nodes. megatron: the arguments that run this order. transformer-engine: _order lists a rank. See "
          "docs/export.md.",
 )  # fmt: skip
-@receives_option
-@table_options
+@option_of(words_of(PlanOptions)["receives"])
+@options_of(ReadOptions)
 @click.option(
     "--torch-version", metavar="X.Y",
     help="For --to torch-comms: 2.10 to 2.14 write the same, 2.15 wants waits too. Default: 2.13, or what the "
@@ -211,8 +219,6 @@ def export(
       ppsim export T.csv --to json -o table.json
     """
     from ppsim.api.outputs import export as exported
-    from ppsim.base.errors import ScheduleError
-    from ppsim.base.files import naming, write_whole
 
     check_outputs([output])
     schedule = read_table(table, **read)

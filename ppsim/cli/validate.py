@@ -2,11 +2,14 @@
 
 import click
 
+from ppsim.api.suffixes import VALIDATION
+from ppsim.base.errors import ConfigError
+from ppsim.base.outputs import write
 from ppsim.cli.common import check_outputs, json_option, print_json, say
 from ppsim.cli.progress import progress
 
 
-@click.command(short_help="Signed errors against published runs.")
+@click.command()
 @click.argument("name", required=False, metavar="[SET]")
 @json_option
 @click.option(
@@ -35,8 +38,6 @@ def validate(
     """
     from itertools import count
 
-    from ppsim.api.suffixes import VALIDATION, write_validation
-    from ppsim.base.errors import ConfigError
     from ppsim.printing import validation as show_validation
     from ppsim.validation.cases import case_sets, require_set
     from ppsim.validation.fit import fit_machine
@@ -59,7 +60,7 @@ def validate(
     with progress("projecting", total=len(names), unit="sets") as bar:
         number = count()
         found = validated(name, announce=lambda one: bar.update(f"projecting {one}", done=next(number)))
-    write_validation(outputs, found.to_json()["sets"], announce=say)
+    write(outputs, VALIDATION, found.to_json()["sets"], announce=say)
     if as_json:
         print_json(found.to_json())
     elif as_markdown:

@@ -18,7 +18,7 @@ from ppsim.model.memory import MemorySettings, Optimizer
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute, recomputes
 from ppsim.model.shapes import why_no_context_parallel
-from ppsim.simulation.step_costs import Update
+from ppsim.schedule.choices import Update
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,10 @@ import re
 
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import require_one_chain, validate
+from ppsim.schedule.choices import Receives
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.graph import build_graph
-from ppsim.schedule.lowering import Receives, lower
+from ppsim.schedule.lowering import lower
 from ppsim.schedule.table import Schedule
 from ppsim.schedule.waits import has_waits, with_waits, without_waits
 

@@ -19,6 +19,11 @@ MODULES = {
 }
 """What selective recomputation can be of: Megatron-LM's `--recompute-modules`, and one more."""
 
+MEANING = (
+    "What of a layer its backward computes again: none, full (all of it), or modules joined by +, Megatron-LM's "
+    "core_attn (also: selective), layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
+)
+
 
 def recompute_of(text: str) -> Recompute:
     """Return the word for what is recomputed, its modules in the order of `MODULES`.

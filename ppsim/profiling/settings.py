@@ -6,7 +6,7 @@ from typing import Literal
 
 from ppsim.model import shapes
 from ppsim.model.recompute import Recompute
-from ppsim.runtime.config import Dtype
+from ppsim.schedule.choices import Dtype
 
 LEAST_REPEATS = 5
 """However long they take: fewer have no quartiles to speak of."""

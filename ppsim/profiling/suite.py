@@ -15,7 +15,7 @@ from ppsim.profiling.models import find_model
 from ppsim.profiling.pace import Pace
 from ppsim.profiling.settings import Key, Say, Settings
 from ppsim.profiling.sweep import SuiteJob, begun, continued, finished_keys, sweep
-from ppsim.runtime.config import Dtype
+from ppsim.schedule.choices import Dtype
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ def bubbles_of_plan(plan: Plan, *, schedules: Sequence[str], microbatches: Seque
         found = project_all(_with_microbatches(plan, count), schedules)
         timelines = {one.plan.schedule_name: one.timeline for one in found.projections}
         for entry in entries:
-            row = _row(entry, plan.pp, plan.vpp, count)
+            row = _not_measured(entry, plan.pp, plan.vpp, count)
             if entry.name in timelines:
-                rows.append(row | _measures(timelines[entry.name]))
+                rows.append(row | _measured(timelines[entry.name]))
             else:
                 rows.append(row | {"reason": found.reasons[entry.name]})
     return _frame(rows)
@@ -64,7 +64,7 @@ def bubbles_at(
     rows = []
     for entry in _entries(schedules, microbatches):
         for count in microbatches:
-            row = _row(entry, pp, vpp, count)
+            row = _not_measured(entry, pp, vpp, count)
             v = row["vpp"]
             reason = entry.why_not(pp=pp, vpp=v, microbatches=count)
             timeline = None
@@ -79,7 +79,7 @@ def bubbles_at(
             if timeline is None:
                 rows.append(row | {"reason": reason})
             else:
-                rows.append(row | _measures(timeline))
+                rows.append(row | _measured(timeline))
     return _frame(rows)
 
 
@@ -98,7 +98,7 @@ def _with_microbatches(plan: Plan, count: int) -> Plan:
     return replace(plan, job=replace(job, global_batch=count * job.micro_batch * job.layout.dp))
 
 
-def _row(entry: Entry, pp: int, vpp: int | None, count: int) -> dict[str, Any]:
+def _not_measured(entry: Entry, pp: int, vpp: int | None, count: int) -> dict[str, Any]:
     return {
         "schedule": entry.name,
         "pp": pp,
@@ -112,7 +112,7 @@ def _row(entry: Entry, pp: int, vpp: int | None, count: int) -> dict[str, Any]:
     }
 
 
-def _measures(timeline: Timeline) -> dict[str, float]:
+def _measured(timeline: Timeline) -> dict[str, float]:
     return {
         "step_time_s": timeline.step_time_s,
         "bubble_ratio": timeline.bubble_ratio,

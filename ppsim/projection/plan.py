@@ -2,17 +2,14 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.sources import JobSource, ProfileSource, Source
 from ppsim.layout.split import MegatronSplit, Split
-from ppsim.schedule.graph import Channel
-from ppsim.schedule.lowering import Receives
-
-Runtime = Literal["torch", "megatron", "ideal"]
+from ppsim.projection.options import Runtime
+from ppsim.schedule.choices import Channel, Receives
 
 RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
     "torch": (

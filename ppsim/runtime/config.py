@@ -5,9 +5,7 @@ from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.shapes import LayerShape
-from ppsim.schedule.lowering import Receives
-
-Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+from ppsim.schedule.choices import Dtype, Receives
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ppsim.base.errors import RunFailed
 from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.jobs import JobThread
+from ppsim.schedule.choices import Channel
 from ppsim.schedule.grammar import parse_cell
-from ppsim.schedule.graph import Channel
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.cost_files import read_costs
 from ppsim.simulation.stage_costs import CostArrays, StageCosts

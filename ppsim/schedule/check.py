@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.errors import Deadlock, ScheduleError
+from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.grammar import MOST
-from ppsim.schedule.graph import CHANNELS, Channel, Communication, build_graph, graph_of, messages_in
-from ppsim.schedule.lowering import RECEIVES, Receives
+from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, messages_in
+from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.messages import Messages
 from ppsim.schedule.placement import style_of
 from ppsim.schedule.table import NONE, Op, Schedule

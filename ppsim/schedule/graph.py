@@ -25,22 +25,19 @@ pairs
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import Deadlock
+from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.explain_cycle import explain_cycle
-from ppsim.schedule.lowering import Receives, lower
+from ppsim.schedule.lowering import lower
 from ppsim.schedule.messages import Messages, messages_of
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
-
-Communication = Literal["overlap", "blocking"]
-Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
-Pairs = Literal["parts", "whole"]
 
 COMMUNICATIONS: dict[Communication, str] = {
     "overlap": "compute goes on beside transfers",

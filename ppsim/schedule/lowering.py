@@ -14,7 +14,7 @@ Receives can then be moved ("receives"): see `RECEIVES`.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ScheduleError
+from ppsim.schedule.choices import Receives
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell
 from ppsim.schedule.waits import with_send_waits
-
-Receives = Literal["torch", "deferred", "ordered"]
 
 RECEIVES: dict[Receives, str] = {
     "torch": "as early as torch's lowering appends them",

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 from ppsim.base.boundary import AboveZero, Count, NonNegative, OneOrMany, Strict, validated
 from ppsim.base.files import naming, read_json
-from ppsim.schedule.graph import Channel, Communication
-from ppsim.schedule.lowering import Receives
+from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 
 

@@ -7,8 +7,9 @@ import numpy as np
 
 from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import CostsError
-from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS, Channel, Communication, Pairs
-from ppsim.schedule.lowering import RECEIVES, Receives
+from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
+from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
+from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.table import Op, Schedule
 
 OVERHEADS = ("action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s")

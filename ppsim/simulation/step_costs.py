@@ -1,11 +1,9 @@
 """What a training step takes beside its pipeline: data parallelism, the optimizer, and the rest."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from ppsim.base.arrays import Numbers
-
-Update = Literal["synchronised", "post-validated"]
+from ppsim.schedule.choices import Update
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,48 @@
 """The command that projects a configuration of a search in full."""
 
 import shlex
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
-from ppsim.layout.layout import DEFAULT_ORDER
+from ppsim.base.words import sections_of, words_of
 from ppsim.model.config import read_model
+from ppsim.projection.options import PlanOptions
+from ppsim.projection.plan import Plan
+from ppsim.tuning.options import TuneOptions
 
 if TYPE_CHECKING:
     from ppsim.tuning.search import Found, Tuned
 
 
-def command_of(tuned: "Tuned", found: "Found") -> str:
+def command_of(
+    tuned: "Tuned", found: "Found", *, projected: type = PlanOptions, searched: type = TuneOptions
+) -> str:
     """Return the `ppsim project …` line of a configuration, with what the question changes from the defaults."""
     question, one = tuned.question, found.candidate
     job = question.job
-    options = [
-        f"--model {shlex.quote(job.model_name)} --cluster {shlex.quote(job.cluster.name)}",
-        f"--gpus {question.num_gpus}",
-        f"--tp {one.tp} --cp {one.cp} --ep {one.ep} --pp {one.pp} --vpp {one.vpp} --schedule {one.schedule}",
-        f"--micro-batch {one.micro_batch} --global-batch {job.global_batch} --seq-len {job.length}",
-        f"--split {one.split} --recompute {one.recompute}",
-    ]
-    changed = {
-        "--layers": (len(job.model.layers), len(read_model(job.model_name).layers)),
-        "--dtype": (job.execution.dtype, "bfloat16"),
-        "--order": (job.layout.order, DEFAULT_ORDER),
-        "--optimizer": (job.optimizer.name, "adam"),
-        "--zero": (job.optimizer.zero_stage, 1),
-        "--update": (job.update, "synchronised"),
-        "--runtime": (question.runtime, "torch"),
+    told = {
+        "model": job.model_name, "cluster": job.cluster.name, "gpus": question.num_gpus,
+        "tp": one.tp, "cp": one.cp, "ep": one.ep, "pp": one.pp, "vpp": one.vpp, "schedule": one.schedule,
+        "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
+        "split": one.split, "recompute": one.recompute,
+    }  # fmt: skip
+    num_layers = len(job.model.layers)
+    depending = {
+        "layers": num_layers if num_layers != len(read_model(job.model_name).layers) else None,
+        "sequence_parallel": question.sequence_parallel,
     }
-    options += [f"{option} {value}" for option, (value, default) in changed.items() if value != default]
-    if question.sequence_parallel is not None:
-        options.append("--sequence-parallel" if question.sequence_parallel else "--no-sequence-parallel")
-    if job.optimizer.layer_wise:
-        options.append("--layer-wise")
-    if not job.overlap:
-        options.append("--no-overlap-dp")
-    return "ppsim project " + " ".join(options)
+    asked = Plan(pp=job.layout.pp, job=job, runtime=question.runtime)
+    words, also = words_of(projected), words_of(searched)
+    changed: dict[str, Any] = {}
+    for name in (name for names in sections_of(words.values()).values() for name in names):
+        option = words[name].option
+        is_same_for_all = option.field and name in also and also[name].option.field == option.field
+        if is_same_for_all and name not in told:
+            value = depending[name] if name in depending else attrgetter(str(option.field))(asked)
+            if value != option.default:
+                changed[name] = value
+    values = {name: value for name, value in changed.items() if not isinstance(value, bool)}
+    flags = {name: value for name, value in changed.items() if isinstance(value, bool)}
+    texts = [f"{words[name].flag} {shlex.quote(str(value))}" for name, value in (told | values).items()]
+    texts += [words[name].flag if value else f"--no-{words[name].flag[2:]}" for name, value in flags.items()]
+    return "ppsim project " + " ".join(texts)

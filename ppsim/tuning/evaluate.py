@@ -18,8 +18,8 @@ from ppsim.catalog.build import build, find
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.check import validate
-from ppsim.schedule.graph import Channel, EventGraph, build_graph
-from ppsim.schedule.lowering import Receives
+from ppsim.schedule.choices import Channel, Receives
+from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.memory import in_flight_changes
@@ -31,7 +31,7 @@ _KEPT = 16
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Outcome:
     """What became of a configuration.
 
     "fits": `iteration_s` and `peak_bytes` of its fullest rank. "dominated": it fits, and is no faster than one that
@@ -59,7 +59,7 @@ Front: TypeAlias = Sequence[tuple[float, float]]
 """Seconds of an iteration and bytes of the fullest rank of what was found so far."""
 
 
-def evaluate(tasks: Sequence[Task], *, front: Front, slowest_s: float) -> list[tuple[str, Verdict]]:
+def evaluate(tasks: Sequence[Task], *, front: Front, slowest_s: float) -> list[tuple[str, Outcome]]:
     """Return the verdict on each task.
 
     A task is dominated if its bound is above `slowest_s`, and one of the `front` is as fast as its bound and holds
@@ -68,23 +68,23 @@ def evaluate(tasks: Sequence[Task], *, front: Front, slowest_s: float) -> list[t
     return [(task.key, _evaluate(task, front, slowest_s)) for task in tasks]
 
 
-def _evaluate(task: Task, front: Front, slowest_s: float) -> Verdict:
+def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
     plan, limit = task.plan, task.plan.memory_limit_bytes
     try:
         table = _table(plan)
     except DoesNotFit:
-        return Verdict("does not fit", np.inf)
+        return Outcome("does not fit", np.inf)
     peak = _peak_bytes(task, table)
     if limit is not None and peak > limit * CAP_ROUNDING:
-        return Verdict("does not fit", peak)
+        return Outcome("does not fit", peak)
     if task.bound_s > slowest_s and is_dominated(task.bound_s, peak, front):
-        return Verdict("dominated", peak)
+        return Outcome("dominated", peak)
     try:
         graph = None if _is_fitted(plan) else _graph(*shape_of(plan), RUNTIMES[plan.runtime][0], plan.receives)
         iteration_s, peak = iteration_of(plan, table, graph=graph)
     except ScheduleError:
-        return Verdict("not possible", peak)
-    return Verdict("fits", peak, iteration_s)
+        return Outcome("not possible", peak)
+    return Outcome("fits", peak, iteration_s)
 
 
 def is_dominated(bound_s: float, num_bytes: float, front: Front) -> bool:

@@ -8,7 +8,7 @@ from ppsim.base.units import size
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.tuning.evaluate import Task, exact_peak_bytes
 from ppsim.tuning.outlook import Outlook, Outlooks
-from ppsim.tuning.space import Question, Space, candidates, space_for
+from ppsim.tuning.space import Question, Space, configurations, space_for
 
 _MOST_DOUBLINGS = 7
 
@@ -57,7 +57,7 @@ def _fits(question: Question, space: Space) -> bool:
     limit = question.memory_limit_bytes * CAP_ROUNDING
     outlooks = Outlooks(question)
     try:
-        possible = candidates(question, space)
+        possible = configurations(question, space)
     except ConfigError:
         return False
     looks = [one for one in map(outlooks.of, possible) if one.least_bytes <= limit]

@@ -25,7 +25,7 @@ from ppsim.model.stages import Stage
 from ppsim.projection.plan import Plan
 from ppsim.schedule.placement import STYLES
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.tuning.space import Candidate, Question
+from ppsim.tuning.space import Configuration, Question
 
 _ROUNDING = 1 - 1e-9
 """Sums of the same times in another order."""
@@ -42,7 +42,7 @@ class Outlook:
     it, stages].
     """
 
-    candidate: Candidate
+    candidate: Configuration
     counts: tuple[int, ...]
     bound_s: float
     least_bytes: float
@@ -62,28 +62,39 @@ class Outlooks:
         # [kind, layer]: how many of the layers before are of a kind.
         self._before = np.concatenate([np.zeros((len(self._kinds), 1), np.int64), of_kind.cumsum(axis=1)], axis=1)
 
-    def of(self, candidate: Candidate) -> Outlook:
+    def of(self, configuration: Configuration) -> Outlook:
         """Return what a configuration takes at least; `bound_s` is infinite where that does not fit the memory."""
-        entry, job = find(candidate.schedule), self._job(candidate)
-        counts = self._counts(job, candidate)
-        of_stages = (job.layout, job.micro_batch, job.execution.recompute, entry.placement, candidate.vpp, counts)
-        layers, stages = self._layers_of(counts), _stages_of_ranks(entry.placement, candidate.pp, candidate.vpp)
+        entry, job = find(configuration.schedule), self._job(configuration)
+        counts = self._counts(job, configuration)
+        of_stages = (
+            job.layout,
+            job.micro_batch,
+            job.execution.recompute,
+            entry.placement,
+            configuration.vpp,
+            counts,
+        )
+        layers, stages = (
+            self._layers_of(counts),
+            _stages_of_ranks(entry.placement, configuration.pp, configuration.vpp),
+        )
         static, activation = self._shared(
             ("bytes", of_stages),
             lambda: (self._static_bytes(job, layers, stages), self._activation_bytes(job, layers)),
         )
-        least = _least_bytes(candidate, job.num_microbatches, static, activation, stages)
+        least = _least_bytes(configuration, job.num_microbatches, static, activation, stages)
         bound = np.inf
         if least <= self.question.memory_limit_bytes * CAP_ROUNDING:
             bound = self._shared(
-                ("bound", of_stages, entry.splits_backward), lambda: self._bound_s(job, candidate, layers, stages)
+                ("bound", of_stages, entry.splits_backward),
+                lambda: self._bound_s(job, configuration, layers, stages),
             )
-        return Outlook(candidate, counts, bound, least, static, activation)
+        return Outlook(configuration, counts, bound, least, static, activation)
 
-    def plan(self, candidate: Candidate) -> Plan:
+    def plan(self, configuration: Configuration) -> Plan:
         """Return the plan of a configuration, with the costs of its layers and its split as they are known."""
-        job = self._job(candidate)
-        return self.question.plan_of(candidate, job=job, split=list(self._counts(job, candidate)))
+        job = self._job(configuration)
+        return self.question.plan_of(configuration, job=job, split=list(self._counts(job, configuration)))
 
     def _shared(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         if key not in self._known:
@@ -91,15 +102,15 @@ class Outlooks:
         found: _Value = self._known[key]
         return found
 
-    def _job(self, candidate: Candidate) -> Job:
-        layout = (candidate.tp, candidate.cp, candidate.ep, candidate.pp)
+    def _job(self, configuration: Configuration) -> Job:
+        layout = (configuration.tp, configuration.cp, configuration.ep, configuration.pp)
         return self._shared(
-            ("job", layout, candidate.micro_batch, candidate.recompute), lambda: self._new(candidate)
+            ("job", layout, configuration.micro_batch, configuration.recompute), lambda: self._new(configuration)
         )
 
-    def _new(self, candidate: Candidate) -> Job:
+    def _new(self, configuration: Configuration) -> Job:
         """The job of a configuration, which takes the costs of its layers from the first that has the same."""
-        job = self.question.job_of(candidate)
+        job = self.question.job_of(configuration)
         costs = self._shared(("costs", self._compute_key(job)), lambda: (job.layer_costs, job.ends))
         # What a cached property would find: it depends on nothing else of the layout.
         vars(job)["layer_costs"], vars(job)["ends"] = costs
@@ -110,11 +121,11 @@ class Outlooks:
         extents = tuple(group(layout, name, sizes).extents for name in ("tp", "cp", "ep"))
         return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, extents
 
-    def _counts(self, job: Job, candidate: Candidate) -> tuple[int, ...]:
-        num_stages = candidate.pp * candidate.vpp
-        key = self._compute_key(job) if candidate.split == "auto" else None
+    def _counts(self, job: Job, configuration: Configuration) -> tuple[int, ...]:
+        num_stages = configuration.pp * configuration.vpp
+        key = self._compute_key(job) if configuration.split == "auto" else None
         return self._shared(
-            ("counts", num_stages, key), lambda: tuple(layers_per_stage(job, num_stages, candidate.split))
+            ("counts", num_stages, key), lambda: tuple(layers_per_stage(job, num_stages, configuration.split))
         )
 
     def _layers_of(self, counts: tuple[int, ...]) -> NDArray[np.int64]:
@@ -184,7 +195,7 @@ class Outlooks:
     # --- seconds ---
 
     def _bound_s(
-        self, job: Job, candidate: Candidate, layers: NDArray[np.int64], stages: NDArray[np.int64]
+        self, job: Job, configuration: Configuration, layers: NDArray[np.int64], stages: NDArray[np.int64]
     ) -> float:
         """No iteration is shorter: ways through the pipeline, work of each rank, the gradients of one stage.
 
@@ -197,8 +208,8 @@ class Outlooks:
             weights[0] += inputs[0]
             inputs[0] = 0.0
         gather, reduce = self._replicas_s(job, layers)
-        entry = find(candidate.schedule)
-        hop = np.where(_changes_rank(entry.placement, candidate.pp, candidate.vpp), _hop_s(job), 0.0)
+        entry = find(configuration.schedule)
+        hop = np.where(_changes_rank(entry.placement, configuration.pp, configuration.vpp), _hop_s(job), 0.0)
         down = _sums(forward[:-1] + hop)
         begin = down + np.maximum.accumulate(gather - down)
         is_split = entry.splits_backward
@@ -279,15 +290,15 @@ def _hop_s(job: Job) -> float:
 
 
 def _least_bytes(
-    candidate: Candidate, microbatches: int, static: Floats, activation: Floats, stages: NDArray[np.int64]
+    configuration: Configuration, microbatches: int, static: Floats, activation: Floats, stages: NDArray[np.int64]
 ) -> float:
     """Bytes of the fullest rank: of one microbatch, or of as many as the schedule is known to have somewhere."""
     least = float((static + activation[0][stages].sum(axis=1)).max())
-    peak = find(candidate.schedule).peak_activations
-    symbols = {"p": candidate.pp, "v": candidate.vpp, "m": microbatches, "k": 1}
+    peak = find(configuration.schedule).peak_activations
+    symbols = {"p": configuration.pp, "v": configuration.vpp, "m": microbatches, "k": 1}
     if peak.at_most or not peak.holds(**symbols):
         return least
-    in_flight = round(peak(**symbols) * candidate.vpp)
+    in_flight = round(peak(**symbols) * configuration.vpp)
     return max(least, float(static.min() + in_flight * activation.min()))  # some of them may wait for W
 
 

@@ -20,10 +20,11 @@ from ppsim.base.shown import Shown
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.tuning.evaluate import Front, Task, Verdict, evaluate, shape_of
+from ppsim.tuning.configurations import configurations_of
+from ppsim.tuning.evaluate import Front, Outcome, Task, evaluate, shape_of
 from ppsim.tuning.nowhere import why_nowhere
 from ppsim.tuning.outlook import Outlook, Outlooks
-from ppsim.tuning.space import Candidate, Question, Space, candidates, space_for
+from ppsim.tuning.space import Configuration, Question, Space, configurations, space_for
 from ppsim.tuning.state import read_state, state_to_json
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _BATCH = 48
 _SEARCHED = 3
 """For how many of the best a schedule is searched for, where auto is among the schedules."""
 
-Progress: TypeAlias = Callable[[int, int, float | None], None]
+Counted: TypeAlias = Callable[[int, int, float | None], None]
 """Called with the configurations decided, all of them, and the best iteration so far in seconds."""
 
 
@@ -43,7 +44,7 @@ Progress: TypeAlias = Callable[[int, int, float | None], None]
 class Found:
     """A configuration that fits: seconds of its iteration, and bytes of its fullest rank."""
 
-    candidate: Candidate
+    candidate: Configuration
     iteration_s: float
     peak_bytes: float
 
@@ -67,7 +68,7 @@ class Tuned(Shown):
     pareto: list[Found]
     simulated: list[Found]
     counts: dict[str, int]
-    verdicts: dict[str, Verdict]
+    verdicts: dict[str, Outcome]
     seed: int
 
     def tokens_per_s(self, found: Found) -> float:
@@ -125,8 +126,6 @@ class Tuned(Shown):
         >>> found.configurations()["iteration_time_s"].is_monotonic_increasing
         True
         """
-        from ppsim.tuning.configurations import configurations_of
-
         return configurations_of(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
@@ -164,7 +163,7 @@ def tune(
     seed: int = 0,
     search_s: float = 10.0,
     state: str | Path | None = None,
-    progress: Progress = lambda decided, total, best_s: None,
+    progress: Counted = lambda decided, total, best_s: None,
 ) -> Tuned:
     """Return the `top` fastest configurations of a space that fit the memory, and the Pareto set.
 
@@ -199,9 +198,9 @@ def tune(
     def report() -> None:
         if state is not None:
             write_whole(state, to_json(search.tuned().to_json()))
-        progress(search.num_decided, search.num_candidates, search.best_s)
+        progress(search.num_decided, search.num_configurations, search.best_s)
 
-    progress(0, search.num_candidates, None)
+    progress(0, search.num_configurations, None)
     while batch := search.next_batch():
         front, slowest_s = search.front, search.slowest_s
         for verdicts in run([(tasks, front, slowest_s) for tasks in batch]):
@@ -218,11 +217,11 @@ def tune(
 class _Search:
     """What is open, and what was found."""
 
-    def __init__(self, question: Question, space: Space, top: int, seed: int, verdicts: dict[str, Verdict]) -> None:
+    def __init__(self, question: Question, space: Space, top: int, seed: int, verdicts: dict[str, Outcome]) -> None:
         self.question, self.space, self.top, self.seed, self.verdicts = question, space, top, seed, verdicts
         self.outlooks = Outlooks(question)
-        self.all = _distinct(self.outlooks.of(candidate) for candidate in candidates(question, space))
-        self.num_candidates = len(self.all)
+        self.all = _distinct(self.outlooks.of(configuration) for configuration in configurations(question, space))
+        self.num_configurations = len(self.all)
         self.by_key = {one.candidate.key: one.candidate for one in self.all}
         limit = question.memory_limit_bytes * CAP_ROUNDING
         self.open = sorted(
@@ -267,7 +266,7 @@ class _Search:
     @property
     def num_decided(self) -> int:
         """Configurations that are evaluated or left out."""
-        return self.num_candidates - len(self.open)
+        return self.num_configurations - len(self.open)
 
     def next_batch(self) -> list[list[Task]]:
         """Return the next to evaluate, those of one table together; nothing where nothing is left."""
@@ -292,17 +291,17 @@ class _Search:
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:
         """Search for a table on the best configurations."""
         shapes = dict.fromkeys(replace(one.candidate, schedule=AUTO) for one in self.found)
-        for candidate in list(shapes)[:_SEARCHED]:
-            if candidate.key in self.verdicts:
+        for configuration in list(shapes)[:_SEARCHED]:
+            if configuration.key in self.verdicts:
                 continue
-            plan = replace(self.question.plan_of(candidate), search_s=search_s, seed=self.seed)
+            plan = replace(self.question.plan_of(configuration), search_s=search_s, seed=self.seed)
             try:
                 found = project(plan)
             except (DoesNotFit, ScheduleError):
-                self.verdicts[candidate.key] = Verdict("does not fit", np.inf)
+                self.verdicts[configuration.key] = Outcome("does not fit", np.inf)
             else:
                 peak = float(found.timeline.memory.peak_bytes.max())
-                self.verdicts[candidate.key] = Verdict("fits", peak, found.iteration_s)
+                self.verdicts[configuration.key] = Outcome("fits", peak, found.iteration_s)
             report()
 
     def tuned(self) -> Tuned:
@@ -312,7 +311,7 @@ class _Search:
         # Of the evaluated the dominated are left out too, and tables that were searched for are no configurations.
         num_evaluated = sum(key in self.by_key for key in self.verdicts) - statuses.count("dominated")
         counts = {
-            "configurations": self.num_candidates,
+            "configurations": self.num_configurations,
             "too_large_without_a_table": self.num_too_large,
             "too_large_by_their_table": statuses.count("does not fit"),
             "cannot_run": statuses.count("not possible"),
@@ -326,8 +325,8 @@ class _Search:
 def pareto_of(found: Iterable[Found]) -> list[Found]:
     """Return those of a list, fastest first, that hold less than all faster ones.
 
-    >>> candidate = Candidate(1, 1, 1, 1, 1, 1, 1, "none", "1f1b", "auto")
-    >>> [one.peak_bytes for one in pareto_of(Found(candidate, s, b) for s, b in [(1, 5), (2, 7), (3, 4)])]
+    >>> configuration = Configuration(1, 1, 1, 1, 1, 1, 1, "none", "1f1b", "auto")
+    >>> [one.peak_bytes for one in pareto_of(Found(configuration, s, b) for s, b in [(1, 5), (2, 7), (3, 4)])]
     [5, 4]
     """
     front: list[Found] = []
@@ -339,7 +338,7 @@ def pareto_of(found: Iterable[Found]) -> list[Found]:
 
 def _distinct(outlooks: Iterable[Outlook]) -> list[Outlook]:
     """Without the even splits that are the balanced ones."""
-    seen: dict[tuple[Candidate, tuple[int, ...]], Outlook] = {}
+    seen: dict[tuple[Configuration, tuple[int, ...]], Outlook] = {}
     for one in outlooks:
         seen.setdefault((replace(one.candidate, split="auto"), one.counts), one)
     return list(seen.values())
@@ -348,7 +347,7 @@ def _distinct(outlooks: Iterable[Outlook]) -> list[Outlook]:
 _Work: TypeAlias = tuple[list[Task], Front, float]
 
 
-def _runner(jobs: int | None) -> Callable[[list[_Work]], Iterable[list[tuple[str, Verdict]]]]:
+def _runner(jobs: int | None) -> Callable[[list[_Work]], Iterable[list[tuple[str, Outcome]]]]:
     """What evaluates groups of tasks: here, or wherever joblib's backend has them done."""
     if jobs == 1:
         return lambda work: [evaluate(tasks, front=front, slowest_s=slowest_s) for tasks, front, slowest_s in work]
@@ -357,11 +356,11 @@ def _runner(jobs: int | None) -> Callable[[list[_Work]], Iterable[list[tuple[str
     except ImportError:
         raise MissingExtra("several processes need joblib: pip install 'ppsim[tune]', or give --jobs 1") from None
 
-    def run(work: list[_Work]) -> Iterable[list[tuple[str, Verdict]]]:
+    def run(work: list[_Work]) -> Iterable[list[tuple[str, Outcome]]]:
         calls = [
             joblib.delayed(evaluate)(tasks, front=front, slowest_s=slowest_s) for tasks, front, slowest_s in work
         ]
-        found: Iterable[list[tuple[str, Verdict]]] = joblib.Parallel(n_jobs=jobs)(calls)
+        found: Iterable[list[tuple[str, Outcome]]] = joblib.Parallel(n_jobs=jobs)(calls)
         return found
 
     return run

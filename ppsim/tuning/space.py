@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.words import words_of
 from ppsim.catalog.build import find
 from ppsim.costs.job import Job
 from ppsim.layout.cut import Cut
@@ -14,11 +15,11 @@ from ppsim.layout.split import Split, why_no_split
 from ppsim.model.architecture import MixtureOfExperts
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute
-from ppsim.projection.plan import AUTO, Plan, Runtime
+from ppsim.projection.options import Runtime
+from ppsim.projection.plan import AUTO, Plan
+from ppsim.tuning.options import SCHEDULES, RangeOptions
 
-SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zb", "zbv-fixed", "v-half-fixed")
-"""Those tried unless asked otherwise: patterns that are the same at any costs and that runtimes have."""
-
+_DEFAULTS = {name: word.option.default for name, word in words_of(RangeOptions).items()}
 _SIZES = (1, 2, 4, 8)
 _MOST_EXPERT_RANKS = 64
 _LEAST_TOKENS = 2048
@@ -26,7 +27,7 @@ _LEAST_TOKENS = 2048
 
 
 @dataclass(frozen=True, order=True)
-class Candidate:
+class Configuration:
     """One configuration. `dp` is what tp, cp and pp leave of the devices."""
 
     tp: int
@@ -49,7 +50,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What stays the same: model, cluster, batch and everything else of `job`, but for what `Candidate` names.
+    """What stays the same: model, cluster, batch and everything else of `job`, but for what `Configuration` names.
 
     `num_gpus` are all devices, `memory_limit_bytes` what each has for the step. `sequence_parallel` None: where
     tp > 1.
@@ -61,11 +62,11 @@ class Question:
     sequence_parallel: bool | None = None
     runtime: Runtime = "torch"
 
-    def job_of(self, candidate: Candidate) -> Job:
+    def job_of(self, configuration: Configuration) -> Job:
         """Return the job of a configuration; raises `ConfigError` for what its parts forbid."""
         return self.job_with(
-            {name: getattr(candidate, name) for name in ("tp", "cp", "ep", "pp")},
-            candidate.micro_batch, candidate.recompute,
+            {name: getattr(configuration, name) for name in ("tp", "cp", "ep", "pp")},
+            configuration.micro_batch, configuration.recompute,
         )  # fmt: skip
 
     def job_with(self, sizes: dict[str, int], micro_batch: int, recompute: Recompute) -> Job:
@@ -77,14 +78,14 @@ class Question:
         layout = layout_on(self.num_gpus, **sizes, order=job.layout.order)
         return replace(job, layout=layout, micro_batch=micro_batch, execution=execution)
 
-    def plan_of(self, candidate: Candidate, *, job: Job | None = None, split: Split | None = None) -> Plan:
+    def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
         """Return the plan of a configuration; `job` and `split` where they are known already."""
         return Plan(
-            pp=candidate.pp,
-            vpp=candidate.vpp,
-            schedule=candidate.schedule,
-            job=job or self.job_of(candidate),
-            split=candidate.split if split is None else split,
+            pp=configuration.pp,
+            vpp=configuration.vpp,
+            schedule=configuration.schedule,
+            job=job or self.job_of(configuration),
+            split=configuration.split if split is None else split,
             runtime=self.runtime,
             memory_limit_bytes=self.memory_limit_bytes,
         )
@@ -126,9 +127,9 @@ class Space:
     vpp: tuple[int, ...]
     micro_batch: tuple[int, ...]
     dp: tuple[int, ...] | None = None
-    recompute: tuple[Recompute, ...] = ("none", "full")
-    schedule: tuple[str, ...] = SCHEDULES
-    split: tuple[Literal["auto", "even"], ...] = ("auto", "even")
+    recompute: tuple[Recompute, ...] = _DEFAULTS["recompute"]
+    schedule: tuple[str, ...] = _DEFAULTS["schedule"]
+    split: tuple[Literal["auto", "even"], ...] = _DEFAULTS["split"]
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -179,8 +180,8 @@ def space_for(question: Question, **given: Any) -> Space:
         "cp": [size for size in _SIZES if length % size == 0 and (size == 1 or length // size >= _LEAST_TOKENS)],
         "ep": [size for size in powers if not experts or all(count % size == 0 for count in experts)],
         "pp": [size for size in divisors if size <= len(model.layers) + 2],
-        "vpp": _SIZES,
-        "micro_batch": _SIZES,
+        "vpp": _DEFAULTS["vpp"],
+        "micro_batch": _DEFAULTS["micro_batch"],
     }
     if not experts:
         defaults["ep"] = [1]
@@ -207,20 +208,20 @@ class _Refusals:
             self.sentence, self._rank = str(reason), (depth, -off_by)
 
 
-def candidates(question: Question, space: Space) -> list[Candidate]:
+def configurations(question: Question, space: Space) -> list[Configuration]:
     """Return every configuration that model, devices, batch and schedules allow, memory not asked.
 
     On one pipeline rank there is nothing to schedule: the first schedule that goes stands for all. Raises
     `ConfigError` where there is none, naming what comes nearest and the nearest legal value.
     """
     refusals = _Refusals()
-    found = list(_candidates(question, space, refusals))
+    found = list(_configurations(question, space, refusals))
     if not found:
         raise ConfigError(f"no configuration is possible: {refusals.sentence}")
     return found
 
 
-def _candidates(question: Question, space: Space, refusals: _Refusals) -> Iterator[Candidate]:
+def _configurations(question: Question, space: Space, refusals: _Refusals) -> Iterator[Configuration]:
     num_layers, length = len(question.job.model.layers), question.job.length
     for pp, tp, cp, ep in product(space.pp, space.tp, space.cp, space.ep):
         sizes = {"tp": tp, "cp": cp, "ep": ep, "pp": pp}
@@ -248,7 +249,7 @@ def _candidates(question: Question, space: Space, refusals: _Refusals) -> Iterat
                 continue
             for vpp, name in _schedules(space, pp, job.num_microbatches, num_layers, refusals):
                 for recompute, split in product(space.recompute, space.split):
-                    yield Candidate(tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split)
+                    yield Configuration(tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split)
 
 
 def _schedules(

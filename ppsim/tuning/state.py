@@ -6,14 +6,14 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.tuning.evaluate import Verdict
+from ppsim.tuning.evaluate import Outcome
 from ppsim.tuning.space import Question, Space
 
 FORMAT = "ppsim-tune/1"
 _MOST = 1e30  # seconds or bytes, which nothing reaches
 
 
-def state_to_json(question: Question, space: Space, seed: int, verdicts: dict[str, Verdict]) -> dict[str, Any]:
+def state_to_json(question: Question, space: Space, seed: int, verdicts: dict[str, Outcome]) -> dict[str, Any]:
     """Return the state; a time or a size that is not known is null."""
     return {
         "format": FORMAT,
@@ -26,7 +26,7 @@ def state_to_json(question: Question, space: Space, seed: int, verdicts: dict[st
     }
 
 
-def read_state(path: str | Path | None, question: Question, space: Space, seed: int) -> dict[str, Verdict]:
+def read_state(path: str | Path | None, question: Question, space: Space, seed: int) -> dict[str, Outcome]:
     """Return the verdicts of a state file, none where there is no file yet.
 
     Raises `ConfigError` for a file that is no state and for one of another question, naming what differs.
@@ -49,11 +49,11 @@ def read_state(path: str | Path | None, question: Question, space: Space, seed: 
     return verdicts_in(found, path)
 
 
-def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Verdict]:
+def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Outcome]:
     """Return the verdicts that a state or an answer holds; raises `ConfigError` for what are none."""
     try:
         return {
-            key: Verdict(status, _number(peak), _number(iteration))
+            key: Outcome(status, _number(peak), _number(iteration))
             for key, (status, peak, iteration) in found["verdicts"].items()
         }
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError):

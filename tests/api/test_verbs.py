@@ -1,5 +1,6 @@
 """The functions answer as the commands do: same words, same numbers, same text, same errors."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,18 @@ from typing import Any
 import pytest
 
 import ppsim
-from ppsim.api.plans import PlanOptions
-from ppsim.api.profiles import ProfileOptions
-from ppsim.api.runs import DEFAULTS, TrainOptions
-from ppsim.api.tuning import TuneOptions
 from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra
+from ppsim.base.words import fields_of, words_of
 from ppsim.cli import main
+from ppsim.costs.analytic import Execution
+from ppsim.costs.job import Job
+from ppsim.layout.layout import Layout
+from ppsim.model.memory import Optimizer
+from ppsim.profiling.options import ProfileOptions
+from ppsim.projection.options import PlanOptions
+from ppsim.runtime.config import TrainConfig
+from ppsim.runtime.options import TrainOptions
+from ppsim.tuning.options import TuneOptions
 from tests.cli.running import ppsim as command
 
 JOB = {"model": "llama3-8b", "gpus": 32, "tp": 2, "pp": 4, "global_batch": 64}
@@ -53,7 +60,26 @@ def test_the_words_are_the_options_of_the_command(name: str, words: Any, others:
 
 def test_the_defaults_of_training_are_those_of_the_command() -> None:
     given = main.commands["train"].make_context("train", ["--schedule", "T.csv"]).params
-    assert {name: given[name] for name in DEFAULTS} == DEFAULTS
+    assert {name: given[name] for name in words_of(TrainOptions)} == {
+        name: word.option.default for name, word in words_of(TrainOptions).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("made", "words", "under"),
+    [
+        (ppsim.Plan, PlanOptions, ""),
+        (Job, PlanOptions, "job"),
+        (Layout, PlanOptions, "job.layout"),
+        (Execution, PlanOptions, "job.execution"),
+        (Optimizer, PlanOptions, "job.optimizer"),
+        (TrainConfig, TrainOptions, ""),
+    ],
+)
+def test_the_defaults_of_options_are_those_of_the_fields_that_they_set(made: Any, words: Any, under: str) -> None:
+    defaults = fields_of(words_of(words), {}, under)
+    assert defaults
+    assert {one.name: one.default for one in dataclasses.fields(made) if one.name in defaults} == defaults
 
 
 @pytest.mark.parametrize(
@@ -201,6 +227,7 @@ TIMELINE = ppsim.simulate(TABLE, COSTS)
         (lambda: ppsim.job(model="llama3-8b", micro_batch=0), "--micro-batch must be at least 1: got 0"),
         (lambda: ppsim.tune(model="gpt2", gpus=2, global_batch=8, tp=2), "tp is a list of what to try: got 2"),
         (lambda: ppsim.tune(model="gpt2", gpus=2), "--global-batch must be given"),
+        (lambda: ppsim.train(TABLE, receives="ordered"), "receives is 'ordered': choose one of torch, deferred"),
         (lambda: ppsim.export(TABLE, to="jax"), "there is no target 'jax': choose one of torch"),
         (lambda: ppsim.save(TABLE, "T.html"), "a table (simulate it for a timeline) goes into .csv or .json"),
         (lambda: ppsim.save(TIMELINE, "T.json"), "give them as costs="),

@@ -18,12 +18,12 @@ from ppsim.cli import main
 for line in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main(line)
-print(json.dumps(sorted(name for name in sys.modules if "." not in name)))
+print(json.dumps(sorted(name for name in sys.modules if "." not in name or name.startswith("ppsim.cli."))))
 """
 
 
 def loaded_after(*command_lines):
-    """The top-level modules that a fresh Python has loaded after running these command lines."""
+    """The top-level modules, and those of the command line, that a fresh Python has loaded after command lines."""
     done = subprocess.run(
         [sys.executable, "-c", LOADED_AFTER, json.dumps(command_lines)], capture_output=True, text=True, check=True
     )
@@ -38,6 +38,11 @@ def test_no_help_page_loads_anything_heavy():
     loaded = loaded_after(*command_lines)
     assert loaded & HEAVY == set()
     assert {"ppsim", "click"} <= loaded
+
+
+def test_a_command_is_imported_when_it_is_asked_for():
+    assert {name for name in loaded_after(["--help"]) if name.startswith("ppsim.cli.")} == {"ppsim.cli.common"}
+    assert "ppsim.cli.plans" not in loaded_after(["tune", "--help"])
 
 
 def test_a_projection_as_json_loads_no_torch_plots_or_data_frames():

@@ -9,7 +9,7 @@ from ppsim.catalog.build import CATALOG, find
 from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning.evaluate import Task, exact_peak_bytes
 from ppsim.tuning.outlook import Outlooks
-from ppsim.tuning.space import candidates, space_for
+from ppsim.tuning.space import configurations, space_for
 from tests.tuning.questions import question
 
 EVERY = [
@@ -37,7 +37,7 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
     space = space_for(
         asked, schedule=EVERY, tp=[1, 2], recompute=["none", "core_attn", "layernorm", "full"], vpp=[1, 2, 4]
     )
-    candidate = data.draw(st.sampled_from(candidates(asked, space)))
+    candidate = data.draw(st.sampled_from(configurations(asked, space)))
     look = Outlooks(asked).of(candidate)
     plan = asked.plan_of(candidate)
     table, _ = table_of(plan, find(candidate.schedule))
@@ -52,7 +52,7 @@ def test_the_bound_of_gpipe_without_queues_is_met_but_for_norm_and_optimizer():
     """The longest rank's m·(F + B), and the ways to it and from it."""
     asked = question(gpus=8, batch=64, runtime="ideal", limit_gib=1e6)
     space = space_for(asked, tp=[1], cp=[1], pp=[4], vpp=[1], micro_batch=[1], schedule=["gpipe"], split=["auto"])
-    candidate = candidates(asked, space)[0]
+    candidate = configurations(asked, space)[0]
     found = project(asked.plan_of(candidate))
     behind = found.step.exposed_s["norm"] + found.step.exposed_s["optimizer"]
     bound_s = Outlooks(asked).of(candidate).bound_s
@@ -62,7 +62,7 @@ def test_the_bound_of_gpipe_without_queues_is_met_but_for_norm_and_optimizer():
 def test_a_plan_with_shared_costs_is_the_plan():
     asked = question("mixtral-8x7b", layers=6, gpus=8, batch=16, length=4096, limit_gib=1e6)
     outlooks = Outlooks(asked)
-    for candidate in candidates(asked, space_for(asked))[::97]:
+    for candidate in configurations(asked, space_for(asked))[::97]:
         shared, alone = outlooks.plan(candidate), asked.plan_of(candidate)
         table, _ = table_of(alone, find(candidate.schedule))
         assert iteration_of(shared, table) == iteration_of(alone, table)
@@ -70,5 +70,5 @@ def test_a_plan_with_shared_costs_is_the_plan():
 
 def test_what_does_not_fit_has_no_bound():
     asked = question(limit_gib=1.0)
-    looks = [Outlooks(asked).of(candidate) for candidate in candidates(asked, space_for(asked))[::50]]
+    looks = [Outlooks(asked).of(candidate) for candidate in configurations(asked, space_for(asked))[::50]]
     assert all(np.isinf(look.bound_s) for look in looks)

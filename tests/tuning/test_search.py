@@ -10,14 +10,14 @@ from ppsim.catalog.build import find
 from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning import search
 from ppsim.tuning.search import tune
-from ppsim.tuning.space import candidates, space_for
+from ppsim.tuning.space import configurations, space_for
 from tests.tuning.questions import question
 
 
 def exhaustive(asked, space):
     """(seconds, bytes) of every configuration that fits, by projecting each by itself."""
     found = []
-    for candidate in candidates(asked, space):
+    for candidate in configurations(asked, space):
         plan = asked.plan_of(candidate)
         try:
             table, _ = table_of(plan, find(candidate.schedule))

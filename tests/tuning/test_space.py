@@ -4,13 +4,13 @@ import pytest
 
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
-from ppsim.tuning.space import candidates, space_for
+from ppsim.tuning.space import configurations, space_for
 from tests.tuning.questions import question
 
 
 def test_every_configuration_fills_the_devices_and_divides_the_batch():
     asked = question("mixtral-8x7b", layers=8, gpus=16, batch=32, length=4096)
-    found = candidates(asked, space_for(asked))
+    found = configurations(asked, space_for(asked))
     assert len(found) == len(set(found)) == len({one.key for one in found}) > 1000
     for one in found:
         assert one.tp * one.cp * one.dp * one.pp == 16
@@ -24,7 +24,7 @@ def test_every_configuration_fills_the_devices_and_divides_the_batch():
 
 def test_one_pipeline_rank_has_one_schedule():
     asked = question(gpus=8, batch=8)
-    found = candidates(asked, space_for(asked, pp=[1]))
+    found = configurations(asked, space_for(asked, pp=[1]))
     assert {(one.schedule, one.vpp) for one in found} == {("1f1b", 1)}
 
 
@@ -48,6 +48,6 @@ def test_one_pipeline_rank_has_one_schedule():
 def test_an_empty_space_is_a_sentence(ranges, words):
     asked = question(gpus=16, batch=32)
     with pytest.raises(ConfigError) as refused:
-        candidates(asked, space_for(asked, **ranges))
+        configurations(asked, space_for(asked, **ranges))
     assert words in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1

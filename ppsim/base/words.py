@@ -1,0 +1,136 @@
+"""Options declared once: the words of a TypedDict, each with what there is to say of it beside its type.
+
+A word is a key whose type is `Annotated[type, Option(...)]`. From these come the options of the command line, the
+keywords of the verbs, and the command that a search prints. Keys without an `Option` are only Python's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ForwardRef, Literal, get_args, get_origin
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is said of a word.
+
+    help
+        Its sentence. `{default}` stands for the default; one that is not named there, help pages show behind it,
+        where it is `shown`.
+    metavar
+        What its value looks like on a command line; None for a choice or a flag.
+    section, after
+        In which section of a help page it is listed, "" for the last, and behind which word there. None: behind
+        the one that is declared before it.
+    default
+        What stands where nothing is given, None where that depends on something else.
+    field
+        The field that it sets, with dots from a plan on: "job.layout.tp".
+    flag
+        Its name on the command line where that is not the word's.
+    least
+        The smallest number.
+    has_no
+        Of what is yes or no: whether the command line has a --no-… for it.
+    required
+        Whether a command must be given it.
+    """
+
+    help: str
+    metavar: str | None = None
+    section: str = ""
+    after: str | None = None
+    default: Any = None
+    shown: bool = False
+    field: str | None = None
+    flag: str | None = None
+    least: int | None = None
+    has_no: bool = False
+    required: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The help, with its default."""
+        values = self.default if isinstance(self.default, tuple) else (self.default,)
+        default = ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+        return self.help.replace("{default}", default)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A name, the types that its value may have (None is none of them), and what is said of it."""
+
+    name: str
+    kinds: tuple[Any, ...]
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return self.option.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def choices(self) -> list[Any]:
+        """All that it can be, none where any text goes."""
+        return choices_of(self.kinds)
+
+    @property
+    def listed(self) -> Any:
+        """What it is a list of, None where it is none, or where a text goes too."""
+        found = [get_args(kind)[0] for kind in self.kinds if get_origin(kind) is Sequence]
+        return found[0] if found and str not in self.kinds else None
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether it is pairs, which a command line repeats."""
+        return any(get_origin(kind) is Mapping for kind in self.kinds)
+
+
+def words_of(declared: type) -> dict[str, Word]:
+    """Return the words of a TypedDict by name, as they are declared."""
+    return {
+        name: Word(name, kinds_of(get_args(hint)[0]), option)
+        for name, hint in declared.__annotations__.items()
+        for option in get_args(hint)
+        if isinstance(option, Option)
+    }
+
+
+def kinds_of(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the one; an object of ppsim, named in quotes, is a text to a command line."""
+    kinds = get_args(hint) if type(None) in get_args(hint) else (hint,)
+    return tuple(str if isinstance(kind, ForwardRef) else kind for kind in kinds if kind is not type(None))
+
+
+def choices_of(kinds: Sequence[Any]) -> list[Any]:
+    """Return all that a value of these types can be, none where any text goes."""
+    found = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    return [] if str in kinds else found
+
+
+def sections_of(words: Iterable[Word]) -> dict[str, list[str]]:
+    """Return the names under each section's key, in the order in which a help page lists them."""
+    found: dict[str, list[str]] = {}
+    last: dict[str, str] = {}
+    for word in words:
+        names = found.setdefault(word.option.section, [])
+        before = word.option.after or last.get(word.option.section)
+        names.insert(names.index(before) + 1 if before in names else len(names), word.name)
+        last[word.option.section] = word.name
+    return found
+
+
+def with_defaults(words: Mapping[str, Word], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, with the default of each word that was not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    return {name: word.option.default for name, word in words.items()} | given
+
+
+def fields_of(words: Mapping[str, Word], options: Mapping[str, Any], under: str = "") -> dict[str, Any]:
+    """Return the fields right below `under` that the options set: what was given, and defaults."""
+    found = {}
+    given = with_defaults(words, options)
+    for name, word in words.items():
+        above, _, field = (word.option.field or "").rpartition(".")
+        if field and above == under and given[name] is not None:
+            found[field] = given[name]
+    return found

@@ -1,0 +1,114 @@
+"""Words that are declared once (`ppsim.base.words`) as options of click, in the sections of a help page."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, get_args
+
+import click
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.words import Word, sections_of, words_of
+from ppsim.cli.common import parse_names, parse_numbers
+
+
+class SectionedCommand(click.Command):
+    """A command that lists its options by section; `sections` has the names of the parameters under each title.
+
+    Parameters that no section names are in the last one, Output.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a definition list a section, all with their second columns in one line."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {str(option.name): record for option in options if (record := option.get_help_record(ctx))}
+        named = [name for names in self.sections.values() for name in names]
+        sections: dict[str, Sequence[str]] = {
+            **self.sections,
+            "Output": [name for name in records if name not in named],
+        }
+        for title, names in sections.items():
+            with formatter.section(title):
+                formatter.write_dl([records[name] for name in names], col_max=_FIRST_COLUMN)
+
+
+_FIRST_COLUMN = 28
+
+
+def command_with(declared: type, titles: Mapping[str, str], **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return a decorator that makes a command of the words of a TypedDict and of the options below it.
+
+    `titles` are those of the sections on its help page, in order, by the key that the words name. `changed` are
+    parameters of `click.option` that differ on the command line, by word.
+    """
+    sections = sections_of(words_of(declared).values())
+    pages = {title: sections[key] for key, title in titles.items()}
+
+    def decorate(command: Any) -> Any:
+        made = click.command(cls=SectionedCommand, sections=pages)
+        return made(options_of(declared, **changed)(command))
+
+    return decorate
+
+
+def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return a decorator that adds the words of a TypedDict to a command."""
+
+    def decorate(command: Any) -> Any:
+        for word in reversed(words_of(declared).values()):
+            command = option_of(word, **changed.get(word.name, {}))(command)
+        return command
+
+    return decorate
+
+
+def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
+    """Return the click option of a word; `changed` are parameters that differ."""
+    said = word.option
+    given: dict[str, Any] = {"help": said.sentence, "metavar": said.metavar, "required": said.required}
+    names = [word.flag]
+    if bool in word.kinds:
+        names = [f"{word.flag}/--no-{word.flag[2:]}"] if said.has_no else names
+        given |= {"is_flag": True, "default": None if said.has_no else said.default}
+    else:
+        given["type"] = _type_of(word)
+    if said.shown:
+        given |= {"default": said.default, "show_default": True}
+    if word.is_mapping:
+        given |= {"multiple": True, "callback": _pairs}
+    elif word.listed is not None:
+        given["callback"] = partial(_several, word.listed)
+    return click.option(*names, word.name, **(given | changed))
+
+
+def _type_of(word: Word) -> Any:
+    """What click reads, text where it is no number and no choice."""
+    if word.listed is not None:
+        return str
+    if choices := word.choices:
+        is_number = isinstance(choices[0], int)
+        return click.IntRange(min(choices), max(choices)) if is_number else click.Choice(choices)
+    if int in word.kinds:
+        return int if word.option.least is None else click.IntRange(word.option.least)
+    return float if float in word.kinds and str not in word.kinds else str
+
+
+def _several(kind: Any, ctx: click.Context, param: click.Parameter, value: str | None) -> list[Any] | None:
+    """The numbers of 1,2,4 or the names of a,b,c."""
+    name = str(param.name)
+    return parse_numbers(name, value) if kind is int else parse_names(name, value, get_args(kind))
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[int, float]:
+    """The mapping that 3:1.2, given as often as wanted, stands for."""
+    found = {}
+    for text in value:
+        key, _, number = text.partition(":")
+        try:
+            found[int(key)] = float(number)
+        except ValueError:
+            raise ConfigError(f"{param.opts[0]} is '{text}': write it as RANK:FACTOR, as 3:1.2") from None
+    return found

@@ -1,0 +1,57 @@
+"""What a terminal shows of models."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ppsim.base.units import count
+from ppsim.model.architecture import Model
+from ppsim.printing.page import Columns, Page, facts
+
+
+def print_models(found: Mapping[str, Model]) -> None:
+    """Print one line a model: its sizes."""
+    out = Page()
+    rows = [
+        [
+            name,
+            f"{model.parameters:,}",
+            count(model.active_parameters),
+            str(len(model.layers)),
+            str(model.hidden_size),
+        ]
+        for name, model in found.items()
+    ]
+    out.add(Columns(["model", "parameters", "active", "layers", "hidden"], rows))
+    out.add("\nA Hugging Face config.json stands for a name too: ppsim models path/to/config.json")
+
+
+def print_counts(counts: Mapping[str, Any]) -> None:
+    """Print what `ppsim.api.catalogues.model_counts` counts of a model."""
+    layers = f"{counts['layers']} of width {counts['hidden_size']}"
+    if counts["moe_layers"]:
+        layers += f", {counts['moe_layers']} with experts"
+    if counts["mtp_layers"]:
+        layers += f"; {counts['mtp_layers']} for multi-token prediction"
+    tied = ", which are the head's too" if counts["tied_embeddings"] else ""
+    rows = [
+        ("layers", layers),
+        ("vocabulary", f"{counts['vocab_size']:,}"),
+        ("parameters", f"{counts['parameters']:,}"),
+        ("active a token", f"{counts['active_parameters']:,}"),
+        ("embedding", f"{counts['embedding_parameters']:,}{tied}"),
+    ]
+    if counts["mtp_layers"]:
+        rows.append(("multi-token prediction", f"{counts['mtp_parameters']:,}, not among the parameters above"))
+    length = f"{counts['sequence_length']:,} tokens"
+    rows += [
+        (
+            "training FLOPs a token",
+            f"{count(counts['training_flops_per_token'])}: matrix products, all scores of {length}",
+        ),
+        ("", f"{count(counts['training_flops_per_token_causal'])}: the same, causal (half the scores)"),
+        ("", f"{count(counts['training_flops_per_token_6n'])}: 6 times the active parameters"),
+        ("sizes from", counts["source"]),
+    ]
+    out = Page()
+    out.add(f"[bold]{counts['name']}[/bold]")
+    out.add(facts(rows))

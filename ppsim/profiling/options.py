@@ -1,0 +1,89 @@
+"""Every option of measuring layers, declared once. Nothing heavy is imported here: help pages read it."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypedDict
+
+from ppsim.base.words import Option
+from ppsim.model.recompute import MEANING, Recompute
+from ppsim.schedule.choices import Dtype
+
+_MANY = "N,N,…"
+
+
+# fmt: off
+class ProfileOptions(TypedDict, total=False):
+    """What is measured, and how; `ppsim profile --help` has each word's meaning and default."""
+
+    model: Annotated[str | None, Option(
+        "nano, mini, llama-mini, moe-mini, deepseek-v3-like, or one of `ppsim models` whose layers are GPT's, "
+        "Llama's or Mixtral's: gpt2, gpt3-175b, llama3-8b, mixtral-8x7b … Default: {default}.",
+        metavar="NAME", section="what", default="nano",
+    )]
+    layers: Annotated[int | None, Option(
+        "Layers, instead of the model's.", metavar="N", section="what",
+    )]
+    hidden: Annotated[int | None, Option(
+        "Hidden size, instead of the model's; of a GPT.", metavar="N", section="what",
+    )]
+    heads: Annotated[int | None, Option(
+        "Attention heads, instead of the model's; of a GPT.", metavar="N", section="what",
+    )]
+    optimizer: Annotated[Sequence[str] | None, Option(
+        "Optimizers whose step is measured: adamw, muon (a layer's matrices; AdamW for the rest). Default: adamw.",
+        metavar="NAME,NAME,…|none", section="what",
+    )]
+    facts: Annotated[bool | None, Option(
+        "Measure the device too: products of matrices, attention, memory, copies. Shapes can be estimated then.",
+        section="what",
+    )]
+    compile: Annotated[bool | None, Option("Measure what torch.compile makes of the modules.", section="what")]
+    cuda_graphs: Annotated[bool | None, Option(
+        "Measure F and B by replay of CUDA graphs; I and W are left out.", section="what",
+    )]
+    micro_batch: Annotated[int | Sequence[int] | None, Option(
+        "Sequences a microbatch, one or several. Default: 2.", metavar=_MANY, section="shapes",
+    )]
+    seq_len: Annotated[int | Sequence[int] | None, Option(
+        "Tokens a sequence, one or several. Default: the model's.", metavar=_MANY, section="shapes",
+    )]
+    tp: Annotated[int | Sequence[int] | None, Option(
+        "Tensor-parallel ranks, of which one's part is measured. Default: 1.", metavar=_MANY, section="shapes",
+    )]
+    cp: Annotated[int | Sequence[int] | None, Option(
+        "Context-parallel ranks, of which one's part of each sequence is measured: two of 2·cp chunks, whose "
+        "queries see the keys of the whole causal prefix. Default: 1.",
+        metavar=_MANY, section="shapes",
+    )]
+    ep: Annotated[int | Sequence[int] | None, Option(
+        "Expert-parallel ranks, of which one's part is measured. Default: 1.", metavar=_MANY, section="shapes",
+    )]
+    recompute: Annotated[Recompute | None, Option(
+        MEANING + " Default: none.", metavar="none|full|MODULE+MODULE…", section="shapes",
+    )]
+    dtype: Annotated[Dtype | Literal["fp8"] | None, Option(
+        "Number format of weights and activations; fp8: bfloat16, with products of linear layers in 8 bit. "
+        "Default: {default}.",
+        section="shapes", default="float32",
+    )]
+    device: Annotated[Literal["cpu", "cuda"] | None, Option(
+        "Where to compute. Default: cpu, or the suite's.", section="device",
+    )]
+    threads: Annotated[int | None, Option(
+        "CPU threads of a process.", metavar="N|all", section="device", default=1, shown=True,
+    )]
+    partitions: Annotated[int | None, Option(
+        "Measure in one of N partitions of the device (as of `ppsim train`), the others busy with the same.",
+        metavar="N", section="device", default=1, shown=True,
+    )]
+    repeats: Annotated[int | None, Option(
+        "Measurements of each pass. Default: the suite's, or 30 or a multiple: as many as take a second, and up to "
+        "four while the median is not sure to half a percent.",
+        metavar="N", section="device",
+    )]
+    warm_up: Annotated[int | None, Option(
+        "Passes run before, not measured. Default: 5, or the suite's.", metavar="N", section="device",
+    )]
+    start_over: Annotated[bool | None, Option("Forget the shapes that the file holds already.", section="going on")]
+    time_limit: Annotated[float | None, Option(
+        "Begin no further shape after it; repeated, it goes on.", metavar="SECONDS", section="going on",
+    )]

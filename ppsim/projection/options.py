@@ -1,0 +1,224 @@
+"""Every option of a job and of a plan, declared once.
+
+Of these are made the options of `ppsim project` and `ppsim tune` with their help (`cli/words.py`), the keywords of
+`ppsim.job`, `ppsim.project` and `ppsim.tune` (`api/words.py`), the fields of `Job` and `Plan` that they set, and
+the command that a search prints (`tuning/command.py`). Nothing heavy is imported here: help pages read it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+
+from ppsim.base.words import Option
+from ppsim.model.recompute import MEANING, Recompute
+from ppsim.schedule.choices import Channel, Receives, Update
+
+if TYPE_CHECKING:
+    from ppsim.costs.job import Job
+    from ppsim.costs.profile import Profile
+    from ppsim.machine.cluster import Cluster
+    from ppsim.runs.calibrate import Calibration
+
+Runtime = Literal["torch", "megatron", "ideal"]
+
+GROUP_SIZE = Option(
+    "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
+    "allowed, pp where pp divides the microbatches.",
+    metavar="N", section="pipeline", after="microbatches", field="group_size",
+)  # fmt: skip
+SLICES = Option(
+    "Slices of each microbatch's sequence (seq1f1b only). Default: 4.",
+    metavar="N", section="pipeline", field="num_slices",
+)  # fmt: skip
+CHANNEL = Option(
+    "Which transfers queue behind each other: none, those of a directed edge, of a pair of ranks, of a "
+    "direction, or all of a rank. Default: the runtime's, or the costs file's.",
+    section="runtime", field="channel",
+)  # fmt: skip
+RECEIVES = Option(
+    "Where receives are posted: early as torch does, just before use, or by the sender's order. Default: what the "
+    "costs file says, else {default}.",
+    section="runtime", field="receives", default="torch",
+)  # fmt: skip
+OVERHEADS = Option(
+    "What a run adds to compute and transfers, as fitted by `ppsim calibrate`. Default: nothing.",
+    metavar="FILE", section="measured",
+)  # fmt: skip
+RUNTIME = Option(
+    "Which runtime's transfers and special cases are assumed; ideal is what papers assume.",
+    section="runtime", field="runtime", default="torch", shown=True,
+)  # fmt: skip
+SEQUENCE_PARALLEL = Option(
+    "Whether norms and residuals are divided among the tensor-parallel ranks too. Default: where tp > 1.",
+    section="cluster", after="order", field="job.execution.sequence_parallel", has_no=True,
+)  # fmt: skip
+
+
+# fmt: off
+class StudyOptions(TypedDict, total=False):
+    """A job whose layout is not decided; `ppsim tune --help` has each word's meaning and default."""
+
+    model: Annotated[str | Path | None, Option(
+        "A model of `ppsim models`, or a Hugging Face config.json.",
+        metavar="NAME|config.json", section="model",
+    )]
+    cluster: Annotated["str | Path | Cluster | None", Option(
+        "A cluster of `ppsim clusters`, or one's own file, on which costs are estimated. Default: {default}.",
+        metavar="NAME|FILE", section="cluster", default="dgx-h100",
+    )]
+    gpus: Annotated[int | None, Option(
+        "Devices in all; replicas (dp) are what the other dimensions leave. Default: tp · cp · dp · pp; `tune` "
+        "needs it.",
+        metavar="N", section="cluster",
+    )]
+    order: Annotated[str | None, Option(
+        "How ranks are numbered: neighbours in the first dimension are nearest. Default: {default}.",
+        metavar="tp-cp-ep-dp-pp", section="cluster", field="job.layout.order", default="tp-cp-ep-dp-pp",
+    )]
+    global_batch: Annotated[int | None, Option(
+        "Sequences a step, of all replicas. Default: 4 · pp microbatches a replica; `tune` needs it.",
+        metavar="N", section="model", field="job.global_batch",
+    )]
+    dtype: Annotated[Literal["bfloat16", "float16", "float8", "float32"] | None, Option(
+        "Number format of the matrix products. Default: {default}.",
+        section="model", field="job.execution.dtype", default="bfloat16",
+    )]
+    optimizer: Annotated[Literal["adam", "muon"] | None, Option(
+        "The optimizer, for its state and its step. Default: {default}.",
+        section="optimizer", field="job.optimizer.name", default="adam",
+    )]
+    zero: Annotated[Literal[0, 1, 2, 3] | None, Option(
+        "ZeRO stage: replicas share optimizer state (1, Megatron-LM's distributed optimizer), gradients too (2), "
+        "parameters too (3). Default: {default}.",
+        metavar="0|1|2|3", section="optimizer", field="job.optimizer.zero_stage", default=1,
+    )]
+    layer_wise: Annotated[bool | None, Option(
+        "Whether replicas share the update by whole layers, as Muon's users do. Default: evenly.",
+        section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True,
+    )]
+    update: Annotated[Update | None, Option(
+        "Whether ranks wait for each other's gradients before the optimizer. Default: {default}.",
+        section="optimizer", field="job.update", default="synchronised",
+    )]
+    overlap_dp: Annotated[bool | None, Option(
+        "Whether gradients are reduced and parameters gathered beside compute. Default: they are.",
+        section="optimizer", field="job.overlap", default=True, has_no=True,
+    )]
+
+
+class JobOptions(StudyOptions, total=False):
+    """A job with its layout; `ppsim project --help` has each word's meaning and default."""
+
+    pp: Annotated[int | None, Option(
+        "Pipeline ranks.",
+        metavar="N", section="pipeline", field="job.layout.pp", required=True,
+    )]
+    microbatches: Annotated[int | None, Option(
+        "Microbatches a step, of one replica. Default: 4 a pipeline rank.",
+        metavar="N", section="pipeline", field="microbatches",
+    )]
+    layers: Annotated[int | None, Option(
+        "Layers of the model. Default: the model's own, or the profile's.",
+        metavar="N", section="model", after="model", field="num_layers",
+    )]
+    seq_len: Annotated[int | None, Option(
+        "Tokens a sequence. Default: the model's own, or what the profile was measured with.",
+        metavar="TOKENS", section="model", field="job.sequence_length",
+    )]
+    micro_batch: Annotated[int | None, Option(
+        "Sequences a microbatch. Default: 1 with --model, else what the profile was measured with.",
+        metavar="N", section="model", field="job.micro_batch",
+    )]
+    recompute: Annotated[Recompute | None, Option(
+        MEANING + " Default: none, or the profile's; without --model the profile must have it.",
+        metavar="none|full|MODULE+MODULE…", section="model", after="dtype", field="job.execution.recompute",
+    )]
+    offload: Annotated[float | None, Option(
+        "Part of the activations, 0 to 1, that waits for its backward in host memory. Default: {default}.",
+        metavar="PART", section="model", field="job.offload", default=0.0,
+    )]
+    tp: Annotated[int | None, Option(
+        "Tensor-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
+        metavar="N", section="cluster", after="gpus", field="job.layout.tp",
+    )]
+    cp: Annotated[int | None, Option(
+        "Context-parallel ranks. Default: 1, or the profile's; without --model the profile must have it.",
+        metavar="N", section="cluster", field="job.layout.cp",
+    )]
+    ep: Annotated[int | None, Option(
+        "Expert-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
+        metavar="N", section="cluster", field="job.layout.ep",
+    )]
+    dp: Annotated[int | None, Option(
+        "Data-parallel replicas. Default: what --gpus leaves, else 1.",
+        metavar="N", section="cluster", field="job.layout.dp",
+    )]
+    sequence_parallel: Annotated[bool | None, SEQUENCE_PARALLEL]
+    profile: Annotated["str | Path | Profile | None", Option(
+        "What `ppsim profile` measured: a file, or one that ppsim has. Default: zb-a100-6.2b without --model; "
+        "with one, costs are estimated.",
+        metavar="NAME|FILE", section="measured", field="job.profile",
+    )]
+
+
+class PlanOptions(JobOptions, total=False):
+    """A plan, of a job or of a profile; `ppsim project --help` has each word's meaning and default."""
+
+    vpp: Annotated[int | None, Option(
+        "Stages a rank holds; more than one is interleaving. Default: the fewest that the schedule takes.",
+        metavar="N", section="pipeline", after="pp", field="vpp",
+    )]
+    schedule: Annotated[str | None, Option(
+        "A name from `ppsim schedules`, several or all of them to compare, or auto: the best that a search "
+        "finds. Default: 1f1b, or interleaved-1f1b for vpp > 1.",
+        metavar="NAME|NAME,NAME,…|all|auto", section="pipeline", field="schedule",
+    )]
+    group_size: Annotated[int | None, GROUP_SIZE]
+    slices: Annotated[int | None, SLICES]
+    split: Annotated[str | Sequence[int] | None, Option(
+        "Layers a stage: auto (balanced by F + B), even, megatron (Megatron-LM's own rule), numbers as 2,3,3,2, "
+        "or its layout string as Et*3|(tt|)*6,t*2L. Default: auto; megatron with --runtime megatron.",
+        metavar="auto|even|megatron|N,N,…|LAYOUT", section="pipeline", field="split",
+    )]
+    account_for_embedding_in_pipeline_split: Annotated[bool | None, Option(
+        "Megatron-LM's rule with the embedding as a layer of the first stage.",
+        section="pipeline", field="split.counts_embedding",
+    )]
+    account_for_loss_in_pipeline_split: Annotated[bool | None, Option(
+        "Megatron-LM's rule with head and loss as a layer of the last stage.",
+        section="pipeline", field="split.counts_loss",
+    )]
+    decoder_first_pipeline_num_layers: Annotated[int | None, Option(
+        "Megatron-LM's rule with so many layers on the first rank.",
+        metavar="N", section="pipeline", field="split.first", least=0,
+    )]
+    decoder_last_pipeline_num_layers: Annotated[int | None, Option(
+        "Megatron-LM's rule with so many layers on the last rank.",
+        metavar="N", section="pipeline", field="split.last", least=0,
+    )]
+    stragglers: Annotated[Mapping[int, float] | None, Option(
+        "A rank that computes more slowly: 3:1.2 is rank 3, taking 1.2 times as long. May be repeated.",
+        metavar="RANK:FACTOR", section="pipeline", field="stragglers", flag="--straggler",
+    )]
+    job: "Job | None"
+    transfer_ms: Annotated[float | None, Option(
+        "Milliseconds from a stage to the next, for the profile's.",
+        metavar="MS", section="measured", field="transfer_s",
+    )]
+    overheads: Annotated["str | Path | Calibration | None", OVERHEADS]
+    runtime: Annotated[Runtime | None, RUNTIME]
+    channel: Annotated[Channel | None, CHANNEL]
+    receives: Annotated[Receives | None, RECEIVES]
+    memory_limit: Annotated[str | float | None, Option(
+        "Memory a rank has, as 80GiB or 80GB; exit 1 if the plan does not fit. Default: with --model 95 % of the "
+        "device's; nothing is refused.",
+        metavar="SIZE", section="runtime", field="memory_limit_bytes",
+    )]
+    search_time: Annotated[float | None, Option(
+        "How long to search. Default: {default} s; less where the bound is met.",
+        metavar="SECONDS", section="search", field="search_s", default=10.0,
+    )]
+    seed: Annotated[int | None, Option(
+        "Seed of the search's random choices. Default: {default}.",
+        metavar="N", section="search", field="seed", default=0,
+    )]

@@ -1,0 +1,11 @@
+"""What can be chosen of how and where a table runs, by name: alone here, so that options load nothing heavy."""
+
+from typing import Literal
+
+Communication = Literal["overlap", "blocking"]
+Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+Pairs = Literal["parts", "whole"]
+Receives = Literal["torch", "deferred", "ordered"]
+Target = Literal["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]
+Update = Literal["synchronised", "post-validated"]

@@ -1,0 +1,105 @@
+"""Every option of a search, declared once: those of a job that stay, and ranges of what is tried.
+
+Nothing heavy is imported here: help pages read it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal, TypedDict
+
+from ppsim.base.words import Option
+from ppsim.model.recompute import Recompute
+from ppsim.projection.options import RUNTIME, SEQUENCE_PARALLEL, Runtime, StudyOptions
+
+_MANY = "N,N,…"
+
+SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zb", "zbv-fixed", "v-half-fixed")
+"""Those tried unless asked otherwise: patterns that are the same at any costs and that runtimes have."""
+
+
+# fmt: off
+class RangeOptions(TypedDict, total=False):
+    """What is tried."""
+
+    tp: Annotated[Sequence[int] | None, Option(
+        "Tensor-parallel ranks to try. Default: what divides the model and a node.",
+        metavar=_MANY, section="tried",
+    )]
+    cp: Annotated[Sequence[int] | None, Option(
+        "Context-parallel ranks to try. Default: 1,2,4,8 that leave 2,048 tokens or more.",
+        metavar=_MANY, section="tried",
+    )]
+    ep: Annotated[Sequence[int] | None, Option(
+        "Expert-parallel ranks to try. Default: powers of two up to 64 that divide the experts.",
+        metavar=_MANY, section="tried",
+    )]
+    dp: Annotated[Sequence[int] | None, Option(
+        "Data-parallel replicas to allow; they are what the others leave. Default: any.",
+        metavar=_MANY, section="tried",
+    )]
+    pp: Annotated[Sequence[int] | None, Option(
+        "Pipeline ranks to try. Default: what divides the GPUs, up to the layers and two more.",
+        metavar=_MANY, section="tried",
+    )]
+    vpp: Annotated[Sequence[int] | None, Option(
+        "Stages a rank to try. Default: {default}.", metavar=_MANY, section="tried", default=(1, 2, 4, 8),
+    )]
+    micro_batch: Annotated[Sequence[int] | None, Option(
+        "Sequences a microbatch to try. Default: {default}.", metavar=_MANY, section="tried", default=(1, 2, 4, 8),
+    )]
+    schedule: Annotated[Sequence[str] | None, Option(
+        "Schedules to try, names from `ppsim schedules`; with auto, a table is searched for on the best three. "
+        "Default: {default}.",
+        metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
+    )]
+    recompute: Annotated[Sequence[Recompute] | None, Option(
+        "What of a layer is computed again in its backward, to try, as project takes it. Default: {default}.",
+        metavar="KIND,…", section="tried", default=("none", "full"),
+    )]
+    split: Annotated[Sequence[Literal["auto", "even"]] | None, Option(
+        "Layer splits to try: auto, even. Default: {default}.",
+        metavar="KIND,…", section="tried", default=("auto", "even"),
+    )]
+
+
+class TuneOptions(StudyOptions, RangeOptions, total=False):
+    """A search; `ppsim tune --help` has each word's meaning and default."""
+
+    layers: Annotated[int | None, Option(
+        "Layers of the model. Default: its own.",
+        metavar="N", section="model", after="model", field="num_layers",
+    )]
+    seq_len: Annotated[int | None, Option(
+        "Tokens a sequence. Default: the model's.",
+        metavar="TOKENS", section="model", field="job.sequence_length",
+    )]
+    memory_limit: Annotated[str | float | None, Option(
+        "Memory a GPU may use, as 80GiB or 80GB. Default: --memory-share of what it has.",
+        metavar="SIZE", section="cluster",
+    )]
+    memory_share: Annotated[float | None, Option(
+        "Part of a GPU's memory, 0 to 1, that a step may take; the rest is the allocator's. Default: 0.95.",
+        metavar="PART", section="cluster",
+    )]
+    runtime: Annotated[Runtime | None, replace(RUNTIME, section="cluster")]
+    sequence_parallel: Annotated[bool | None, replace(SEQUENCE_PARALLEL, section="optimizer", after="overlap_dp")]
+    top: Annotated[int | None, Option(
+        "How many of the fastest to rank.", metavar="N", section="search", default=10, shown=True,
+    )]
+    jobs: Annotated[int | None, Option(
+        "Processes to search with, -1 for one a core; more than one needs joblib. The answer is the same.",
+        metavar="N", section="search", default=1, shown=True,
+    )]
+    resume: Annotated[str | Path | None, Option(
+        "Keep the state of the search in a file, and go on from it where there is one.",
+        metavar="FILE", section="search",
+    )]
+    search_time: Annotated[float | None, Option(
+        "With auto: how long to search each. Default: {default} s.",
+        metavar="SECONDS", section="search", default=10.0,
+    )]
+    seed: Annotated[int | None, Option(
+        "With auto: seed of the search's random choices.",
+        metavar="N", section="search", default=0, shown=True,
+    )]

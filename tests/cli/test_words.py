@@ -1,0 +1,84 @@
+"""An option is declared in one place: its help, its keyword, its errors and its part of a command follow."""
+
+from dataclasses import replace
+from typing import Annotated, Any, Unpack
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import ppsim
+from ppsim.api.words import takes
+from ppsim.base.errors import ConfigError
+from ppsim.base.words import Option, fields_of, sections_of, words_of
+from ppsim.cli.words import command_with
+from ppsim.costs.job import Job
+from ppsim.costs.profile import Profile
+from ppsim.machine.cluster import Cluster
+from ppsim.projection.options import PlanOptions
+from ppsim.runs.calibrate import Calibration
+from ppsim.tuning.command import command_of as command_line_of
+from ppsim.tuning.options import TuneOptions
+from tests.cli.running import words_of as text_of
+
+HostSeconds = Annotated[
+    float | None,
+    Option(
+        "What a step takes on the host. Default: {default} s.", metavar="SECONDS", section="runtime",
+        after="runtime", field="job.rest_s", default=0.0,
+    ),
+]  # fmt: skip
+
+
+class MorePlanOptions(PlanOptions, total=False):
+    host_seconds: HostSeconds
+
+
+class MoreTuneOptions(TuneOptions, total=False):
+    host_seconds: HostSeconds
+
+
+CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration}
+
+
+@takes(MorePlanOptions, **CLASSES)
+def fields(**options: Unpack[MorePlanOptions]) -> dict[str, Any]:
+    return fields_of(words_of(MorePlanOptions), options, "job")
+
+
+@command_with(MorePlanOptions, {"runtime": "Runtime and memory"})
+def project(**options: Any) -> None:
+    """Project."""
+    click.echo(options["host_seconds"])
+
+
+def test_an_option_that_is_declared_is_in_the_help_behind_the_one_it_names() -> None:
+    shown = CliRunner().invoke(project, ["--help"], terminal_width=100).output
+    assert "--host-seconds SECONDS What a step takes on the host. Default: 0 s." in text_of(shown)
+    assert shown.index("--runtime") < shown.index("--host-seconds") < shown.index("--channel")
+    assert CliRunner().invoke(project, ["--pp", "2", "--host-seconds", "0.5"]).output == "0.5\n"
+    assert "is not a valid float" in CliRunner().invoke(project, ["--pp", "2", "--host-seconds", "x"]).output
+
+
+def test_an_option_that_is_declared_is_a_keyword_and_sets_its_field() -> None:
+    assert fields(host_seconds=0.5)["rest_s"] == 0.5
+    assert fields()["rest_s"] == 0.0
+    with pytest.raises(ConfigError, match="fields has no 'host_second': did you mean host_seconds"):
+        fields(host_second=0.5)  # type: ignore[call-arg]
+
+
+def test_an_option_that_is_declared_is_in_the_command_of_a_search_where_it_is_no_default() -> None:
+    found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1], pp=[2], micro_batch=[8], vpp=[1])
+    question = replace(found.question, job=replace(found.question.job, rest_s=0.5))
+    words = {"projected": MorePlanOptions, "searched": MoreTuneOptions}
+    usual = command_line_of(found, found.best[0])
+    assert command_line_of(found, found.best[0], **words) == usual
+    assert (
+        command_line_of(replace(found, question=question), found.best[0], **words) == usual + " --host-seconds 0.5"
+    )
+
+
+@pytest.mark.parametrize("words", [PlanOptions, TuneOptions])
+def test_a_help_page_lists_every_word_once(words: Any) -> None:
+    listed = [name for names in sections_of(words_of(words).values()).values() for name in names]
+    assert sorted(listed) == sorted(words_of(words))
