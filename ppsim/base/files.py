@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.errors import ConfigError, MissingExtra, PpsimError
 
 
 def read_json(path: str | Path) -> Any:
@@ -23,6 +23,21 @@ def read_json(path: str | Path) -> Any:
         ) from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Return the content of a YAML file; raises `ConfigError` for what is none, `MissingExtra` without PyYAML."""
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtra(f"{path} needs PyYAML, which is not installed: pip install 'ppsim[yaml]'") from None
+    text = read_text(path)
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path} holds a date that is none, or lists too deep to be read") from None
 
 
 def read_text(path: str | Path) -> str:

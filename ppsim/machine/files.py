@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
-from ppsim.base.errors import ConfigError, MissingExtra
-from ppsim.base.files import read_json, read_text
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json, read_text, read_yaml
 from ppsim.machine.cluster import Cluster, Device, Efficiency, Link, Tier
 from ppsim.machine.devices import hardware
 
@@ -187,18 +187,4 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
 
 
-def _read_yaml(path: Path) -> Any:
-    try:
-        import yaml
-    except ImportError:
-        raise MissingExtra(f"{path} needs PyYAML, which is not installed: pip install 'ppsim[yaml]'") from None
-    text = read_text(path)
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path} holds a date that is none, or lists too deep to be read") from None
-
-
-_READERS = {".toml": _read_toml, ".yaml": _read_yaml, ".yml": _read_yaml, ".json": read_json}
+_READERS = {".toml": _read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": read_json}

@@ -1,0 +1,181 @@
+"""Megatron-LM's arguments as the words of `ppsim project`: layout, batch, schedule, recomputation, optimizer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.configs.arguments import Arguments
+from ppsim.configs.megatron_model import model_of
+from ppsim.configs.run_config import RunConfig, replicas_for_experts
+from ppsim.model.architecture import Model
+from ppsim.model.recompute import MODULES
+
+_COUNTS = {
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "micro_batch_size": "micro_batch",
+    "global_batch_size": "global_batch",
+    "seq_length": "seq_len",
+    "microbatch_group_size_per_vp_stage": "group_size",
+    "world_size": "gpus",
+}
+"""Arguments that are a word each."""
+
+_SPLIT = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+_ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConfig:
+    """Return what the arguments say; raises `ConfigError` for a value that has no meaning."""
+    model, why_no_model = _model(arguments)
+    words = _counts(arguments)
+    words |= _pipeline(arguments, words.get("pp", 1), model)
+    words |= _step(arguments)
+    words |= _optimizer(arguments)
+    if words["gpus"] is None and words["ep"]:
+        words["dp"] = replicas_for_experts(words["ep"], words["cp"] or 1, arguments.assumed)
+    return RunConfig(
+        trainer,
+        arguments.source,
+        {name: value for name, value in words.items() if value is not None},
+        model,
+        why_no_model,
+        arguments.understood,
+        arguments.ignored if model is not None else arguments.ignored_that_matter,
+        tuple(dict.fromkeys(arguments.assumed)),
+    )
+
+
+def _model(arguments: Arguments) -> tuple[Model | None, str]:
+    try:
+        return model_of(arguments), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+def _counts(arguments: Arguments) -> dict[str, Any]:
+    words = {word: arguments.count(name, word=word) for name, word in _COUNTS.items()}
+    words["pp"] = words["pp"] or 1
+    words["micro_batch"] = words["micro_batch"] or 1
+    if words["global_batch"] is None:
+        arguments.assumed.append("no global_batch_size: one microbatch a replica, as Megatron-LM takes it")
+        words["microbatches"] = 1
+    if words["gpus"] is None:
+        devices = arguments.count("nproc_per_node", word="gpus"), arguments.count("nnodes", 1, word="gpus")
+        words["gpus"] = devices[0] * devices[1] if devices[0] and devices[1] else None
+    expert_tp = arguments.count("expert_tensor_parallel_size", word="etp")
+    if words["ep"] and words["ep"] > 1 and expert_tp and expert_tp != (words["tp"] or 1):
+        arguments.assumed.append(
+            f"experts are divided among tp {words['tp'] or 1} ranks: expert_tensor_parallel_size {expert_tp} is "
+            "not followed"
+        )
+    return words
+
+
+def _pipeline(arguments: Arguments, pp: int, model: Model | None) -> dict[str, Any]:
+    """Stages a rank, how layers are split, and which loop runs them."""
+    words: dict[str, Any] = {"runtime": "megatron"}
+    layout = arguments.get("pipeline_model_parallel_layout", word="split")
+    vpp = arguments.count("num_virtual_stages_per_pipeline_rank", word="vpp") or arguments.count(
+        "virtual_pipeline_model_parallel_size", word="vpp"
+    )
+    layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
+    if layout is not None and pp > 1:
+        words["split"] = layout if isinstance(layout, str) else "|".join("".join(map(str, part)) for part in layout)
+    elif layers_each and model is not None:
+        vpp = len(model.layers) // pp // layers_each
+    words["vpp"] = vpp if vpp and pp > 1 else None
+    for name in _SPLIT:
+        words[name] = arguments.count(name, word=name, least=0)
+    for name in _COUNTED:
+        words[name] = arguments.flag(name, word=name) or None
+    if pp == 1:
+        words |= dict.fromkeys((*_SPLIT, *_COUNTED))
+    return words | _primus_schedule(arguments)
+
+
+def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
+    """The schedule that Primus' two pipelines run instead of Megatron-LM's loops, where one is switched on."""
+    names = {
+        "zero-bubble": "zb-h1", "zero-bubble-heuristic": "zb-auto", "zbv-formatted": "zbv", "v-half": "v-half",
+        "v-min": "v-min",
+    }  # fmt: skip
+    if arguments.flag("patch_primus_pipeline", word="schedule"):
+        name = names.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
+    elif arguments.flag("patch_zero_bubble", word="schedule"):
+        setup = str(arguments.get("zero_bubble_v_schedule_mem_setup", "half", word="schedule"))
+        name = "zb-auto" if arguments.flag("enable_zero_bubble", default=True, word="schedule") else None
+        if arguments.flag("zero_bubble_v_schedule", word="schedule"):
+            name = {"half": "v-half", "min": "v-min", "zb": "zbv"}.get(setup)
+        elif arguments.flag("enable_1f1b_v", word="schedule"):
+            name = "1f1b-v"
+    else:
+        name = None
+    return {"schedule": name, "vpp": None, "runtime": "torch"} if name else {}
+
+
+def _step(arguments: Arguments) -> dict[str, Any]:
+    """Number format, recomputation and sequence parallelism."""
+    dtype = "float32"
+    for name, known in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp8", "float8"), ("fp4", "float8")):
+        if arguments.get(name, word="dtype"):
+            dtype = known
+    if arguments.get("fp4", word="dtype"):
+        arguments.assumed.append("fp4 is not known: taken as float8")
+    parallel = arguments.flag("sequence_parallel", word="sequence_parallel")
+    tp = arguments.count("tensor_model_parallel_size", 1, word="tp") or 1
+    return {
+        "dtype": dtype,
+        "sequence_parallel": parallel if tp > 1 else None,
+        "recompute": _recompute(arguments),
+    }
+
+
+def _recompute(arguments: Arguments) -> str | None:
+    how = arguments.get("recompute_granularity", word="recompute")
+    if how is None:
+        return None
+    if how == "full":
+        layers = arguments.count("recompute_num_layers", word="recompute", least=0)
+        if arguments.get("recompute_method", word="recompute") == "block" and layers is not None:
+            arguments.assumed.append(
+                f"every layer is recomputed, not only {layers} a stage: recompute_method block is not followed"
+            )
+        return "full"
+    if how != "selective":
+        raise ConfigError(f"{arguments.source}: recompute_granularity must be full or selective: got {how!r}")
+    modules = arguments.get("recompute_modules", ["core_attn"], word="recompute")
+    asked = modules.replace(",", " ").split() if isinstance(modules, str) else list(modules)
+    if other := [module for module in asked if module not in MODULES]:
+        arguments.assumed.append(f"not recomputed, since unknown: {', '.join(other)}")
+    return "+".join(module for module in MODULES if module in asked) or None
+
+
+def _optimizer(arguments: Arguments) -> dict[str, Any]:
+    """Optimizer, what replicas share of it, and what runs beside compute."""
+    name = str(arguments.get("optimizer", "adam", word="optimizer"))
+    if name not in ("adam", "muon", "dist_muon"):
+        arguments.assumed.append(f"optimizer {name} is not known: taken as adam")
+    zero = 1 if arguments.flag("use_distributed_optimizer", word="zero") else 0
+    if arguments.flag("use_megatron_fsdp", word="zero") or arguments.flag("use_custom_fsdp", word="zero"):
+        zero = _ZERO.get(str(arguments.get("data_parallel_sharding_strategy", "no_shard", word="zero")), zero)
+    if arguments.flag("use_torch_fsdp2", word="zero"):
+        zero = 3
+    overlaps = arguments.flag("overlap_grad_reduce", word="overlap_dp")
+    return {
+        "optimizer": "muon" if "muon" in name else "adam",
+        "layer_wise": True if name == "dist_muon" else None,
+        "zero": zero,
+        "overlap_dp": overlaps or zero >= 2,
+        "order": "tp-cp-ep-pp-dp" if arguments.flag("use_tp_pp_dp_mapping", word="order") else None,
+    }
+
+
+def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of Megatron-LM for words of `ppsim project`, by the names of its command line."""
+    inverse = {word: name for name, word in _COUNTS.items() if word != "gpus"}
+    inverse["group_size"] = "microbatch_group_size_per_virtual_pipeline_stage"
+    return {inverse[word].replace("_", "-"): value for word, value in words.items() if word in inverse and value}

@@ -1,0 +1,209 @@
+"""The model that Megatron-LM builds of its arguments (`core_transformer_config_from_args`).
+
+Biases, norms, positions and tied weights are where `GPTModel` has them, so that parameters come out as published.
+"""
+
+import ast
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ppsim.base.errors import ConfigError
+from ppsim.configs.arguments import Arguments
+from ppsim.layout.split import require_layers
+from ppsim.model.architecture import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    MixtureOfExperts,
+    Model,
+    Norm,
+)
+
+_VOCABULARIES: Mapping[str, int] = MappingProxyType(
+    {
+        "meta-llama/Llama-2": 32_000,
+        "meta-llama/Meta-Llama-3": 128_256,
+        "meta-llama/Llama-3": 128_256,
+        "meta-llama/Llama-4": 202_048,
+        "mistralai/Mixtral-8x7B": 32_000,
+        "mistralai/Mixtral-8x22B": 32_768,
+        "deepseek-ai/DeepSeek-V2": 102_400,
+        "deepseek-ai/DeepSeek-V3": 129_280,
+        "Qwen/Qwen2.5": 152_064,
+        "Qwen/Qwen3.5": 248_320,
+        "Qwen/Qwen3": 151_936,
+        "moonshotai/Kimi-K2": 163_840,
+        "THUDM/glm-4-9b": 151_552,
+        "unsloth/gpt-oss": 201_088,
+    }
+)
+"""Rows of the embedding in the config.json that is published with a tokenizer, by the beginning of its name."""
+
+_BY_TYPE: Mapping[str, int] = MappingProxyType(
+    {
+        "GPT2BPETokenizer": 50_257,
+        "BertWordPieceCase": 28_996,
+        "BertWordPieceLowerCase": 30_522,
+        "Llama2Tokenizer": 32_000,
+        "Llama3Tokenizer": 128_256,
+    }
+)
+"""Entries of the one vocabulary that a kind of tokenizer is used with."""
+
+_TYPICAL = 128_256
+
+_OTHER_LAYERS = {
+    "is_hybrid_model": "Mamba layers",
+    "hybrid_layer_pattern": "Mamba layers",
+    "hybrid_override_pattern": "Mamba layers",
+    "experimental_attention_variant": "an experimental kind of attention",
+    "lfm_layer_types": "convolution layers",
+    "dsa_indexer_n_heads": "sparse attention",
+    "moe_latent_size": "experts of a latent",
+    "mamba_num_heads": "Mamba layers",
+    "flextron": "elastic layers",
+}
+
+
+def model_of(arguments: Arguments) -> Model:
+    """Return the model of Megatron-LM's arguments; raises `ConfigError` for layers of a kind that is not known."""
+    _require_decoder(arguments)
+    hidden = arguments.need("hidden_size")
+    num_layers = arguments.need("num_layers", "encoder_num_layers")
+    require_layers(num_layers)
+    norm: Norm = "rmsnorm" if arguments.get("normalization", "LayerNorm") == "RMSNorm" else "layernorm"
+    attention, dense = _attention(arguments, hidden), _dense(arguments, hidden)
+    parts = _parts(arguments, dense, num_layers)
+    layers = tuple(Layer(hidden, attention, part, norm) for part in parts)
+    positions = arguments.count("max_position_embeddings") or 0
+    length = arguments.count("seq_length", word="seq_len") or arguments.count("encoder_seq_length", word="seq_len")
+    learned = arguments.get("position_embedding_type", "learned_absolute") == "learned_absolute"
+    if not arguments.flag("add_position_embedding", default=True):
+        learned = False
+    return Model(
+        layers,
+        _vocabulary(arguments),
+        length or positions or 2048,
+        tied_embeddings=not arguments.flag("untie_embeddings_and_output_weights"),
+        learned_positions=positions if learned else 0,
+        mtp=(layers[-1],) * (arguments.count("mtp_num_layers", 0, least=0) or 0),
+        source=arguments.source,
+    )
+
+
+def _require_decoder(arguments: Arguments) -> None:
+    if arguments.has("encoder_num_layers") and arguments.has("decoder_num_layers"):
+        raise ConfigError(f"{arguments.source}: an encoder with a decoder (T5) is not known, only chains of layers")
+    for name, kind in _OTHER_LAYERS.items():
+        if arguments.has(name):
+            raise ConfigError(f"{arguments.source}: {name} asks for {kind}, which are not known")
+    if arguments.asks("img_h") or arguments.asks("patch_dim"):
+        raise ConfigError(f"{arguments.source}: img_h and patch_dim ask for images, which are not known")
+    kind = str(arguments.get("model_type") or arguments.get("model_provider") or "gpt")
+    if kind not in ("gpt", "ModelType.encoder_or_decoder"):
+        raise ConfigError(f"{arguments.source}: a model of type {kind} is not known, only decoders as GPT")
+
+
+def _attention(arguments: Arguments, hidden: int) -> Attention | LatentAttention:
+    heads = arguments.need("num_attention_heads")
+    if arguments.flag("multi_latent_attention"):
+        return LatentAttention(
+            heads,
+            q_lora_rank=arguments.count("q_lora_rank"),
+            kv_lora_rank=arguments.count("kv_lora_rank", 32) or 32,
+            qk_nope_head_size=arguments.count("qk_head_dim", 128) or 128,
+            qk_rope_head_size=arguments.count("qk_pos_emb_head_dim", 64) or 64,
+            v_head_size=arguments.count("v_head_dim", 128) or 128,
+        )
+    size = arguments.count("kv_channels")
+    if size is None and hidden % heads:
+        raise ConfigError(
+            f"{arguments.source}: hidden_size {hidden} is no multiple of num_attention_heads {heads}, and "
+            "kv_channels is not given"
+        )
+    groups = arguments.count("num_query_groups", 1) if arguments.flag("group_query_attention") else None
+    bias = arguments.flag("add_bias_linear", default=True)
+    return Attention(
+        heads,
+        groups or heads,
+        size or hidden // heads,
+        qkv_bias=bias or arguments.flag("add_qkv_bias"),
+        out_bias=bias,
+        qk_norm=arguments.flag("qk_layernorm"),
+    )
+
+
+def _dense(arguments: Arguments, hidden: int) -> FeedForward:
+    gated = arguments.flag("swiglu") or arguments.flag("quick_geglu")
+    size = arguments.count("ffn_hidden_size")
+    if size is None:
+        size = 64 * (4 * hidden * 2 // 3 // 64) if gated else 4 * hidden
+    return FeedForward(size, gated=gated, bias=arguments.flag("add_bias_linear", default=True))
+
+
+def _parts(arguments: Arguments, dense: FeedForward, num_layers: int) -> list[FeedForward | MixtureOfExperts]:
+    """The feed-forward part of every layer."""
+    num_experts = arguments.count("num_experts", least=0)
+    if not num_experts:
+        return [dense] * num_layers
+    expert = FeedForward(arguments.count("moe_ffn_hidden_size") or dense.size, gated=dense.gated)
+    experts = MixtureOfExperts(
+        expert,
+        num_experts,
+        arguments.count("moe_router_topk", 2) or 2,
+        shared_size=arguments.count("moe_shared_expert_intermediate_size", 0, least=0) or 0,
+        router_bias=arguments.flag("moe_router_enable_expert_bias"),
+        shared_gate=arguments.flag("moe_shared_expert_gate"),
+    )
+    return [experts if is_moe else dense for is_moe in _pattern(arguments, num_layers)]
+
+
+def _pattern(arguments: Arguments, num_layers: int) -> list[bool]:
+    """Which layers have experts: one in `moe_layer_freq`, or a list as `([0]*3+[1]*58)`."""
+    given = arguments.get("moe_layer_freq", 1)
+    if isinstance(given, str):
+        given = _list_of(given, arguments.source)
+    if isinstance(given, int):
+        if given < 1:
+            raise ConfigError(f"{arguments.source}: moe_layer_freq must be 1 or more: got {given}")
+        return [layer % given == 0 for layer in range(num_layers)]
+    if len(given) < num_layers:
+        raise ConfigError(f"{arguments.source}: moe_layer_freq has {len(given)} entries for {num_layers} layers")
+    return [bool(entry) for entry in given[:num_layers]]
+
+
+def _list_of(text: str, source: str) -> list[int]:
+    """The list that an expression of lists, sums and repetitions makes, without running it as code."""
+
+    def value(node: ast.expr) -> list[int]:
+        match node:
+            case ast.List(elts=entries):
+                return [int(ast.literal_eval(entry)) for entry in entries]
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return value(left) + value(right)
+            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))) if times <= 10_000:
+                return value(left) * times
+        raise ValueError
+
+    try:
+        return value(ast.parse(text, mode="eval").body)
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        raise ConfigError(f"{source}: moe_layer_freq '{text}' is no list as ([0]*3+[1]*58)") from None
+
+
+def _vocabulary(arguments: Arguments) -> int:
+    """Rows of the embedding before they are padded: given, or those of the tokenizer."""
+    given = arguments.count("vocab_size", word="model") or arguments.count("padded_vocab_size", word="model")
+    if given:
+        return given
+    name = str(arguments.get("tokenizer_model") or "")
+    for known, size in _VOCABULARIES.items():
+        if name.startswith(known):
+            arguments.assumed.append(f"vocabulary of {known}: {size:,} rows")
+            return size
+    kind = str(arguments.get("tokenizer_type") or ("GPT2BPETokenizer" if arguments.has("merge_file") else ""))
+    size = _BY_TYPE.get(kind, _TYPICAL)
+    why = f"that of {kind}" if kind in _BY_TYPE else "the file names none (give vocab-size)"
+    arguments.assumed.append(f"vocabulary of {size:,} rows: {why}")
+    return size

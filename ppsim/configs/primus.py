@@ -1,0 +1,95 @@
+"""Primus' experiments: YAML that names a module and a model file of a trainer, and overrides both.
+
+A file extends others (`extends`, `bases`, `includes`), relative to itself, and takes `${NAME:default}` from the
+environment. The module and model files are those of the checkout that the experiment lies in: the first folder
+above it with `primus/configs`.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_yaml
+from ppsim.configs.arguments import Arguments, normalised
+from ppsim.configs.megatron import from_megatron
+from ppsim.configs.run_config import RunConfig
+from ppsim.configs.torchtitan import from_torchtitan
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]*))?\}")
+_DEEPEST = 16
+
+
+def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
+    """Return what an experiment says; raises `ConfigError` for a framework that is not known or a missing file."""
+    modules = _resolved(content).get("modules")
+    module = next(iter(modules.values())) if isinstance(modules, dict) and modules else None
+    if not isinstance(module, dict) or not isinstance(module.get("framework"), str):
+        raise ConfigError(f"{path}: modules must name a trainer with its framework, config, model and overrides")
+    framework = module["framework"]
+    configs = _configs_above(path)
+    base = _file(configs / "modules" / framework / str(module.get("config")), path)
+    model = _file(configs / "models" / framework / str(module.get("model")), path)
+    overrides = module.get("overrides") or {}
+    if framework == "torchtitan":
+        return from_torchtitan(_merged(_merged(base, model), overrides), str(path), "Primus, TorchTitan")
+    if framework not in ("megatron", "megatron_bridge"):
+        raise ConfigError(f"{path}: framework '{framework}' is not known, only megatron and torchtitan")
+    if str(module.get("model")).startswith("diffusion/"):
+        raise ConfigError(f"{path}: a diffusion model is not known, only decoders as GPT")
+    if framework == "megatron_bridge":
+        raise ConfigError(
+            f"{path}: its model is a recipe of Megatron-Bridge ({model.get('recipe')}), which is code: give the "
+            "YAML that the run writes"
+        )
+    asked = normalised(overrides)
+    arguments = Arguments(normalised({**base, **model, **overrides}), str(path), asked)
+    return from_megatron(arguments, "Primus, Megatron-LM")
+
+
+def _configs_above(path: Path) -> Path:
+    for folder in path.resolve().parents:
+        if (folder / "primus" / "configs").is_dir():
+            return folder / "primus" / "configs"
+    raise ConfigError(
+        f"{path} names files of Primus: no folder above it has primus/configs (put it into a checkout of Primus)"
+    )
+
+
+def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
+    """A file's content over that of the files which it extends."""
+    if not path.is_file():
+        raise ConfigError(f"{source} names {path.name}, which is not in {path.parent}")
+    if depth > _DEEPEST:
+        raise ConfigError(f"{path} extends itself")
+    content = _resolved(read_yaml(path))
+    merged: dict[str, Any] = {}
+    for word in ("extends", "bases", "includes"):
+        for other in content.pop(word, None) or ():
+            merged = _merged(merged, _file(path.parent / str(other), source, depth + 1))
+    return _merged(merged, content)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Two trees of options, the second over the first."""
+    merged = dict(below)
+    for name, value in above.items():
+        both = isinstance(merged.get(name), dict) and isinstance(value, dict)
+        merged[name] = _merged(merged[name], value) if both else value
+    return merged
+
+
+def _resolved(value: Any) -> Any:
+    """The same with `${NAME:default}` put in."""
+    if isinstance(value, dict):
+        return {name: _resolved(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_resolved(inner) for inner in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    put_in = _VARIABLE.sub(
+        lambda found: os.environ.get(found[1], found[2] if found[2] is not None else found[0]), value
+    )
+    return {"null": None, "true": True, "false": False}.get(put_in, put_in)

@@ -1,0 +1,83 @@
+"""A training configuration of any trainer, told apart by what it holds."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json, read_text, read_yaml
+from ppsim.configs.arguments import Arguments, normalised
+from ppsim.configs.megatron import from_megatron
+from ppsim.configs.others import from_deepspeed, from_sections
+from ppsim.configs.primus import from_primus
+from ppsim.configs.run_config import RunConfig
+from ppsim.configs.text import flags_of, logged_arguments
+from ppsim.configs.torchtitan import from_torchtitan
+from ppsim.model.config import model_from
+
+_KINDS = (
+    "Megatron-LM arguments (a shell script, model_config.yaml, the head of a log), a Primus experiment, "
+    "TorchTitan TOML or flags, Megatron-Bridge or NeMo YAML, DeepSpeed JSON, a Hugging Face config.json"
+)
+
+
+def read_run_config(path: str | Path) -> RunConfig:
+    """Return what a trainer's configuration says; raises `ConfigError` for what is none of those that are known."""
+    text, source = read_text(path), str(path)
+    if text.lstrip().startswith("{"):
+        return _from_tree(read_json(path), Path(path))
+    if re.search(r"^\[[\w.]+\]\s*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
+        return from_torchtitan(_toml(text, source), source)
+    if re.search(r"^(modules|MODEL_ARGS|model):", text, re.MULTILINE):
+        return _from_tree(read_yaml(path), Path(path))
+    if logged := logged_arguments(text):
+        return from_megatron(Arguments(normalised(logged), source, asked=()))
+    if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(r"^\s*--[\w-]+:", text, re.MULTILINE):
+        return _from_flags(flags_of(text, source), source)
+    return _from_tree(read_yaml(path), Path(path))
+
+
+def _toml(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}") from None
+
+
+def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
+    if any(name.startswith(("--parallelism.", "--training.")) for name in flags):
+        sections: dict[str, Any] = {}
+        for name, value in flags.items():
+            section, _, field = name.lstrip("-").partition(".")
+            sections.setdefault(section, {})[field.replace("-", "_")] = value
+        return from_torchtitan(sections, source)
+    if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
+        raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")
+    return from_megatron(Arguments(normalised(flags), source))
+
+
+def _from_tree(content: Any, path: Path) -> RunConfig:
+    source = str(path)
+    if not isinstance(content, dict):
+        raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")
+    arguments = content.get("MODEL_ARGS")
+    if isinstance(arguments, dict):
+        if any(str(name).startswith(("trainer.", "model.")) for name in arguments):
+            return from_sections(arguments, source)
+        return from_megatron(Arguments(normalised(arguments), source))
+    if isinstance(arguments, str):
+        return _from_flags(flags_of(arguments, source), source)
+    if "modules" in content:
+        return from_primus(content, path)
+    if "zero_optimization" in content or "train_micro_batch_size_per_gpu" in content:
+        return from_deepspeed(content, source)
+    if "model_type" in content:
+        return RunConfig("Hugging Face", source, {}, model_from(content, source), "", (), ())
+    if "parallelism" in content and "training" in content:
+        return from_torchtitan(content, source)
+    if isinstance(content.get("model"), dict) or any(str(name).startswith("--") for name in content):
+        named = any(str(name).startswith("--") for name in content)
+        return from_megatron(Arguments(normalised(content), source)) if named else from_sections(content, source)
+    raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")

@@ -1,0 +1,49 @@
+"""What a trainer's configuration says in the words of `ppsim project`, and what of it was not understood."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import lcm
+from typing import Any
+
+from ppsim.model.architecture import Model
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """An option of the trainer that has no word here; `matters` says for what: "time", "memory", both, or that
+    nobody looked."""
+
+    name: str
+    value: Any
+    matters: str
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A configuration as read.
+
+    `words` are options of `ppsim.project`, by name, but for the model, which is `model` or, where there is none,
+    `why_no_model`, a sentence. `understood` says which of the trainer's options made which word. `assumed` are
+    sentences about what the file leaves open.
+    """
+
+    trainer: str
+    source: str
+    words: Mapping[str, Any]
+    model: Model | None
+    why_no_model: str
+    understood: tuple[tuple[str, str], ...]
+    ignored: tuple[Ignored, ...]
+    assumed: tuple[str, ...] = ()
+
+
+def replicas_for_experts(ep: int, cp: int, assumed: list[str]) -> int:
+    """Return the fewest replicas among which experts can be divided, for a file that names no devices.
+
+    >>> replicas_for_experts(8, 2, [])
+    4
+    """
+    replicas = lcm(cp, ep) // cp
+    if replicas > 1:
+        assumed.append(f"the file names no devices: dp {replicas}, the fewest for ep {ep} (give --gpus)")
+    return replicas

@@ -1,0 +1,146 @@
+"""TorchTitan's job configuration: TOML (to 0.2), flags (0.3), or the same tree as Primus' YAML has it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.configs.arguments import normalised
+from ppsim.configs.run_config import Ignored, RunConfig, replicas_for_experts
+from ppsim.model.architecture import Model
+from ppsim.model.names import find_model
+
+_MODELS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("llama3", "8b"): "llama3-8b",
+        ("llama3", "70b"): "llama3-70b",
+        ("llama3", "405b"): "llama3-405b",
+        ("qwen3", "0.6b"): "qwen3-0.6b",
+        ("qwen3", "8b"): "qwen3-8b",
+        ("qwen3", "14b"): "qwen3-14b",
+        ("qwen3", "32b"): "qwen3-32b",
+        ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
+        ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
+        ("deepseek_v3", "671b"): "deepseek-v3",
+    }
+)
+"""TorchTitan's model names and flavors, as `ppsim models` has them."""
+
+_SCHEDULES: Mapping[str, str] = MappingProxyType(
+    {
+        "gpipe": "gpipe",
+        "1f1b": "1f1b",
+        "interleaved1f1b": "interleaved-1f1b",
+        "loopedbfs": "looped-bfs",
+        "interleavedzerobubble": "interleaved-zb",
+        "zbvzerobubble": "zbv",
+        "dualpipev": "dualpipe-v",
+    }
+)
+
+_COUNTS = {
+    "parallelism.tensor_parallel_degree": "tp",
+    "parallelism.pipeline_parallel_degree": "pp",
+    "parallelism.context_parallel_degree": "cp",
+    "parallelism.expert_parallel_degree": "ep",
+    "training.seq_len": "seq_len",
+}
+_TIME = ("parallelism.", "training.enable_", "compile.", "quantize.", "float8.", "mx.", "primus_turbo.", "debug.")
+
+
+def from_torchtitan(tree: Mapping[str, Any], source: str, trainer: str = "TorchTitan") -> RunConfig:
+    """Return what a tree of sections says; raises `ConfigError` for a number that has no meaning."""
+    options = _flat(tree)
+    read: dict[str, str] = {}
+
+    def get(name: str, word: str, default: Any = None) -> Any:
+        read[name] = word
+        value = options.get(name)
+        return default if value is None else value
+
+    words: dict[str, Any] = {word: _count(get(name, word), name, source) for name, word in _COUNTS.items()}
+    pp = words["pp"] = words["pp"] or 1
+    cp = words["cp"] or 1
+    assumed: list[str] = []
+    words |= _batch(get, pp, source)
+    shard, copies = (_count(get(f"parallelism.data_parallel_{kind}_degree", "dp"), "dp", source, least=-1)
+                     for kind in ("shard", "replicate"))  # fmt: skip
+    if shard and shard > 0:
+        words["dp"] = shard * (copies or 1)
+    elif words["ep"]:
+        words["dp"] = replicas_for_experts(words["ep"], cp, assumed)
+    words["zero"] = 0 if shard == 1 else 2 if pp > 1 else 3
+    words["schedule"] = _schedule(get, assumed) if pp > 1 else None
+    mode = str(get("activation_checkpoint.mode", "recompute", "none"))
+    words["recompute"] = "full" if mode == "full" else "none"
+    if mode == "selective":
+        assumed.append("selective checkpointing by operators is not known: nothing is recomputed")
+    converters = get("model.converters", "dtype", [])
+    words["dtype"] = "float8" if any("float8" in str(name) for name in converters) else "bfloat16"
+    words["runtime"] = "torch"
+    model, why_no_model = _model(str(get("model.name", "model", "")), str(get("model.flavor", "model", "")), source)
+    unread = [(name, value) for name, value in options.items() if name not in read and value not in (None, False)]
+    return RunConfig(
+        trainer,
+        source,
+        {name: value for name, value in words.items() if value is not None},
+        model,
+        why_no_model,
+        tuple((name, word) for name, word in read.items() if options.get(name) is not None),
+        tuple(Ignored(name, value, "time") for name, value in unread if name.startswith(_TIME)),
+        tuple(assumed),
+    )
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        full = f"{above}{name}"
+        if isinstance(value, dict):
+            found |= _flat(value, f"{full}.")
+        else:
+            found |= normalised({full: value})
+    return found
+
+
+def _count(value: Any, name: str, source: str, least: int = 1) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{source}: {name} must be a whole number of {least} or more: got {value!r}")
+    return value
+
+
+def _batch(get: Any, pp: int, source: str) -> dict[str, int | None]:
+    """A rank's batch goes through the pipeline in microbatches; without one it is one microbatch."""
+    local = _count(get("training.local_batch_size", "micro_batch"), "training.local_batch_size", source)
+    local = local or _count(get("training.batch_size", "micro_batch"), "training.batch_size", source) or 1
+    size = _count(
+        get("parallelism.pipeline_parallel_microbatch_size", "micro_batch"),
+        "parallelism.pipeline_parallel_microbatch_size",
+        source,
+    )
+    micro = (size or 1) if pp > 1 else local
+    if local % micro:
+        raise ConfigError(f"{source}: local_batch_size {local} is no multiple of the microbatch size {micro}")
+    whole = _count(
+        get("training.global_batch_size", "global_batch"), "training.global_batch_size", source, least=-1
+    )
+    if whole is not None and whole > 0:
+        return {"micro_batch": micro, "global_batch": whole}
+    return {"micro_batch": micro, "microbatches": local // micro}
+
+
+def _schedule(get: Any, assumed: list[str]) -> str | None:
+    name = str(get("parallelism.pipeline_parallel_schedule", "schedule", "1F1B"))
+    found = _SCHEDULES.get(name.lower().removeprefix("schedule").replace("_", ""))
+    if found is None:
+        assumed.append(f"schedule {name} is not known: that of --schedule")
+    return found
+
+
+def _model(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
+    known = _MODELS.get((name, flavor.lower()))
+    if known is None:
+        return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
+    return find_model(known), ""

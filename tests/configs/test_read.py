@@ -1,0 +1,255 @@
+"""Trainers' configurations: the words and the model that each says, and what it is refused for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ppsim.configs.read import read_run_config
+from ppsim.configs.run_config import RunConfig
+from ppsim.errors import ConfigError
+from ppsim.model.names import find_model
+
+SCRIPT = """#!/bin/bash
+# a comment with --num-layers 99
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NUM_NODES=${NUM_NODES:-4}
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+TP=8
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES   # nodes
+)
+GPT_MODEL_ARGS=(
+    --num-layers 80 --hidden-size 8192
+    --ffn-hidden-size 28672
+    --num-attention-heads 64
+    --group-query-attention
+    --num-query-groups 8
+    --seq-length 8192
+    --max-position-embeddings 8192
+    --position-embedding-type rope
+    --swiglu
+    --disable-bias-linear
+    --normalization RMSNorm
+    --untie-embeddings-and-output-weights
+    --vocab-size 128256
+)
+TRAINING_ARGS="--micro-batch-size 1 --global-batch-size=128 --bf16 --lr 6.0e-5 \\
+    --recompute-granularity selective --recompute-modules core_attn layernorm"
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
+    ${GPT_MODEL_ARGS[@]} $TRAINING_ARGS \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 \\
+    --num-layers-per-virtual-pipeline-stage 5 --sequence-parallel \\
+    --use-distributed-optimizer --overlap-grad-reduce --tp-comm-overlap --save $CHECKPOINTS
+"""
+
+LLAMA3_70B_WORDS = {
+    "tp": 8, "pp": 4, "micro_batch": 1, "global_batch": 128, "seq_len": 8192, "gpus": 32, "vpp": 4,
+    "runtime": "megatron", "dtype": "bfloat16", "sequence_parallel": True, "recompute": "core_attn+layernorm",
+    "optimizer": "adam", "zero": 1, "overlap_dp": True,
+}  # fmt: skip
+
+
+def read(folder: Path, name: str, text: str) -> RunConfig:
+    (folder / name).write_text(text)
+    return read_run_config(folder / name)
+
+
+def test_a_script_says_what_its_variables_arrays_and_arithmetic_make(tmp_path: Path) -> None:
+    found = read(tmp_path, "train.sh", SCRIPT)
+    assert found.trainer == "Megatron-LM"
+    assert found.words == LLAMA3_70B_WORDS
+    assert found.model is not None
+    assert found.model.parameters == find_model("llama3-70b").parameters
+    assert {ignored.name: ignored.matters for ignored in found.ignored} == {"tp_comm_overlap": "time"}
+    assert ("tensor_model_parallel_size", "tp") in found.understood
+
+
+def test_the_same_arguments_say_the_same_as_yaml_and_in_a_log(tmp_path: Path) -> None:
+    script = read(tmp_path, "train.sh", SCRIPT)
+    yaml = "MODEL_ARGS:\n" + "".join(
+        f"  --{name.replace('_', '-')}: {value}\n" for name, value in ARGUMENTS.items() if value is not False
+    )
+    dots = "".join(f" 0:   {name} {'.' * (48 - len(name))} {value}\n" for name, value in ARGUMENTS.items())
+    log = f"using world size: 32\n------------------------ arguments ------------------------\n{dots}"
+    for name, text in (("model_config.yaml", yaml), ("log.txt", log), ("train.log", dots.replace(" 0:  ", ""))):
+        found = read(tmp_path, name, text)
+        assert found.words == script.words, name
+        assert found.model is not None
+        assert found.model.layers == script.model.layers  # type: ignore[union-attr]
+
+
+ARGUMENTS = {
+    "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672, "num_attention_heads": 64,
+    "group_query_attention": True, "num_query_groups": 8, "seq_length": 8192, "max_position_embeddings": 8192,
+    "position_embedding_type": "rope", "swiglu": True, "add_bias_linear": "False", "normalization": "RMSNorm",
+    "untie_embeddings_and_output_weights": True, "vocab_size": 128256, "micro_batch_size": 1, "global_batch_size": 128,
+    "bf16": True, "recompute_granularity": "selective", "recompute_modules": "core_attn layernorm",
+    "tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4, "num_virtual_stages_per_pipeline_rank": 4,
+    "sequence_parallel": True, "use_distributed_optimizer": True, "overlap_grad_reduce": True, "world_size": 32,
+    "fp16": False, "lr": 6e-05,
+}  # fmt: skip
+
+EXPERIMENT = """
+work_group: ${TEAM:amd}
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: ${PRIMUS_MODEL:mixtral}.yaml
+    overrides:
+      micro_batch_size: 2
+      global_batch_size: ${GLOBAL_BATCH:256}
+      pipeline_model_parallel_size: 4
+      expert_model_parallel_size: 8
+      moe_use_new_router: 3
+      lr: 1.0e-5
+      patch_primus_pipeline: true
+      pp_algorithm: zbv-formatted
+"""
+
+
+def primus(folder: Path, experiment: str = EXPERIMENT) -> Path:
+    """A checkout of Primus with one model."""
+    configs = folder / "primus" / "configs"
+    for kind in ("models", "modules"):
+        (configs / kind / "megatron").mkdir(parents=True)
+    (configs / "modules" / "base.yaml").write_text("trainable: false\nbf16: true\nsequence_parallel: true\n")
+    (configs / "modules/megatron/pre_trainer.yaml").write_text(
+        "extends:\n  - ../base.yaml\nuse_distributed_optimizer: true\nmicro_batch_size: 1\nsome_default: 7\n"
+    )
+    (configs / "models/megatron/llama_base.yaml").write_text(
+        "swiglu: true\nadd_bias_linear: false\nnormalization: RMSNorm\nposition_embedding_type: rope\n"
+        "untie_embeddings_and_output_weights: true\nnum_experts: null\n"
+    )
+    (configs / "models/megatron/mixtral.yaml").write_text(
+        "bases:\n  - llama_base.yaml\nnum_layers: 32\nhidden_size: 4096\nffn_hidden_size: 14336\n"
+        "num_attention_heads: 32\ngroup_query_attention: true\nnum_query_groups: 8\nnum_experts: 8\n"
+        "moe_router_topk: 2\ntokenizer_model: mistralai/Mixtral-8x7B-v0.1\nseq_length: 4096\n"
+    )
+    path = folder / "examples" / "own.yaml"
+    path.parent.mkdir()
+    path.write_text(experiment)
+    return path
+
+
+def test_an_experiment_of_primus_takes_the_files_it_names_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = primus(tmp_path)
+    monkeypatch.setenv("GLOBAL_BATCH", "512")
+    found = read_run_config(path)
+    assert found.model is not None
+    assert found.model.parameters == find_model("mixtral-8x7b").parameters
+    words = ("pp", "ep", "dp", "micro_batch", "global_batch", "schedule", "runtime", "zero", "seq_len")
+    assert [found.words[word] for word in words] == [4, 8, 8, 2, 512, "zbv", "torch", 1, 4096]
+    assert [(ignored.name, ignored.matters) for ignored in found.ignored] == [("moe_use_new_router", "unknown")]
+    assert "the file names no devices: dp 8, the fewest for ep 8 (give --gpus)" in found.assumed
+
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 16
+seq_len = 8192
+[parallelism]
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "ZBVZeroBubble"
+pipeline_parallel_microbatch_size = 2
+data_parallel_shard_degree = 8
+enable_async_tensor_parallel = true
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_torchtitan_says_the_same_by_toml_and_by_flags(tmp_path: Path) -> None:
+    toml = read(tmp_path, "train.toml", TITAN)
+    flags = read(
+        tmp_path,
+        "run.sh",
+        "torchrun --nproc_per_node=8 -m torchtitan.train --model.name llama3 --model.flavor 8B "
+        "--training.local-batch-size 16 --training.seq_len 8192 --parallelism.pipeline_parallel_degree 4 "
+        "--parallelism.pipeline_parallel_schedule ZBVZeroBubble --parallelism.pipeline_parallel_microbatch_size=2 "
+        "--parallelism.data_parallel_shard_degree 8 --activation_checkpoint.mode full\n",
+    )
+    assert toml.words == flags.words == {
+        "pp": 4, "dp": 8, "seq_len": 8192, "micro_batch": 2, "microbatches": 8, "zero": 2, "schedule": "zbv",
+        "recompute": "full", "dtype": "bfloat16", "runtime": "torch",
+    }  # fmt: skip
+    assert toml.model == find_model("llama3-8b")
+    assert [ignored.name for ignored in toml.ignored] == ["parallelism.enable_async_tensor_parallel"]
+
+
+def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) -> None:
+    bridge = read(
+        tmp_path,
+        "bridge.yaml",
+        "model:\n  _target_: megatron.bridge.GPTProvider\n  num_layers: 12\n  hidden_size: 768\n"
+        "  num_attention_heads: 12\n  share_embeddings_and_output_weights: true\n  gated_linear_unit: false\n"
+        "  pipeline_model_parallel_size: 2\n  vocab_size: 50257\n  position_embedding_type: learned_absolute\n"
+        "  max_position_embeddings: 1024\ntrain:\n  micro_batch_size: 4\n  global_batch_size: 64\n"
+        "dataset:\n  sequence_length: 1024\n",
+    )
+    assert (bridge.words["pp"], bridge.words["global_batch"], bridge.words["seq_len"]) == (2, 64, 1024)
+    assert bridge.model is not None
+    assert bridge.model.parameters == find_model("gpt2").parameters
+    speed = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "bf16": {"enabled": True},
+             "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}  # fmt: skip
+    found = read(tmp_path, "ds.json", json.dumps(speed))
+    assert found.words == {
+        "micro_batch": 2, "microbatches": 8, "zero": 1, "dtype": "bfloat16", "overlap_dp": False,
+    }  # fmt: skip
+    assert "give --model" in found.why_no_model
+    assert [ignored.matters for ignored in found.ignored] == ["time and memory"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("x.yaml", "a: 1\n", "x.yaml is no training configuration; there are Megatron-LM arguments"),
+        ("x.yaml", "- 1\n", "is no training configuration"),
+        ("x.sh", "ls --all --size 3\n", "x.sh is no training configuration"),
+        ("x.sh", "python t.py --num-layers 2 --tensor-model-parallel-size $TP",
+         "tensor_model_parallel_size is $TP, which the file does not set"),
+        ("x.sh", "python t.py --num-layers 2 --micro-batch-size 0",
+         "micro_batch_size must be a whole number of 1 or more: got 0"),
+        ("x.sh", "python 't.py --num-layers 2", "cannot read"),
+        ("x.toml", "[parallelism]\npipeline_parallel_degree = = 2\n", "x.toml is not valid TOML"),
+        ("x.toml", "[parallelism]\npipeline_parallel_degree = 0\n", "must be a whole number of 1 or more: got 0"),
+        ("x.yaml", EXPERIMENT, "no folder above it has primus/configs"),
+        ("x.yaml", "modules:\n  a: {}\n", "must name a trainer with its framework"),
+    ],
+)  # fmt: skip
+def test_what_is_none_is_refused_in_a_sentence(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, name, text)
+    assert sentence in str(refused.value)
+
+
+def test_a_model_of_layers_that_are_not_known_is_not_made_up(tmp_path: Path) -> None:
+    base = (
+        "MODEL_ARGS:\n  --num-layers: 4\n  --hidden-size: 64\n  --num-attention-heads: 4\n  --micro-batch-size: 1\n"
+    )
+    for line, sentence in (
+        ("  --hybrid-layer-pattern: M*M*\n", "asks for Mamba layers"),
+        ("  --encoder-num-layers: 2\n  --decoder-num-layers: 2\n", "an encoder with a decoder (T5)"),
+        ("  --num-experts: 4\n  --moe-layer-freq: ([0]*3+x)\n", "moe_layer_freq '([0]*3+x)' is no list"),
+    ):
+        found = read(tmp_path, "c.yaml", base + line)
+        assert found.model is None
+        assert sentence in found.why_no_model
+
+
+def test_files_of_primus_that_extend_themselves_end(tmp_path: Path) -> None:
+    path = primus(tmp_path)
+    (tmp_path / "primus/configs/models/megatron/mixtral.yaml").write_text("extends: [mixtral.yaml]\n")
+    with pytest.raises(ConfigError, match="extends itself"):
+        read_run_config(path)
+    (tmp_path / "primus/configs/models/megatron/mixtral.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"names mixtral\.yaml, which is not in"):
+        read_run_config(path)
