@@ -51,7 +51,10 @@ def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
         sections: dict[str, Any] = {}
         for name, value in flags.items():
             section, _, field = name.lstrip("-").partition(".")
-            sections.setdefault(section, {})[field.replace("-", "_")] = value
+            if field:
+                sections.setdefault(section, {})[field] = value
+            else:
+                sections[section] = value
         return from_torchtitan(sections, source)
     if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
         raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")

@@ -1,5 +1,6 @@
 """TorchTitan's job configuration: TOML (to 0.2), flags (0.3), or the same tree as Primus' YAML has it."""
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -15,16 +16,16 @@ _MODELS: Mapping[tuple[str, str], str] = MappingProxyType(
         ("llama3", "8b"): "llama3-8b",
         ("llama3", "70b"): "llama3-70b",
         ("llama3", "405b"): "llama3-405b",
-        ("qwen3", "0.6b"): "qwen3-0.6b",
+        ("qwen3", "06b"): "qwen3-0.6b",
         ("qwen3", "8b"): "qwen3-8b",
         ("qwen3", "14b"): "qwen3-14b",
         ("qwen3", "32b"): "qwen3-32b",
-        ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
-        ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
+        ("qwen3", "30ba3b"): "qwen3-30b-a3b",
+        ("qwen3", "235ba22b"): "qwen3-235b-a22b",
         ("deepseek_v3", "671b"): "deepseek-v3",
     }
 )
-"""TorchTitan's model names and flavors, as `ppsim models` has them."""
+"""TorchTitan's model names and flavors without their points and dashes, as `ppsim models` has them."""
 
 _SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
@@ -33,8 +34,8 @@ _SCHEDULES: Mapping[str, str] = MappingProxyType(
         "interleaved1f1b": "interleaved-1f1b",
         "loopedbfs": "looped-bfs",
         "interleavedzerobubble": "interleaved-zb",
-        "zbvzerobubble": "zbv",
-        "dualpipev": "dualpipe-v",
+        "zbvzerobubble": "zbv-fixed",
+        "dualpipev": "dualpipev",
     }
 )
 
@@ -78,7 +79,11 @@ def from_torchtitan(tree: Mapping[str, Any], source: str, trainer: str = "TorchT
     converters = get("model.converters", "dtype", [])
     words["dtype"] = "float8" if any("float8" in str(name) for name in converters) else "bfloat16"
     words["runtime"] = "torch"
-    model, why_no_model = _model(str(get("model.name", "model", "")), str(get("model.flavor", "model", "")), source)
+    name, flavor = (get(f"model.{part}", "model") for part in ("name", "flavor"))
+    if name is None and get("module", "model"):  # 0.3: --module llama3 --config llama3_8b
+        name = str(get("module", "model"))
+        flavor = str(get("config", "model", "")).removeprefix(f"{name}_")
+    model, why_no_model = _model(str(name or ""), str(flavor or ""), source)
     unread = [(name, value) for name, value in options.items() if name not in read and value not in (None, False)]
     return RunConfig(
         trainer,
@@ -140,7 +145,7 @@ def _schedule(get: Any, assumed: list[str]) -> str | None:
 
 
 def _model(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
-    known = _MODELS.get((name, flavor.lower()))
+    known = _MODELS.get((name, re.sub(r"[._-]", "", flavor.lower())))
     if known is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
     return find_model(known), ""
