@@ -35,7 +35,12 @@ def read_run_config(path: str | Path) -> RunConfig:
     if logged := logged_arguments(text):
         return from_megatron(Arguments(normalised(logged), source, asked=()))
     if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(r"^\s*--[\w-]+:", text, re.MULTILINE):
-        return _from_flags(flags_of(text, source), source)
+        flags = flags_of(text, source)
+        if chosen := re.search(
+            r"\sactivation[-_]checkpoint:([\w-]+)", text
+        ):  # TorchTitan has words for it, not a flag
+            flags["--activation_checkpoint.mode"] = chosen[1]
+        return _from_flags(flags, source)
     return _from_tree(read_yaml(path), Path(path))
 
 

@@ -175,7 +175,7 @@ def test_torchtitan_says_the_same_by_toml_and_by_flags(tmp_path: Path) -> None:
         "torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b "
         "--training.local-batch-size 16 --training.seq_len 8192 --parallelism.pipeline_parallel_degree 4 "
         "--parallelism.pipeline_parallel_schedule ZBVZeroBubble --parallelism.pipeline_parallel_microbatch_size=2 "
-        "--parallelism.data_parallel_shard_degree 8 --activation_checkpoint.mode full\n",
+        "--parallelism.data-parallel-shard-degree 8 activation-checkpoint:full\n",
     )
     assert toml.words == flags.words == {
         "pp": 4, "dp": 8, "seq_len": 8192, "micro_batch": 2, "microbatches": 8, "zero": 2, "schedule": "zbv-fixed",
