@@ -25,6 +25,11 @@ _COUNTS = {
 
 _SPLIT = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
 _COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
+_ALGORITHMS = {
+    "zero-bubble": "zb-h1", "zero-bubble-heuristic": "zb-auto", "zbv-formatted": "zbv", "v-half": "v-half",
+    "v-min": "v-min",
+}  # fmt: skip
+"""Primus' `pp_algorithm`, and the schedule of each."""
 _ZERO = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -99,12 +104,8 @@ def _pipeline(arguments: Arguments, pp: int, model: Model | None) -> dict[str, A
 
 def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
     """The schedule that Primus' two pipelines run instead of Megatron-LM's loops, where one is switched on."""
-    names = {
-        "zero-bubble": "zb-h1", "zero-bubble-heuristic": "zb-auto", "zbv-formatted": "zbv", "v-half": "v-half",
-        "v-min": "v-min",
-    }  # fmt: skip
     if arguments.flag("patch_primus_pipeline", word="schedule"):
-        name = names.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
+        name = _ALGORITHMS.get(str(arguments.get("pp_algorithm", "1f1b-interleaved", word="schedule")))
     elif arguments.flag("patch_zero_bubble", word="schedule"):
         setup = str(arguments.get("zero_bubble_v_schedule_mem_setup", "half", word="schedule"))
         name = "zb-auto" if arguments.flag("enable_zero_bubble", default=True, word="schedule") else None
@@ -174,8 +175,45 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     }
 
 
-def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of Megatron-LM for words of `ppsim project`, by the names of its command line."""
-    inverse = {word: name for name, word in _COUNTS.items() if word != "gpus"}
-    inverse["group_size"] = "microbatch_group_size_per_virtual_pipeline_stage"
-    return {inverse[word].replace("_", "-"): value for word, value in words.items() if word in inverse and value}
+def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return Megatron-LM's arguments for words of `ppsim project`, and sentences about those it has none for."""
+    arguments = {name: words[word] for name, word in _COUNTS.items() if word in words and word != "gpus"}
+    left = []
+    vpp = words.get("vpp", 1)
+    split = words.get("split")
+    if isinstance(split, str) and ("E" in split or "|" in split):
+        arguments["pipeline_model_parallel_layout"] = split
+    else:
+        if vpp > 1:
+            arguments["num_virtual_stages_per_pipeline_rank"] = vpp
+        if split not in (None, "auto", "even", "megatron"):
+            left.append(f"a split of {split} is said by a layout: `ppsim export --to megatron` writes it")
+    arguments |= {name: words[name] for name in (*_SPLIT, *_COUNTED) if words.get(name) is not None}
+    recompute = words.get("recompute", "none")
+    if recompute == "full":
+        arguments |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    elif recompute != "none":
+        arguments |= {"recompute_granularity": "selective", "recompute_modules": recompute.split("+")}
+    dtypes: dict[str, dict[str, Any]] = {
+        "bfloat16": {"bf16": True},
+        "float16": {"fp16": True},
+        "float8": {"bf16": True, "fp8": "hybrid"},
+    }
+    arguments |= dtypes.get(words.get("dtype", ""), {})
+    if "zero" in words:
+        arguments["use_distributed_optimizer"] = words["zero"] >= 1
+        if words["zero"] >= 2:
+            strategy = next(name for name, stage in _ZERO.items() if stage == words["zero"])
+            arguments |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
+    arguments |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
+    if "overlap_dp" in words:
+        arguments |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
+    return arguments, left
+
+
+def primus_pipeline_of(schedule: str) -> dict[str, Any]:
+    """Return the options by which Primus' own pipeline runs a schedule, none where it has no such schedule."""
+    names = {name: algorithm for algorithm, name in _ALGORITHMS.items()}
+    if schedule not in names:
+        return {}
+    return {"patch_primus_pipeline": True, "pp_algorithm": names[schedule]}

@@ -39,6 +39,16 @@ _SCHEDULES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+_PROPER: Mapping[str, str] = MappingProxyType(
+    {
+        name.lower(): name
+        for name in (
+            "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
+        )
+    }
+)  # fmt: skip
+"""TorchTitan's schedules as it spells them."""
+
 _COUNTS = {
     "parallelism.tensor_parallel_degree": "tp",
     "parallelism.pipeline_parallel_degree": "pp",
@@ -119,12 +129,13 @@ def _count(value: Any, name: str, source: str, least: int = 1) -> int | None:
 def _batch(get: Any, pp: int, source: str) -> dict[str, int | None]:
     """A rank's batch goes through the pipeline in microbatches; without one it is one microbatch."""
     local = _count(get("training.local_batch_size", "micro_batch"), "training.local_batch_size", source)
-    local = local or _count(get("training.batch_size", "micro_batch"), "training.batch_size", source) or 1
+    local = local or _count(get("training.batch_size", "micro_batch"), "training.batch_size", source)
     size = _count(
         get("parallelism.pipeline_parallel_microbatch_size", "micro_batch"),
         "parallelism.pipeline_parallel_microbatch_size",
         source,
     )
+    local = local or max(8, size or 1)  # its own default is 8
     micro = (size or 1) if pp > 1 else local
     if local % micro:
         raise ConfigError(f"{source}: local_batch_size {local} is no multiple of the microbatch size {micro}")
@@ -149,3 +160,28 @@ def _model(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
     if known is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
     return find_model(known), ""
+
+
+def options_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return TorchTitan's options for words of `ppsim project`, and sentences about those it has none for."""
+    options = {name.replace("_", "-"): words[word] for name, word in _COUNTS.items() if word in words}
+    left = []
+    if words.get("pp", 1) > 1 and "schedule" in words:
+        names = {schedule: _PROPER[name] for name, schedule in _SCHEDULES.items()}
+        options |= {"parallelism.pipeline-parallel-schedule": names.get(words["schedule"], "Interleaved1F1B")}
+        if words["schedule"] not in names:
+            left.append(
+                f"TorchTitan has no schedule {words['schedule']}: `ppsim export --to torch` writes its table"
+            )
+    if "micro_batch" in words and words.get("pp", 1) > 1:
+        options["parallelism.pipeline-parallel-microbatch-size"] = words["micro_batch"]
+    if "micro_batch" in words and "microbatches" in words:
+        options["training.local-batch-size"] = words["micro_batch"] * words["microbatches"]
+    if "global_batch" in words:
+        options["training.global-batch-size"] = words["global_batch"]
+    if "dp" in words:
+        sharded = words.get("zero", 1) >= 2
+        options[f"parallelism.data-parallel-{'shard' if sharded else 'replicate'}-degree"] = words["dp"]
+    if words.get("recompute", "none") not in ("none", "full"):
+        left.append(f"TorchTitan recomputes by operators, not {words['recompute']}")
+    return options, left
