@@ -5,7 +5,8 @@
 
 Each table goes the way that docs/howto/torchtitan.md tells: `ppsim build`, `ppsim export --to torch`, and two
 options of TorchTitan. Its debug Llama trains for three steps on text of its test set's form; printed are loss and
-gradient norm of the last step. TorchTitan has no CPU mode: `_on_cpu` says what is put in its way, none of it in its pipeline.
+gradient norm of the last step. TorchTitan has no CPU mode: `_on_cpu` says what is put in its way,
+none of it in its pipeline.
 """
 
 import argparse
