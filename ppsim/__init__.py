@@ -5,6 +5,7 @@ The command line as functions, in its words, with its defaults and its errors (`
 what there is   schedules, models, clusters, load_profile
 tables          build, check, simulate, export, read_schedule
 projections     job, project, project_all, tune
+configurations  read_run_config (a trainer's, as words), trainer_options (a projection as a trainer's)
 for real        profile, train, compare, calibrate, read_timeline, validate
 results         save (a file, by its suffix), report (the text that the command prints)
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ppsim.api.catalogues import clusters, models, schedules
+    from ppsim.api.configured import trainer_options
     from ppsim.api.jobs import job
     from ppsim.api.measured import calibrate, compare, read_timeline
     from ppsim.api.outputs import export, report, save
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from ppsim.api.runs import Trained, train
     from ppsim.api.tuning import tune
     from ppsim.catalog.build import build
+    from ppsim.configs.read import read_run_config
     from ppsim.costs.job import Job
     from ppsim.costs.profile import Profile, load_profile
     from ppsim.projection.plan import Plan
@@ -83,6 +86,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "profile": "ppsim.api.profiles",
     "project": "ppsim.api.plans",
     "project_all": "ppsim.api.plans",
+    "read_run_config": "ppsim.configs.read",
     "read_schedule": "ppsim.schedule.grammar",
     "read_timeline": "ppsim.api.measured",
     "report": "ppsim.api.outputs",
@@ -90,6 +94,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "schedules": "ppsim.api.catalogues",
     "simulate": "ppsim.simulation.run",
     "train": "ppsim.api.runs",
+    "trainer_options": "ppsim.api.configured",
     "tune": "ppsim.api.tuning",
     "validate": "ppsim.validation.validated",
 }
@@ -100,6 +105,7 @@ TEXTS = {  # what prints a result, by the name of its class; loaded at the first
     "Comparison": "ppsim.printing.runs:print_comparison",
     "Projection": "ppsim.printing.plans:print_answer",
     "Projections": "ppsim.printing.plans:print_plans",
+    "RunConfig": "ppsim.printing.run_config:print_run_config",
     "Timeline": "ppsim.printing.steps:print_simulated",
     "Trained": "ppsim.printing.steps:print_trained",
     "Tuned": "ppsim.printing.tuning:print_tuned",
@@ -109,8 +115,8 @@ TEXTS = {  # what prints a result, by the name of its class; loaded at the first
 __all__ = [
     "Action", "Calibration", "Comparison", "Job", "Op", "Plan", "Profile", "Projection", "Schedule", "StageCosts",
     "Timeline", "Trained", "Tuned", "Validated", "build", "calibrate", "check", "clusters", "compare", "export",
-    "job", "load_profile", "models", "profile", "project", "project_all", "read_schedule", "read_timeline",
-    "report", "save", "schedules", "simulate", "train", "tune", "validate",
+    "job", "load_profile", "models", "profile", "project", "project_all", "read_run_config", "read_schedule",
+    "read_timeline", "report", "save", "schedules", "simulate", "train", "trainer_options", "tune", "validate",
 ]  # fmt: skip
 
 

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from ppsim.catalog.build import every_schedule
+from ppsim.configs.read import model_named
 from ppsim.exporting.targets import refusals
 from ppsim.machine.files import load_cluster, packaged_clusters
-from ppsim.model.config import read_model
 from ppsim.model.names import NAMES
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def models() -> "pandas.DataFrame":
 
 def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
     """Return one model's parameters, and the FLOPs that training takes a token at `seq_len` (None: its own)."""
-    model = read_model(name)
+    model = model_named(name)
     length = model.sequence_length if seq_len is None else seq_len
     return {
         "name": name,

@@ -4,25 +4,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
+from ppsim.api.configured import configured
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import fields_of, words_of
+from ppsim.configs.read import model_named
+from ppsim.configs.run_config import RunConfig
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.layout.layout import Layout, layout_on
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.files import load_cluster
-from ppsim.model.config import read_model
 from ppsim.model.memory import Optimizer, Precision
 from ppsim.model.recompute import recompute_of
 from ppsim.projection.options import JobOptions, StudyOptions
 
 _WORDS = words_of(JobOptions)
-_ONLY_FOR_JOBS = {*words_of(StudyOptions), "dp", "sequence_parallel", "offload"} - {"model"}
+_ONLY_FOR_JOBS = {*words_of(StudyOptions), "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
 
 
-@takes(JobOptions, Cluster=Cluster, Profile=Profile)
+@takes(JobOptions, Cluster=Cluster, Profile=Profile, RunConfig=RunConfig)
 def job(**options: Unpack[JobOptions]) -> Job:
     """Return a training job: a `model` on a `cluster`, and how it is divided among `gpus`.
 
@@ -48,12 +50,13 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     `options` has every word of `JobOptions`, None where it was not given. Raises `ConfigError` for options of a job
     without a model, and for whatever model, cluster and layout forbid.
     """
+    options = configured(options)
     if options["model"] is None:
         if wrong := [name for name in _WORDS if name in _ONLY_FOR_JOBS and options.get(name) is not None]:
             raise ConfigError(f"--{wrong[0].replace('_', '-')} is for a --model on a --cluster")
         return None
     name = str(options["model"])
-    model = read_model(name)
+    model = model_named(name)
     if options["layers"] is not None:
         model = model.with_layers(options["layers"])
     cluster = cluster_of(options["cluster"])

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from ppsim.api.configured import configured
 from ppsim.api.jobs import job_from, profile_of
 from ppsim.api.texts import parse_size, parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import fields_of, words_of
+from ppsim.configs.run_config import RunConfig
 from ppsim.costs.estimate import with_estimates
 from ppsim.costs.job import Job
 from ppsim.costs.profile import DEFAULT, Profile
@@ -24,7 +26,7 @@ from ppsim.simulation.cost_schema import Overheads, read_overheads
 
 _WORDS = words_of(PlanOptions)
 _OF_JOBS = tuple(name for name in words_of(JobOptions) if name != "pp")
-_CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration}
+_CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration, "RunConfig": RunConfig}
 
 
 @takes(PlanOptions, **_CLASSES)
@@ -89,6 +91,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
 
     Raises `ConfigError` for options that contradict each other, and as `job_from`.
     """
+    options = configured(options)
     job = _job(options)
     profile = None if job else profile_of(options["profile"] or DEFAULT)
     pp = job.layout.pp if job and options["pp"] is None else options["pp"]
@@ -126,6 +129,8 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         "transfer_ms": None if options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
         "memory_limit": parse_size(options["memory_limit"]),
     }
+    if options["vpp"] is None and isinstance(read["split"], list) and len(read["split"]) % pp == 0:
+        options["vpp"] = len(read["split"]) // pp
     fields = fields_of(_WORDS, {**options, **of_profile, **read})
     return Plan(pp=pp, job=job, profile=profile, shape=shape, **fields, **overheads)
 

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Unpack, get_args
 
+from ppsim.api.configured import configured
 from ppsim.api.jobs import job_from
 from ppsim.api.texts import parse_size
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import with_defaults, words_of
+from ppsim.configs.run_config import RunConfig
 from ppsim.machine.cluster import Cluster
 from ppsim.model.recompute import recompute_of
 from ppsim.projection.options import JobOptions
@@ -21,7 +23,7 @@ _OF_JOBS = [name for name in words_of(JobOptions) if name in _WORDS and name not
 _SPLITS = get_args(_RANGES["split"].listed)
 
 
-@takes(TuneOptions, Cluster=Cluster)
+@takes(TuneOptions, Cluster=Cluster, RunConfig=RunConfig)
 def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> Tuned:
     """Return the best layouts, schedules and batches for a model on so many GPUs.
 
@@ -43,6 +45,7 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
 
 def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
     """Return what the options ask for; they have every word of `TuneOptions`, None where it was not given."""
+    options = configured(options)
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES}
     if ranges["recompute"] is not None:

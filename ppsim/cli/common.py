@@ -130,3 +130,22 @@ timeline_option = click.option(
     help="Draw the step in characters to scale, a row a rank; in up to 48 lines so that microbatches can be read, "
          "else coarser. Default: draw it where 16 lines do for that.",
 )  # fmt: skip
+
+
+to_config_option = click.option(
+    "--to-config", type=click.Choice(["megatron", "primus", "torchtitan"]),
+    help="Print the plan as options of a trainer, too: of the fastest where several are compared.",
+)  # fmt: skip
+
+
+def run_config_of(path: str | None) -> Any:
+    """Return a trainer's configuration, and print what of it was understood: on standard error."""
+    if path is None:
+        return None
+    from ppsim.configs.read import read_run_config
+    from ppsim.printing.run_config import run_config_lines
+
+    config = read_run_config(path)
+    for line in run_config_lines(config):
+        say(line)
+    return config

@@ -13,8 +13,10 @@ from ppsim.cli.common import (
     output_option,
     print_json,
     rows_option,
+    run_config_of,
     say,
     timeline_option,
+    to_config_option,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.words import command_with
@@ -49,12 +51,13 @@ _SECTIONS = {
 
 
 @command_with(ProjectOptions, _SECTIONS)
+@to_config_option
 @timeline_option
 @rows_option
 @json_option
 @output_option
 def project(
-    outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None, **options: Any
+    outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None, to_config: str | None, **options: Any
 ) -> None:
     """Project a step: time, throughput, bubble, memory per rank, and why.
 
@@ -70,12 +73,16 @@ def project(
 
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
+    from ppsim.api.configured import trainer_options
     from ppsim.api.outputs import projections_drawn
     from ppsim.api.plans import plan_from
     from ppsim.printing import plans as show
 
     check_outputs(outputs, TIMELINE)
     names = _compared(options["schedule"])
+    if options["pp"] is None and options["run_config"] is None:
+        raise click.UsageError("--pp must be given: the pipeline ranks")
+    config = options["run_config"] = run_config_of(options["run_config"])
     plan = plan_from(options | {"schedule": None if names else options["schedule"]})
     if names:
         several, answer = _projected(plan, names), None
@@ -86,12 +93,18 @@ def project(
         shown, found = [one], one.to_json() | answer.to_json()
     if drawn := shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown:
         write(outputs, TIMELINE, projections_drawn(drawn, answer), announce=say)
+    if config is not None:
+        found["run_config"] = config.to_json()
+    if to_config is not None and shown:
+        found["to_config"] = trainer_options(shown[0], to_config)  # type: ignore[arg-type]
     if as_json:
         print_json(found)
     elif answer:
         show.print_answer(one, answer, with_rows=with_rows, with_timeline=with_timeline)
     else:
         show.print_plans(several, with_timeline=with_timeline)
+    if to_config is not None and shown and not as_json:
+        click.echo(f"\n# {to_config}\n{found['to_config']}")
     if not shown:
         raise click.exceptions.Exit(1)
 

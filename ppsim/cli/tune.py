@@ -7,7 +7,7 @@ import click
 from ppsim.api.suffixes import SEARCH
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
-from ppsim.cli.common import check_outputs, json_option, print_json, say
+from ppsim.cli.common import check_outputs, json_option, print_json, run_config_of, say, to_config_option
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with
 from ppsim.tuning.options import TuneOptions
@@ -22,13 +22,14 @@ _SECTIONS = {
 
 
 @command_with(TuneOptions, _SECTIONS)
+@to_config_option
 @json_option
 @click.option(
     "-o", "--output", "outputs", multiple=True, metavar="PATH",
     help="Write a file; the suffix decides: .json answer, .csv table, .html/.svg/.pdf/.png iteration time over "
          "memory. May be repeated.",
 )  # fmt: skip
-def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def tune(outputs: tuple[str, ...], as_json: bool, to_config: str | None, **options: Any) -> None:
     """Find the best layout, schedule and batch for a model on so many GPUs.
 
     \b
@@ -40,10 +41,12 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
     set are simulated, so that the answer is that of trying all.
     """
+    from ppsim.api.configured import trainer_options
     from ppsim.api.tuning import tune_from
     from ppsim.printing import tuning as show_tune
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
+    options["run_config"] = run_config_of(options["run_config"])
     with progress("finding bounds", total=1, unit="configurations") as bar:
 
         def show(decided: int, total: int, best_s: float | None) -> None:
@@ -51,7 +54,10 @@ def tune(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
 
         found = tune_from(options, show)
     write(outputs, SEARCH, found, announce=say)
+    configuration = trainer_options(found, to_config) if to_config else None  # type: ignore[arg-type]
     if as_json:
-        print_json(found.to_json())
-    else:
-        show_tune.print_tuned(found)
+        print_json(found.to_json() | ({"to_config": configuration} if configuration else {}))
+        return
+    show_tune.print_tuned(found)
+    if configuration:
+        click.echo(f"\n# {to_config}\n{configuration}")

@@ -15,7 +15,20 @@ from ppsim.configs.primus import from_primus
 from ppsim.configs.run_config import RunConfig
 from ppsim.configs.text import flags_of, logged_arguments
 from ppsim.configs.torchtitan import from_torchtitan
-from ppsim.model.config import model_from
+from ppsim.model.architecture import Model
+from ppsim.model.config import model_from, read_model
+
+
+def model_named(name_or_path: str | Path) -> Model:
+    """Return a model by name, from a Hugging Face config.json, or from a trainer's configuration."""
+    path = Path(name_or_path)
+    if path.suffix == ".json" or not path.is_file():
+        return read_model(name_or_path)
+    config = read_run_config(path)
+    if config.model is None:
+        raise ConfigError(config.why_no_model)
+    return config.model
+
 
 _KINDS = (
     "Megatron-LM arguments (a shell script, model_config.yaml, the head of a log), a Primus experiment, "

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
+from ppsim.base.shown import Shown
 from ppsim.model.architecture import Model
 
 
@@ -19,7 +20,7 @@ class Ignored:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Shown):
     """A configuration as read.
 
     `words` are options of `ppsim.project`, by name, but for the model, which is `model` or, where there is none,
@@ -35,6 +36,17 @@ class RunConfig:
     understood: tuple[tuple[str, str], ...]
     ignored: tuple[Ignored, ...]
     assumed: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON: words, what made them, and what was not followed with what it matters for."""
+        return {
+            "trainer": self.trainer,
+            "source": self.source,
+            "words": dict(self.words),
+            "understood": dict(self.understood),
+            "ignored": [vars(one) for one in self.ignored],
+            "assumed": list(self.assumed),
+        }
 
 
 def replicas_for_experts(ep: int, cp: int, assumed: list[str]) -> int:

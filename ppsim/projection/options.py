@@ -14,6 +14,7 @@ from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.choices import Channel, Receives, Update
 
 if TYPE_CHECKING:
+    from ppsim.configs.run_config import RunConfig
     from ppsim.costs.job import Job
     from ppsim.costs.profile import Profile
     from ppsim.machine.cluster import Cluster
@@ -59,8 +60,13 @@ class StudyOptions(TypedDict, total=False):
     """A job whose layout is not decided; `ppsim tune --help` has each word's meaning and default."""
 
     model: Annotated[str | Path | None, Option(
-        "A model of `ppsim models`, or a Hugging Face config.json.",
-        metavar="NAME|config.json", section="model",
+        "A model of `ppsim models`, a Hugging Face config.json, or a trainer's configuration.",
+        metavar="NAME|FILE", section="model",
+    )]
+    run_config: Annotated["str | Path | RunConfig | None", Option(
+        "A trainer's configuration, which says what the options leave open: Megatron-LM's script, YAML or log, a "
+        "Primus experiment, TorchTitan's TOML or flags, Megatron-Bridge, NeMo, DeepSpeed.",
+        metavar="FILE", section="model",
     )]
     cluster: Annotated["str | Path | Cluster | None", Option(
         "A cluster of `ppsim clusters`, or one's own file, on which costs are estimated. Default: {default}.",
@@ -110,8 +116,8 @@ class JobOptions(StudyOptions, total=False):
     """A job with its layout; `ppsim project --help` has each word's meaning and default."""
 
     pp: Annotated[int | None, Option(
-        "Pipeline ranks.",
-        metavar="N", section="pipeline", field="job.layout.pp", required=True,
+        "Pipeline ranks. Must be given, here or by --run-config.",
+        metavar="N", section="pipeline", field="job.layout.pp",
     )]
     microbatches: Annotated[int | None, Option(
         "Microbatches a step, of one replica. Default: 4 a pipeline rank.",

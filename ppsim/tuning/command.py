@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.words import sections_of, words_of
-from ppsim.model.config import read_model
+from ppsim.configs.read import model_named
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import Plan
 from ppsim.tuning.options import TuneOptions
@@ -28,7 +28,7 @@ def command_of(
     }  # fmt: skip
     num_layers = len(job.model.layers)
     depending = {
-        "layers": num_layers if num_layers != len(read_model(job.model_name).layers) else None,
+        "layers": num_layers if num_layers != len(model_named(job.model_name).layers) else None,
         "sequence_parallel": question.sequence_parallel,
     }
     asked = Plan(pp=job.layout.pp, job=job, runtime=question.runtime)

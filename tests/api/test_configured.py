@@ -1,0 +1,100 @@
+"""A trainer's configuration behind the command line: what it says, what overrides it, and the way back."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import ppsim
+from ppsim.cli import main
+from ppsim.errors import ConfigError
+
+SCRIPT = """
+GPUS=16
+torchrun --nproc_per_node 8 --nnodes $(($GPUS/8)) pretrain_gpt.py \\
+  --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 \\
+  --vocab-size 50257 --micro-batch-size 2 --global-batch-size 64 --bf16 --tensor-model-parallel-size 2 \\
+  --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3 --use-distributed-optimizer \\
+  --overlap-grad-reduce --recompute-activations --tp-comm-overlap --some-new-option 3 --save /tmp/x
+"""
+SAME = {
+    "model": "gpt3-350m", "gpus": 16, "tp": 2, "pp": 4, "vpp": 2, "micro_batch": 2, "global_batch": 64,
+    "seq_len": 2048, "recompute": "core_attn", "runtime": "megatron", "sequence_parallel": False, "zero": 1,
+    "overlap_dp": True, "dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.sh"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_configuration_projects_as_its_words_do(script: Path) -> None:
+    by_file, by_words = ppsim.project(run_config=script), ppsim.project(**SAME)  # type: ignore[arg-type]
+    assert by_file.iteration_s == by_words.iteration_s
+    assert by_file.plan.job is not None
+    assert by_file.plan.job.model.parameters == ppsim.job(model="gpt3-350m").model.parameters
+
+
+def test_a_word_that_is_given_overrides_and_displaces(script: Path) -> None:
+    made = ppsim.project(run_config=script, schedule="zb-h1", microbatches=16, runtime="torch")
+    assert (made.timeline.schedule.name, made.timeline.schedule.vpp) == ("zb-h1", 1)
+    assert made.timeline.schedule.num_microbatches == 16
+    assert ppsim.project(run_config=script, dp=1).num_gpus == 8
+    assert ppsim.project(run_config=script, pp=2).timeline.schedule.num_ranks == 2
+    other = ppsim.project(run_config=script, model="gpt3-1.3b")
+    assert other.plan.job is not None
+    assert other.plan.job.model_name == "gpt3-1.3b"
+
+
+def test_the_model_alone_may_be_read_of_it(script: Path) -> None:
+    assert ppsim.job(model=script).model.parameters == ppsim.job(model="gpt3-350m").model.parameters
+
+
+def test_the_command_says_what_it_understood_and_what_not(script: Path) -> None:
+    done = CliRunner().invoke(main, ["project", "--run-config", str(script), "--json"])
+    assert done.exit_code == 0, done.stderr
+    assert "understood: a model of 0.356 G parameters, tp 2, pp 4" in done.stderr
+    assert "not followed (matters for time): tp_comm_overlap on" in done.stderr
+    assert "not followed (nobody knows what for): some_new_option 3" in done.stderr
+    assert "save" not in done.stderr
+    found = json.loads(done.stdout)["run_config"]
+    assert found["trainer"] == "Megatron-LM"
+    assert {"name": "tp_comm_overlap", "value": True, "matters": "time"} in found["ignored"]
+
+
+def test_the_plan_goes_back_as_the_trainers_options(script: Path) -> None:
+    done = CliRunner().invoke(main, ["project", "--run-config", str(script), "--to-config", "megatron"])
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for line in (
+        "--tensor-model-parallel-size 2",
+        "--num-virtual-stages-per-pipeline-rank 2",
+        "--recompute-modules core_attn",
+    ):
+        assert line in lines
+
+
+def test_a_search_of_a_configuration_gives_the_best_back(script: Path) -> None:
+    command = ["tune", "--run-config", str(script), "--pp", "2,4", "--tp", "2", "--micro-batch", "2", "--schedule",
+               "1f1b", "--recompute", "none", "--to-config", "primus"]  # fmt: skip
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.stderr
+    assert "pipeline_model_parallel_size: " in done.stdout
+    assert f"--model {script}" in " ".join(done.stdout.split())  # the command that projects it in full
+
+
+def test_a_configuration_without_a_model_needs_one(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}')
+    with pytest.raises(ConfigError, match="has no model: give --model"):
+        ppsim.project(run_config=path, pp=2)
+    assert ppsim.project(run_config=path, model="gpt2", pp=2).plan.job.optimizer.zero_stage == 1  # type: ignore[union-attr]
+
+
+def test_a_split_says_how_many_stages_a_rank_has() -> None:
+    made = ppsim.project(model="gpt2", pp=2, split=[2, 4, 4, 2], microbatches=4)
+    assert made.timeline.schedule.vpp == 2
