@@ -59,8 +59,9 @@ def configured(options: Mapping[str, Any]) -> dict[str, Any]:
 def trainer_options(result: Projection | Tuned, trainer: Trainer) -> str:
     """Return a projection's plan, or the best of a search, as lines of a trainer's own configuration.
 
-    `trainer` is megatron, primus or torchtitan. Options of the command line for Megatron-LM and TorchTitan, `overrides` of YAML for Primus; what a trainer has
-    no option for is a comment. Raises `ConfigError` for a trainer that is not known.
+    `trainer` is megatron, primus or torchtitan: options of the command line for Megatron-LM and TorchTitan,
+    `overrides` of YAML for Primus. What it has no option for is a comment. Raises `ConfigError` for a trainer that
+    is not known.
 
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8)

@@ -62,11 +62,19 @@ def _plain(value: Any) -> Any:
 class Arguments:
     """Arguments of a run, which remember those that were read.
 
-    `source` is put in front of what is wrong. `asked` are those that the user wrote, of all that a file lists.
+    `source` is put in front of what is wrong. `asked` are those that the user wrote, where the file has defaults
+    too; a file that has them all, and doesn't say which those are, `is_complete`.
     """
 
-    def __init__(self, values: Mapping[str, Any], source: str, asked: Iterable[str] | None = None) -> None:
-        self._values, self.source = values, source
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        source: str,
+        asked: Iterable[str] | None = None,
+        *,
+        is_complete: bool = False,
+    ) -> None:
+        self._values, self.source, self._is_complete = values, source, is_complete
         self._asked = set(values if asked is None else asked)
         self._read: dict[str, str] = {}
         self.assumed: list[str] = []
@@ -127,15 +135,13 @@ class Arguments:
 
     @property
     def ignored(self) -> tuple[Ignored, ...]:
-        """What was not read: all that matters, and what nobody knows if the user wrote it."""
-        found = []
-        for name, value in self._values.items():
-            if name in self._read or value is None or value is False:
-                continue
-            matters = matters_for(name)
-            if matters and (name in self._asked or matters != "unknown"):
-                found.append(Ignored(name, value, matters))
-        return tuple(found)
+        """What the user wrote and was not read, but for what changes nothing and what is off."""
+        found = [
+            Ignored(name, value, matters)
+            for name, value in self._values.items()
+            if name in self._asked and name not in self._read and value and (matters := matters_for(name))
+        ]
+        return tuple(one for one in found if one.matters != "unknown" or not self._is_complete)
 
     def _has(self, name: str) -> bool:
         return self._values.get(name) is not None

@@ -46,7 +46,7 @@ def read_run_config(path: str | Path) -> RunConfig:
     if re.search(r"^(modules|MODEL_ARGS|model):", text, re.MULTILINE):
         return _from_tree(read_yaml(path), Path(path))
     if logged := logged_arguments(text):
-        return from_megatron(Arguments(normalised(logged), source, asked=()))
+        return from_megatron(Arguments(normalised(logged), source, is_complete=True))
     if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(r"^\s*--[\w-]+:", text, re.MULTILINE):
         flags = flags_of(text, source)
         if chosen := re.search(

@@ -46,8 +46,9 @@ OVERHEADS = Option(
     metavar="FILE", section="measured",
 )  # fmt: skip
 RUNTIME = Option(
-    "Which runtime's transfers and special cases are assumed; ideal is what papers assume.",
-    section="runtime", field="runtime", default="torch", shown=True,
+    "Which runtime's transfers and special cases are assumed; ideal is what papers assume. Default: {default}, or "
+    "the trainer's of --run-config.",
+    section="runtime", field="runtime", default="torch",
 )  # fmt: skip
 SEQUENCE_PARALLEL = Option(
     "Whether norms and residuals are divided among the tensor-parallel ranks too. Default: where tp > 1.",
