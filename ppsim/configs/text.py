@@ -28,11 +28,8 @@ def flags_of(text: str, source: str) -> dict[str, Any]:
     """
     variables: dict[str, str] = {}
     options: dict[str, Any] = {}
-    for statement in _statements(text):
-        try:
-            tokens = shlex.split(_substituted(statement, variables), comments=True)
-        except ValueError as error:
-            raise ConfigError(f"{source}: cannot read '{statement[:40]}': {error}") from None
+    for statement in _statements(text, source):
+        tokens = shlex.split(_substituted(statement, variables), comments=True)
         if tokens[:1] == ["export"]:
             tokens = tokens[1:]
         if len(tokens) == 1 and (assigned := re.fullmatch(r"(\w+)\+?=(.*)", tokens[0], re.DOTALL)):
@@ -42,8 +39,8 @@ def flags_of(text: str, source: str) -> dict[str, Any]:
     return options
 
 
-def _statements(text: str) -> list[str]:
-    """Lines, with those that go on by a backslash or within the parentheses of an array put together."""
+def _statements(text: str, source: str) -> list[str]:
+    """Statements: lines that go on by a backslash, within quotes or the parentheses of an array are one."""
     joined = re.sub(r"\\\n", " ", text)
     joined = re.sub(
         r"^(\s*\w+\+?=)\(([^()]*)\)",
@@ -51,7 +48,26 @@ def _statements(text: str) -> list[str]:
         joined,
         flags=re.M,
     )
-    return [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    statements, begun = [], ""
+    for line in joined.splitlines():
+        if not begun and (not line.strip() or line.lstrip().startswith("#")):
+            continue
+        begun = f"{begun}\n{line}" if begun else line
+        if _is_closed(begun):
+            statements.append(begun)
+            begun = ""
+    if begun:
+        raise ConfigError(f"{source}: cannot read '{begun[:40].splitlines()[0]}': no closing quotation")
+    return statements
+
+
+def _is_closed(statement: str) -> bool:
+    """Whether every quote has its other end."""
+    try:
+        shlex.split(statement, comments=True)
+    except ValueError:
+        return False
+    return True
 
 
 def _uncommented(lines: str) -> str:

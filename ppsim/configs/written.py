@@ -1,5 +1,6 @@
 """Words of `ppsim project` written as a trainer's own options: the way back of what `read` reads."""
 
+import shlex
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -55,7 +56,7 @@ def _flag(name: str, value: Any) -> str:
     option = f"--{_LONG.get(name, name).replace('_', '-')}"
     if value is True:
         return option
-    return f"{option} {' '.join(value) if isinstance(value, list) else value}"
+    return f"{option} {' '.join(value) if isinstance(value, list) else shlex.quote(str(value))}"
 
 
 _LONG = {"microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage"}

@@ -1,5 +1,7 @@
 """A trainer's configuration as read: what was understood, what was not, and what that matters for."""
 
+import textwrap
+
 from ppsim.configs.run_config import RunConfig
 
 
@@ -16,7 +18,10 @@ def run_config_lines(config: RunConfig) -> list[str]:
             reason = "nobody knows what for" if what == "unknown" else f"matters for {what}"
             lines.append(f"  not followed ({reason}): {', '.join(names)}")
     lines += [f"  assumed: {sentence}" for sentence in config.assumed]
-    return lines
+    return [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent="    ")]
+
+
+_WIDTH = 100
 
 
 def print_run_config(config: RunConfig) -> None:

@@ -36,7 +36,8 @@ GPT_MODEL_ARGS=(
     --untie-embeddings-and-output-weights
     --vocab-size 128256
 )
-TRAINING_ARGS="--micro-batch-size 1 --global-batch-size=128 --bf16 --lr 6.0e-5 \\
+TRAINING_ARGS="--micro-batch-size 1 --global-batch-size=128
+    --bf16 --lr 6.0e-5 \\
     --recompute-granularity selective --recompute-modules core_attn layernorm"
 torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
     ${GPT_MODEL_ARGS[@]} $TRAINING_ARGS \\
