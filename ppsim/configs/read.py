@@ -37,7 +37,17 @@ _KINDS = (
 
 
 def read_run_config(path: str | Path) -> RunConfig:
-    """Return what a trainer's configuration says; raises `ConfigError` for what is none of those that are known."""
+    """Return what a trainer's configuration says: words of `ppsim.project`, a model, and what is not followed.
+
+    Raises `ConfigError` for what is none of those that are known, and for a value that has no meaning.
+
+    >>> import ppsim, tempfile
+    >>> script = Path(tempfile.mkdtemp(), "train.sh")
+    >>> _ = script.write_text("pretrain_gpt.py --pipeline-model-parallel-size 4 --micro-batch-size 2 --bf16")
+    >>> found = ppsim.read_run_config(script)
+    >>> found.words["pp"], found.words["micro_batch"], found.words["dtype"]
+    (4, 2, 'bfloat16')
+    """
     text, source = read_text(path), str(path)
     if text.lstrip().startswith("{"):
         return _from_tree(read_json(path), Path(path))
