@@ -57,7 +57,12 @@ _SECTIONS = {
 @json_option
 @output_option
 def project(
-    outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None, to_config: str | None, **options: Any
+    outputs: tuple[str, ...],
+    as_json: bool,
+    with_rows: bool,
+    with_timeline: bool | None,
+    to_config: str | None,
+    **options: Any,
 ) -> None:
     """Project a step: time, throughput, bubble, memory per rank, and why.
 
