@@ -123,46 +123,15 @@ def _add_stage_actions(
     upcoming: Any, weights_left: Any, active: Any, wanted: Any, items: Any,
 ) -> Any:  # fmt: skip
     """UNSHARD and RESHARD around a rank's cells, REDUCE_GRAD and its wait behind a stage's last gradient."""
-    num_chunks = len(stages)
     used = 0
     entry = begin
     while entry < end:
         stop = entry + 1
         while stop < end and fused[entry] != -1 and fused[stop] == fused[entry]:
             stop += 1
-        # The next NUM_UNSHARDED chunks this rank meets, and the rest of the cell in which the last is met.
-        num_wanted, horizon = 0, entry
-        for c in range(num_chunks):
-            wanted[c] = False
-        while True:
-            nearest = -1
-            for c in range(num_chunks):
-                if (not wanted[c] and upcoming[c] < end
-                        and (nearest == -1 or upcoming[c] < upcoming[nearest])):  # fmt: skip
-                    nearest = c
-            if nearest == -1:
-                break
-            same_cell = fused[upcoming[nearest]] != -1 and fused[upcoming[nearest]] == fused[horizon]
-            if num_wanted >= NUM_UNSHARDED and not same_cell:
-                break
-            wanted[nearest] = True
-            horizon = upcoming[nearest]
-            num_wanted += 1
-        for c in range(num_chunks):
-            if active[c] and not wanted[c]:
-                active[c] = False
-                items[used] = -(_NUM_ROLES * stages[c] + _EVICT)
-                used += 1
-        while True:  # fetch in the order in which the chunks will be met
-            nearest = -1
-            for c in range(num_chunks):
-                if wanted[c] and not active[c] and (nearest == -1 or upcoming[c] < upcoming[nearest]):
-                    nearest = c
-            if nearest == -1:
-                break
-            active[nearest] = True
-            items[used] = -(_NUM_ROLES * stages[nearest] + _FETCH)
-            used += 1
+        _want_next(fused, upcoming, entry, end, wanted)
+        used = _evict_unwanted(stages, wanted, active, items, used)
+        used = _fetch_wanted(stages, upcoming, wanted, active, items, used)
         for e in range(entry, stop):
             items[used] = e
             used += 1
@@ -178,11 +147,52 @@ def _add_stage_actions(
                         items[used] = -(_NUM_ROLES * stages[c] + _WAIT)
                         used += 1
         entry = stop
-    for c in range(num_chunks):
-        if active[c]:
+    for c in range(len(wanted)):
+        wanted[c] = False
+    return _evict_unwanted(stages, wanted, active, items, used)
+
+
+def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> None:
+    """Mark the next NUM_UNSHARDED chunks that a rank meets, and the rest of the cell in which the last is met."""
+    for c in range(len(wanted)):
+        wanted[c] = False
+    num_wanted, horizon = 0, entry
+    while True:
+        nearest = -1
+        for c in range(len(wanted)):
+            if not wanted[c] and upcoming[c] < end and (nearest == -1 or upcoming[c] < upcoming[nearest]):
+                nearest = c
+        if nearest == -1:
+            return
+        same_cell = fused[upcoming[nearest]] != -1 and fused[upcoming[nearest]] == fused[horizon]
+        if num_wanted >= NUM_UNSHARDED and not same_cell:
+            return
+        wanted[nearest] = True
+        horizon = upcoming[nearest]
+        num_wanted += 1
+
+
+def _evict_unwanted(stages: Any, wanted: Any, active: Any, items: Any, used: Any) -> Any:
+    for c in range(len(stages)):
+        if active[c] and not wanted[c]:
+            active[c] = False
             items[used] = -(_NUM_ROLES * stages[c] + _EVICT)
             used += 1
     return used
+
+
+def _fetch_wanted(stages: Any, upcoming: Any, wanted: Any, active: Any, items: Any, used: Any) -> Any:
+    """Fetch in the order in which the chunks will be met."""
+    while True:
+        nearest = -1
+        for c in range(len(stages)):
+            if wanted[c] and not active[c] and (nearest == -1 or upcoming[c] < upcoming[nearest]):
+                nearest = c
+        if nearest == -1:
+            return used
+        active[nearest] = True
+        items[used] = -(_NUM_ROLES * stages[nearest] + _FETCH)
+        used += 1
 
 
 def _place_transfers(

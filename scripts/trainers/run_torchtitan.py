@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import Any
 
 STEPS, NUM_RANKS, NUM_MICROBATCHES = 3, 4, 8
-OWN = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b", "ZBVZeroBubble": "zbv-fixed"}
-"""TorchTitan's schedules that are run beside, and the table of each."""
-
 TABLES = {
     "1f1b": "1F1B", "zb-h1": "1F1B", "zb-1p": "1F1B", "interleaved-1f1b": "Interleaved1F1B",
     "interleaved-zb": "Interleaved1F1B", "gis": "Interleaved1F1B", "zbv-fixed": "ZBVZeroBubble",

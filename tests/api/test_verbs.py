@@ -11,8 +11,8 @@ import ppsim
 from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra
 from ppsim.base.words import fields_of, words_of
 from ppsim.cli import main
-from ppsim.costs.place import Execution
 from ppsim.costs.job import Job
+from ppsim.costs.place import Execution
 from ppsim.layout.layout import Layout
 from ppsim.model.memory import Optimizer
 from ppsim.profiling.options import ProfileOptions

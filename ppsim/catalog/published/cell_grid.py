@@ -222,35 +222,52 @@ def _move_ahead(
                 earliest = inputs_at[2 * rank * num_microbatches + microbatch]
             else:
                 earliest = _earliest(kind, rank, microbatch, num_ranks, num_microbatches, finish)
-            # The first free cell from there on, and for a forward from where on there is memory.
-            place = earliest
-            if stays:
-                place = cell
-            elif kind < 2:
-                place = cell
-                while place > earliest and memory[row + place - 1] < peak:
-                    place -= 1
-            while place < cell and (cells[row + place] != -1 or cells[row + place + length - 1] != -1):
-                place += 1
+            place = cell
+            if not stays:
+                place = _first_place(row, cell, earliest, kind, length, peak, cells, memory)
 
             if place < cell:
-                for offset in range(length):
-                    cells[row + place + offset] = cells[row + cell + offset]
-                    cells[row + cell + offset] = -1
-                for at in range(place + length - 1, cell + length - 1):
-                    if kind < 2:
-                        memory[row + at] += 1
-                    elif kind >= 4 or length == 2:
-                        memory[row + at] -= 1
+                _move(cells, memory, row + cell, row + place, kind, length)
             if kind < 4:
                 finish[slot * num_microbatches + microbatch] = place + length
             if kind == 2 or kind == 3:
                 first = 2 * rank * num_microbatches
-                at = first + count[2 * num_ranks + rank] + count[3 * num_ranks + rank] - 1
-                while at > first and inputs_at[at - 1] > place + length:
-                    inputs_at[at] = inputs_at[at - 1]
-                    at -= 1
-                inputs_at[at] = place + length
+                before = count[2 * num_ranks + rank] + count[3 * num_ranks + rank] - 1
+                _insert(inputs_at, first, first + before, place + length)
+
+
+def _first_place(
+    row: Any, cell: Any, earliest: Any, kind: Any, length: Any, peak: Any, cells: Any, memory: Any
+) -> Any:
+    """The first free cell from the earliest on, for a forward from where on there is memory; or its own."""
+    place = earliest
+    if kind < 2:
+        place = cell
+        while place > earliest and memory[row + place - 1] < peak:
+            place -= 1
+    while place < cell and (cells[row + place] != -1 or cells[row + place + length - 1] != -1):
+        place += 1
+    return place
+
+
+def _move(cells: Any, memory: Any, cell: Any, place: Any, kind: Any, length: Any) -> None:
+    """Put a pass of so many cells to an earlier place, and what it holds or frees with it."""
+    for offset in range(length):
+        cells[place + offset] = cells[cell + offset]
+        cells[cell + offset] = -1
+    for at in range(place + length - 1, cell + length - 1):
+        if kind < 2:
+            memory[at] += 1
+        elif kind >= 4 or length == 2:
+            memory[at] -= 1
+
+
+def _insert(ascending: Any, first: Any, at: Any, value: Any) -> None:
+    """Put a value among those from `first` to before `at`, so that they stay ascending."""
+    while at > first and ascending[at - 1] > value:
+        ascending[at] = ascending[at - 1]
+        at -= 1
+    ascending[at] = value
 
 
 def _drain(
@@ -286,20 +303,7 @@ def _drain(
             place = cell
             if may_move:
                 place = _earliest(kind, rank, microbatch, num_ranks, num_microbatches, finish)
-            while place < cell:
-                if cells[row + place] == -1:
-                    # Would the peak grow? Follow the rank from there until all is as before.
-                    active = memory[row + place - 1] if place > 0 else 0
-                    late = waiting[row + place - 1] if place > 0 else 0
-                    highest = active
-                    for at in range(row + place, row + width):
-                        runs = kind if at == row + place else (-1 if at == row + cell else cells[at])
-                        active, late = _held_after(runs, active, late)
-                        highest = max(highest, active)
-                        if highest > peak or (at > row + cell and active == memory[at] and late == waiting[at]):
-                            break
-                    if highest <= peak:
-                        break
+            while place < cell and not _stays_below(peak, row, width, cell, place, cells, memory, waiting):
                 place += 1
 
             if place < cell:
@@ -312,3 +316,21 @@ def _drain(
                     memory[at] = active
                     waiting[at] = late
             finish[slot * num_microbatches + microbatch] = place + 1
+
+
+def _stays_below(
+    peak: Any, row: Any, width: Any, cell: Any, place: Any, cells: Any, memory: Any, waiting: Any
+) -> Any:
+    """Whether a place is free, and the peak doesn't grow: a rank is followed from there until all is as before."""
+    if cells[row + place] != -1:
+        return False
+    active = memory[row + place - 1] if place > 0 else 0
+    late = waiting[row + place - 1] if place > 0 else 0
+    highest = active
+    for at in range(row + place, row + width):
+        runs = cells[row + cell] if at == row + place else (-1 if at == row + cell else cells[at])
+        active, late = _held_after(runs, active, late)
+        highest = max(highest, active)
+        if highest > peak or (at > row + cell and active == memory[at] and late == waiting[at]):
+            break
+    return highest <= peak

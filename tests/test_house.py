@@ -1,0 +1,28 @@
+"""How the house is kept: functions that fit on a screen, their docstrings apart."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LONGEST = 60
+
+
+@pytest.mark.parametrize("room", sorted(path.name for path in (ROOT / "ppsim").iterdir() if path.is_dir()))
+def test_no_function_is_longer_than_a_screen(room: str) -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {node.name} has {length_of(node)} lines"
+        for path in (ROOT / "ppsim" / room).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and length_of(node) > LONGEST
+    ]
+    assert long == []
+
+
+def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from `def` to the last, without those of the docstring."""
+    length = (function.end_lineno or 0) - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        length -= (function.body[0].end_lineno or 0) - function.body[0].lineno + 1
+    return length
