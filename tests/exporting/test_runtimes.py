@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim import Op
-from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.base.files import to_json
+from ppsim.catalog.build import build, every_schedule
 from ppsim.catalog.published.interleaved import legal_group_sizes
 from ppsim.exporting.megatron import format_layout, layout_string, megatron_arguments, parse_layout
 from ppsim.exporting.primus import primus_table
@@ -197,22 +198,54 @@ def test_primus_nodes_compute_the_table_and_exchange_every_message_in_one_order(
             assert sent == received, (sender, receiver)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_primus_node_is_followed_by_its_send_and_preceded_by_its_receive(name, tmp_path):
-    table = table_of(name)
-    for nodes in primus_nodes(table, tmp_path):
-        received = set()
-        for node, following in zip(nodes, [*nodes[1:], None], strict=True):
-            key = (node.mini_batch, node.chunk)
-            if node.func_type in (FuncType.RF, FuncType.RB):
-                received.add((node.func_type.name[1], *key))
-            if node.func_type in (FuncType.SF, FuncType.SB):
-                continue
-            if following is not None and following.func_type is FuncType.SF:
-                assert node.func_type is FuncType.F
-                assert key == (following.mini_batch, following.chunk)
-        last = table.num_stages - 1
-        assert all(kind == "F" or chunk != last for kind, _, chunk in received) or table.vpp > 1
+@pytest.mark.parametrize("pp", [2, 3, 4, 8])
+def test_primus_time_steps_make_the_same_batches_at_both_ends_in_one_order(pp):
+    """A rank stays at a batch until its peers are there; by the least step left, one of them always can go on."""
+    for entry in every_schedule().values():
+        try:
+            table = build(entry, pp=pp, microbatches=max(2 * pp, round(entry.least_microbatches(p=pp))))
+            ranks = primus_table(table)["ranks"]
+        except PpsimError:
+            continue
+        sent, received = {}, {}
+        for rank, nodes in enumerate(ranks):
+            came, last, closed = set(), -1, -1  # nodes so far, the step of the last message, of the last batch
+            for node in nodes:
+                kind, args, place = node["func_type"], node["args"], (node["mini_batch"], node["chunk"])
+                if args is None:
+                    needs = f"R{'F' if kind == 'F' else 'B'}"
+                    assert (
+                        kind == "W" or (needs, *place) in came or is_end_of_chain(table, kind, rank, node["chunk"])
+                    )
+                    closed = last
+                else:
+                    step = args["time_step"]
+                    assert closed < step >= last, (entry.name, rank, node)
+                    last, other = step, args["send_to_chunk" if kind[0] == "S" else "recv_from_chunk"]
+                    chunks = (node["chunk"], other) if kind[0] == "S" else (other, node["chunk"])
+                    message = (kind[1], node["mini_batch"], args["from_pp_rank"], args["to_pp_rank"], *chunks)
+                    (sent if kind[0] == "S" else received)[message] = step
+                    if kind[0] == "S":
+                        assert came & {(one, *place) for one in (["F"] if kind == "SF" else ["B", "BW"])}
+                    elif args["from_pp_rank"] == rank:
+                        assert ("S" + kind[1], node["mini_batch"], other) in came
+                came.add((kind, *place))
+        assert sent == received, entry.name
+
+
+def is_end_of_chain(table, kind, rank, chunk):
+    """Whether a forward is of the first stage, or a backward of the last: those receive nothing."""
+    return table.stages_of(rank)[chunk] == (0 if kind == "F" else table.num_stages - 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "placed"),
+    [("0F0,0B0\n1F0,2F0,2B0,1B0\n", "on ranks 0, 1, 1"), ("1F0,1B0\n0F0,0B0\n", "on ranks 1, 0")],
+)
+def test_primus_has_loops_and_a_v_of_two_chunks(text, placed):
+    table = parse_table(text, name="t", source="it")
+    with pytest.raises(ScheduleError, match=f"or two stages a rank in a V; .* {placed}"):
+        primus_table(table)
 
 
 def test_primus_has_no_fused_cells():
