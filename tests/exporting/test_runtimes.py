@@ -17,7 +17,14 @@ from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.base.files import to_json
 from ppsim.catalog.build import build, every_schedule
 from ppsim.catalog.published.interleaved import legal_group_sizes
-from ppsim.exporting.megatron import format_layout, layout_string, megatron_arguments, parse_layout
+from ppsim.exporting.megatron import (
+    argument_line,
+    argument_yaml,
+    format_layout,
+    layout_string,
+    megatron_arguments,
+    parse_layout,
+)
 from ppsim.exporting.primus import primus_table
 from ppsim.exporting.table_json import read_table, table_from_json, table_to_json
 from ppsim.exporting.transformer_engine import graph_order
@@ -259,16 +266,15 @@ def test_megatron_arguments_name_the_group_size_that_gives_this_order():
     assert megatron_arguments(table, layers_per_stage=[1, 2, 2, 2, 2, 2, 2, 1]) == {
         "arguments": {
             "pipeline-model-parallel-size": 4,
-            "num-virtual-stages-per-pipeline-rank": 2,
-            "microbatch-group-size-per-virtual-pipeline-stage": 6,
             "pipeline-model-parallel-layout": "Et|tt|tt|tt|tt|tt|tt|tL",
+            "microbatch-group-size-per-virtual-pipeline-stage": 6,
         },
         "num_microbatches": 12,
     }
     assert megatron_arguments(table_of("1f1b"))["arguments"] == {"pipeline-model-parallel-size": 4}
 
 
-@pytest.mark.parametrize(("p", "v", "m"), [(1, 2, 4), (2, 3, 7), (3, 2, 13), (4, 2, 3), (4, 2, 12)])
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 3, 7), (3, 2, 13), (4, 2, 4), (4, 2, 12)])
 def test_megatron_group_size_is_read_off_the_table_for_every_legal_one(p, v, m):
     for size in legal_group_sizes(p, m):
         table = ppsim.build("interleaved-1f1b", pp=p, vpp=v, microbatches=m, group_size=size)
@@ -286,6 +292,67 @@ def test_megatron_group_size_is_read_off_the_table_for_every_legal_one(p, v, m):
 def test_megatron_says_what_it_cannot_run(name, words):
     with pytest.raises(ScheduleError, match=re.escape(words)):
         megatron_arguments(table_of(name))
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "options", "words"),
+    [
+        (1, 4, {}, "interleaves on 2 or more ranks: got 1"),
+        (2, 4, {"overlap_p2p": False}, "interleaves on 3 or more ranks where transfers do not overlap: got 2"),
+        (4, 3, {}, "interleaves groups of pp or more microbatches: got 3 for pp 4"),
+    ],
+)
+def test_megatron_says_where_it_does_not_interleave(p, m, options, words):
+    table = ppsim.build("interleaved-1f1b", pp=p, vpp=2, microbatches=m)
+    with pytest.raises(ScheduleError, match=re.escape(words)):
+        megatron_arguments(table, **options)
+
+
+SIZE, GROUP = "pipeline-model-parallel-size", "microbatch-group-size-per-virtual-pipeline-stage"
+STAGES, CHUNK = "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage"
+FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+EMBEDDING, LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
+
+
+@pytest.mark.parametrize(
+    ("p", "layers", "expected"),
+    [
+        (4, [2] * 4, {}),
+        (4, [2] * 8, {CHUNK: 2, GROUP: 4}),
+        (4, [1, 2, 2, 1], {EMBEDDING: True, LOSS: True}),
+        (4, [1, 2, 2, 2, 2, 2, 2, 2], {CHUNK: 2, EMBEDDING: True, GROUP: 4}),
+        (4, [3, 2, 2, 2], {FIRST: 3}),
+        (4, [3, 2, 2, 1], {FIRST: 3, LAST: 1}),
+        (4, [3, 2, 2, 1, 3, 2, 2, 1], {STAGES: 2, FIRST: 6, LAST: 2, GROUP: 4}),
+    ],
+)
+def test_layers_are_said_in_counts_where_megatron_has_such(p, layers, expected):
+    vpp = len(layers) // p
+    table = ppsim.build("interleaved-1f1b" if vpp > 1 else "1f1b", pp=p, vpp=vpp, microbatches=8)
+    found = megatron_arguments(table, layers_per_stage=layers, layers_by="counts")["arguments"]
+    assert found == {SIZE: p} | expected
+
+
+@pytest.mark.parametrize("layers", [[1, 2, 3, 2], [0, 3, 3, 0], [1, 2, 2, 3]])
+def test_what_no_counts_say_needs_a_layout(layers):
+    with pytest.raises(ConfigError, match="no arguments but a layout put"):
+        megatron_arguments(table_of("1f1b"), layers_per_stage=[*layers[:2], 5, layers[3]], layers_by="counts")
+    assert "layout" in str(megatron_arguments(table_of("1f1b"), layers_per_stage=layers))
+
+
+def test_arguments_are_a_line_to_paste_and_yaml():
+    table = ppsim.build("interleaved-1f1b", pp=4, vpp=2, microbatches=8)
+    found = megatron_arguments(table, layers_per_stage=[2] * 8, overlap_p2p=False)["arguments"]
+    assert argument_line(found) == (
+        "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Ett|tt|tt|tt|tt|tt|tt|ttL' "
+        "--microbatch-group-size-per-virtual-pipeline-stage 4 --no-overlap-p2p-communication"
+    )
+    assert argument_yaml(found).splitlines() == [
+        "pipeline_model_parallel_size: 4",
+        'pipeline_model_parallel_layout: "Ett|tt|tt|tt|tt|tt|tt|ttL"',
+        "microbatch_group_size_per_vp_stage: 4",
+        "overlap_p2p_comm: false",
+    ]
 
 
 @pytest.mark.parametrize("split", [[1, 2, 2, 1], [0, 4, 4, 0], [12], [7, 8, 8, 7]])
@@ -313,7 +380,10 @@ def test_deepseek_v3s_layout_makes_its_stages():
         stages_of_layout(find_model("deepseek-v3"), ["E" + "t" * 61 + "L"])
 
 
-@pytest.mark.parametrize("text", ["tt|tL", "Et|EtL", "Et|t", "EtL|t", "Etx|tL", "Et|(t|tL"])
+@pytest.mark.parametrize("text", [
+    "tt|tL", "Et|EtL", "Et|t", "EtL|t", "Etx|tL", "Et|(t|tL",
+    "Et | tL", "Et|(tt)|tL", "E((t|)*2t|)*2tL", "Et*2*2|L", "Em|tL", "Et|m|mL",
+])  # fmt: skip
 def test_a_wrong_layout_is_refused(text):
     with pytest.raises(ConfigError, match=re.escape(text)):
         parse_layout(text)
