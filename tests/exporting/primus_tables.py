@@ -1,7 +1,7 @@
 """Run tables with Primus' own launcher, runner and handlers, many in one launch: python primus_tables.py ORACLES FOLDER.
 
 FOLDER holds what `ppsim export --to primus` wrote, all for one number of ranks, which stay and take table after
-table, in both communication modes. ORACLES holds run_primus_table.py, whose step of a rank and whose stand-ins for
+table in both communication modes, each installed in the place of an algorithm of Primus'. ORACLES holds run_primus_table.py, whose step of a rank and whose stand-ins for
 CUDA these are, and Primus' code. Prints a line of JSON a run, {"table", "mode", "hung", "error",
 "max_gradient_error"}. A run of which --timeout seconds nothing is heard counts as hung, and ends its ranks; new ones
 go on, until --most-hung of them hung.
@@ -45,12 +45,16 @@ def rank_process(rank, runs, store, messages):
     """Take one run after the other, in step with the other ranks; say how each ended."""
     import run_primus_table as oracle
     import torch
-    from primus.core.pipeline_parallel.scheduler import schedule_table_factory
 
+    from ppsim.integrations import primus
+
+    oracle.SLOT = "none"  # the name under which it puts a table itself
     keep_the_groups()
-    for number, (table, mode) in runs:
-        schedule_table_factory._schedule_instance_cache.clear()  # it knows tables by their sizes alone
+    for number, (path, mode) in runs:
+        table = primus.read(path)
         oracle.ARGUMENTS.communication_method = mode
+        oracle.ARGUMENTS.pp_algorithm = primus.PLACEMENTS[primus.placement_of(table)][-1]
+        primus.install(path, replace=oracle.ARGUMENTS.pp_algorithm)
         try:
             stages = oracle.stages_by_chunk(table)
             messages.put((number, oracle.train_a_step(rank, table, stages, store, report=lambda _: None), None))
@@ -102,17 +106,17 @@ def main():
     oracle.stand_in_for_cuda_and_arguments()
     import megatron.core.pipeline_parallel.combined_1f1b  # noqa: F401  once, before the fork
 
-    tables = {path.stem: json.loads(path.read_text()) for path in sorted(options.folder.glob("*.json"))}
-    (pp,) = {table["pp_size"] for table in tables.values()}
-    names = [(name, mode) for name in tables for mode in MODES]
-    left = list(enumerate((tables[name], mode) for name, mode in names))
+    paths = sorted(options.folder.glob("*.json"))
+    (pp,) = {json.loads(path.read_text())["pp_size"] for path in paths}
+    runs = [(path, mode) for path in paths for mode in MODES]
+    left = list(enumerate(runs))
     num_hung = 0
     while left and num_hung < options.most_hung:
         for number, worst, error in run(left, pp, options.timeout):
-            name, mode = names[number]
+            path, mode = runs[number]
             num_hung += (hung := worst is None and error is None)
             told = {"hung": hung, "error": error, "max_gradient_error": worst}
-            print(json.dumps({"table": name, "mode": mode} | told), flush=True)
+            print(json.dumps({"table": path.stem, "mode": mode} | told), flush=True)
         left = left[number - left[0][0] + 1 :]
 
 
