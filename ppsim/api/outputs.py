@@ -25,7 +25,7 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.search import Tuned
 
-Target = Literal["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"]
+Target = Literal["torch", "torch-comms", "torchtitan", "json", "primus", "megatron", "transformer-engine"]
 OneOfThem: TypeAlias = Timeline | Projection | Trained
 
 
@@ -177,7 +177,8 @@ def export(
     """Return a checked table as the text that a runtime reads.
 
     The targets are those of `ppsim export --to`: torch is the compute-only CSV, torch-comms has the communication
-    for one `torch_version` (2.13) with `receives` (torch) where they are posted; json is neutral, primus,
+    for one `torch_version` (2.13) with `receives` (torch) where they are posted, torchtitan is torch for placements
+    that TorchTitan builds; json is neutral, primus,
     megatron (`split` for its layout) and transformer-engine are JSON too. Raises `ScheduleError` for a table that
     does not run, and `ConfigError` where the target cannot express it.
 
@@ -188,7 +189,7 @@ def export(
     """
     from ppsim.exporting.targets import RUNTIMES
 
-    targets = ("torch", "torch-comms", "json", *(name for name in RUNTIMES if name != "torch"))
+    targets = ("torch", "torch-comms", "torchtitan", "json", *(name for name in RUNTIMES if name != "torch"))
     if to not in targets:
         raise ConfigError(f"there is no target '{to}': choose one of {', '.join(targets)}")
     if receives and to != "torch-comms":
@@ -198,12 +199,15 @@ def export(
             f"--torch-version is for --to torch-comms: got --to {to}"
             + (", which every version from 2.9 on takes" if to == "torch" else "")
         )
-    if split is not None and to != "megatron":
+    if split is not None and to not in ("megatron", "torchtitan"):
         raise ConfigError(f"--split is for --to megatron: got --to {to}")
-    if to not in ("torch", "torch-comms"):
+    if to not in ("torch", "torch-comms", "torchtitan"):
         return to_json(_exported(table, to, split))
     from ppsim.exporting.torch_csv import torch_csv
+    from ppsim.exporting.torchtitan import name_of_placement
 
+    if to == "torchtitan":
+        name_of_placement(table)
     return torch_csv(table, with_communication=to == "torch-comms", receives=receives, torch_version=torch_version)
 
 

@@ -87,7 +87,9 @@ def _where_layers_are(
     if len(layers) != p * v:
         raise ConfigError(f"the split has {len(layers)} entries, but there are {p * v} stages")
     counts = [count for count in layers if isinstance(count, int)]
-    if layers_by == "counts" and len(counts) == len(layers):
+    if layers_by == "counts":
+        if len(counts) < len(layers):
+            raise ConfigError("a layout is no count of layers: give layers per stage, as 7,8,8,7")
         return _layer_counts(counts, p, v)
     if counts and min(counts) < 0:
         raise ConfigError(f"the split gives a stage {min(counts)} layers")

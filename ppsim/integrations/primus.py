@@ -32,7 +32,7 @@ def install(path: str | Path, *, replace: str) -> None:
     the schedule, where its ranks, chunks or microbatches are not the table's, or where it is to offload or combine.
     """
     table = read(path)
-    _require_same_placement(table, path, replace)
+    algorithm_for(table, path, replace)
     from primus.core.pipeline_parallel.scheduler import schedule_table_factory as factory
     from primus.core.pipeline_parallel.scheduler.algorithms import base
     from primus.core.pipeline_parallel.scheduler.scheduler_node import FuncType, SchedulerNode
@@ -101,16 +101,20 @@ def require_sizes(table: dict[str, Any], path: str | Path, pp_size: int, vpp_siz
         raise ConfigError(f"{path} is for {held}: got {', '.join(f'{name} {given[name]}' for name in wrong)}")
 
 
-def _require_same_placement(table: dict[str, Any], path: str | Path, replace: str) -> None:
+def algorithm_for(table: dict[str, Any], path: str | Path, replace: str | None = None) -> str:
+    """Return the algorithm that a table can replace: `replace`, or the first of its placement for None.
+
+    Raises `ConfigError` where `replace` places the model otherwise, or keeps weight gradients that the table parts.
+    """
     known = [name for names in PLACEMENTS.values() for name in names]
-    if replace not in known:
+    if replace is not None and replace not in known:
         raise ConfigError(f"there is no algorithm '{replace}' of Primus: choose one of {', '.join(known)}")
     placement = placement_of(table)
     names = PLACEMENTS[placement]
     splits = any(node["func_type"] == "W" for rank in table["ranks"] for node in rank)
     if splits:
         names = tuple(name for name in names if name not in _KEEPS_W)
-    if replace in names:
-        return
+    if replace is None or replace in names:
+        return replace or names[0]
     what = f"has {placement}" if replace not in PLACEMENTS[placement] else "splits the backward"
     raise ConfigError(f"{path} {what}, which '{replace}' has not: replace {' or '.join(names)}")

@@ -426,6 +426,17 @@ def test_the_command_writes_each_target(target, tmp_path, monkeypatch):
         (("--to", "torch", "--split", "1,1"), "--split is for --to megatron: got --to torch"),
         (("--to", "megatron", "--split", "even"), "the layout string needs layers per stage"),
         (("--to", "megatron", "--split", "1,2,3"), "the split has 3 entries, but there are 2 stages"),
+        (("--to", "megatron", "--layers-by", "counts"), "--layers-by says the layers of --split: give it too"),
+        (("--to", "megatron", "--split", "Et|tL", "--layers-by", "counts"), "a layout is no count of layers"),
+        (
+            ("--to", "torchtitan", "--trainer-version", "1.0"),
+            "TorchTitan 1.0 are not known, only those of 0.2 and 0.3",
+        ),
+        (("--to", "torchtitan", "--split", "1,2,3"), "the split has 3 entries, but there are 2 stages"),
+        (("--to", "torchtitan", "--split", "even"), "TorchTitan needs layers per stage, as 7,8,8,7"),
+        (("--to", "torchtitan", "--micro-batch", "0"), "--micro-batch must be at least 1: got 0"),
+        (("--to", "torch", "--micro-batch", "2"), "--micro-batch is for --to torchtitan: got --to torch"),
+        (("--to", "primus", "--replace", "v-min"), "out.json has one chunk a rank, which 'v-min' has not"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(arguments, words, tmp_path, monkeypatch):
@@ -433,3 +444,24 @@ def test_the_command_refuses_what_makes_no_sense(arguments, words, tmp_path, mon
     run("build", "1f1b", "--pp", 2, "--microbatches", 4, "-o", "T.csv")
     assert words in run("export", "T.csv", *arguments, "-o", "out.json", code=2).stderr
     assert not Path("out.json").exists()
+
+
+def test_the_command_tells_what_to_paste(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("build", "interleaved-1f1b", "--pp", 2, "--vpp", 2, "--microbatches", 4, "-o", "T.csv")
+    line = (
+        "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3 "
+        "--microbatch-group-size-per-virtual-pipeline-stage 2\n"
+    )
+    counts = ("--split", "3,3,3,3", "--layers-by", "counts")
+    for name in ("a.json", "a.yaml", "a.txt"):
+        assert run("export", "T.csv", "--to", "megatron", *counts, "-o", name).stdout == line
+    assert Path("a.txt").read_text() == line
+    assert "num_layers_per_virtual_pipeline_stage: 3\n" in Path("a.yaml").read_text()
+    assert json.loads(Path("a.json").read_text())["arguments"]["num-layers-per-virtual-pipeline-stage"] == 3
+    told = run("export", "T.csv", "--to", "torchtitan", "-o", "ready.csv")
+    assert "--parallelism.pipeline_parallel_schedule Interleaved1F1B \\\n" in told.stdout
+    assert Path("ready.csv").read_text() == Path("T.csv").read_text()
+    told = run("export", "T.csv", "--to", "primus", "-o", "primus.json").stdout
+    assert 'install("primus.json", replace="1f1b-interleaved")\n' in told
+    compile(told, "start.py", "exec")
