@@ -97,12 +97,16 @@ def _layers(layers: Sequence[int], num_stages: int, head: str) -> dict[str, Any]
     if len(layers) != num_stages:
         raise ConfigError(f"the split has {len(layers)} entries, but there are {num_stages} stages")
     most = max(layers)
-    if num_stages > 1 and set(layers[1:-1]) <= {most} and min(layers) >= 0:
+    if min(layers) < 0:
+        raise ConfigError(f"the split gives a stage {min(layers)} layers")
+    if num_stages > 1 and set(layers[1:-1]) <= {most} and min(layers) > 0:
         return {
             "parallelism.pipeline_parallel_layers_per_stage": most,
             "parallelism.pipeline_parallel_first_stage_less_layers": most - layers[0],
             "parallelism.pipeline_parallel_last_stage_less_layers": most - layers[-1],
         }
+    if min([1, *layers[1:-1]]) < 1:
+        raise ConfigError(f"TorchTitan builds no stage without a module: got {', '.join(map(str, layers))} layers")
     first = [sum(layers[:stage]) for stage in range(num_stages)]
     parts = [[f"layers.{first[s] + k}" for k in range(layers[s])] for s in range(num_stages)]
     parts[0].insert(0, "tok_embeddings")
@@ -111,4 +115,5 @@ def _layers(layers: Sequence[int], num_stages: int, head: str) -> dict[str, Any]
 
 
 def _plain(value: Any) -> str:
-    return f"'{json.dumps(value)}'" if isinstance(value, list) else str(value)
+    """A value as its parser reads it: parts apart by blanks, the modules of a part by commas."""
+    return " ".join(",".join(part) for part in value) if isinstance(value, list) else str(value)

@@ -118,6 +118,8 @@ def test_torchtitan_settings_are_flags_for_0_3_and_toml_for_0_2():
         ["tok_embeddings", "layers.0"], ["layers.1", "layers.2", "layers.3"], ["layers.4", "layers.5"],
         ["norm", "lm_head"],
     ]  # fmt: skip
+    flag = "--parallelism.module_fqns_per_model_part tok_embeddings,layers.0 layers.1,layers.2,layers.3 "
+    assert flag + "layers.4,layers.5 norm,lm_head" in settings_text(uneven, "0.3")
 
 
 def test_torchtitan_is_warned_of_where_the_backward_is_split():
@@ -132,6 +134,12 @@ def test_torchtitan_says_what_it_cannot_do():
         torchtitan_settings(table, csv="T.csv", version="0.9")
     with pytest.raises(ConfigError, match="the split has 2 entries, but there are 6 stages"):
         torchtitan_settings(table, csv="T.csv", layers_per_stage=[1, 1])
+    for layers, words in (
+        ([1, 0, 3, 2, 2, 1], "no stage without a module"),
+        ([1, 2, 2, 2, 2, -1], "a stage -1 layers"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            torchtitan_settings(table, csv="T.csv", layers_per_stage=layers)
     with pytest.raises(ConfigError, match="makes 3 stages a rank where it knows the layers: give --split"):
         torchtitan_settings(table, csv="T.csv")
     with pytest.raises(ScheduleError, match="on ranks 0, 1, 1, 0, 0, 1, 1, 0"):
