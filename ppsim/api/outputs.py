@@ -16,6 +16,7 @@ from ppsim.exporting.megatron import megatron_arguments
 from ppsim.exporting.table_json import table_to_json
 from ppsim.exporting.targets import RUNTIMES
 from ppsim.exporting.torch_csv import torch_csv
+from ppsim.exporting.torchtitan import name_of_placement
 from ppsim.plot.view import View
 from ppsim.projection.projection import Answer, Projection, Projections
 from ppsim.runs.calibrate import Calibration
@@ -155,7 +156,8 @@ def export(
     """Return a checked table as the text that a runtime reads.
 
     The targets are those of `ppsim export --to`: torch is the compute-only CSV, torch-comms has the communication
-    for one `torch_version` (2.13) with `receives` (torch) where they are posted; json is neutral, primus,
+    for one `torch_version` (2.13) with `receives` (torch) where they are posted, torchtitan is torch for placements
+    that TorchTitan builds; json is neutral, primus,
     megatron (`split` for its layout) and transformer-engine are JSON too. Raises `ScheduleError` for a table that
     does not run, and `ConfigError` where the target cannot express it.
 
@@ -173,10 +175,12 @@ def export(
             f"--torch-version is for --to torch-comms: got --to {to}"
             + (", which every version from 2.9 on takes" if to == "torch" else "")
         )
-    if split is not None and to != "megatron":
+    if split is not None and to not in ("megatron", "torchtitan"):
         raise ConfigError(f"--split is for --to megatron: got --to {to}")
-    if to not in ("torch", "torch-comms"):
+    if to not in ("torch", "torch-comms", "torchtitan"):
         return to_json(_exported(table, to, split))
+    if to == "torchtitan":
+        name_of_placement(table)
     return torch_csv(table, with_communication=to == "torch-comms", receives=receives, torch_version=torch_version)
 
 

@@ -192,9 +192,9 @@ def simulate(
     "--to", "target", required=True,
     type=click.Choice(get_args(Target)),
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
-         "version (--torch-version). json: neutral, for runtimes whose tables are made in Python. primus: its "
-         "nodes. megatron: the arguments that run this order. transformer-engine: _order lists a rank. See "
-         "docs/export.md.",
+         "version (--torch-version). torchtitan: torch's, and the settings to paste. json: neutral, for runtimes "
+         "whose tables are made in Python. primus: its nodes, and how to start it with them. megatron: the "
+         "arguments that run this order. transformer-engine: _order lists a rank. See docs/export.md.",
 )  # fmt: skip
 @option_of(words_of(PlanOptions)["receives"])
 @options_of(ReadOptions)
@@ -204,25 +204,52 @@ def simulate(
          "table has.",
 )  # fmt: skip
 @click.option(
-    "--split", metavar="N,N,…", help="Layers a stage, for the layout string of --to megatron. Default: none.",
+    "--split", metavar="N,N,…",
+    help="Layers a stage, for --to megatron (a layout string) and --to torchtitan. Default: none.",
 )  # fmt: skip
-@click.option("-o", "--output", required=True, metavar="OUT", help="File to write.")
+@click.option(
+    "--layers-by", type=click.Choice(["layout", "counts"]),
+    help="How --to megatron says the layers of --split: by the layout string, or by the numbers of layers that its "
+         "older arguments take. Default: layout.",
+)  # fmt: skip
+@click.option(
+    "--trainer-version", metavar="X.Y",
+    help="For --to torchtitan: 0.2 (TOML) or 0.3 (flags). Default: 0.3.",
+)  # fmt: skip
+@click.option("--micro-batch", type=int, metavar="N", help="Samples a microbatch, for --to torchtitan. Default: 1.")
+@click.option(
+    "--replace", metavar="NAME",
+    help="The algorithm in whose place --to primus puts the table. Default: the first of the same placement.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", required=True, metavar="OUT",
+    help="File to write. For --to megatron also .yaml, or .txt for a line to paste.",
+)  # fmt: skip
 def export(
-    table: str, target: Any, receives: Any, torch_version: str | None, split: str | None, output: str,
-    **read: int | None,
+    table: str, target: Any, receives: Any, torch_version: str | None, output: str, replicas: int | None,
+    slices: int | None, **trainer: Any,
 ) -> None:  # fmt: skip
-    """Check a table and write it for a runtime: torch, Megatron-LM, Primus, TransformerEngine.
+    """Check a table and write it for a runtime: torch, TorchTitan, Megatron-LM, Primus, TransformerEngine.
+
+    What the trainer is to be told is printed: settings, arguments, or how to start it.
 
     \b
       ppsim export T.csv --to torch -o ready.csv
-      ppsim export T.csv --to torch-comms --torch-version 2.15 -o comms.csv
-      ppsim export T.csv --to json -o table.json
+      ppsim export T.csv --to torchtitan --trainer-version 0.3 -o ready.csv
+      ppsim export T.csv --to primus --replace zbv-formatted -o primus.json
+      ppsim export T.csv --to megatron --split 2,2,2,2 -o arguments.yaml
     """
     from ppsim.api.outputs import export as exported
+    from ppsim.cli.trainers import check_options, for_trainer
 
     check_outputs([output])
-    schedule = read_table(table, **read)
+    check_options(target, trainer)
+    schedule = read_table(table, replicas=replicas, slices=slices)
     with naming(table, ScheduleError):
+        split = trainer["split"]
         content = exported(schedule, to=target, receives=receives, torch_version=torch_version, split=split)
+        content, told = for_trainer(target, schedule, content, output, trainer)
     write_whole(output, content)
     say(f"wrote {output}")
+    if told:
+        click.echo(told, nl=False)

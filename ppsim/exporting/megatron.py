@@ -1,54 +1,166 @@
 """Megatron-LM's arguments for a table, as far as its two loops can run it; and its pipeline layout string.
 
 Megatron-LM reads no table: it has 1F1B and interleaved 1F1B, the latter with a microbatch group size
-(`get_schedule_table`), and a layout string that says which layers a stage holds.
+(`get_schedule_table`), and says in one of three ways which layers a stage holds: a layout string, layers a
+chunk, or chunks a rank. Of these it takes no more than one (`validate_args`).
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.catalog.published.interleaved import interleaved_one_f_one_b, legal_group_sizes
 from ppsim.catalog.published.one_f_one_b import one_f_one_b
+from ppsim.layout.split import MegatronSplit
 from ppsim.schedule.check import require_one_chain, validate
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Op, Schedule
 
 _KINDS = {"E": "embedding", "t": "decoder layer", "m": "multi-token-prediction layer", "L": "loss"}
 
+LayersBy = Literal["layout", "counts"]
+"""How layers are said: by the layout string, which can say all, or by numbers of layers."""
+
+WHO_ELSE = "torch runs such tables, Primus those in a loop or a V: --to torch, --to primus"
+"""What runs the tables that Megatron-LM does not."""
+
 
 def megatron_arguments(
-    schedule: Schedule, *, layers_per_stage: Sequence[int] | Sequence[str] | None = None
+    schedule: Schedule,
+    *,
+    layers_per_stage: Sequence[int] | Sequence[str] | None = None,
+    layers_by: LayersBy = "layout",
+    overlap_p2p: bool = True,
 ) -> dict[str, Any]:
-    """Return the arguments with which Megatron-LM runs this very order.
+    """Return the arguments with which Megatron-LM runs this very order: none that excludes another.
 
-    `layers_per_stage` (one entry a stage) adds the layout string. Raises `ScheduleError` naming what its loops
-    cannot do: replicas, slices, a V placement, a split backward, or the first action that differs from theirs.
+    `layers_per_stage` (one entry a stage) adds where the layers are: as a layout string, or `layers_by` counts:
+    `--num-layers-per-virtual-pipeline-stage`, `--account-for-…-in-pipeline-split`, or the layers of the first and
+    of the last rank. Transfers of interleaved 1F1B overlap unless `overlap_p2p` is off.
+    Raises `ScheduleError` naming what its loops cannot do: replicas, slices, a V placement, a split backward, fewer
+    ranks or microbatches than interleaving needs, or the first action that differs from theirs; `ConfigError` for
+    layers that no counts, or no layout, can say.
     """
     validate(schedule)
     require_one_chain(schedule, runtime="Megatron-LM")
     compute = schedule.compute_only()
     p, v, m = compute.num_ranks, compute.vpp, compute.num_microbatches
     if compute.stage_to_rank.tolist() != loop(p, compute.num_stages):
-        raise ScheduleError("Megatron-LM places stage s on rank s mod pp; this table places them otherwise")
+        raise ScheduleError(
+            f"Megatron-LM places stage s on rank s mod pp; this table places them otherwise ({WHO_ELSE})"
+        )
     if ((compute.op == Op.I) | (compute.op == Op.W)).any():
-        raise ScheduleError("Megatron-LM's loops have no split backward (I and W); this table has one")
-    arguments: dict[str, Any] = {"pipeline-model-parallel-size": p}
+        raise ScheduleError(
+            f"Megatron-LM's loops have no split backward (I and W); this table has one ({WHO_ELSE})"
+        )
     if v == 1:
         _require_equal(compute, one_f_one_b(num_ranks=p, num_microbatches=m), "1F1B")
     else:
-        arguments["num-virtual-stages-per-pipeline-rank"] = v
+        _require_interleaving(p, m, overlap_p2p)
+    arguments = {"pipeline-model-parallel-size": p} | _where_layers_are(layers_per_stage, p, v, layers_by)
+    if v > 1:
         arguments["microbatch-group-size-per-virtual-pipeline-stage"] = _group_size(compute, p, v, m)
-    if layers_per_stage is not None:
-        if len(layers_per_stage) != compute.num_stages:
-            raise ConfigError(
-                f"the split has {len(layers_per_stage)} entries, but there are {compute.num_stages} stages"
-            )
-        arguments["pipeline-model-parallel-layout"] = layout_string(layers_per_stage)
+        arguments |= {} if overlap_p2p else {"no-overlap-p2p-communication": True}
     return {"arguments": arguments, "num_microbatches": m}
+
+
+def _require_interleaving(p: int, m: int, overlap_p2p: bool) -> None:
+    """Raise `ScheduleError` for a shape that Megatron-LM interleaves nothing in."""
+    least = 2 if overlap_p2p else 3
+    if p < least:
+        how = "" if overlap_p2p else " where transfers do not overlap"
+        raise ScheduleError(f"Megatron-LM interleaves on {least} or more ranks{how}: got {p}")
+    if m < p:
+        raise ScheduleError(f"Megatron-LM interleaves groups of pp or more microbatches: got {m} for pp {p}")
+
+
+def _where_layers_are(
+    layers: Sequence[int] | Sequence[str] | None, p: int, v: int, layers_by: LayersBy
+) -> dict[str, Any]:
+    """The one argument that makes v chunks a rank, and those that may go with it."""
+    if layers is None:
+        return {"num-virtual-stages-per-pipeline-rank": v} if v > 1 else {}
+    if len(layers) != p * v:
+        raise ConfigError(f"the split has {len(layers)} entries, but there are {p * v} stages")
+    counts = [count for count in layers if isinstance(count, int)]
+    if layers_by == "counts":
+        if len(counts) < len(layers):
+            raise ConfigError("a layout is no count of layers: give layers per stage, as 7,8,8,7")
+        return _layer_counts(counts, p, v)
+    if counts and min(counts) < 0:
+        raise ConfigError(f"the split gives a stage {min(counts)} layers")
+    text = layout_string(layers)
+    _require_layout(text, parse_layout(text), p)
+    return {"pipeline-model-parallel-layout": text}
+
+
+def _layer_counts(layers: Sequence[int], p: int, v: int) -> dict[str, Any]:
+    """The arguments other than a layout that put so many layers on each stage."""
+    for split in _rules(layers, p, v):
+        try:
+            if split.layers_per_stage(sum(layers), pp=p, vpp=v) != list(layers):
+                continue
+        except ConfigError:
+            continue
+        ends = {"decoder-first-pipeline-num-layers": split.first, "decoder-last-pipeline-num-layers": split.last}
+        arguments: dict[str, Any] = {name: count for name, count in ends.items() if count is not None}
+        counted = {"embedding": split.counts_embedding, "loss": split.counts_loss}
+        arguments |= {f"account-for-{name}-in-pipeline-split": True for name, on in counted.items() if on}
+        if v == 1:
+            return arguments
+        if any(count is not None for count in ends.values()):  # these take no number of layers a chunk
+            return {"num-virtual-stages-per-pipeline-rank": v} | arguments
+        return {"num-layers-per-virtual-pipeline-stage": layers[0] + split.counts_embedding} | arguments
+    raise ConfigError(f"no arguments but a layout put {', '.join(map(str, layers))} layers on the stages")
+
+
+def _rules(layers: Sequence[int], p: int, v: int) -> Iterator[MegatronSplit]:
+    """The ways in which Megatron-LM counts layers, the plainest first."""
+    if min(layers) < 1:  # an empty stage needs a layout
+        return
+    if sum(layers) % (p * v) == 0:
+        yield MegatronSplit()
+    for embedding, loss in ((True, True), (True, False), (False, True)):
+        yield MegatronSplit(counts_embedding=embedding, counts_loss=loss)
+    first, last = v * layers[0], v * layers[p - 1]
+    for ends in ((first, None), (None, last), (first, last)) if p > 1 else ():
+        yield MegatronSplit(first=ends[0], last=ends[1])
+
+
+def argument_line(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as a line to paste into a shell.
+
+    >>> argument_line({"pipeline-model-parallel-size": 2, "pipeline-model-parallel-layout": "Et|tL"})
+    "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et|tL'"
+    """
+    parts = [
+        f"--{name}" + ("" if value is True else f" {shlex.quote(str(value))}") for name, value in arguments.items()
+    ]
+    return " ".join(parts)
+
+
+_YAML_NAMES = {"microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage"}
+
+
+def argument_yaml(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as the lines of a YAML file that has Megatron-LM's own names, as Primus' have.
+
+    >>> print(argument_yaml({"pipeline-model-parallel-size": 2, "pipeline-model-parallel-layout": "Et|tL"}), end="")
+    pipeline_model_parallel_size: 2
+    pipeline_model_parallel_layout: "Et|tL"
+    """
+    lines = []
+    for name, value in arguments.items():
+        if name == "no-overlap-p2p-communication":
+            lines.append("overlap_p2p_comm: false\n")
+            continue
+        text = f'"{value}"' if isinstance(value, str) else str(value).lower()
+        lines.append(f"{_YAML_NAMES.get(name, name.replace('-', '_'))}: {text}\n")
+    return "".join(lines)
 
 
 def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:
@@ -113,8 +225,9 @@ def parse_layout(text: str) -> list[str]:
 
     `ppsim.model.stages.stages_of_layout` makes a model's stages of it.
 
-    `|` ends a stage, `*n` repeats a letter or a group in parentheses, commas and blanks mean nothing. Raises
-    `ConfigError` naming the place and what is wrong with it.
+    `|` ends a stage, `*n` repeats a letter or a group in parentheses, commas mean nothing: what Megatron-core's
+    `PipelineParallelLayerLayout` takes, which has no groups within groups and no blanks. Raises `ConfigError`
+    naming the place and what is wrong with it.
 
     >>> parse_layout("Et*3|(tt|)*2,m|L")
     ['Ettt', 'tt', 'tt', 'm', 'L']
@@ -125,25 +238,39 @@ def parse_layout(text: str) -> list[str]:
         raise ConfigError(f"the layout '{text}' must hold one E, at the start of its first stage")
     if whole.count("L") != 1 or not stages[-1].endswith("L"):
         raise ConfigError(f"the layout '{text}' must hold one L, at the end of its last stage")
+    if re.search("m.*t", whole):
+        raise ConfigError(f"the layout '{text}' has a decoder layer (t) behind one that predicts more tokens (m)")
+    if sum("m" in stage for stage in stages) > 1:
+        raise ConfigError(f"the layout '{text}' must hold all layers that predict more tokens (m) in one stage")
     return stages
+
+
+def _require_layout(text: str, stages: Sequence[str], p: int) -> None:
+    """Raise `ConfigError` for a place of multi-token prediction that Megatron-LM does not take with p ranks."""
+    (place,) = [index for index, stage in enumerate(stages) if "m" in stage] or [len(stages) - 1]
+    if place < len(stages) - p:
+        raise ConfigError(
+            f"the layout '{text}' must hold the layers that predict more tokens (m) in the last chunk of a rank, "
+            f"one of the last {p} stages: got stage {place}"
+        )
 
 
 _LONGEST = 100_000
 
 
 def _expand(text: str) -> str:
-    plain = re.sub(r"[\s,]", "", text)
-    innermost = re.compile(r"\(([^()]*)\)(?:\*(\d+))?|([EtmL|])\*(\d+)")
-    while match := innermost.search(plain):
-        group, group_times, letter, letter_times = match.groups()
-        what, times = (letter, int(letter_times)) if letter else (group, int(group_times or 1))
-        if len(plain) + len(what) * times > _LONGEST:
-            raise ConfigError(
-                f"the layout '{text}' is too long: *{times} makes more than {_LONGEST:,} letters of it"
-            )
-        repeated = what * times
-        plain = plain[: match.start()] + repeated + plain[match.end() :]
+    """The layout without repetitions: those of groups first, then those of letters, each once, as Megatron-core."""
+    plain = text.replace(",", "")
+    for repeated in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        length = len(plain)
+        for what, times in re.findall(repeated, plain):
+            length += len(what) * int(times)
+            if length > _LONGEST:
+                raise ConfigError(
+                    f"the layout '{text}' is too long: *{times} makes more than {_LONGEST:,} letters of it"
+                )
+        plain = re.sub(repeated, lambda match: match[1] * int(match[2]), plain)
     if wrong := re.search(r"[^EtmL|]", plain):
         letters = ", ".join(f"{letter} ({kind})" for letter, kind in _KINDS.items())
-        raise ConfigError(f"the layout '{text}' holds '{wrong[0]}' where only {letters}, |, *n and (…) may stand")
+        raise ConfigError(f"the layout '{text}' holds '{wrong[0]}' where only {letters}, |, *n and (…)*n may stand")
     return plain

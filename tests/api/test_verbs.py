@@ -140,7 +140,9 @@ def test_tune_is_the_command() -> None:
     assert Path("again.csv").read_text() == Path("tuned.csv").read_text()
 
 
-@pytest.mark.parametrize("target", ["torch", "torch-comms", "json", "primus", "megatron", "transformer-engine"])
+@pytest.mark.parametrize(
+    "target", ["torch", "torch-comms", "torchtitan", "json", "primus", "megatron", "transformer-engine"]
+)
 def test_export_is_the_command(target: Any) -> None:
     table = ppsim.build("1f1b", pp=2, microbatches=4)
     ppsim.save(table, "T.csv")

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 import ppsim
 from ppsim import Op
-from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.base.files import to_json
+from ppsim.catalog.build import build, every_schedule
 from ppsim.catalog.published.interleaved import legal_group_sizes
-from ppsim.exporting.megatron import format_layout, layout_string, megatron_arguments, parse_layout
+from ppsim.exporting.megatron import (
+    argument_line,
+    argument_yaml,
+    format_layout,
+    layout_string,
+    megatron_arguments,
+    parse_layout,
+)
 from ppsim.exporting.primus import primus_table
 from ppsim.exporting.table_json import read_table, table_from_json, table_to_json
 from ppsim.exporting.transformer_engine import graph_order
@@ -148,32 +156,17 @@ class FuncType(enum.Enum):
     F, B, W, BW, SF, SB, RF, RB = range(8)
 
 
-@dataclasses.dataclass
-class Node:
-    func_type: FuncType
-    mini_batch: int
-    chunk: int
-    args: dict | None = None
-
-
-class Algo:
-    """As Primus' base class stores its sizes."""
-
-    def __init__(self, pp_size, vpp_size, micro_batches):
-        self.pp_size, self.vpp_size, self.micro_batches = pp_size, vpp_size, micro_batches
-
-
-def primus_nodes(table, tmp_path):
-    (tmp_path / "T.json").write_text(to_json(primus_table(table)))
-    made = adapter("Primus")["primus_schedule"](tmp_path / "T.json", Algo, Node, FuncType)()
-    assert (made.pp_size, made.vpp_size, made.micro_batches) == (table.num_ranks, table.vpp, table.num_microbatches)
-    return made.generate_schedule_table()
+def primus_nodes(table):
+    return [
+        [types.SimpleNamespace(**node | {"func_type": FuncType[node["func_type"]]}) for node in rank]
+        for rank in primus_table(table)["ranks"]
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_primus_nodes_compute_the_table_and_exchange_every_message_in_one_order(name, tmp_path):
+def test_primus_nodes_compute_the_table_and_exchange_every_message_in_one_order(name):
     table = table_of(name)
-    ranks = primus_nodes(table, tmp_path)
+    ranks = primus_nodes(table)
     letters = {FuncType.F: "F", FuncType.B: "I", FuncType.W: "W", FuncType.BW: "B"}
     for rank, nodes in enumerate(ranks):
         stages = list(table.stages_of(rank))
@@ -197,22 +190,54 @@ def test_primus_nodes_compute_the_table_and_exchange_every_message_in_one_order(
             assert sent == received, (sender, receiver)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_primus_node_is_followed_by_its_send_and_preceded_by_its_receive(name, tmp_path):
-    table = table_of(name)
-    for nodes in primus_nodes(table, tmp_path):
-        received = set()
-        for node, following in zip(nodes, [*nodes[1:], None], strict=True):
-            key = (node.mini_batch, node.chunk)
-            if node.func_type in (FuncType.RF, FuncType.RB):
-                received.add((node.func_type.name[1], *key))
-            if node.func_type in (FuncType.SF, FuncType.SB):
-                continue
-            if following is not None and following.func_type is FuncType.SF:
-                assert node.func_type is FuncType.F
-                assert key == (following.mini_batch, following.chunk)
-        last = table.num_stages - 1
-        assert all(kind == "F" or chunk != last for kind, _, chunk in received) or table.vpp > 1
+@pytest.mark.parametrize("pp", [2, 3, 4, 8])
+def test_primus_time_steps_make_the_same_batches_at_both_ends_in_one_order(pp):
+    """A rank stays at a batch until its peers are there; by the least step left, one of them always can go on."""
+    for entry in every_schedule().values():
+        try:
+            table = build(entry, pp=pp, microbatches=max(2 * pp, round(entry.least_microbatches(p=pp))))
+            ranks = primus_table(table)["ranks"]
+        except PpsimError:
+            continue
+        sent, received = {}, {}
+        for rank, nodes in enumerate(ranks):
+            came, last, closed = set(), -1, -1  # nodes so far, the step of the last message, of the last batch
+            for node in nodes:
+                kind, args, place = node["func_type"], node["args"], (node["mini_batch"], node["chunk"])
+                if args is None:
+                    needs = f"R{'F' if kind == 'F' else 'B'}"
+                    assert (
+                        kind == "W" or (needs, *place) in came or is_end_of_chain(table, kind, rank, node["chunk"])
+                    )
+                    closed = last
+                else:
+                    step = args["time_step"]
+                    assert closed < step >= last, (entry.name, rank, node)
+                    last, other = step, args["send_to_chunk" if kind[0] == "S" else "recv_from_chunk"]
+                    chunks = (node["chunk"], other) if kind[0] == "S" else (other, node["chunk"])
+                    message = (kind[1], node["mini_batch"], args["from_pp_rank"], args["to_pp_rank"], *chunks)
+                    (sent if kind[0] == "S" else received)[message] = step
+                    if kind[0] == "S":
+                        assert came & {(one, *place) for one in (["F"] if kind == "SF" else ["B", "BW"])}
+                    elif args["from_pp_rank"] == rank:
+                        assert ("S" + kind[1], node["mini_batch"], other) in came
+                came.add((kind, *place))
+        assert sent == received, entry.name
+
+
+def is_end_of_chain(table, kind, rank, chunk):
+    """Whether a forward is of the first stage, or a backward of the last: those receive nothing."""
+    return table.stages_of(rank)[chunk] == (0 if kind == "F" else table.num_stages - 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "placed"),
+    [("0F0,0B0\n1F0,2F0,2B0,1B0\n", "on ranks 0, 1, 1"), ("1F0,1B0\n0F0,0B0\n", "on ranks 1, 0")],
+)
+def test_primus_has_loops_and_a_v_of_two_chunks(text, placed):
+    table = parse_table(text, name="t", source="it")
+    with pytest.raises(ScheduleError, match=f"or two stages a rank in a V; .* {placed}"):
+        primus_table(table)
 
 
 def test_primus_has_no_fused_cells():
@@ -226,16 +251,15 @@ def test_megatron_arguments_name_the_group_size_that_gives_this_order():
     assert megatron_arguments(table, layers_per_stage=[1, 2, 2, 2, 2, 2, 2, 1]) == {
         "arguments": {
             "pipeline-model-parallel-size": 4,
-            "num-virtual-stages-per-pipeline-rank": 2,
-            "microbatch-group-size-per-virtual-pipeline-stage": 6,
             "pipeline-model-parallel-layout": "Et|tt|tt|tt|tt|tt|tt|tL",
+            "microbatch-group-size-per-virtual-pipeline-stage": 6,
         },
         "num_microbatches": 12,
     }
     assert megatron_arguments(table_of("1f1b"))["arguments"] == {"pipeline-model-parallel-size": 4}
 
 
-@pytest.mark.parametrize(("p", "v", "m"), [(1, 2, 4), (2, 3, 7), (3, 2, 13), (4, 2, 3), (4, 2, 12)])
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 3, 7), (3, 2, 13), (4, 2, 4), (4, 2, 12)])
 def test_megatron_group_size_is_read_off_the_table_for_every_legal_one(p, v, m):
     for size in legal_group_sizes(p, m):
         table = ppsim.build("interleaved-1f1b", pp=p, vpp=v, microbatches=m, group_size=size)
@@ -253,6 +277,67 @@ def test_megatron_group_size_is_read_off_the_table_for_every_legal_one(p, v, m):
 def test_megatron_says_what_it_cannot_run(name, words):
     with pytest.raises(ScheduleError, match=re.escape(words)):
         megatron_arguments(table_of(name))
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "options", "words"),
+    [
+        (1, 4, {}, "interleaves on 2 or more ranks: got 1"),
+        (2, 4, {"overlap_p2p": False}, "interleaves on 3 or more ranks where transfers do not overlap: got 2"),
+        (4, 3, {}, "interleaves groups of pp or more microbatches: got 3 for pp 4"),
+    ],
+)
+def test_megatron_says_where_it_does_not_interleave(p, m, options, words):
+    table = ppsim.build("interleaved-1f1b", pp=p, vpp=2, microbatches=m)
+    with pytest.raises(ScheduleError, match=re.escape(words)):
+        megatron_arguments(table, **options)
+
+
+SIZE, GROUP = "pipeline-model-parallel-size", "microbatch-group-size-per-virtual-pipeline-stage"
+STAGES, CHUNK = "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage"
+FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
+EMBEDDING, LOSS = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
+
+
+@pytest.mark.parametrize(
+    ("p", "layers", "expected"),
+    [
+        (4, [2] * 4, {}),
+        (4, [2] * 8, {CHUNK: 2, GROUP: 4}),
+        (4, [1, 2, 2, 1], {EMBEDDING: True, LOSS: True}),
+        (4, [1, 2, 2, 2, 2, 2, 2, 2], {CHUNK: 2, EMBEDDING: True, GROUP: 4}),
+        (4, [3, 2, 2, 2], {FIRST: 3}),
+        (4, [3, 2, 2, 1], {FIRST: 3, LAST: 1}),
+        (4, [3, 2, 2, 1, 3, 2, 2, 1], {STAGES: 2, FIRST: 6, LAST: 2, GROUP: 4}),
+    ],
+)
+def test_layers_are_said_in_counts_where_megatron_has_such(p, layers, expected):
+    vpp = len(layers) // p
+    table = ppsim.build("interleaved-1f1b" if vpp > 1 else "1f1b", pp=p, vpp=vpp, microbatches=8)
+    found = megatron_arguments(table, layers_per_stage=layers, layers_by="counts")["arguments"]
+    assert found == {SIZE: p} | expected
+
+
+@pytest.mark.parametrize("layers", [[1, 2, 3, 2], [0, 3, 3, 0], [1, 2, 2, 3]])
+def test_what_no_counts_say_needs_a_layout(layers):
+    with pytest.raises(ConfigError, match="no arguments but a layout put"):
+        megatron_arguments(table_of("1f1b"), layers_per_stage=[*layers[:2], 5, layers[3]], layers_by="counts")
+    assert "layout" in str(megatron_arguments(table_of("1f1b"), layers_per_stage=layers))
+
+
+def test_arguments_are_a_line_to_paste_and_yaml():
+    table = ppsim.build("interleaved-1f1b", pp=4, vpp=2, microbatches=8)
+    found = megatron_arguments(table, layers_per_stage=[2] * 8, overlap_p2p=False)["arguments"]
+    assert argument_line(found) == (
+        "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Ett|tt|tt|tt|tt|tt|tt|ttL' "
+        "--microbatch-group-size-per-virtual-pipeline-stage 4 --no-overlap-p2p-communication"
+    )
+    assert argument_yaml(found).splitlines() == [
+        "pipeline_model_parallel_size: 4",
+        'pipeline_model_parallel_layout: "Ett|tt|tt|tt|tt|tt|tt|ttL"',
+        "microbatch_group_size_per_vp_stage: 4",
+        "overlap_p2p_comm: false",
+    ]
 
 
 @pytest.mark.parametrize("split", [[1, 2, 2, 1], [0, 4, 4, 0], [12], [7, 8, 8, 7]])
@@ -280,7 +365,10 @@ def test_deepseek_v3s_layout_makes_its_stages():
         stages_of_layout(find_model("deepseek-v3"), ["E" + "t" * 61 + "L"])
 
 
-@pytest.mark.parametrize("text", ["tt|tL", "Et|EtL", "Et|t", "EtL|t", "Etx|tL", "Et|(t|tL"])
+@pytest.mark.parametrize("text", [
+    "tt|tL", "Et|EtL", "Et|t", "EtL|t", "Etx|tL", "Et|(t|tL",
+    "Et | tL", "Et|(tt)|tL", "E((t|)*2t|)*2tL", "Et*2*2|L", "Em|tL", "Et|m|mL",
+])  # fmt: skip
 def test_a_wrong_layout_is_refused(text):
     with pytest.raises(ConfigError, match=re.escape(text)):
         parse_layout(text)
@@ -323,6 +411,17 @@ def test_the_command_writes_each_target(target, tmp_path, monkeypatch):
         (("--to", "torch", "--split", "1,1"), "--split is for --to megatron: got --to torch"),
         (("--to", "megatron", "--split", "even"), "the layout string needs layers per stage"),
         (("--to", "megatron", "--split", "1,2,3"), "the split has 3 entries, but there are 2 stages"),
+        (("--to", "megatron", "--layers-by", "counts"), "--layers-by says the layers of --split: give it too"),
+        (("--to", "megatron", "--split", "Et|tL", "--layers-by", "counts"), "a layout is no count of layers"),
+        (
+            ("--to", "torchtitan", "--trainer-version", "1.0"),
+            "TorchTitan 1.0 are not known, only those of 0.2 and 0.3",
+        ),
+        (("--to", "torchtitan", "--split", "1,2,3"), "the split has 3 entries, but there are 2 stages"),
+        (("--to", "torchtitan", "--split", "even"), "TorchTitan needs layers per stage, as 7,8,8,7"),
+        (("--to", "torchtitan", "--micro-batch", "0"), "--micro-batch must be at least 1: got 0"),
+        (("--to", "torch", "--micro-batch", "2"), "--micro-batch is for --to torchtitan: got --to torch"),
+        (("--to", "primus", "--replace", "v-min"), "out.json has one chunk a rank, which 'v-min' has not"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(arguments, words, tmp_path, monkeypatch):
@@ -330,3 +429,24 @@ def test_the_command_refuses_what_makes_no_sense(arguments, words, tmp_path, mon
     run("build", "1f1b", "--pp", 2, "--microbatches", 4, "-o", "T.csv")
     assert words in run("export", "T.csv", *arguments, "-o", "out.json", code=2).stderr
     assert not Path("out.json").exists()
+
+
+def test_the_command_tells_what_to_paste(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("build", "interleaved-1f1b", "--pp", 2, "--vpp", 2, "--microbatches", 4, "-o", "T.csv")
+    line = (
+        "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3 "
+        "--microbatch-group-size-per-virtual-pipeline-stage 2\n"
+    )
+    counts = ("--split", "3,3,3,3", "--layers-by", "counts")
+    for name in ("a.json", "a.yaml", "a.txt"):
+        assert run("export", "T.csv", "--to", "megatron", *counts, "-o", name).stdout == line
+    assert Path("a.txt").read_text() == line
+    assert "num_layers_per_virtual_pipeline_stage: 3\n" in Path("a.yaml").read_text()
+    assert json.loads(Path("a.json").read_text())["arguments"]["num-layers-per-virtual-pipeline-stage"] == 3
+    told = run("export", "T.csv", "--to", "torchtitan", "-o", "ready.csv")
+    assert "--parallelism.pipeline_parallel_schedule Interleaved1F1B \\\n" in told.stdout
+    assert Path("ready.csv").read_text() == Path("T.csv").read_text()
+    told = run("export", "T.csv", "--to", "primus", "-o", "primus.json").stdout
+    assert 'install("primus.json", replace="1f1b-interleaved")\n' in told
+    compile(told, "start.py", "exec")

@@ -1,0 +1,120 @@
+"""A table of ppsim's in the place of one of Primus' algorithms: `install`, before Primus starts, in each process.
+
+Primus finds an algorithm by its name, and by the same name chooses how the model is placed, whether weight
+gradients are parted from the backward, and which options go to the algorithm. So a table takes the place of an
+algorithm of its own placement.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+
+FORMAT = "ppsim-primus/1"
+
+PLACEMENTS = {
+    "one chunk a rank": ("1f1b", "zero-bubble", "zero-bubble-heuristic"),
+    "a loop of several chunks a rank": ("1f1b-interleaved",),
+    "a V of two chunks a rank": ("zbv-formatted", "v-half", "v-min"),
+}
+"""Primus' algorithms by how they place the model's stages."""
+
+_KEEPS_W = ("1f1b",)  # under this name its layers make the weight gradient in the backward
+
+
+def install(path: str | Path, *, replace: str) -> None:
+    """Put the table that `ppsim export --to primus` wrote in the place of the algorithm named `replace`.
+
+    Primus then runs the table where its configuration says `pp_algorithm: <replace>`, in both communication
+    methods. Options that Primus gives the algorithm are taken and not used. Raises `ConfigError` for a file that is
+    no such table, for an algorithm that is not known or places the model otherwise, and, as soon as Primus asks for
+    the schedule, where its ranks, chunks or microbatches are not the table's, or where it is to offload or combine.
+    """
+    table = read(path)
+    algorithm_for(table, path, replace)
+    from primus.core.pipeline_parallel.scheduler import schedule_table_factory as factory
+    from primus.core.pipeline_parallel.scheduler.algorithms import base
+    from primus.core.pipeline_parallel.scheduler.scheduler_node import FuncType, SchedulerNode
+
+    if replace not in factory.pp_algorithm_map:
+        known = ", ".join(factory.pp_algorithm_map)
+        raise ConfigError(f"this Primus has no algorithm '{replace}': it has {known}")
+
+    class Table(base.PipelineScheduleAlgo):  # type: ignore[misc]
+        """The nodes of the file."""
+
+        def __init__(self, pp_size: int, vpp_size: int, micro_batches: int, **options: Any) -> None:
+            require_sizes(table, path, pp_size, vpp_size, micro_batches)
+            if wanted := [name for name in ("offload", "combined_forward_backward") if options.get(name)]:
+                raise ConfigError(f"{path} holds no nodes for {wanted[0]}: turn it off in Primus' configuration")
+            super().__init__(pp_size, vpp_size, micro_batches)
+
+        def generate_schedule_table(self) -> list[list[Any]]:
+            return [
+                [
+                    SchedulerNode(
+                        FuncType[node["func_type"]], node["mini_batch"], node["chunk"],
+                        args=dict(node["args"]) if node["args"] else None,
+                    )
+                    for node in rank
+                ]
+                for rank in table["ranks"]
+            ]  # fmt: skip
+
+        def last_pp_stage_rank(self) -> int:
+            return int(table["last_stage_rank"])
+
+        def direction_map(self, rank: int, chunk: int, func_type: Any) -> dict[str, Any]:
+            raise NotImplementedError("the table has its messages already")
+
+    factory.pp_algorithm_map[replace] = Table
+    factory._schedule_instance_cache.clear()  # it knows an algorithm by its name and sizes
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Return the table of a file; raises `ConfigError` for one that `ppsim export --to primus` did not write."""
+    try:
+        table = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        table = None
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
+        raise ConfigError(f"{path} is no table of the format {FORMAT}: write it by ppsim export --to primus")
+    return table
+
+
+def placement_of(table: dict[str, Any]) -> str:
+    """Return which of `PLACEMENTS` a table has."""
+    one, loop, v = PLACEMENTS
+    if table["vpp_size"] == 1:
+        return one
+    return loop if table["last_stage_rank"] == table["pp_size"] - 1 else v
+
+
+def require_sizes(table: dict[str, Any], path: str | Path, pp_size: int, vpp_size: int, micro_batches: int) -> None:
+    """Raise `ConfigError` where Primus' ranks, chunks a rank or microbatches are not those of the table."""
+    given = {"pp_size": pp_size, "vpp_size": vpp_size, "micro_batches": micro_batches}
+    if wrong := [name for name, size in given.items() if table[name] != size]:
+        held = ", ".join(f"{name} {table[name]}" for name in wrong)
+        raise ConfigError(f"{path} is for {held}: got {', '.join(f'{name} {given[name]}' for name in wrong)}")
+
+
+def algorithm_for(table: dict[str, Any], path: str | Path, replace: str | None = None) -> str:
+    """Return the algorithm that a table can replace: `replace`, or the first of its placement for None.
+
+    Raises `ConfigError` where `replace` places the model otherwise, or keeps weight gradients that the table parts.
+    """
+    known = [name for names in PLACEMENTS.values() for name in names]
+    if replace is not None and replace not in known:
+        raise ConfigError(f"there is no algorithm '{replace}' of Primus: choose one of {', '.join(known)}")
+    placement = placement_of(table)
+    names = PLACEMENTS[placement]
+    splits = any(node["func_type"] == "W" for rank in table["ranks"] for node in rank)
+    if splits:
+        names = tuple(name for name in names if name not in _KEEPS_W)
+    if replace is None or replace in names:
+        return replace or names[0]
+    what = f"has {placement}" if replace not in PLACEMENTS[placement] else "splits the backward"
+    raise ConfigError(f"{path} {what}, which '{replace}' has not: replace {' or '.join(names)}")

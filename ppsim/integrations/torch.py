@@ -1,0 +1,59 @@
+"""A table run by torch.distributed.pipelining in a training script of one's own; needs torch 2.13 or newer."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
+
+from ppsim.base.errors import ConfigError
+from ppsim.exporting.torch_csv import torch_csv, why_not_loaded
+from ppsim.integrations.stages import Table, problems_of_stages, read
+from ppsim.runtime.torch_private import require_torch, schedule_runtime
+
+
+def stages_of(
+    schedule: Table, build: Callable[[int], torch.nn.Module], device: torch.device | str, *, group: Any = None
+) -> list[PipelineStage]:
+    """Return this rank's stages of a table: `build(stage)` makes the module of one, which goes to `device`.
+
+    `group` is the pipeline's process group; None: all ranks. Raises `ConfigError` where it has another size.
+    """
+    table, rank, size = read(schedule), dist.get_rank(group), dist.get_world_size(group)
+    if size != table.num_ranks:
+        raise ConfigError(f"the table has {table.num_ranks} ranks: got a group of {size}")
+    on = torch.device(device)
+    return [PipelineStage(build(s).to(on), s, table.num_stages, on, group=group) for s in table.stages_of(rank)]
+
+
+def load(
+    schedule: Table,
+    stages: Sequence[PipelineStage],
+    loss_fn: Callable[..., torch.Tensor],
+    n_microbatches: int,
+    *,
+    defer_receives: bool = False,
+) -> Any:
+    """Return torch's runtime for a table over this rank's stages, ready to `step()`.
+
+    `schedule` is a table or its CSV, compute-only or with communication; the rank of stage 0 gives `step` the
+    whole batch, that of the last `target=` (and `losses=`). The mean of the microbatches' losses is differentiated.
+    Raises `ConfigError` in one sentence, before anything starts, for a torch that is too old, a table of another
+    number of ranks, stages or microbatches, or of another placement, and for communication of another version.
+    """
+    require_torch()
+    table = read(schedule)
+    if problems := problems_of_stages(table, stages, n_microbatches):
+        raise ConfigError("; ".join(problems))
+    if reason := why_not_loaded(table, torch.__version__):
+        raise ConfigError(reason)
+    text = torch_csv(table, with_communication=table.has_communication)
+    runtime = schedule_runtime(list(stages), n_microbatches, loss_fn, defer_receives=defer_receives)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        path.write_text(text)
+        runtime._load_csv(str(path), format="compute_comms" if table.has_communication else "compute_only")
+    return runtime

@@ -1,0 +1,21 @@
+"""Other people's code that runs what is exported: a folder beside the checkout, and megatron-core from pip."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+BESIDE = Path(__file__).parents[3] / "shared" / "oracles"
+
+
+def oracles() -> Path:
+    """The folder that PPSIM_ORACLES names, or the one beside the checkout; skips, saying why, where there is none."""
+    folder = Path(os.environ.get("PPSIM_ORACLES", BESIDE)).resolve()
+    if not (folder / "run_primus_table.py").exists():
+        pytest.skip(f"the trainers' code is not in {folder}; PPSIM_ORACLES names another folder")
+    missing = [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
+    if missing or sys.platform != "linux":
+        pytest.skip(f"needs Linux and {' and '.join(missing) or 'its fork'}: pip install 'ppsim[torch,dev]'")
+    return folder
