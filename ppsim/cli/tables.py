@@ -194,7 +194,8 @@ def simulate(
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
          "version (--torch-version). torchtitan: torch's, and the settings to paste. json: neutral, for runtimes "
          "whose tables are made in Python. primus: its nodes, and how to start it with them. megatron: the "
-         "arguments that run this order. transformer-engine: _order lists a rank. See docs/export.md.",
+         "arguments that run this order. deepspeed: its engine's instructions. transformer-engine: _order lists "
+         "a rank. See docs/export.md.",
 )  # fmt: skip
 @option_of(words_of(PlanOptions)["receives"])
 @options_of(ReadOptions)

@@ -10,6 +10,7 @@ from typing import Any
 from ppsim.base.errors import PpsimError
 from ppsim.catalog.build import build
 from ppsim.catalog.entry import Entry
+from ppsim.exporting.deepspeed import deepspeed_instructions
 from ppsim.exporting.megatron import megatron_arguments
 from ppsim.exporting.primus import primus_table
 from ppsim.exporting.torch_csv import torch_csv
@@ -20,6 +21,7 @@ RUNTIMES: dict[str, Callable[[Schedule], Any]] = {
     "torch": torch_csv,
     "primus": primus_table,
     "megatron": megatron_arguments,
+    "deepspeed": deepspeed_instructions,
     "transformer-engine": graph_order,
 }
 """What each runtime reads of a table, by its name in `ppsim export --to`; raises where it cannot express it."""

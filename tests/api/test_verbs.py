@@ -141,7 +141,8 @@ def test_tune_is_the_command() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["torch", "torch-comms", "torchtitan", "json", "primus", "megatron", "transformer-engine"]
+    "target",
+    ["torch", "torch-comms", "torchtitan", "deepspeed", "json", "primus", "megatron", "transformer-engine"],
 )
 def test_export_is_the_command(target: Any) -> None:
     table = ppsim.build("1f1b", pp=2, microbatches=4)

@@ -113,7 +113,7 @@ def test_neutral_json_carries_what_a_csv_cannot(folder, name):
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize(
-    "target", ["torch", "torch-comms", "torchtitan", "primus", "megatron", "transformer-engine"]
+    "target", ["torch", "torch-comms", "torchtitan", "deepspeed", "primus", "megatron", "transformer-engine"]
 )
 def test_what_a_runtime_cannot_hold_is_refused_in_a_sentence(folder, name, target):
     ppsim("build", name, "--pp", 4, "--microbatches", 8, "-o", "T.json")

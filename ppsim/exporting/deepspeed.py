@@ -1,0 +1,105 @@
+"""A table as the instructions of DeepSpeed's pipeline engine: one stage a rank, whole backwards.
+
+Its engine (deepspeed/runtime/pipe) executes lists of instructions, each on a buffer, and sends and receives with
+blocking calls. So both ranks of every pair must meet in one order: transfers are put where a common clock has them.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+from ppsim.base.errors import ScheduleError
+from ppsim.schedule.check import require_one_chain, validate
+from ppsim.schedule.table import Action, Op, Schedule
+from ppsim.simulation.run import simulate
+from ppsim.simulation.stage_costs import StageCosts
+
+FORMAT = "ppsim-deepspeed/1"
+
+_LOAD, _FORWARD, _BACKWARD = "LoadMicroBatch", "ForwardPass", "BackwardPass"
+_SENDS, _RECEIVES = ("SendActivation", "SendGrad"), ("RecvActivation", "RecvGrad")
+
+
+def deepspeed_instructions(schedule: Schedule) -> dict[str, Any]:
+    """Return each rank's instructions in order, as [name, buffer], and the buffers that it needs.
+
+    Raises `ScheduleError` for what the engine cannot do: several stages a rank, a split backward, microbatches out
+    of order on a rank (it loads them in order), and a last stage that has several losses at once (it keeps one).
+    """
+    validate(schedule)
+    require_one_chain(schedule, runtime="DeepSpeed")
+    compute = schedule.compute_only()
+    if compute.vpp != 1 or compute.stage_to_rank.tolist() != list(range(compute.num_ranks)):
+        raise ScheduleError("DeepSpeed's engine holds one stage a rank, in order; this table places them otherwise")
+    if ((compute.op == Op.I) | (compute.op == Op.W)).any():
+        raise ScheduleError("DeepSpeed's engine has no split backward (I and W); this table has one")
+    rows = _passes(compute)
+    for rank, row in enumerate(rows):
+        forwards = [action.microbatch for action in row if action.op is Op.F]
+        if forwards != sorted(forwards):
+            raise ScheduleError(f"DeepSpeed's engine loads microbatches in order; rank {rank} runs {forwards}")
+    ends = rows[-1]
+    if any(ends[at].microbatch != ends[at + 1].microbatch for at in range(0, len(ends), 2)):
+        raise ScheduleError(
+            "DeepSpeed's engine keeps one loss, so that its last stage runs each backward behind its forward; this "
+            "table runs others between"
+        )
+    ranks = [_on_buffers(events) for events in _events(compute)]
+    return {
+        "format": FORMAT,
+        "stages": compute.num_ranks,
+        "microbatches": compute.num_microbatches,
+        "buffers": [1 + max(buffer for _, buffer in rank) for rank in ranks],
+        "ranks": ranks,
+    }
+
+
+def _passes(compute: Schedule) -> list[list[Action]]:
+    """The forwards and backwards of each rank."""
+    offsets = compute.rank_offsets.tolist()
+    rows = [[compute[entry] for entry in range(begin, end)] for begin, end in pairwise(offsets)]
+    return [[action for action in row if action.op is not Op.IDLE] for row in rows]
+
+
+def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
+    """Of each rank, instructions with their microbatches, by a clock on which a pass takes a second.
+
+    A transfer is where its producer ends; a gradient not before the backward in front of its own has ended, since
+    the engine receives all gradients into one place.
+    """
+    timeline = simulate(compute, StageCosts(forward_s=1.0, backward_input_s=0.5, backward_weight_s=0.5))
+    last, ran = compute.num_ranks - 1, timeline.schedule
+    begun = {(ran[entry].stage, ran[entry].op, ran[entry].microbatch): float(timeline.start[entry])
+             for entry in range(len(ran))}  # fmt: skip
+    found: list[list[tuple[tuple[float, int, int, int], str, int]]] = [[] for _ in range(compute.num_ranks)]
+    for rank, row in enumerate(_passes(compute)):
+        before = 0.0  # when the rank's last backward ended
+        for action in row:
+            is_backward, microbatch = action.op is not Op.F, action.microbatch
+            start = begun[rank, action.op, microbatch]
+            found[rank].append(((start, 1, 0, microbatch), _BACKWARD if is_backward else _FORWARD, microbatch))
+            if not is_backward and rank in (0, last):
+                found[rank].append(((start, 0, 9, microbatch), _LOAD, microbatch))
+            peer = rank + 1 if is_backward else rank - 1
+            if 0 <= peer <= last:
+                ready = begun[peer, action.op, microbatch] + 1.0
+                at = (max(ready, before) if is_backward else ready, 0, int(is_backward), microbatch)
+                found[rank].append((at, _RECEIVES[is_backward], microbatch))
+                found[peer].append((at, _SENDS[is_backward], microbatch))
+            if is_backward:
+                before = start + 1.0
+    return [[(name, microbatch) for _, name, microbatch in sorted(events)] for events in found]
+
+
+def _on_buffers(events: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Instructions with buffers for microbatches; one is free again when the last that needs it is through."""
+    last_use = {microbatch: place for place, (_, microbatch) in enumerate(events)}
+    free: list[int] = []
+    held: dict[int, int] = {}
+    placed = []
+    for place, (name, microbatch) in enumerate(events):
+        if microbatch not in held:
+            held[microbatch] = free.pop() if free else len(held)
+        placed.append((name, held[microbatch]))
+        if last_use[microbatch] == place:
+            free.append(held[microbatch])
+    return placed

@@ -1,0 +1,42 @@
+"""A table of ppsim's in DeepSpeed's pipeline engine: `install`, before its first `train_batch`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+
+FORMAT = "ppsim-deepspeed/1"
+
+
+def install(engine: Any, path: str | Path) -> None:
+    """Let a `PipelineEngine` train by the instructions that `ppsim export --to deepspeed` wrote.
+
+    Raises `ConfigError` for a file that is none, and for stages or microbatches (`gradient_accumulation_steps`)
+    that are not the engine's.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ConfigError(f"{path} was not written by ppsim export --to deepspeed: its format is not {FORMAT}")
+    for name, theirs in (("stages", engine.num_stages), ("microbatches", engine.gradient_accumulation_steps())):
+        if content[name] != theirs:
+            raise ConfigError(f"{path} has {content[name]} {name}, the engine {theirs}")
+    from deepspeed.runtime.pipe import schedule
+
+    commands = [getattr(schedule, name)(buffer) for name, buffer in content["ranks"][engine.stage_id]]
+    num_buffers: int = max(2, content["buffers"][engine.stage_id])
+
+    class Table(schedule.PipeSchedule):  # type: ignore[misc]
+        """The file's instructions, then the sums of gradients and the optimizer."""
+
+        def steps(self) -> Any:
+            yield from ([command] for command in commands)
+            yield [schedule.ReduceTiedGrads(), schedule.ReduceGrads(), schedule.OptimizerStep()]
+
+        def num_pipe_buffers(self) -> int:
+            return num_buffers
+
+    engine._train_schedule = lambda: Table(content["microbatches"], engine.num_stages, engine.stage_id)
