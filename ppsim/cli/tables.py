@@ -178,11 +178,18 @@ def simulate(
         show.print_timeline(timeline, is_wanted=with_timeline)
 
 
+class _Target(click.Choice[str]):
+    """A choice that takes transformer_engine for transformer-engine."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(value.replace("_", "-"), param, ctx)
+
+
 @click.command(short_help="Write a checked table for a runtime.")
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,
-    type=click.Choice(["torch", "torch-comms", "torchtitan", "json", "primus", "megatron", "transformer-engine"]),
+    type=_Target(["torch", "torch-comms", "torchtitan", "json", "primus", "megatron", "transformer-engine"]),
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
          "version (--torch-version). torchtitan: torch's, and the settings to paste. json: neutral, for runtimes "
          "whose tables are made in Python. primus: its nodes, and how to start it with them. megatron: the "
