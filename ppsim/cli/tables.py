@@ -230,13 +230,12 @@ def export(
 ) -> None:  # fmt: skip
     """Check a table and write it for a runtime: torch, TorchTitan, Megatron-LM, Primus, TransformerEngine.
 
-    What the trainer is to be told is printed: settings, arguments, or how to start it.
-
     \b
       ppsim export T.csv --to torch -o ready.csv
       ppsim export T.csv --to torchtitan --trainer-version 0.3 -o ready.csv
-      ppsim export T.csv --to primus --replace zbv-formatted -o primus.json
-      ppsim export T.csv --to megatron --split 2,2,2,2 -o arguments.yaml
+      ppsim export T.csv --to primus -o primus.json
+
+    What the trainer is to be told is printed: settings, arguments, or how to start it.
     """
     from ppsim.api.outputs import export as exported
     from ppsim.base.errors import ScheduleError
