@@ -186,11 +186,18 @@ def simulate(
         show.print_timeline(timeline, is_wanted=with_timeline)
 
 
+class _Target(click.Choice[str]):
+    """A choice that takes transformer_engine for transformer-engine."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(value.replace("_", "-"), param, ctx)
+
+
 @click.command()
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,
-    type=click.Choice(get_args(Target)),
+    type=_Target(get_args(Target)),
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
          "version (--torch-version). torchtitan: torch's, and the settings to paste. json: neutral, for runtimes "
          "whose tables are made in Python. primus: its nodes, and how to start it with them. megatron: the "
@@ -232,13 +239,12 @@ def export(
 ) -> None:  # fmt: skip
     """Check a table and write it for a runtime: torch, TorchTitan, Megatron-LM, Primus, TransformerEngine.
 
-    What the trainer is to be told is printed: settings, arguments, or how to start it.
-
     \b
       ppsim export T.csv --to torch -o ready.csv
       ppsim export T.csv --to torchtitan --trainer-version 0.3 -o ready.csv
-      ppsim export T.csv --to primus --replace zbv-formatted -o primus.json
-      ppsim export T.csv --to megatron --split 2,2,2,2 -o arguments.yaml
+      ppsim export T.csv --to primus -o primus.json
+
+    What the trainer is to be told is printed: settings, arguments, or how to start it.
     """
     from ppsim.api.outputs import export as exported
     from ppsim.cli.trainers import check_options, for_trainer

@@ -9,18 +9,16 @@ import json
 import sys
 import warnings
 
-warnings.filterwarnings("ignore")  # Megatron-core's, on Transformer Engine and Apex
-import torch  # noqa: E402
-from megatron.core import parallel_state  # noqa: E402
-from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout  # noqa: E402
-from megatron.core.transformer.transformer_block import get_num_layers_to_build  # noqa: E402
-from megatron.core.transformer.transformer_config import TransformerConfig  # noqa: E402
-
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def built(arguments, layers):
     """The layers that Megatron-core builds on each stage; the virtual size as validate_args finds it."""
+    import torch
+    from megatron.core import parallel_state
+    from megatron.core.transformer.transformer_block import get_num_layers_to_build
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
     pp, num_layers = arguments["pipeline-model-parallel-size"], sum(layers)
     counted = [arguments.get(f"account-for-{name}-in-pipeline-split", False) for name in ("embedding", "loss")]
     ends = [arguments.get(f"decoder-{name}-pipeline-num-layers") for name in ("first", "last")]
@@ -41,6 +39,8 @@ def built(arguments, layers):
 
 def read(text, _):
     """The stages that Megatron-core's parser reads, None where it refuses the text."""
+    from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
+
     try:
         stages = PipelineParallelLayerLayout.parse_str_to_list(text)
     except AssertionError:
@@ -48,13 +48,19 @@ def read(text, _):
     return ["".join(LETTERS[layer.name] for layer in stage) for stage in stages]
 
 
-given = json.load(sys.stdin)
-for see, cases in ((built, given["counts"]), (read, given["texts"])):
-    for case, wanted in cases:
-        try:
-            found = see(case, wanted)
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-        if found != wanted:
-            print(json.dumps([case, wanted, found]))
-print(len(given["counts"]), len(given["texts"]))
+def main():
+    warnings.filterwarnings("ignore")  # Megatron-core's, on Transformer Engine and Apex
+    given = json.load(sys.stdin)
+    for see, cases in ((built, given["counts"]), (read, given["texts"])):
+        for case, wanted in cases:
+            try:
+                found = see(case, wanted)
+            except Exception as error:
+                found = f"{type(error).__name__}: {error}"
+            if found != wanted:
+                print(json.dumps([case, wanted, found]))
+    print(len(given["counts"]), len(given["texts"]))
+
+
+if __name__ == "__main__":
+    main()

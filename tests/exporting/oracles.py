@@ -14,6 +14,7 @@ def oracles() -> Path:
     """The folder that PPSIM_ORACLES names, or the one beside the checkout; skips, saying why, where there is none."""
     folder = Path(os.environ.get("PPSIM_ORACLES", BESIDE)).resolve()
     if not (folder / "run_primus_table.py").exists():
+        assert "PPSIM_ORACLES" not in os.environ, f"PPSIM_ORACLES names {folder}, which lacks the trainers' code"
         pytest.skip(f"the trainers' code is not in {folder}; PPSIM_ORACLES names another folder")
     missing = [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
     if missing or sys.platform != "linux":

@@ -393,7 +393,7 @@ def test_transformer_engine_refuses_microbatches_out_of_order():
         graph_order(table)
 
 
-@pytest.mark.parametrize("target", ["json", "primus", "megatron", "transformer-engine"])
+@pytest.mark.parametrize("target", ["json", "primus", "megatron", "transformer-engine", "transformer_engine"])
 def test_the_command_writes_each_target(target, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run("build", "1f1b", "--pp", 2, "--microbatches", 4, "-o", "T.csv")

@@ -13,14 +13,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+import pytest
 
-from ppsim.base.errors import ConfigError
-from ppsim.integrations.torch import load, stages_of
-from ppsim.integrations.torchtitan import preflight
-from ppsim.schedule.grammar import read_schedule
+torch = pytest.importorskip("torch")  # this file is looked through for examples too
+
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper  # noqa: E402
+
+from ppsim.base.errors import ConfigError  # noqa: E402
+from ppsim.integrations.torch import load, stages_of  # noqa: E402
+from ppsim.integrations.torchtitan import preflight  # noqa: E402
+from ppsim.schedule.grammar import read_schedule  # noqa: E402
 
 WIDTH, BATCH, RANKS = 8, 3, 2
 
