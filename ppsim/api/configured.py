@@ -22,6 +22,7 @@ _DISPLACES: dict[str, tuple[str, ...]] = {
     "global_batch": ("microbatches",),
     "gpus": ("dp",),
     "dp": ("gpus",),
+    "model": ("split", *_MEGATRON_SPLIT),
     "layers": ("split", *_MEGATRON_SPLIT, "vpp", "group_size"),
     "pp": ("split", *_MEGATRON_SPLIT, "vpp", "group_size"),
     "vpp": ("split", "group_size"),
@@ -39,16 +40,19 @@ def configured(options: Mapping[str, Any]) -> dict[str, Any]:
     file that is no configuration, and for a model that is neither in it nor given.
     """
     filled = dict(options)
-    path = filled.pop("run_config", None)
+    path = filled.get("run_config")
+    filled["run_config"] = None
     if path is None:
         return filled
+    if filled.get("job") is not None:
+        raise ConfigError("the job says everything itself: leave out run_config, or give it to ppsim.job")
     config = path if isinstance(path, RunConfig) else read_run_config(path)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
     left = {name for word in given for name in _DISPLACES.get(word, ())}
     for name, value in config.words.items():
         if name in filled and name not in given and name not in left:
             filled[name] = value
-    if filled.get("model") is None and filled.get("job") is None:
+    if filled.get("model") is None:
         if config.model is None:
             hint = "" if "--model" in config.why_no_model else ": give --model"
             raise ConfigError(f"{config.why_no_model}{hint}")

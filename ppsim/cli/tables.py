@@ -197,7 +197,7 @@ class _Target(click.Choice[str]):
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,
-    type=_Target(get_args(Target)),
+    type=_Target(get_args(Target)), metavar="TARGET",
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
          "version (--torch-version). torchtitan: torch's, and the settings to paste. json: neutral, for runtimes "
          "whose tables are made in Python. primus: its nodes, and how to start it with them. megatron: the "

@@ -46,8 +46,8 @@ def arguments(options: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "words", "others"),
     [
-        ("project", PlanOptions, {"tokens", "with_timeline", "with_rows", "as_json", "outputs"}),
-        ("tune", TuneOptions, {"as_json", "outputs"}),
+        ("project", PlanOptions, {"tokens", "to_config", "with_timeline", "with_rows", "as_json", "outputs"}),
+        ("tune", TuneOptions, {"to_config", "as_json", "outputs"}),
         ("train", TrainOptions, {"schedule", "with_timeline", "with_rows", "as_json", "outputs"}),
         ("profile", ProfileOptions, {"output", "module", "suite", "dry_run"}),
     ],

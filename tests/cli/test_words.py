@@ -12,6 +12,7 @@ from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import Option, fields_of, sections_of, words_of
 from ppsim.cli.words import command_with
+from ppsim.configs.run_config import RunConfig
 from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile
 from ppsim.machine.cluster import Cluster
@@ -38,7 +39,7 @@ class MoreTuneOptions(TuneOptions, total=False):
     host_seconds: HostSeconds
 
 
-CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration}
+CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration, "RunConfig": RunConfig}
 
 
 @takes(MorePlanOptions, **CLASSES)
