@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import ppsim
-from ppsim.cli import COMMANDS
+from ppsim.cli import main
 from tests.plot.test_browser import HAS_BROWSER, browser  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
@@ -64,8 +64,8 @@ def test_the_reference_has_every_public_name_and_every_command(site: Path) -> No
     headings = re.findall(r'<h2 id="([^"]+)"', (site / "reference" / "python.html").read_text(encoding="utf-8"))
     assert {heading.rpartition(".")[2] for heading in headings} >= set(ppsim.__all__)
     command_line = (site / "reference" / "cli.html").read_text(encoding="utf-8")
-    for command in COMMANDS:
-        for name in (command.name, *(f"{command.name} {part}" for part in getattr(command, "commands", ()))):
+    for command, what in main.commands.items():
+        for name in (command, *(f"{command} {part}" for part in getattr(what, "commands", ()))):
             assert f"Usage: ppsim {name} [OPTIONS]" in command_line
 
 

@@ -9,7 +9,7 @@ from tests.cli.running import ppsim, words_of
 
 # name: (arguments, exit code, words that the message must hold)
 WRONG_ARGUMENTS = {
-    "no pp": ("project", 2, ["Missing option '--pp'"]),
+    "no pp": ("project", 2, ["--pp must be given: the pipeline ranks"]),
     "pp that is no number": ("project --pp four", 2, ["--pp", "'four' is not a valid integer"]),
     "pp 0": ("project --pp 0", 2, ["pp must be at least 1: got 0"]),
     "pp 0, all schedules": ("project --pp 0 --schedule all", 2, ["pp must be at least 1: got 0"]),
