@@ -90,7 +90,8 @@ def trainer_options(result: Projection | Tuned, trainer: Trainer) -> str:
     if job is not None:
         layout, execution = job.layout, job.execution
         words |= {
-            "tp": layout.tp, "cp": layout.cp, "ep": layout.ep if layout.ep > 1 else None, "dp": layout.dp,
+            "tp": layout.tp, "cp": layout.cp, "ep": layout.ep if layout.ep > 1 else None, "etp": layout.etp,
+            "dp": layout.dp,
             "micro_batch": job.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
             "recompute": execution.recompute, "dtype": execution.dtype, "zero": job.optimizer.zero_stage,
             "sequence_parallel": execution.sequence_parallel, "overlap_dp": job.overlap,

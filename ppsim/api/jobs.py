@@ -21,7 +21,7 @@ from ppsim.model.recompute import recompute_of
 from ppsim.projection.options import JobOptions, StudyOptions
 
 _WORDS = words_of(JobOptions)
-_ONLY_FOR_JOBS = {*words_of(StudyOptions), "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
+_ONLY_FOR_JOBS = {*words_of(StudyOptions), "etp", "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
 
 
 @takes(JobOptions, Cluster=Cluster, Profile=Profile, RunConfig=RunConfig)

@@ -1,5 +1,6 @@
 """Megatron-LM's arguments as the words of `ppsim project`: layout, batch, schedule, recomputation, optimizer."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +42,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     words |= _step(arguments)
     words |= _optimizer(arguments)
     if words["gpus"] is None and words["ep"]:
-        words["dp"] = replicas_for_experts(words["ep"], words["cp"] or 1, arguments.assumed)
+        words["dp"] = replicas_for_experts(words, arguments.assumed)
     return RunConfig(
         trainer,
         arguments.source,
@@ -71,12 +72,10 @@ def _counts(arguments: Arguments) -> dict[str, Any]:
     if words["gpus"] is None:
         devices = arguments.count("nproc_per_node", word="gpus"), arguments.count("nnodes", 1, word="gpus")
         words["gpus"] = devices[0] * devices[1] if devices[0] and devices[1] else None
+    words["etp"] = None
     expert_tp = arguments.count("expert_tensor_parallel_size", word="etp")
-    if words["ep"] and words["ep"] > 1 and expert_tp and expert_tp != (words["tp"] or 1):
-        arguments.assumed.append(
-            f"experts are divided among tp {words['tp'] or 1} ranks: expert_tensor_parallel_size {expert_tp} is "
-            "not followed"
-        )
+    if arguments.count("num_experts", least=0) and expert_tp != (words["tp"] or 1):
+        words["etp"] = expert_tp
     return words
 
 
@@ -149,7 +148,7 @@ def _recompute(arguments: Arguments) -> str | None:
     if how != "selective":
         raise ConfigError(f"{arguments.source}: recompute_granularity must be full or selective: got {how!r}")
     modules = arguments.get("recompute_modules", ["core_attn"], word="recompute")
-    asked = modules.replace(",", " ").split() if isinstance(modules, str) else list(modules)
+    asked = re.findall(r"\w+", modules if isinstance(modules, str) else " ".join(map(str, modules)))
     if other := [module for module in asked if module not in MODULES]:
         arguments.assumed.append(f"not recomputed, since unknown: {', '.join(other)}")
     return "+".join(module for module in MODULES if module in asked) or None
@@ -179,6 +178,8 @@ def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return Megatron-LM's arguments for words of `ppsim project`, and sentences about those it has none for."""
     arguments = {name: words[word] for name, word in _COUNTS.items() if word in words and word != "gpus"}
     left = []
+    if "etp" in words:
+        arguments["expert_tensor_parallel_size"] = words["etp"]
     vpp = words.get("vpp", 1)
     split = words.get("split")
     if isinstance(split, str) and ("E" in split or "|" in split):

@@ -34,7 +34,7 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     model = _file(configs / "models" / framework / str(module.get("model")), path)
     overrides = module.get("overrides") or {}
     if framework == "torchtitan":
-        return from_torchtitan(_merged(_merged(base, model), overrides), str(path), "Primus, TorchTitan")
+        return from_torchtitan(_merged(_merged(base, model), overrides), str(path), "Primus, TorchTitan", overrides)
     if framework not in ("megatron", "megatron_bridge"):
         raise ConfigError(f"{path}: framework '{framework}' is not known, only megatron and torchtitan")
     if str(module.get("model")).startswith("diffusion/"):

@@ -49,13 +49,17 @@ class RunConfig(Shown):
         }
 
 
-def replicas_for_experts(ep: int, cp: int, assumed: list[str]) -> int:
+def replicas_for_experts(words: Mapping[str, Any], assumed: list[str]) -> int:
     """Return the fewest replicas among which experts can be divided, for a file that names no devices.
 
-    >>> replicas_for_experts(8, 2, [])
+    >>> replicas_for_experts({"ep": 8, "cp": 2}, [])
     4
+    >>> replicas_for_experts({"ep": 8, "tp": 4, "etp": 1}, [])
+    2
     """
-    replicas = lcm(cp, ep) // cp
+    ep, cp = words["ep"], words.get("cp") or 1
+    ranks, parts = (cp, ep) if words.get("etp") is None else (cp * (words.get("tp") or 1), ep * words["etp"])
+    replicas = lcm(ranks, parts) // ranks
     if replicas > 1:
         assumed.append(f"the file names no devices: dp {replicas}, the fewest for ep {ep} (give --gpus)")
     return replicas

@@ -59,9 +59,15 @@ _COUNTS = {
 _TIME = ("parallelism.", "training.enable_", "compile.", "quantize.", "float8.", "mx.", "primus_turbo.", "debug.")
 
 
-def from_torchtitan(tree: Mapping[str, Any], source: str, trainer: str = "TorchTitan") -> RunConfig:
-    """Return what a tree of sections says; raises `ConfigError` for a number that has no meaning."""
+def from_torchtitan(
+    tree: Mapping[str, Any], source: str, trainer: str = "TorchTitan", asked: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """Return what a tree of sections says; raises `ConfigError` for a number that has no meaning.
+
+    `asked` is what of it the user wrote, where the tree has defaults too.
+    """
     options = _flat(tree)
+    wrote = options if asked is None else _flat(asked)
     read: dict[str, str] = {}
 
     def get(name: str, word: str, default: Any = None) -> Any:
@@ -71,7 +77,10 @@ def from_torchtitan(tree: Mapping[str, Any], source: str, trainer: str = "TorchT
 
     words: dict[str, Any] = {word: _count(get(name, word), name, source) for name, word in _COUNTS.items()}
     pp = words["pp"] = words["pp"] or 1
-    cp = words["cp"] or 1
+    expert_tp = _count(
+        get("parallelism.expert_tensor_parallel_degree", "etp"), "expert_tensor_parallel_degree", source
+    )
+    words["etp"] = expert_tp if (words["ep"] or 1) > 1 and expert_tp != (words["tp"] or 1) else None
     assumed: list[str] = []
     words |= _batch(get, pp, source)
     shard, copies = (_count(get(f"parallelism.data_parallel_{kind}_degree", "dp"), "dp", source, least=-1)
@@ -79,7 +88,7 @@ def from_torchtitan(tree: Mapping[str, Any], source: str, trainer: str = "TorchT
     if shard and shard > 0:
         words["dp"] = shard * (copies or 1)
     elif words["ep"]:
-        words["dp"] = replicas_for_experts(words["ep"], cp, assumed)
+        words["dp"] = replicas_for_experts(words, assumed)
     words["zero"] = 0 if shard == 1 else 2 if pp > 1 else 3
     words["schedule"] = _schedule(get, assumed) if pp > 1 else None
     mode = str(get("activation_checkpoint.mode", "recompute", "none"))
@@ -94,7 +103,7 @@ def from_torchtitan(tree: Mapping[str, Any], source: str, trainer: str = "TorchT
         name = str(get("module", "model"))
         flavor = str(get("config", "model", "")).removeprefix(f"{name}_")
     model, why_no_model = _model(str(name or ""), str(flavor or ""), source)
-    unread = [(name, value) for name, value in options.items() if name not in read and value not in (None, False)]
+    unread = [(name, value) for name, value in options.items() if name in wrote and name not in read and value]
     return RunConfig(
         trainer,
         source,

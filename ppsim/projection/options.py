@@ -156,6 +156,11 @@ class JobOptions(StudyOptions, total=False):
         "Expert-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
         metavar="N", section="cluster", field="job.layout.ep",
     )]
+    etp: Annotated[int | None, Option(
+        "Tensor-parallel ranks of an expert; ep · etp then divides tp · cp · dp. Default: tp, and ep divides cp · "
+        "dp.",
+        metavar="N", section="cluster", field="job.layout.etp",
+    )]
     dp: Annotated[int | None, Option(
         "Data-parallel replicas. Default: what --gpus leaves, else 1.",
         metavar="N", section="cluster", field="job.layout.dp",

@@ -98,3 +98,16 @@ def test_a_configuration_without_a_model_needs_one(tmp_path: Path) -> None:
 def test_a_split_says_how_many_stages_a_rank_has() -> None:
     made = ppsim.project(model="gpt2", pp=2, split=[2, 4, 4, 2], microbatches=4)
     assert made.timeline.schedule.vpp == 2
+
+
+def test_experts_divided_over_tensor_parallel_ranks_too() -> None:
+    sizes = {"model": "mixtral-8x7b", "gpus": 16, "tp": 2, "pp": 4, "microbatches": 8}
+    made = ppsim.project(**sizes, ep=4, etp=1)  # type: ignore[arg-type]
+    assert made.plan.job is not None
+    assert made.plan.job.layout.etp == 1
+    assert made.iteration_s != ppsim.project(**sizes, ep=2).iteration_s  # type: ignore[arg-type]
+    assert "--expert-tensor-parallel-size 1" in ppsim.trainer_options(made, "megatron")
+    with pytest.raises(ConfigError, match="ep · etp must divide tp · cp · dp"):
+        ppsim.project(**sizes, ep=8, etp=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="--etp is for a --model"):
+        ppsim.project(pp=2, etp=1)

@@ -254,3 +254,18 @@ def test_files_of_primus_that_extend_themselves_end(tmp_path: Path) -> None:
     (tmp_path / "primus/configs/models/megatron/mixtral.yaml").unlink()
     with pytest.raises(ConfigError, match=r"names mixtral\.yaml, which is not in"):
         read_run_config(path)
+
+
+def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
+    base = (
+        "MODEL_ARGS:\n  --num-layers: 4\n  --hidden-size: 64\n  --num-attention-heads: 4\n  --micro-batch-size: 1\n"
+        "  --num-experts: 8\n  --moe-ffn-hidden-size: 64\n  --tensor-model-parallel-size: 4\n"
+        "  --expert-model-parallel-size: 8\n  --expert-tensor-parallel-size: 1\n"
+        "  --recompute-granularity: selective\n  --recompute-modules: [layernorm moe_act]\n"
+    )
+    words = read(tmp_path, "c.yaml", base).words
+    assert (words["ep"], words["etp"], words["dp"], words["recompute"]) == (8, 1, 2, "layernorm+moe_act")
+    assert (
+        "etp"
+        not in read(tmp_path, "c.yaml", base.replace("tensor-parallel-size: 1", "tensor-parallel-size: 4")).words
+    )
