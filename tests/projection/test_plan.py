@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError, Deadlock, DoesNotFit
@@ -107,6 +107,7 @@ def test_the_other_channels_include_the_one_assumed_and_none_beats_the_ideal(dra
 BOUNDS = ("lower_bound_s", "span_lower_bound_s", "memory_limit_bytes")  # they mind the memory limit
 
 
+@settings(max_examples=30)
 @given(plans(), st.floats(0.0, 0.999))
 def test_a_plan_fits_at_its_peak_and_not_below(drawn, factor):
     plan, _ = drawn
@@ -320,6 +321,7 @@ def test_a_plan_can_be_changed_on_the_way():
 # --- all schedules ---
 
 
+@settings(max_examples=20)
 @given(plans(), st.floats(0.3, 1.2))
 def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(drawn, factor):
     plan, _ = drawn
