@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ppsim.api.catalogues import clusters, models, schedules
-    from ppsim.api.configured import trainer_options
     from ppsim.api.jobs import job
     from ppsim.api.measured import calibrate, compare, read_timeline
     from ppsim.api.outputs import export, report, save
     from ppsim.api.plans import project, project_all
     from ppsim.api.profiles import profile
     from ppsim.api.runs import Trained, train
+    from ppsim.api.to_config import trainer_options
     from ppsim.api.tuning import tune
     from ppsim.catalog.build import build
     from ppsim.configs.read import read_run_config
@@ -94,7 +94,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "schedules": "ppsim.api.catalogues",
     "simulate": "ppsim.simulation.run",
     "train": "ppsim.api.runs",
-    "trainer_options": "ppsim.api.configured",
+    "trainer_options": "ppsim.api.to_config",
     "tune": "ppsim.api.tuning",
     "validate": "ppsim.validation.validated",
 }

@@ -6,12 +6,6 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.configs.read import read_run_config
 from ppsim.configs.run_config import RunConfig
-from ppsim.configs.written import Trainer, written
-from ppsim.exporting.megatron import layout_string
-from ppsim.layout.split import MegatronSplit
-from ppsim.projection.project import project
-from ppsim.projection.projection import Projection
-from ppsim.tuning.search import Tuned
 
 _MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
@@ -56,49 +50,5 @@ def configured(options: Mapping[str, Any]) -> dict[str, Any]:
         if config.model is None:
             hint = "" if "--model" in config.why_no_model else ": give --model"
             raise ConfigError(f"{config.why_no_model}{hint}")
-        filled["model"] = config.source
+        filled["model"] = config
     return filled
-
-
-def trainer_options(result: Projection | Tuned, trainer: Trainer) -> str:
-    """Return a projection's plan, or the best of a search, as lines of a trainer's own configuration.
-
-    `trainer` is megatron, primus or torchtitan: options of the command line for Megatron-LM and TorchTitan,
-    `overrides` of YAML for Primus. What it has no option for is a comment. Raises `ConfigError` for a trainer that
-    is not known.
-
-    >>> import ppsim
-    >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8)
-    >>> print(ppsim.trainer_options(made, "megatron"))  # doctest: +ELLIPSIS
-    --tensor-model-parallel-size 2
-    --pipeline-model-parallel-size 4
-    --context-parallel-size 1
-    ...
-    """
-    projection = _projected(result) if isinstance(result, Tuned) else result
-    plan, schedule = projection.plan, projection.timeline.schedule
-    words: dict[str, Any] = {"pp": schedule.num_ranks, "vpp": schedule.vpp, "schedule": schedule.name}
-    if plan.group_size is not None:
-        words["group_size"] = plan.group_size
-    if isinstance(plan.split, MegatronSplit):
-        split = plan.split
-        words |= dict(zip(_MEGATRON_SPLIT, (split.counts_embedding or None, split.counts_loss or None, split.first,
-                                             split.last), strict=True))  # fmt: skip
-    elif len(set(layers := projection.split)) > 1:
-        words["split"] = layout_string(layers)
-    job = plan.job
-    if job is not None:
-        layout, execution = job.layout, job.execution
-        words |= {
-            "tp": layout.tp, "cp": layout.cp, "ep": layout.ep if layout.ep > 1 else None, "etp": layout.etp,
-            "dp": layout.dp,
-            "micro_batch": job.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
-            "recompute": execution.recompute, "dtype": execution.dtype, "zero": job.optimizer.zero_stage,
-            "sequence_parallel": execution.sequence_parallel, "overlap_dp": job.overlap,
-        }  # fmt: skip
-    return written(words, trainer)
-
-
-def _projected(tuned: Tuned) -> Projection:
-    """The best configuration in full: its split is what the search balanced."""
-    return project(tuned.question.plan_of(tuned.best[0].candidate))

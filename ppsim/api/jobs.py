@@ -38,7 +38,7 @@ def job(**options: Unpack[JobOptions]) -> Job:
     >>> made.layout.dp, made.num_microbatches
     (8, 64)
     """
-    made = job_from(options)
+    made = job_from(configured(options))
     if made is None:
         raise ConfigError("--model must be given: a job trains one")
     return made
@@ -50,13 +50,13 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     `options` has every word of `JobOptions`, None where it was not given. Raises `ConfigError` for options of a job
     without a model, and for whatever model, cluster and layout forbid.
     """
-    options = configured(options)
     if options["model"] is None:
         if wrong := [name for name in _WORDS if name in _ONLY_FOR_JOBS and options.get(name) is not None]:
             raise ConfigError(f"--{wrong[0].replace('_', '-')} is for a --model on a --cluster")
         return None
-    name = str(options["model"])
-    model = model_named(name)
+    given = options["model"]
+    name = given.source if isinstance(given, RunConfig) else str(given)
+    model = model_named(given)
     if options["layers"] is not None:
         model = model.with_layers(options["layers"])
     cluster = cluster_of(options["cluster"])

@@ -134,3 +134,14 @@ def fields_of(words: Mapping[str, Word], options: Mapping[str, Any], under: str 
         if field and above == under and given[name] is not None:
             found[field] = given[name]
     return found
+
+
+def values_in(words: Mapping[str, Word], holder: Any) -> dict[str, Any]:
+    """Return what each word's field is in an object, None where it has none: the inverse of `fields_of`."""
+    found = {}
+    for name, word in words.items():
+        value = holder if word.option.field else None
+        for field in (word.option.field or "").split("."):
+            value = getattr(value, field, None)
+        found[name] = value
+    return found

@@ -4,11 +4,12 @@ import difflib
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from ppsim.base.errors import ConfigError
+from ppsim.schedule.choices import Trainer
 
 if TYPE_CHECKING:
     from ppsim.schedule.table import Schedule
@@ -133,7 +134,7 @@ timeline_option = click.option(
 
 
 to_config_option = click.option(
-    "--to-config", type=click.Choice(["megatron", "primus", "torchtitan"]),
+    "--to-config", type=click.Choice(get_args(Trainer)),
     help="Print the plan as options of a trainer, too: of the fastest where several are compared.",
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ from ppsim.cli.common import (
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.words import command_with
 from ppsim.projection.options import PlanOptions
+from ppsim.schedule.choices import Trainer
 
 if TYPE_CHECKING:
     from ppsim.projection.plan import Plan
@@ -61,7 +62,7 @@ def project(
     as_json: bool,
     with_rows: bool,
     with_timeline: bool | None,
-    to_config: str | None,
+    to_config: Trainer | None,
     **options: Any,
 ) -> None:
     """Project a step: time, throughput, bubble, memory per rank, and why.
@@ -78,7 +79,6 @@ def project(
 
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
-    from ppsim.api.configured import trainer_options
     from ppsim.api.outputs import projections_drawn
     from ppsim.api.plans import plan_from
     from ppsim.printing import plans as show
@@ -101,7 +101,9 @@ def project(
     if config is not None:
         found["run_config"] = config.to_json()
     if to_config is not None and shown:
-        found["to_config"] = trainer_options(shown[0], to_config)  # type: ignore[arg-type]
+        from ppsim.api.to_config import trainer_options
+
+        found["to_config"] = trainer_options(shown[0], to_config)
     if as_json:
         print_json(found)
     elif answer:

@@ -10,6 +10,7 @@ from ppsim.base.units import seconds
 from ppsim.cli.common import check_outputs, json_option, print_json, run_config_of, say, to_config_option
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with
+from ppsim.schedule.choices import Trainer
 from ppsim.tuning.options import TuneOptions
 
 _SECTIONS = {
@@ -29,7 +30,7 @@ _SECTIONS = {
     help="Write a file; the suffix decides: .json answer, .csv table, .html/.svg/.pdf/.png iteration time over "
          "memory. May be repeated.",
 )  # fmt: skip
-def tune(outputs: tuple[str, ...], as_json: bool, to_config: str | None, **options: Any) -> None:
+def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **options: Any) -> None:
     """Find the best layout, schedule and batch for a model on so many GPUs.
 
     \b
@@ -41,7 +42,6 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: str | None, **optio
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
     set are simulated, so that the answer is that of trying all.
     """
-    from ppsim.api.configured import trainer_options
     from ppsim.api.tuning import tune_from
     from ppsim.printing import tuning as show_tune
 
@@ -54,7 +54,11 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: str | None, **optio
 
         found = tune_from(options, show)
     write(outputs, SEARCH, found, announce=say)
-    configuration = trainer_options(found, to_config) if to_config else None  # type: ignore[arg-type]
+    configuration = None
+    if to_config:
+        from ppsim.api.to_config import trainer_options
+
+        configuration = trainer_options(found, to_config)
     if as_json:
         print_json(found.to_json() | ({"to_config": configuration} if configuration else {}))
         return

@@ -189,7 +189,8 @@ def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             arguments["num_virtual_stages_per_pipeline_rank"] = vpp
         if split not in (None, "auto", "even", "megatron"):
             left.append(f"a split of {split} is said by a layout: `ppsim export --to megatron` writes it")
-    arguments |= {name: words[name] for name in (*_SPLIT, *_COUNTED) if words.get(name) is not None}
+    arguments |= {name: words[name] for name in _SPLIT if words.get(name) is not None}
+    arguments |= {name: True for name in _COUNTED if words.get(name)}
     recompute = words.get("recompute", "none")
     if recompute == "full":
         arguments |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}

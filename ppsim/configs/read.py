@@ -19,12 +19,11 @@ from ppsim.model.architecture import Model
 from ppsim.model.config import model_from, read_model
 
 
-def model_named(name_or_path: str | Path) -> Model:
-    """Return a model by name, from a Hugging Face config.json, or from a trainer's configuration."""
-    path = Path(name_or_path)
-    if path.suffix == ".json" or not path.is_file():
-        return read_model(name_or_path)
-    config = read_run_config(path)
+def model_named(given: str | Path | RunConfig) -> Model:
+    """Return a model by name, from a Hugging Face config.json, or from a trainer's configuration, read or not."""
+    if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not Path(given).is_file()):
+        return read_model(given)
+    config = given if isinstance(given, RunConfig) else read_run_config(given)
     if config.model is None:
         raise ConfigError(config.why_no_model)
     return config.model

@@ -3,14 +3,12 @@
 import shlex
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from ppsim.base.errors import ConfigError
 from ppsim.configs.megatron import arguments_of, primus_pipeline_of
 from ppsim.configs.torchtitan import options_of
-
-Trainer = Literal["megatron", "primus", "torchtitan"]
-TRAINERS: tuple[Trainer, ...] = get_args(Trainer)
+from ppsim.schedule.choices import Trainer
 
 _NATIVE = MappingProxyType({"megatron": ("1f1b", "interleaved-1f1b"), "primus": ("1f1b", "interleaved-1f1b")})
 
@@ -37,7 +35,7 @@ def written(words: Mapping[str, Any], trainer: Trainer) -> str:
         lines += [f"activation-checkpoint:{mode}"] if mode else []
         return "\n".join([*(f"# {sentence}" for sentence in left), *lines])
     if trainer not in _NATIVE:
-        raise ConfigError(f"unknown trainer '{trainer}': there are {', '.join(TRAINERS)}")
+        raise ConfigError(f"unknown trainer '{trainer}': there are {', '.join(get_args(Trainer))}")
     arguments, left = arguments_of(given)
     schedule = given.get("schedule")
     if schedule is not None and schedule not in _NATIVE[trainer]:

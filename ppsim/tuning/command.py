@@ -1,10 +1,9 @@
 """The command that projects a configuration of a search in full."""
 
 import shlex
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.words import sections_of, words_of
+from ppsim.base.words import sections_of, values_in, words_of
 from ppsim.configs.read import model_named
 from ppsim.projection.options import PlanOptions
 from ppsim.projection.plan import Plan
@@ -31,16 +30,14 @@ def command_of(
         "layers": num_layers if num_layers != len(model_named(job.model_name).layers) else None,
         "sequence_parallel": question.sequence_parallel,
     }
-    asked = Plan(pp=job.layout.pp, job=job, runtime=question.runtime)
     words, also = words_of(projected), words_of(searched)
+    asked = values_in(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending
     changed: dict[str, Any] = {}
     for name in (name for names in sections_of(words.values()).values() for name in names):
         option = words[name].option
         is_same_for_all = option.field and name in also and also[name].option.field == option.field
-        if is_same_for_all and name not in told:
-            value = depending[name] if name in depending else attrgetter(str(option.field))(asked)
-            if value != option.default:
-                changed[name] = value
+        if is_same_for_all and name not in told and asked[name] != option.default:
+            changed[name] = asked[name]
     values = {name: value for name, value in changed.items() if not isinstance(value, bool)}
     flags = {name: value for name, value in changed.items() if isinstance(value, bool)}
     texts = [f"{words[name].flag} {shlex.quote(str(value))}" for name, value in (told | values).items()]
