@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,17 @@ def read_json(path: str | Path) -> Any:
         raise ConfigError(
             f"{path} is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
         ) from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the content of a TOML file; raises `ConfigError` for what is none."""
+    text = read_text(path)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except (ValueError, RecursionError):
         raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
 

@@ -107,6 +107,11 @@ class Arguments:
             raise ConfigError(f"{self.source}: {name} must be a whole number of {least} or more: got {value!r}")
         return value
 
+    def number(self, name: str, default: int, *, least: int = 1) -> int:
+        """A whole number of `least` or more, the default where none is there."""
+        value = self.count(name, least=least)
+        return default if value is None else value
+
     def need(self, name: str, *others: str) -> int:
         """A whole number of 1 or more under any of these names; raises `ConfigError` where none is there."""
         for known in (name, *others):

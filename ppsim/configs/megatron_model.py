@@ -87,7 +87,7 @@ def model_of(arguments: Arguments) -> Model:
         length or positions or 2048,
         tied_embeddings=not arguments.flag("untie_embeddings_and_output_weights"),
         learned_positions=positions if learned else 0,
-        mtp=(layers[-1],) * (arguments.count("mtp_num_layers", 0, least=0) or 0),
+        mtp=(layers[-1],) * arguments.number("mtp_num_layers", 0, least=0),
         source=arguments.source,
     )
 
@@ -111,10 +111,10 @@ def _attention(arguments: Arguments, hidden: int) -> Attention | LatentAttention
         return LatentAttention(
             heads,
             q_lora_rank=arguments.count("q_lora_rank"),
-            kv_lora_rank=arguments.count("kv_lora_rank", 32) or 32,
-            qk_nope_head_size=arguments.count("qk_head_dim", 128) or 128,
-            qk_rope_head_size=arguments.count("qk_pos_emb_head_dim", 64) or 64,
-            v_head_size=arguments.count("v_head_dim", 128) or 128,
+            kv_lora_rank=arguments.number("kv_lora_rank", 32),
+            qk_nope_head_size=arguments.number("qk_head_dim", 128),
+            qk_rope_head_size=arguments.number("qk_pos_emb_head_dim", 64),
+            v_head_size=arguments.number("v_head_dim", 128),
         )
     size = arguments.count("kv_channels")
     if size is None and hidden % heads:
@@ -151,8 +151,8 @@ def _parts(arguments: Arguments, dense: FeedForward, num_layers: int) -> list[Fe
     experts = MixtureOfExperts(
         expert,
         num_experts,
-        arguments.count("moe_router_topk", 2) or 2,
-        shared_size=arguments.count("moe_shared_expert_intermediate_size", 0, least=0) or 0,
+        arguments.number("moe_router_topk", 2),
+        shared_size=arguments.number("moe_shared_expert_intermediate_size", 0, least=0),
         router_bias=arguments.flag("moe_router_enable_expert_bias"),
         shared_gate=arguments.flag("moe_shared_expert_gate"),
     )

@@ -89,7 +89,4 @@ def _resolved(value: Any) -> Any:
         return [_resolved(inner) for inner in value]
     if not isinstance(value, str) or "${" not in value:
         return value
-    put_in = _VARIABLE.sub(
-        lambda found: os.environ.get(found[1], found[2] if found[2] is not None else found[0]), value
-    )
-    return {"null": None, "true": True, "false": False}.get(put_in, put_in)
+    return _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0] if found[2] is None else found[2]), value)

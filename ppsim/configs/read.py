@@ -1,13 +1,12 @@
 """A training configuration of any trainer, told apart by what it holds."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json, read_text, read_yaml
+from ppsim.base.files import read_json, read_text, read_toml, read_yaml
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.megatron import from_megatron
 from ppsim.configs.others import from_deepspeed, from_sections
@@ -51,7 +50,7 @@ def read_run_config(path: str | Path) -> RunConfig:
     if text.lstrip().startswith("{"):
         return _from_tree(read_json(path), Path(path))
     if re.search(r"^\[[\w.]+\]\s*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
-        return from_torchtitan(_toml(text, source), source)
+        return from_torchtitan(read_toml(path), source)
     if re.search(r"^(modules|MODEL_ARGS|model):", text, re.MULTILINE):
         return _from_tree(read_yaml(path), Path(path))
     if logged := logged_arguments(text):
@@ -64,13 +63,6 @@ def read_run_config(path: str | Path) -> RunConfig:
             flags["--activation_checkpoint.mode"] = chosen[1]
         return _from_flags(flags, source)
     return _from_tree(read_yaml(path), Path(path))
-
-
-def _toml(text: str, source: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not valid TOML: {error}") from None
 
 
 def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:

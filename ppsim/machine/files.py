@@ -1,7 +1,6 @@
 """Cluster files, packaged and a user's, in TOML, YAML or JSON: read, checked, and turned into a `Cluster`."""
 
 import difflib
-import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json, read_text, read_yaml
+from ppsim.base.files import read_json, read_toml, read_yaml
 from ppsim.machine.cluster import Cluster, Device, Efficiency, Link, Tier
 from ppsim.machine.devices import hardware
 
@@ -177,14 +176,4 @@ def _read(path: Path) -> Any:
     return _READERS[path.suffix](path)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
-    text = read_text(path)
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
-
-
-_READERS = {".toml": _read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": read_json}
+_READERS = {".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": read_json}

@@ -1,6 +1,5 @@
 """Configurations of real trainers, which lie beside the checkout: nearly all are read, and their models are right."""
 
-import os
 import tarfile
 from pathlib import Path
 
@@ -9,17 +8,13 @@ import pytest
 from ppsim.configs.read import read_run_config
 from ppsim.errors import ConfigError
 from ppsim.model.names import find_model
-
-ORACLES = Path(os.environ.get("PPSIM_ORACLES") or Path(__file__).parents[3] / "shared" / "oracles")
+from tests.exporting.oracles import oracles
 
 
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    archive = ORACLES / "configs.tar.gz"
-    if not archive.is_file():
-        pytest.skip(f"no {archive}: real trainers' configurations are not beside the checkout (PPSIM_ORACLES)")
     folder = tmp_path_factory.mktemp("configs")
-    with tarfile.open(archive) as files:
+    with tarfile.open(oracles("configs.tar.gz") / "configs.tar.gz") as files:
         files.extractall(folder, filter="data")
     return folder
 

@@ -17,7 +17,7 @@ from ppsim.exporting.megatron import megatron_arguments, parse_layout
 from ppsim.exporting.primus import primus_table
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
-from tests.exporting.oracles import oracles
+from tests.exporting.oracles import oracles_that_run
 
 DRIVER = Path(__file__).with_name("primus_tables.py")
 MOST_SECONDS = 240  # a guard: the ranks of a run that hangs are ended by the driver long before
@@ -38,7 +38,7 @@ def write_what_primus_takes(folder: Path, pp: int) -> set[str]:
 
 @pytest.mark.parametrize("pp", [2, 4])
 def test_primus_runs_every_entry_it_can_express_in_both_modes_and_its_gradients_are_right(pp, tmp_path):
-    folder, names = oracles(), write_what_primus_takes(tmp_path, pp)
+    folder, names = oracles_that_run(), write_what_primus_takes(tmp_path, pp)
     assert len(names) >= 22
     done = subprocess.run(
         [sys.executable, DRIVER, folder, tmp_path], capture_output=True, text=True, timeout=MOST_SECONDS
@@ -65,7 +65,7 @@ def megatron_tables() -> list[Schedule]:
 
 def test_megatron_takes_all_arguments_reads_our_layouts_and_runs_our_orders(tmp_path):
     """More than 400 sets of them, with and without a split: stages of 0 to 7 layers, empty ones too."""
-    script, names, layers_of = oracles() / "check_megatron.py", [], random.Random(0)
+    script, names, layers_of = oracles_that_run() / "check_megatron.py", [], random.Random(0)
     for number, (table, is_split) in enumerate(itertools.product(megatron_tables(), (True, False))):
         split = [layers_of.randrange(8) for _ in range(table.num_stages)] if is_split else None
         paths = tmp_path / f"{number}.csv", tmp_path / f"{number}.json"
@@ -82,7 +82,7 @@ def test_megatron_takes_all_arguments_reads_our_layouts_and_runs_our_orders(tmp_
 
 
 def test_megatron_builds_the_layers_that_counts_say_and_reads_layouts_as_we_do():
-    oracles()
+    oracles_that_run()
     chosen, counts, texts = random.Random(0), [], []
     for pp, vpp in itertools.product((2, 3, 4), (1, 2)):
         table = build("interleaved-1f1b" if vpp > 1 else "1f1b", pp=pp, vpp=vpp or None, microbatches=pp)
