@@ -54,8 +54,8 @@ def replicas_for_experts(words: Mapping[str, Any], assumed: list[str]) -> int:
 
     >>> replicas_for_experts({"ep": 8, "cp": 2}, [])
     4
-    >>> replicas_for_experts({"ep": 8, "tp": 4, "etp": 1}, [])
-    2
+    >>> replicas_for_experts({"ep": 8, "tp": 4, "etp": 2}, [])
+    4
     """
     ep, cp = words["ep"], words.get("cp") or 1
     ranks, parts = (cp, ep) if words.get("etp") is None else (cp * (words.get("tp") or 1), ep * words["etp"])

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -40,12 +41,26 @@ def met(ranks: list[list[tuple[str, int]]]) -> bool:
 @settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from(["1f1b", "eager-1f1b"]), pp=st.integers(2, 9), microbatches=st.integers(1, 20))
 def test_blocking_sends_and_receives_never_wait_in_a_circle(name: str, pp: int, microbatches: int) -> None:
-    found = deepspeed_instructions(ppsim.build(name, pp=pp, microbatches=microbatches))
+    require_executable(deepspeed_instructions(ppsim.build(name, pp=pp, microbatches=microbatches)), microbatches)
+
+
+def test_gradients_that_arrive_long_before_they_are_used_wait_with_their_sender(tmp_path: Path) -> None:
+    first = ",".join([*(f"0F{m}" for m in range(8)), *(f"0B{m}" for m in range(8))])
+    last = ",".join(f"1F{m},1B{m}" for m in range(8))
+    (tmp_path / "t.csv").write_text(f"{first}\n{last}\n")
+    require_executable(deepspeed_instructions(ppsim.read_schedule(tmp_path / "t.csv")), 8)
+
+
+def require_executable(found: dict[str, Any], microbatches: int) -> None:
+    """What the engine takes for granted of a list of instructions."""
     assert met(found["ranks"])
+    last = len(found["ranks"]) - 1
     for rank, row in enumerate(found["ranks"]):
         names = [name for name, _ in row]
         assert names.count("ForwardPass") == names.count("BackwardPass") == microbatches
-        assert names.count("LoadMicroBatch") == (microbatches if rank in (0, pp - 1) else 0)
+        assert names.count("LoadMicroBatch") == (microbatches if rank in (0, last) else 0)
+        for place, (one, buffer) in enumerate(row):
+            assert one != "LoadMicroBatch" or row[place + 1] == ("ForwardPass", buffer)
         for place, one in enumerate(names):  # the engine has one place for what it receives of gradients
             if one == "RecvGrad":
                 rest = names[place + 1 :]
