@@ -6,6 +6,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.configs.read import read_run_config
 from ppsim.configs.run_config import RunConfig
+from ppsim.configs.stacks import stack_of
 
 _MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
@@ -37,7 +38,7 @@ def configured(options: Mapping[str, Any]) -> dict[str, Any]:
     path = filled.get("run_config")
     filled["run_config"] = None
     if path is None:
-        return filled
+        return _with_stack(filled)
     if filled.get("job") is not None:
         raise ConfigError("the job says everything itself: leave out run_config, or give it to ppsim.job")
     config = path if isinstance(path, RunConfig) else read_run_config(path)
@@ -51,4 +52,13 @@ def configured(options: Mapping[str, Any]) -> dict[str, Any]:
             hint = "" if "--model" in config.why_no_model else ": give --model"
             raise ConfigError(f"{config.why_no_model}{hint}")
         filled["model"] = config
-    return filled
+    return _with_stack(filled)
+
+
+def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with what their stack does by default where they are still None; only jobs have one."""
+    name = options.get("stack")
+    if options.get("model") is None or name is None:
+        return options
+    said = stack_of(name, options)
+    return options | {word: value for word, value in said.items() if options.get(word, "") is None}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ppsim.api.configured import configured
+from ppsim.api.texts import parse_parts, parse_share
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import fields_of, words_of
@@ -16,9 +17,11 @@ from ppsim.costs.profile import Profile, load_profile
 from ppsim.layout.layout import Layout, layout_on
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.files import load_cluster
+from ppsim.model.architecture import Model
 from ppsim.model.memory import Optimizer, Precision
+from ppsim.model.names import gpt
 from ppsim.model.recompute import recompute_of
-from ppsim.projection.options import JobOptions, StudyOptions
+from ppsim.projection.options import GPT, JobOptions, StudyOptions
 
 _WORDS = words_of(JobOptions)
 _ONLY_FOR_JOBS = {*words_of(StudyOptions), "etp", "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
@@ -56,9 +59,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         return None
     given = options["model"]
     name = given.source if isinstance(given, RunConfig) else str(given)
-    model = model_named(given)
-    if options["layers"] is not None:
-        model = model.with_layers(options["layers"])
+    model = _model(given, options)
     cluster = cluster_of(options["cluster"])
     layout = _layout(options, cluster.num_devices)
     micro_batch = 1 if options["micro_batch"] is None else options["micro_batch"]
@@ -67,26 +68,52 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     microbatches = 4 * layout.pp if options["microbatches"] is None else options["microbatches"]
     if options["global_batch"] is not None and options["microbatches"] is not None:
         raise ConfigError("--global-batch and --microbatches say the same twice: give one of them")
+    given_dtype = options["dtype"] or _WORDS["dtype"].option.default
     depending = {
         "global_batch": microbatches * micro_batch * layout.dp,
         "sequence_parallel": layout.tp > 1,
     }
     read = {
+        "compute_share": parse_share(options["compute_share"], given_dtype),
         "recompute": recompute_of(options["recompute"] or "none"),
         "profile": None if options["profile"] is None else profile_of(options["profile"]),
     }
     given = depending | {one: value for one, value in options.items() if value is not None} | read
     execution = fields_of(_WORDS, given, "job.execution")
+    hidden = parse_parts(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
+    execution |= {"hidden_tp_forward": hidden[0], "hidden_tp_backward": hidden[-1]}
+    execution["sequence_parallel"] &= layout.tp > 1
     precision = _PRECISIONS.get(execution["dtype"], "bf16")
     return Job(
         model=model,
         model_name=name,
         cluster=cluster,
         layout=layout,
-        execution=Execution(**execution, fused_cross_entropy=True),
+        execution=Execution(**execution),
+        launch_s=None if options["launch_ms"] is None else options["launch_ms"] / 1e3,
         optimizer=Optimizer(**fields_of(_WORDS, given, "job.optimizer"), precision=precision),
         **fields_of(_WORDS, given, "job"),
     )
+
+
+def _model(given: str | Path | RunConfig, options: Mapping[str, Any]) -> Model:
+    """The model of a name or file with --layers of its layers, or a GPT of its sizes."""
+    sizes = {name: options[name] for name in ("hidden", "heads", "vocab") if options[name] is not None}
+    if given != GPT:
+        if sizes:
+            raise ConfigError(f"--{next(iter(sizes))} is for --model gpt: {given} has its own")
+        model = model_named(given)
+        return model if options["layers"] is None else model.with_layers(options["layers"])
+    if missing := [name for name in ("layers", "hidden", "heads") if options[name] is None]:
+        raise ConfigError(f"--model gpt needs {', '.join(f'--{name}' for name in missing)}")
+    for name in ("layers", *sizes):
+        if options[name] < 1:
+            raise ConfigError(f"--{name} must be at least 1: got {options[name]}")
+    if sizes["hidden"] % sizes["heads"]:
+        raise ConfigError(f"--heads must divide --hidden: got {sizes['heads']} with {sizes['hidden']}")
+    length = {} if options["seq_len"] is None else {"sequence_length": options["seq_len"]}
+    vocab = {} if options["vocab"] is None else {"vocab": options["vocab"]}
+    return gpt(options["layers"], sizes["hidden"], sizes["heads"], **vocab, **length)
 
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "float32": "fp32"}

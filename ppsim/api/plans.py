@@ -1,6 +1,7 @@
 """Projections of a plan, from the words of the command line."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,6 +15,7 @@ from ppsim.configs.run_config import RunConfig
 from ppsim.costs.estimate import with_estimates
 from ppsim.costs.job import Job
 from ppsim.costs.profile import DEFAULT, Profile
+from ppsim.costs.sources import RankCosts
 from ppsim.layout.split import MegatronSplit, Split, require_layers
 from ppsim.machine.cluster import Cluster
 from ppsim.model.recompute import recompute_of
@@ -93,6 +95,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     """
     options = configured(options)
     job = _job(options)
+    measured = _measured(options, job)
     profile = None if job else profile_of(options["profile"] or DEFAULT)
     pp = job.layout.pp if job and options["pp"] is None else options["pp"]
     if pp is None:
@@ -122,17 +125,20 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         overheads |= fitted.constants
         if fitted.line and options["transfer_ms"] is None:
             overheads["hop_overhead_s"], overheads["bandwidth_bytes_per_s"] = fitted.line
+        if job and options["launch_ms"] is not None:
+            raise ConfigError("--launch-ms and --overheads say the same twice: give one of them")
+        job = replace(job, launch_s=0.0) if job else None
     of_profile = {"microbatches": None, "layers": None} if job else {}
     read = {
         "split": _split(options),
         "stragglers": tuple((options["stragglers"] or {}).items()),
-        "transfer_ms": None if options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
+        "transfer_ms": None if measured or options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
         "memory_limit": parse_size(options["memory_limit"]),
     }
     if options["vpp"] is None and isinstance(read["split"], list) and len(read["split"]) % pp == 0:
         options["vpp"] = len(read["split"]) // pp
     fields = fields_of(_WORDS, {**options, **of_profile, **read})
-    return Plan(pp=pp, job=job, profile=profile, shape=shape, **fields, **overheads)
+    return Plan(pp=pp, job=job, profile=profile, shape=shape, measured=measured, **fields, **overheads)
 
 
 def _split(options: Mapping[str, Any]) -> Split | None:
@@ -149,11 +155,26 @@ def _job(options: Mapping[str, Any]) -> Job | None:
     if given and (wrong := [name for name in _OF_JOBS if options[name] is not None]):
         raise ConfigError(f"the job says everything itself: leave out {wrong[0]}, or give it to ppsim.job")
     job = given or job_from(options)
-    if job and options["transfer_ms"] is not None:
+    if job and options["transfer_ms"] is not None and options["forward_ms"] is None:
         raise ConfigError(
             "--transfer-ms is for one pipeline of a profile: with --model, hops are the cluster's links"
         )
     return job
+
+
+_OF_RANKS = ("forward_ms", "backward_input_ms", "backward_weight_ms")
+
+
+def _measured(options: Mapping[str, Any], job: Job | None) -> RankCosts | None:
+    """The times of a rank, where they are given."""
+    given = [name for name in _OF_RANKS if options[name] is not None]
+    if not given:
+        return None
+    if job is None:
+        raise ConfigError(f"{_WORDS[given[0]].flag} is for a --model: it says layers, tokens and batch")
+    if missing := [_WORDS[name].flag for name in _OF_RANKS if name not in given]:
+        raise ConfigError(f"{_WORDS[given[0]].flag} needs {' and '.join(missing)} too")
+    return RankCosts(*((options[name] or 0.0) / 1e3 for name in (*_OF_RANKS, "transfer_ms")))
 
 
 def overheads_of(given: str | Path | Calibration) -> Overheads:

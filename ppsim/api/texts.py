@@ -27,6 +27,40 @@ def parse_split(given: str | Sequence[int]) -> Any:
         ) from None
 
 
+def parse_parts(given: str | float) -> list[float]:
+    """Return the numbers of --overlap-tp: one of both passes, or the forward's and the backward's.
+
+    >>> parse_parts("0.75,0.5"), parse_parts(0.5)
+    ([0.75, 0.5], [0.5])
+    """
+    try:
+        found = [float(part) for part in str(given).split(",")]
+    except ValueError:
+        found = []
+    if len(found) not in (1, 2) or not all(0 <= part <= 1 for part in found):
+        raise ConfigError(f"--overlap-tp is '{given}': give a part from 0 to 1, or FORWARD,BACKWARD as 0.75,0.5")
+    return found
+
+
+def parse_share(given: str | float | None, dtype: str) -> float | None:
+    """Return what --compute-share says for a type: the one number, the type's own, or None.
+
+    >>> parse_share("bfloat16:0.97,float8:1.2", "float8"), parse_share(0.9, "float8")
+    (1.2, 0.9)
+    """
+    if given is None:
+        return None
+    try:
+        if ":" not in str(given):
+            return float(given)
+        pairs = dict(part.strip().split(":") for part in str(given).split(","))
+        return {name: float(number) for name, number in pairs.items()}.get(dtype)
+    except ValueError:
+        raise ConfigError(
+            f"--compute-share is '{given}': give a number, or one a dtype as bfloat16:0.97,float8:1.2"
+        ) from None
+
+
 def parse_size(given: str | float | None) -> float | None:
     """Return bytes for 80GiB, 80GB or a number of bytes; raises `ConfigError` for anything else.
 

@@ -33,6 +33,8 @@ class Job:
     ranks sends its part of a hop's message, and they gather it behind (Narayanan et al. 2021, arXiv 2104.04473,
     §4.1); with sequence parallelism there is nothing to gather. `offload`: what part of each microbatch's
     activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
+    `launch_s`: host seconds of a launch by the schedule, None: the cluster's constant. `stack`: what software the
+    defaults are those of (`ppsim.configs.stacks`).
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -58,6 +60,8 @@ class Job:
     vocab_multiple: int = 128
     scatter_gather: bool = False
     offload: float = 0.0
+    launch_s: float | None = None
+    stack: str = "plain"
 
     def __post_init__(self) -> None:
         sequences = self.micro_batch * self.layout.dp
@@ -79,7 +83,9 @@ class Job:
         if reason := why_no_context_parallel(self.length, self.layout.cp):
             raise ConfigError(reason)
         if not 0 <= self.rest_s < float("inf"):
-            raise ConfigError(f"rest_s must be 0 or more: got {self.rest_s:g}")
+            raise ConfigError(f"--rest must be 0 or more seconds: got {self.rest_s:g}")
+        if self.launch_s is not None and not 0 <= self.launch_s < float("inf"):
+            raise ConfigError(f"--launch-ms must be 0 or more: got {1e3 * self.launch_s:g}")
         self.cluster.device.peak(self.execution.dtype)
         if reason := _why_not_recomputed(self.model, self.execution.recompute):
             raise ConfigError(reason)
@@ -89,6 +95,12 @@ class Job:
     def length(self) -> int:
         """Tokens a sequence."""
         return self.model.sequence_length if self.sequence_length is None else self.sequence_length
+
+    @property
+    def seconds_a_launch(self) -> float:
+        """Host seconds of a launch by the schedule: of an action one, of a message between ranks two."""
+        constant = self.cluster.constants.launch_s
+        return self.launch_s if self.launch_s is not None else constant.value if constant else 0.0
 
     @property
     def num_microbatches(self) -> int:

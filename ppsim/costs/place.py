@@ -1,6 +1,7 @@
 """How a microbatch is computed, and where: what an estimate of seconds is asked for."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
@@ -8,7 +9,7 @@ from ppsim.layout.cut import Cut
 from ppsim.layout.groups import GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
-from ppsim.machine.cluster import Cluster
+from ppsim.machine.cluster import Cluster, Device
 from ppsim.machine.kernels.specified import Specified, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
@@ -32,6 +33,9 @@ class Execution:
     hidden_tp_forward, hidden_tp_backward, hidden_ep, hidden_cp
         What part of that communication runs beside computation, 0 to 1. Megatron-LM hides an all-reduce of the
         backward behind the weight gradient.
+    compute_share
+        How many times what the class of devices gets products and attention run at; None: by the cluster's
+        constants.
     """
 
     dtype: str = "bfloat16"
@@ -39,12 +43,21 @@ class Execution:
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     dropout: bool = False
-    fused_cross_entropy: bool = False
+    fused_cross_entropy: bool = True
     context: Literal["ring", "all-to-all"] = "ring"
     hidden_tp_forward: float = 0.0
     hidden_tp_backward: float = 0.0
     hidden_ep: float = 0.0
     hidden_cp: float = 0.0
+    compute_share: float | None = None
+
+    @property
+    def overlap_tp(self) -> str:
+        """What is hidden of tensor-parallel communication, as `--overlap-tp` has it: FORWARD,BACKWARD or both."""
+        return ",".join(
+            repr(float(part)).removesuffix(".0")
+            for part in dict.fromkeys((self.hidden_tp_forward, self.hidden_tp_backward))
+        )
 
     @property
     def element_bytes(self) -> int:
@@ -56,6 +69,8 @@ class Execution:
         for name in ("hidden_tp_forward", "hidden_tp_backward", "hidden_ep", "hidden_cp"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is a part from 0 to 1: got {getattr(self, name)}")
+        if self.compute_share is not None and not 0 < self.compute_share < float("inf"):
+            raise ConfigError(f"compute_share is a number above 0: got {self.compute_share:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +87,20 @@ class Place:
         """How the ranks of one stage share its work."""
         return self.layout.cut(sequence_parallel=self.execution.sequence_parallel)
 
+    @cached_property
+    def device(self) -> Device:
+        """The device as this execution gets it."""
+        return self.cluster.device_for(self.execution.dtype, self.execution.compute_share)
+
     @property
     def times(self) -> KernelTimes:
         """What the device takes for kernels in the type of the job."""
-        return Specified(self.cluster.device, self.execution.dtype)
+        return Specified(self.device, self.execution.dtype)
 
     @property
     def wide_times(self) -> KernelTimes:
         """What it takes for those that are computed in 16 bits at least: attention and the head."""
-        return Specified(self.cluster.device, at_least_16_bits(self.execution.dtype))
+        return Specified(self.device, at_least_16_bits(self.execution.dtype))
 
     def tokens(self, micro_batch: int, sequence_length: int) -> int:
         """Return a rank's tokens of a microbatch; raises `ConfigError` where cp does not divide the sequence."""

@@ -1,9 +1,10 @@
 """Where the costs of a plan come from: a profile at one shape, or a training job on a cluster."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
+from ppsim.base.errors import ConfigError
 from ppsim.costs.assembled import Assembled
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
@@ -12,6 +13,7 @@ from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.layout.split import Split
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.step_costs import StepCosts
 
 
 class Source(Protocol):
@@ -153,6 +155,21 @@ class ProfileSource:
 
 
 @dataclass(frozen=True)
+class RankCosts:
+    """What a rank takes for a microbatch, all of its stages together, and a transfer: seconds, as measured."""
+
+    forward_s: float
+    backward_input_s: float
+    backward_weight_s: float
+    transfer_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"--{name.replace('_', '-')[:-2]}-ms must be 0 or more: got {1e3 * value:g}")
+
+
+@dataclass(frozen=True)
 class JobSource:
     """A training job: all pipelines, their ranks placed on a cluster."""
 
@@ -222,3 +239,36 @@ class JobSource:
                 "zero_stage": job.optimizer.zero_stage,
             }
         }
+
+
+@dataclass(frozen=True)
+class MeasuredSource(JobSource):
+    """A training job of whose pipeline all times were measured: equal stages, nothing around them but the rest."""
+
+    costs: RankCosts
+
+    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+        """Return a part of a rank's costs for each of its stages; bytes are those of the job."""
+        vpp = max(1, schedule.num_model_stages // schedule.num_ranks)
+        estimated = assemble_job(self.job, schedule, split=split)
+        found = self.costs
+        costs = estimated.costs.replace(
+            forward_s=found.forward_s / vpp,
+            backward_input_s=found.backward_input_s / vpp,
+            backward_weight_s=found.backward_weight_s / vpp,
+            backward_s=None,
+            transfer_s=found.transfer_s,
+        )
+        of_time = ("costs:", "transfers:", "data parallelism:")
+        lines = [line for line in estimated.assumptions if not line.startswith(of_time)]
+        return replace(
+            estimated,
+            costs=costs,
+            assumptions=[
+                f"costs: measured of a rank, in {vpp} equal stages" if vpp > 1 else "costs: measured of a rank",
+                *lines,
+                "not in the step time: data-parallel communication, optimizer, gradient norm",
+            ],
+            around=StepCosts(update=self.job.update, rest_s=self.job.rest_s),
+            parts=[],
+        )

@@ -112,7 +112,7 @@ def _parts_of_replica(job: Job, stages: Sequence[Stage]) -> tuple[float, float]:
 
 def _update_s(job: Job, stages: Sequence[Stage]) -> float:
     """The optimizer step of a rank: memory traffic, and with Muon the products that make matrices orthogonal."""
-    optimizer, device = job.optimizer, job.cluster.device
+    optimizer, device = job.optimizer, job.place.device
     held, traffic = held_of(job, stages), optimizer.traffic_bytes
     dense, expert = _parts_of_replica(job, stages)
     if optimizer.name == "adam":

@@ -5,7 +5,7 @@ All of it is data: `ppsim.machine.files` reads it from the packaged files or a u
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ppsim.base.errors import ConfigError
 
@@ -77,6 +77,17 @@ class Device:
             raise ConfigError(f"{self.name} has no peak for {dtype}: there are {', '.join(self.peak_flops_per_s)}")
         return self.peak_flops_per_s[dtype]
 
+    def computing_at(self, share: float) -> "Device":
+        """Return the device with products and attention at so many times what its class gets."""
+        class_ = self.efficiency
+        efficiency = replace(
+            class_,
+            matmul={name: share * value for name, value in class_.matmul.items()},
+            attention_forward=share * class_.attention_forward,
+            attention_backward=share * class_.attention_backward,
+        )
+        return replace(self, efficiency=efficiency)
+
     def matmul_share(self, dtype: str) -> float:
         """Return what large products get of the peak; of a dtype that nobody measured the nearest wider one's."""
         shares = self.efficiency.matmul
@@ -147,8 +158,54 @@ class Tier:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Constant:
+    """What runs on a cluster said of it: a value, its standard deviation where that is known, and which runs."""
+
+    value: float
+    sigma: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What steps on one installation take beyond data sheets and the class of its devices, from runs of its own.
+
+    compute_share
+        Per dtype of the products, how many times what the class gets products and attention run at; 1 for others.
+    kernel_s
+        Seconds from a kernel's end to the next one's start, in place of the class's.
+    launch_s
+        Host seconds of a launch by the schedule: an action is one, a message between ranks two, its send and its
+        receive.
+    fitted_on
+        The sets of `ppsim validate`, or files of runs, whose rows marked fit the values are from.
+    """
+
+    compute_share: Mapping[str, Constant] = field(default_factory=dict)
+    kernel_s: Constant | None = None
+    launch_s: Constant | None = None
+    fitted_on: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> dict[str, Constant]:
+        """Those that there are by name, a dtype behind a dot: "compute_share.float8"."""
+        shares = {f"compute_share.{dtype}": share for dtype, share in self.compute_share.items()}
+        return shares | {name: one for name in ("kernel_s", "launch_s") if (one := getattr(self, name)) is not None}
+
+    def with_values(self, values: Mapping[str, float]) -> "Constants":
+        """Return the constants with other values of those that are `named` so."""
+        one_by_one = {name: replace(old, value=values.get(name, old.value)) for name, old in self.named.items()}
+        shares = {dtype: one_by_one[f"compute_share.{dtype}"] for dtype in self.compute_share}
+        others = {name: one for name, one in one_by_one.items() if "." not in name}
+        return replace(self, compute_share=shares, **others)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """So many devices of one kind (None: as many as wanted) in domains, from the innermost tier outwards."""
+    """So many devices of one kind (None: as many as wanted) in domains, from the innermost tier outwards.
+
+    `base` is the cluster whose file this one's extends, `constants` what runs on it said of it.
+    """
 
     name: str
     title: str
@@ -156,6 +213,18 @@ class Cluster:
     tiers: tuple[Tier, ...]
     source: str
     num_devices: int | None = None
+    base: str | None = None
+    constants: Constants = Constants()
+
+    def device_for(self, dtype: str, compute_share: float | None = None) -> Device:
+        """Return the device as products of a type get it, at `compute_share` or by the cluster's constants."""
+        constants, device = self.constants, self.device
+        if compute_share is None:
+            known = constants.compute_share.get(dtype)
+            compute_share = known.value if known else 1.0
+        if constants.kernel_s is not None:
+            device = replace(device, efficiency=replace(device.efficiency, kernel_s=constants.kernel_s.value))
+        return device if compute_share == 1 else device.computing_at(compute_share)
 
     def domain_sizes(self, num_devices: int) -> tuple[int | None, ...]:
         """Return how many of a job's devices share a domain of each tier, from the inside."""

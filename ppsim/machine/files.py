@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml, read_yaml
-from ppsim.machine.cluster import Cluster, Device, Efficiency, Link, Tier
+from ppsim.machine.cluster import Cluster, Constant, Constants, Device, Efficiency, Link, Tier
 from ppsim.machine.devices import hardware
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -82,14 +82,48 @@ class _Tier(Strict):
         return self
 
 
+def _constant(value: Any) -> Any:
+    return value if isinstance(value, dict) else {"value": value}
+
+
+class _Constant(Strict):
+    value: NonNegative
+    sigma: NonNegative | None = None
+    source: str = ""
+
+    def made(self) -> Constant:
+        return Constant(**self.model_dump())
+
+
+class _Share(_Constant):
+    value: AboveZero
+
+
+class _Constants(Strict):
+    compute_share: dict[str, Annotated[_Share, BeforeValidator(_constant)]] = Field(default_factory=dict)
+    kernel_s: Annotated[_Constant, BeforeValidator(_constant)] | None = None
+    launch_s: Annotated[_Constant, BeforeValidator(_constant)] | None = None
+    fitted_on: list[str] = Field(default_factory=list)
+
+    def made(self) -> Constants:
+        return Constants(
+            compute_share={dtype: share.made() for dtype, share in self.compute_share.items()},
+            kernel_s=self.kernel_s.made() if self.kernel_s else None,
+            launch_s=self.launch_s.made() if self.launch_s else None,
+            fitted_on=tuple(self.fitted_on),
+        )
+
+
 class _Cluster(Strict):
     format: Literal["ppsim-cluster/1"]
     name: str
+    base: str | None = None
     title: str = ""
     device: Annotated[_Device, BeforeValidator(_device)]
     num_devices: Positive | None = None
     source: str = "the cluster file"
     tiers: list[_Tier] = Field(min_length=1)
+    constants: _Constants = Field(default_factory=_Constants)
 
     @model_validator(mode="after")
     def _is_nested(self) -> "_Cluster":
@@ -123,15 +157,47 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema (with
     every wrong key); `MissingExtra` for YAML where PyYAML is not installed.
     """
-    text = str(name_or_path)
-    packaged = packaged_clusters()
+    text, packaged = str(name_or_path), packaged_clusters()
     if text in packaged:
-        return cluster_from(_read(packaged[text]), text)
+        return cluster_from(_extended(packaged[text]), text)
     if Path(text).suffix in _READERS:
-        return cluster_from(_read(Path(text)), text)
-    close = difflib.get_close_matches(text, packaged, n=3, cutoff=0.4)
+        return cluster_from(_extended(Path(text)), text)
+    raise ConfigError(f"{_unknown(text, packaged)} (or give the path of a .toml, .yaml or .json file)")
+
+
+_DEEPEST = 8
+
+
+def _extended(path: Path, depth: int = 0) -> Any:
+    """A file's content over that of its `base`, a packaged cluster or a file beside it; constants one by one."""
+    data = _READERS[path.suffix](path)
+    if not isinstance(data, dict) or not isinstance(data.get("base"), str):
+        return data
+    if depth == _DEEPEST:
+        raise ConfigError(f"{path}: its base extends it")
+    base, packaged = data["base"], packaged_clusters()
+    if base not in packaged and Path(base).suffix not in _READERS:
+        raise ConfigError(f"{path}: base is an {_unknown(base, packaged)}")
+    below = _extended(packaged.get(base) or path.parent / base, depth + 1)
+    if not isinstance(below, dict):
+        return data
+    merged = {**below, **data}
+    constants = below.get("constants"), data.get("constants")
+    if all(isinstance(one, dict) for one in constants):
+        merged["constants"] = _merged(*constants)
+    return merged
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    shares = below.get("compute_share"), above.get("compute_share")
+    both = {"compute_share": {**shares[0], **shares[1]}} if all(isinstance(one, dict) for one in shares) else {}
+    return {**below, **above, **both}
+
+
+def _unknown(name: str, packaged: dict[str, Path]) -> str:
+    close = difflib.get_close_matches(name, packaged, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(packaged)}"
-    raise ConfigError(f"unknown cluster '{text}': {hint} (or give the path of a .toml, .yaml or .json file)")
+    return f"unknown cluster '{name}': {hint}"
 
 
 def cluster_from(data: Any, source: str = "cluster") -> Cluster:
@@ -150,6 +216,8 @@ def cluster_from(data: Any, source: str = "cluster") -> Cluster:
         ),
         source=read.source,
         num_devices=read.num_devices,
+        base=read.base,
+        constants=read.constants.made(),
     )
 
 
@@ -170,10 +238,6 @@ def _known(name: Any, there: dict[str, Any], what: str) -> str:
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(there)}"
         raise ValueError(f"unknown {what} '{name}': {hint}")
     return str(name)
-
-
-def _read(path: Path) -> Any:
-    return _READERS[path.suffix](path)
 
 
 _READERS = {".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": read_json}

@@ -52,5 +52,7 @@ def answer_of(
 def _spreads(projection: Projection) -> tuple[float, float]:
     """Of all costs together, and of each action: a profile's own quartiles where it has them."""
     plan = projection.plan
-    is_measured = plan.job is None or all(basis == MEASURED for _, basis in plan.job.bases)
+    is_measured = (
+        plan.job is None or plan.measured is not None or all(basis == MEASURED for _, basis in plan.job.bases)
+    )
     return MEASURED_SPREAD if is_measured else ESTIMATE_SPREAD, plan.source.jitter() or JITTER

@@ -23,7 +23,7 @@ def changed_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
                 change = f"schedule {name}" + (f", vpp {vpp}" if vpp > 1 else "")
                 split = plan.split if isinstance(plan.split, str) else None
                 yield change, replace(plan, schedule=name, vpp=vpp, group_size=None, num_slices=None, split=split)
-    if plan.job is not None:
+    if plan.job is not None and plan.measured is None:
         for change, job in changed_jobs(plan.job):
             pp = job.layout.pp
             if pp == plan.pp:

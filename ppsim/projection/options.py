@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ppsim.runs.calibrate import Calibration
 
 Runtime = Literal["torch", "megatron", "ideal"]
+Stack = Literal["plain", "megatron-bridge", "megatron-lm-2021", "torchtitan", "primus"]
+
+GPT = "gpt"
+"""The name of a model by its sizes."""
 
 GROUP_SIZE = Option(
     "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
@@ -61,7 +65,8 @@ class StudyOptions(TypedDict, total=False):
     """A job whose layout is not decided; `ppsim tune --help` has each word's meaning and default."""
 
     model: Annotated[str | Path | None, Option(
-        "A model of `ppsim models`, a Hugging Face config.json, or a trainer's configuration.",
+        "A model of `ppsim models`, a Hugging Face config.json, a trainer's configuration, or gpt: one of --layers "
+        "of --hidden and --heads.",
         metavar="NAME|FILE", section="model",
     )]
     run_config: Annotated["str | Path | RunConfig | None", Option(
@@ -102,6 +107,65 @@ class StudyOptions(TypedDict, total=False):
     layer_wise: Annotated[bool | None, Option(
         "Whether replicas share the update by whole layers, as Muon's users do. Default: evenly.",
         section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True,
+    )]
+    stack: Annotated[Stack | None, Option(
+        "Whose software runs: what options leave open is as it does by default. Default: {default}, or the "
+        "trainer's of --run-config.",
+        section="cluster", field="job.stack", default="plain",
+    )]
+    hidden: Annotated[int | None, Option(
+        "Width, of --model gpt.", metavar="N", section="model", after="model",
+    )]
+    heads: Annotated[int | None, Option("Heads, of --model gpt.", metavar="N", section="model")]
+    vocab: Annotated[int | None, Option("Words it knows, of --model gpt. Default: 50257.", metavar="N",
+        section="model",
+    )]
+    attention: Annotated[Literal["fused", "unfused"] | None, Option(
+        "Whether attention keeps no scores, or writes all of them to memory, as before FlashAttention. "
+        "Default: {default}.",
+        section="model", after="recompute", field="job.execution.attention", default="fused",
+    )]
+    dropout: Annotated[bool | None, Option(
+        "Whether masks are drawn behind attention and both halves of a layer. Default: they are not.",
+        section="model", field="job.execution.dropout", default=False, has_no=True,
+    )]
+    fused_cross_entropy: Annotated[bool | None, Option(
+        "Whether the loss is one kernel that keeps no copy of the logits. Default: it is.",
+        section="model", field="job.execution.fused_cross_entropy", default=True, has_no=True,
+    )]
+    context: Annotated[Literal["ring", "all-to-all"] | None, Option(
+        "How cp ranks exchange keys and values: round the ring, or an all-to-all of heads. Default: {default}.",
+        section="cluster", field="job.execution.context", default="ring",
+    )]
+    overlap_tp: Annotated[str | float | None, Option(
+        "Part of tensor-parallel communication beside compute, 0 to 1, or the forward's and the backward's; n "
+        "pieces of userbuffers hide 1 - 1/n. Default: {default}.",
+        metavar="PART|PART,PART", section="cluster", default="0",
+    )]
+    overlap_ep: Annotated[float | None, Option(
+        "Part of expert-parallel communication beside compute, 0 to 1. Default: {default}.",
+        metavar="PART", section="cluster", field="job.execution.hidden_ep", default=0.0,
+    )]
+    overlap_cp: Annotated[float | None, Option(
+        "Part of context-parallel communication beside compute, 0 to 1. Default: {default}.",
+        metavar="PART", section="cluster", field="job.execution.hidden_cp", default=0.0,
+    )]
+    scatter_gather: Annotated[bool | None, Option(
+        "Whether each tp rank sends its part of a hop's message, gathered behind it. Default: all of it.",
+        section="cluster", field="job.scatter_gather", default=False, has_no=True,
+    )]
+    compute_share: Annotated[str | float | None, Option(
+        "How many times what the class of devices gets, products and attention run at: a number, or one a dtype. "
+        "Default: the cluster's constants, else 1.",
+        metavar="NUMBER|DTYPE:NUMBER,…", section="cluster", field="job.execution.compute_share",
+    )]
+    launch_ms: Annotated[float | None, Option(
+        "Host time of a launch by the schedule, one an action and two a message. Default: the cluster's, else 0.",
+        metavar="MS", section="cluster",
+    )]
+    rest: Annotated[float | None, Option(
+        "Seconds a step that nothing else covers. Default: {default}.",
+        metavar="SECONDS", section="model", field="job.rest_s", default=0.0,
     )]
     update: Annotated[Update | None, Option(
         "Whether ranks wait for each other's gradients before the optimizer. Default: {default}.",
@@ -213,8 +277,19 @@ class PlanOptions(JobOptions, total=False):
         metavar="RANK:FACTOR", section="pipeline", field="stragglers", flag="--straggler",
     )]
     job: "Job | None"
+    forward_ms: Annotated[float | None, Option(
+        "Measured: a microbatch's forward on a rank, all of its stages together; with --model, and with the two "
+        "halves of the backward. Nothing is estimated then, and nothing is around the pipeline.",
+        metavar="MS", section="measured",
+    )]
+    backward_input_ms: Annotated[float | None, Option(
+        "Measured: the input gradients of a microbatch on a rank.", metavar="MS", section="measured",
+    )]
+    backward_weight_ms: Annotated[float | None, Option(
+        "Measured: its weight gradients.", metavar="MS", section="measured",
+    )]
     transfer_ms: Annotated[float | None, Option(
-        "Milliseconds from a stage to the next, for the profile's.",
+        "Milliseconds from a stage to the next, for the profile's, or beside --forward-ms.",
         metavar="MS", section="measured", field="transfer_s",
     )]
     overheads: Annotated["str | Path | Calibration | None", OVERHEADS]

@@ -6,7 +6,7 @@ from functools import cached_property
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, Shape
-from ppsim.costs.sources import JobSource, ProfileSource, Source
+from ppsim.costs.sources import JobSource, MeasuredSource, ProfileSource, RankCosts, Source
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.projection.options import Runtime
 from ppsim.schedule.choices import Channel, Receives
@@ -37,7 +37,8 @@ class Plan:
     `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
-    (`ppsim.catalog.auto`). `stragglers` are ranks whose compute takes so many times as long.
+    (`ppsim.catalog.auto`). `measured` are times of the job's ranks in place of estimates.
+    `stragglers` are ranks whose compute takes so many times as long.
 
     >>> import ppsim
     >>> plan = ppsim.Plan(pp=8, vpp=2)
@@ -62,6 +63,7 @@ class Plan:
     channel: Channel | None = None
     receives: Receives = "torch"
     transfer_s: float | None = None
+    measured: RankCosts | None = None
     action_overhead_s: float = 0.0
     hop_overhead_s: float = 0.0
     overlap_slowdown: float = 0.0
@@ -84,6 +86,8 @@ class Plan:
     @cached_property
     def source(self) -> Source:
         """Where the costs come from."""
+        if self.job is not None and self.measured is not None:
+            return MeasuredSource(self.job, self.measured)
         if self.job is not None:
             return JobSource(self.job)
         return ProfileSource.of(

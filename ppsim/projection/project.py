@@ -137,6 +137,19 @@ def iteration_of(plan: Plan, schedule: Schedule, *, graph: EventGraph | None = N
     return step.time_s + costs.step_overhead_s, float(step.timeline.memory.peak_bytes.max())
 
 
+def outcome_of(plan: Plan) -> tuple[float, float]:
+    """Return the seconds of an iteration and the bytes of the fullest rank, as `project` has them, and no more.
+
+    Raises as `project` does, but for a table that exceeds the memory limit.
+    """
+    _require_room(plan)
+    if plan.schedule == AUTO:
+        made = _project_auto(plan)
+        return made.iteration_s, float(made.timeline.memory.peak_bytes.max())
+    table, _ = table_of(plan, find(plan.schedule_name))
+    return iteration_of(plan, table)
+
+
 def _step(plan: Plan, schedule: Schedule, graph: EventGraph | None = None) -> tuple[Assembled, StageCosts, Step]:
     assembled = plan.source.assemble(schedule, plan.how_split)
     costs = _for_runtime(plan, schedule, assembled.costs)
@@ -203,11 +216,12 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         )
     if plan.stragglers:
         costs = _slowed(costs, schedule, dict(plan.stragglers))
+    launch_s = plan.job.seconds_a_launch if plan.job else 0.0
     return costs.replace(
         channel=plan.channel or RUNTIMES[plan.runtime][0],
         receives=plan.receives,
-        action_overhead_s=plan.action_overhead_s,
-        hop_overhead_s=plan.hop_overhead_s,
+        action_overhead_s=plan.action_overhead_s + launch_s,
+        hop_overhead_s=plan.hop_overhead_s + 2 * launch_s,
         overlap_slowdown=plan.overlap_slowdown,
         step_overhead_s=plan.step_overhead_s,
     )

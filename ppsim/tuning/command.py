@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.words import sections_of, values_in, words_of
 from ppsim.configs.read import model_named
-from ppsim.projection.options import PlanOptions
+from ppsim.costs.job import Job
+from ppsim.projection.options import GPT, PlanOptions
 from ppsim.projection.plan import Plan
 from ppsim.tuning.options import TuneOptions
 
@@ -25,21 +26,31 @@ def command_of(
         "micro_batch": one.micro_batch, "global_batch": job.global_batch, "seq_len": job.length,
         "split": one.split, "recompute": one.recompute,
     }  # fmt: skip
-    num_layers = len(job.model.layers)
     depending = {
-        "layers": num_layers if num_layers != len(model_named(job.model_name).layers) else None,
+        **_sizes(job),
         "sequence_parallel": question.sequence_parallel,
+        "overlap_tp": job.execution.overlap_tp,
+        "launch_ms": None if job.launch_s is None else 1e3 * job.launch_s,
     }
     words, also = words_of(projected), words_of(searched)
     asked = values_in(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending
     changed: dict[str, Any] = {}
     for name in (name for names in sections_of(words.values()).values() for name in names):
         option = words[name].option
-        is_same_for_all = option.field and name in also and also[name].option.field == option.field
-        if is_same_for_all and name not in told and asked[name] != option.default:
+        is_same_for_all = name in also and also[name].option.field == option.field
+        if is_same_for_all and name not in told and asked[name] not in (None, option.default):
             changed[name] = asked[name]
     values = {name: value for name, value in changed.items() if not isinstance(value, bool)}
     flags = {name: value for name, value in changed.items() if isinstance(value, bool)}
     texts = [f"{words[name].flag} {shlex.quote(str(value))}" for name, value in (told | values).items()]
     texts += [words[name].flag if value else f"--no-{words[name].flag[2:]}" for name, value in flags.items()]
     return "ppsim project " + " ".join(texts)
+
+
+def _sizes(job: Job) -> dict[str, int | None]:
+    """What the model's name does not say of it."""
+    layers = job.model.layers
+    if job.model_name != GPT:
+        return {"layers": len(layers) if len(layers) != len(model_named(job.model_name).layers) else None}
+    heads = getattr(layers[0].attention, "num_heads", None)
+    return {"layers": len(layers), "hidden": job.model.hidden_size, "heads": heads, "vocab": job.model.vocab_size}

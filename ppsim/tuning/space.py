@@ -15,7 +15,7 @@ from ppsim.layout.split import Split, why_no_split
 from ppsim.model.architecture import MixtureOfExperts
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute
-from ppsim.projection.options import Runtime
+from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.tuning.options import SCHEDULES, RangeOptions
 
@@ -109,7 +109,25 @@ class Question:
             "overlap_dp": job.overlap,
             "runtime": self.runtime,
             "memory_limit_bytes": self.memory_limit_bytes,
+            **_unusual(job),
         }
+
+
+_OF_EXECUTION = (
+    "attention", "dropout", "fused_cross_entropy", "context", "hidden_tp_forward", "hidden_tp_backward",
+    "hidden_ep", "hidden_cp", "compute_share",
+)  # fmt: skip
+_OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack")
+
+
+def _unusual(job: Job) -> dict[str, Any]:
+    """What of a job and its execution is not as it is unless said otherwise."""
+    found = {}
+    for holder, names in ((job.execution, _OF_EXECUTION), (job, _OF_JOB)):
+        usual = {one.name: one.default for one in fields(holder)}
+        found |= {name: value for name in names if (value := getattr(holder, name)) != usual[name]}
+    sizes = {"hidden": job.model.hidden_size, "vocab": job.model.vocab_size} if job.model_name == GPT else {}
+    return found | sizes
 
 
 @dataclass(frozen=True, kw_only=True)

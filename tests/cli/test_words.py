@@ -26,7 +26,7 @@ HostSeconds = Annotated[
     float | None,
     Option(
         "What a step takes on the host. Default: {default} s.", metavar="SECONDS", section="runtime",
-        after="runtime", field="job.rest_s", default=0.0,
+        after="runtime", field="job.allocator_slack", default=1.0,
     ),
 ]  # fmt: skip
 
@@ -55,27 +55,27 @@ def project(**options: Any) -> None:
 
 def test_an_option_that_is_declared_is_in_the_help_behind_the_one_it_names() -> None:
     shown = CliRunner().invoke(project, ["--help"], terminal_width=100).output
-    assert "--host-seconds SECONDS What a step takes on the host. Default: 0 s." in text_of(shown)
+    assert "--host-seconds SECONDS What a step takes on the host. Default: 1 s." in text_of(shown)
     assert shown.index("--runtime") < shown.index("--host-seconds") < shown.index("--channel")
     assert CliRunner().invoke(project, ["--pp", "2", "--host-seconds", "0.5"]).output == "0.5\n"
     assert "is not a valid float" in CliRunner().invoke(project, ["--pp", "2", "--host-seconds", "x"]).output
 
 
 def test_an_option_that_is_declared_is_a_keyword_and_sets_its_field() -> None:
-    assert fields(host_seconds=0.5)["rest_s"] == 0.5
-    assert fields()["rest_s"] == 0.0
+    assert fields(host_seconds=1.5)["allocator_slack"] == 1.5
+    assert fields()["allocator_slack"] == 1.0
     with pytest.raises(ConfigError, match="fields has no 'host_second': did you mean host_seconds"):
         fields(host_second=0.5)  # type: ignore[call-arg]
 
 
 def test_an_option_that_is_declared_is_in_the_command_of_a_search_where_it_is_no_default() -> None:
     found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1], pp=[2], micro_batch=[8], vpp=[1])
-    question = replace(found.question, job=replace(found.question.job, rest_s=0.5))
+    question = replace(found.question, job=replace(found.question.job, allocator_slack=1.5))
     words = {"projected": MorePlanOptions, "searched": MoreTuneOptions}
     usual = command_line_of(found, found.best[0])
     assert command_line_of(found, found.best[0], **words) == usual
     assert (
-        command_line_of(replace(found, question=question), found.best[0], **words) == usual + " --host-seconds 0.5"
+        command_line_of(replace(found, question=question), found.best[0], **words) == usual + " --host-seconds 1.5"
     )
 
 
