@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ppsim.api.runs import Trained, train
     from ppsim.api.to_config import trainer_options
     from ppsim.api.tuning import tune
+    from ppsim.api.validation import validate
     from ppsim.catalog.build import build
     from ppsim.configs.read import read_run_config
     from ppsim.costs.job import Job
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from ppsim.simulation.stage_costs import StageCosts
     from ppsim.simulation.timeline import Timeline
     from ppsim.tuning.search import Tuned
-    from ppsim.validation.validated import Validated, validate
+    from ppsim.validation.validated import Validated
 
 
 _HOME = {  # imported on first use, so that `import ppsim` costs nothing
@@ -96,7 +97,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "train": "ppsim.api.runs",
     "trainer_options": "ppsim.api.to_config",
     "tune": "ppsim.api.tuning",
-    "validate": "ppsim.validation.validated",
+    "validate": "ppsim.api.validation",
 }
 
 TEXTS = {  # what prints a result, by the name of its class; loaded at the first print

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
+from ppsim.api.validation import validate
 from ppsim.printing.validation import markdown
-from ppsim.validation.cases import case_sets
-from ppsim.validation.score import validate_set
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 BEGIN, END = "<!-- ppsim validate --markdown -->\n", "<!-- end of ppsim validate --markdown -->\n"
@@ -13,7 +12,7 @@ BEGIN, END = "<!-- ppsim validate --markdown -->\n", "<!-- end of ppsim validate
 def page() -> str:
     """Return the page with the section as it is now."""
     text = PAGE.read_text()
-    section = markdown([validate_set(name) for name in case_sets()])
+    section = markdown(validate().sets)
     return text[: text.index(BEGIN) + len(BEGIN)] + section + text[text.index(END) :]
 
 

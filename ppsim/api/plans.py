@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from ppsim.api.configured import configured
 from ppsim.api.jobs import job_from, profile_of
 from ppsim.api.texts import parse_size, parse_split
-from ppsim.api.words import takes
+from ppsim.api.words import hints_of, require_words, takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import fields_of, words_of
 from ppsim.configs.run_config import RunConfig
@@ -29,6 +29,7 @@ from ppsim.simulation.cost_schema import Overheads, read_overheads
 _WORDS = words_of(PlanOptions)
 _OF_JOBS = tuple(name for name in words_of(JobOptions) if name != "pp")
 _CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration, "RunConfig": RunConfig}
+_HINTS = hints_of(PlanOptions, **_CLASSES)
 
 
 @takes(PlanOptions, **_CLASSES)
@@ -139,6 +140,12 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         options["vpp"] = len(read["split"]) // pp
     fields = fields_of(_WORDS, {**options, **of_profile, **read})
     return Plan(pp=pp, job=job, profile=profile, shape=shape, measured=measured, **fields, **overheads)
+
+
+def plan_of(words: Mapping[str, Any]) -> Plan:
+    """Return the plan of `ppsim.project(**words)`; raises `ConfigError` as that does."""
+    require_words(_HINTS, words, "project")
+    return plan_from(dict.fromkeys(_HINTS) | dict(words))
 
 
 def _split(options: Mapping[str, Any]) -> Split | None:

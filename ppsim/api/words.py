@@ -22,7 +22,7 @@ def takes(declared: type, **names: type) -> Callable[[_Verb], _Verb]:
     is not, and for a number that is not whole where it must be. `names` are classes that the declaration has in
     quotes.
     """
-    hints = get_type_hints(declared, localns={"Path": Path, **names})
+    hints = hints_of(declared, **names)
 
     def decorate(verb: _Verb) -> _Verb:
         @wraps(verb)
@@ -40,6 +40,11 @@ def takes(declared: type, **names: type) -> Callable[[_Verb], _Verb]:
         return checked  # type: ignore[return-value]
 
     return decorate
+
+
+def hints_of(declared: type, **names: type) -> dict[str, Any]:
+    """Return the types of the words, with the classes that the declaration has in quotes."""
+    return get_type_hints(declared, localns={"Path": Path, **names})
 
 
 def require_words(hints: Mapping[str, Any], options: Mapping[str, Any], verb: str) -> None:

@@ -4,6 +4,7 @@ A word is a key whose type is `Annotated[type, Option(...)]`. From these come th
 keywords of the verbs, and the command that a search prints. Keys without an `Option` are only Python's.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ForwardRef, Literal, get_args, get_origin
@@ -105,6 +106,19 @@ def choices_of(kinds: Sequence[Any]) -> list[Any]:
     """Return all that a value of these types can be, none where any text goes."""
     found = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     return [] if str in kinds else found
+
+
+def texts_of(word: Word, value: Any) -> list[str]:
+    """Return what a command line says for a value of a word: "--tp 8", "--no-dropout"; nothing for None."""
+    if value is None:
+        return []
+    if word.is_mapping:
+        return [f"{word.flag} {key}:{number}" for key, number in value.items()]
+    if bool in word.kinds:
+        off = [f"--no-{word.flag[2:]}"] if word.option.has_no else []
+        return [word.flag] if value else off
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    return [f"{word.flag} {shlex.quote(','.join(map(str, value)) if listed else str(value))}"]
 
 
 def sections_of(words: Iterable[Word]) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ from ppsim.cli.progress import progress
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[SET]")
+@click.argument("name", required=False, metavar="[SET|FILE]")
 @json_option
 @click.option(
     "-o", "--output", "outputs", multiple=True, metavar="PATH",
@@ -18,13 +18,25 @@ from ppsim.cli.progress import progress
          ".csv a line a row. May be repeated.",
 )  # fmt: skip
 @click.option("--rows", "with_rows", is_flag=True, help="Print every row too. Default: where a SET is given.")
+@click.option(
+    "--commands",
+    "with_commands",
+    is_flag=True,
+    help="Print the `ppsim project` line of every row, and nothing else.",
+)
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the section of docs/accuracy.md.")
 @click.option(
     "--fit", "is_fit", is_flag=True,
-    help="Find the constants of the set's class of machines again from its fit rows, beside those in use.",
+    help="Find the constants of the set's cluster again from its fit rows, beside those in use.",
 )  # fmt: skip
 def validate(
-    name: str | None, as_json: bool, outputs: tuple[str, ...], with_rows: bool, as_markdown: bool, is_fit: bool
+    name: str | None,
+    as_json: bool,
+    outputs: tuple[str, ...],
+    with_rows: bool,
+    with_commands: bool,
+    as_markdown: bool,
+    is_fit: bool,
 ) -> None:
     """Compare projections with published runs: signed errors, beside a constant MFU and other tools.
 
@@ -33,29 +45,30 @@ def validate(
       ppsim validate zero-bubble -o rows.csv    every row of one
       ppsim validate mlperf-405b --fit          where its constants come from
 
-    Errors are predicted / measured - 1 of time (s) or memory (bytes): negative is optimistic. A class of machines
-    has one set of constants, fitted on rows marked fit; the others judge. Nothing is tuned for a configuration.
+    A row is words of `ppsim project` and a measured number; a FILE of one's own (.csv) has the same columns. Errors
+    are predicted / measured - 1 of time (s) or memory (bytes): negative is optimistic. A cluster has one set of
+    constants, fitted on rows marked fit; the others judge.
     """
     from itertools import count
 
+    from ppsim.api.validation import fitted_again
+    from ppsim.api.validation import validate as validated
     from ppsim.printing import validation as show_validation
-    from ppsim.validation.cases import case_sets, require_set
-    from ppsim.validation.fit import fit_machine
-    from ppsim.validation.validated import validate as validated
+    from ppsim.validation.cases import case_sets, cases_of
 
-    if sum((as_json, as_markdown, is_fit)) > 1:
-        raise ConfigError("--json, --markdown and --fit are three kinds of output: give one of them")
-    if is_fit and outputs:
-        raise ConfigError("-o writes a comparison; --fit prints constants")
+    if sum((as_json, as_markdown, is_fit, with_commands)) > 1:
+        raise ConfigError("--json, --markdown, --commands and --fit are four kinds of output: give one of them")
+    if outputs and (is_fit or with_commands):
+        raise ConfigError(f"-o writes a comparison; {'--fit' if is_fit else '--commands'} prints")
     check_outputs(outputs, VALIDATION)
     names = [name] if name else list(case_sets())
-    told = [require_set(one) for one in names]
+    if with_commands:
+        for one in names:
+            click.echo("\n".join([*(f"# {one}" for _ in names[1:2]), *(case.command for case in cases_of(one))]))
+        return
     if is_fit:
-        classes = dict.fromkeys(one.machine for one in told if one.machine)
-        if not classes:
-            raise ConfigError(f"set '{name}' has no class of machines with constants of its own")
         with progress("fitting"):
-            show_validation.print_fits([fit_machine(one) for one in classes])
+            show_validation.print_fits([fitted_again(one) for one in _fitted_clusters(names)])
         return
     with progress("projecting", total=len(names), unit="sets") as bar:
         number = count()
@@ -67,3 +80,15 @@ def validate(
         click.echo(show_validation.markdown(found.sets), nl=False)
     else:
         show_validation.print_validations(found, with_rows=with_rows or None)
+
+
+def _fitted_clusters(names: list[str]) -> list[str]:
+    """The clusters of sets whose constants were fitted on a set."""
+    from ppsim.machine.files import load_cluster
+    from ppsim.validation.cases import cases_of
+
+    clusters = dict.fromkeys(case.words.get("cluster") for one in names for case in cases_of(one))
+    found = [one for one in clusters if one and load_cluster(one).constants.fitted_on]
+    if not found:
+        raise ConfigError(f"set '{names[0]}' has no cluster with constants that were fitted on a set")
+    return found

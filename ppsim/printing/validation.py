@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.printing.page import Columns, Page, facts
-from ppsim.validation.cases import Case
-from ppsim.validation.fit import FittedMachine
+from ppsim.projection.options import GPT
+from ppsim.validation.fit import FittedCluster
 from ppsim.validation.score import CaseError, Validation
 
 if TYPE_CHECKING:
@@ -29,21 +29,20 @@ def print_validations(found: "Validated", *, with_rows: bool | None = None) -> N
     out.add("order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.")
 
 
-def print_fits(fits: Sequence[FittedMachine]) -> None:
+def print_fits(fits: Sequence[FittedCluster]) -> None:
     """Print constants found again beside those in use."""
     out = Page()
     for fit in fits:
-        out.add(f"[bold]{fit.name}[/bold]   {fit.machine.title}")
-        in_use = fit.in_use
+        out.add(f"[bold]{fit.cluster.name}[/bold]   {fit.cluster.title}")
         out.add(
             Columns.of(
                 [
-                    {"constant": name, "found": f"{value:g}", "in use": f"{in_use[name]:g}"}
+                    {"constant": name, "found": f"{value:g}", "in use": f"{fit.in_use[name]:g}"}
                     for name, value in fit.found.items()
                 ]
             )
         )
-        out.add(f"{fit.num_rows} rows; {fit.machine.source}", markup=False)
+        out.add(f"{fit.num_rows} rows, of {', '.join(fit.cluster.constants.fitted_on)}", markup=False)
         out.add()
 
 
@@ -68,12 +67,14 @@ def markdown(found: Sequence[Validation]) -> str:
 def _print_rows(out: Page, one: Validation) -> None:
     out.add(f"[bold]{one.name}[/bold]   {one.told.title}")
     out.add(Columns.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
-    told = [("source", one.told.source), ("notes", one.told.notes)]
+    told: list[tuple[str, str | list[str]]] = [("source", one.told.source), ("notes", one.told.notes)]
     if one.mfu_basis:
         told.append(("constant MFU", one.mfu_basis))
     if score := one.fitted_score:
         mean, absolute = signed_percent(score.mean), percent(score.mean_absolute)
         told.append(("fit rows", f"{score.num_rows} rows, mean {mean}, mean absolute {absolute}"))
+    if one.not_possible:
+        told.append(("not possible", [f"{case.told.title}: {reason}" for case, reason in one.not_possible]))
     out.add(facts(told), markup=False)
 
 
@@ -105,36 +106,42 @@ def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
     case, constant = row.case, row.constant_mfu_error
     amount = size if case.is_memory else seconds
     cells = {
-        "use": case.use,
-        "measured": amount(case.measured),
+        "use": case.told.use,
+        "measured": amount(row.measured),
         "ppsim": amount(row.predicted),
         "error": "–" if one.told.order_only else signed_percent(row.error),
         "constant MFU": "–" if constant is None or one.told.order_only else signed_percent(constant),
     }
-    if any(row.case.other is not None for row in one.rows):
+    if any(row.case.told.other is not None for row in one.rows):
         cells[one.told.other_tool] = "–" if row.other_error is None else signed_percent(row.other_error)
-    return cells | {"what ran": what_ran(case)}
+    return cells | {"what ran": what_ran(row)}
 
 
-def what_ran(case: Case) -> str:
+def what_ran(row: CaseError) -> str:
     """Return model, devices, layout, schedule and batch of a case in short.
 
     "b 512/2" is a global batch of 512 in microbatches of 2 sequences, "8k" the tokens of one.
     """
-    layers = [f"{case.layers} layers"] if case.layers and case.model != "gpt" else []
-    cuts = [f"{name}{getattr(case, name)}" for name in ("tp", "cp", "pp", "vpp") if getattr(case, name) > 1]
-    length = f"{case.seq_len // 1024}k" if case.seq_len >= 1024 else str(case.seq_len)
+    plan, words, job = row.plan, row.case.words, row.plan.job
+    schedule = [plan.schedule_name] if plan.pp > 1 else []
+    if job is None:
+        return ", ".join([row.case.told.title or plan.source.name, *schedule])
+    title = row.case.told.title or job.model_name
+    layers = [f"{words['layers']} layers"] if "layers" in words and job.model_name != GPT else []
+    sizes = {name: getattr(job.layout, name) for name in ("tp", "cp", "ep", "pp")} | {"vpp": plan.vpp or 1}
+    cuts = " ".join(f"{name}{size}" for name, size in sizes.items() if size > 1)
+    length = f"{job.length // 1024}k" if job.length >= 1024 else str(job.length)
     parts = [
-        case.title,
+        title,
         *layers,
-        f"{case.gpus} GPUs",
-        " ".join(cuts),
-        f"b {case.global_batch}/{case.micro_batch}",
+        f"{job.layout.num_devices} GPUs",
+        cuts,
+        f"b {job.global_batch}/{job.micro_batch}",
         length,
+        *schedule,
     ]
-    parts += [case.schedule] if case.pp > 1 else []
-    parts += ["fp8"] if case.dtype == "float8" else []
-    parts += [case.recompute] if case.recompute != "none" else []
+    parts += ["fp8"] if job.execution.dtype == "float8" else []
+    parts += [str(words["recompute"])] if words.get("recompute", "none") != "none" else []
     return ", ".join(part for part in parts if part)
 
 

@@ -231,8 +231,8 @@ class JobOptions(StudyOptions, total=False):
     )]
     sequence_parallel: Annotated[bool | None, SEQUENCE_PARALLEL]
     profile: Annotated["str | Path | Profile | None", Option(
-        "What `ppsim profile` measured: a file, or one that ppsim has. Default: zb-a100-6.2b without --model; "
-        "with one, costs are estimated.",
+        "What `ppsim profile` measured: a file, or the name of a packaged one. Default: zb-a100-6.2b without "
+        "--model; with one, costs are estimated.",
         metavar="NAME|FILE", section="measured", field="job.profile",
     )]
 

@@ -1,9 +1,8 @@
 """The command that projects a configuration of a search in full."""
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.words import sections_of, values_in, words_of
+from ppsim.base.words import sections_of, texts_of, values_in, words_of
 from ppsim.configs.read import model_named
 from ppsim.costs.job import Job
 from ppsim.projection.options import GPT, PlanOptions
@@ -42,8 +41,7 @@ def command_of(
             changed[name] = asked[name]
     values = {name: value for name, value in changed.items() if not isinstance(value, bool)}
     flags = {name: value for name, value in changed.items() if isinstance(value, bool)}
-    texts = [f"{words[name].flag} {shlex.quote(str(value))}" for name, value in (told | values).items()]
-    texts += [words[name].flag if value else f"--no-{words[name].flag[2:]}" for name, value in flags.items()]
+    texts = [text for name, value in (told | values | flags).items() for text in texts_of(words[name], value)]
     return "ppsim project " + " ".join(texts)
 
 

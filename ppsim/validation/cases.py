@@ -1,99 +1,84 @@
-"""Published runs as cases: what ran, what was measured, where it is published, whether constants were fitted on it.
+"""Published runs as cases: words of `ppsim project`, what was measured, where it is published, what was fitted.
 
 A set is a CSV file in ppsim/validation/data with one row a number; `sets.toml` has what all rows of a set have in
-common.
+common. A file of one's own has the same columns.
 """
 
 import csv
 import difflib
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
-from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
+from pydantic import Field, create_model
+
+from ppsim.base.boundary import AboveZero, Strict, validated
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_text
+from ppsim.base.words import Word, sections_of, texts_of, words_of
+from ppsim.projection.options import PlanOptions
 
 Metric = Literal["iteration_s", "samples_per_s_per_gpu", "tokens_per_s_per_gpu", "peak_gib", "peak_gb"]
 
 FOLDER = Path(str(resources.files("ppsim.validation"))) / "data"
+WORDS = words_of(PlanOptions)
 
 
-class Case(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
-    """One published number. `machine` names the constants in `machines.toml`; `other` is another tool's prediction.
+class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
+    """What a row has beside words of `ppsim project`: one measured number, and what it is for.
 
-    `model` is a name of `ppsim models`, or "gpt" with `layers`, `hidden`, `heads` and `vocab`. Rows with the same
-    `group` differ in their schedule only. Where `forward_ms` is given, the costs of a rank were measured; else they
-    are estimated for the `cluster`. `hidden_tp` is what of tensor-parallel communication runs beside compute in a
-    forward, `hidden_tp_backward` in a backward.
+    `other` is another tool's prediction. Rows with the same `group` differ in their schedule only.
     """
 
-    use: Literal["fit", "judge"]
-    table: str
-    title: str
+    use: Literal["fit", "judge"] = "judge"
+    table: str = ""
+    title: str = ""
     metric: Metric
     value: AboveZero
     other: AboveZero | None = None
     group: str = ""
-    machine: str | None = None
-    model: str = "gpt"
-    layers: Positive | None = None
-    hidden: Positive = 1
-    heads: Positive = 1
-    vocab: Positive = 50257
-    seq_len: Positive
-    cluster: str
-    gpus: Positive
-    tp: Positive = 1
-    cp: Positive = 1
-    pp: Positive = 1
-    vpp: Positive = 1
-    micro_batch: Positive = 1
-    global_batch: Positive
-    schedule: str = "1f1b"
-    split: Literal["auto", "even"] = "even"
-    channel: Literal["ideal", "edge", "pair"] = "edge"
-    dtype: str = "bfloat16"
-    attention: Literal["fused", "unfused"] = "fused"
-    recompute: Literal["none", "selective", "full"] = "none"
-    sequence_parallel: bool = False
-    scatter_gather: bool = False
-    dropout: bool = False
-    fused_cross_entropy: bool = False
-    context: Literal["ring", "all-to-all"] = "ring"
-    hidden_tp: NonNegative = 0.0
-    hidden_tp_backward: NonNegative = 0.0
-    zero_stage: int = 1
-    overlap: bool = True
-    update: Literal["synchronised", "post-validated"] = "synchronised"
-    forward_ms: AboveZero | None = None
-    backward_input_ms: AboveZero | None = None
-    backward_weight_ms: AboveZero | None = None
-    transfer_ms: NonNegative = 0.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured number, and the words of `ppsim project` that describe what ran."""
+
+    told: Told
+    words: Mapping[str, Any]
 
     @property
     def is_memory(self) -> bool:
         """Whether bytes were measured, not time."""
-        return self.metric in ("peak_gib", "peak_gb")
+        return self.told.metric in ("peak_gib", "peak_gb")
 
     @property
-    def measured(self) -> float:
-        """Seconds of a step, or bytes of a device."""
-        per_s = self.gpus * self.value
+    def command(self) -> str:
+        """The `ppsim project …` line that projects the case."""
+        names = [name for names in sections_of(WORDS.values()).values() for name in names]
+        texts = [text for name in names for text in texts_of(WORDS[name], self.words.get(name))]
+        return " ".join(["ppsim project", *texts])
+
+    def measured(self, *, num_gpus: int, sequences: int, tokens: int) -> float:
+        """Return the seconds of a step, or the bytes of a device; sequences and tokens are those of a step."""
+        value, per_s = self.told.value, num_gpus * self.told.value
         return {
-            "iteration_s": self.value,
-            "samples_per_s_per_gpu": self.global_batch / per_s,
-            "tokens_per_s_per_gpu": self.global_batch * self.seq_len / per_s,
-            "peak_gib": self.value * 2**30,
-            "peak_gb": self.value * 1e9,
-        }[self.metric]
+            "iteration_s": value,
+            "samples_per_s_per_gpu": sequences / per_s,
+            "tokens_per_s_per_gpu": tokens / per_s,
+            "peak_gib": value * 2**30,
+            "peak_gb": value * 1e9,
+        }[self.told.metric]
 
 
 class CaseSet(Strict):
     """Rows of one publication. `others` is what other tools score on them, `other_tool` whose column `other` is.
 
-    `order_only`: something that times or bytes depend on is not stated; the order of the schedules counts.
+    `order_only`: something that times or bytes depend on is not stated; the order of the schedules counts. `fitted`
+    are words of the defaults that were fitted on the set's fit rows, together with the constants of its cluster.
     """
 
     title: str
@@ -102,8 +87,8 @@ class CaseSet(Strict):
     others: str = ""
     other_tool: str = ""
     order_only: bool = False
-    machine: str | None = None
-    defaults: dict[str, Any]
+    fitted: list[str] = Field(default_factory=list)
+    defaults: dict[str, Any] = Field(default_factory=dict)
 
 
 @cache
@@ -114,29 +99,59 @@ def case_sets() -> dict[str, CaseSet]:
 
 
 def require_set(name: str) -> CaseSet:
-    """Return a set by name; raises `ConfigError` with the close matches."""
+    """Return a set by name, or that of a CSV file of one's own; raises `ConfigError` with the close matches."""
     known = case_sets()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-        raise ConfigError(f"unknown set '{name}': {hint}")
-    return known[name]
+    if name in known:
+        return known[name]
+    if Path(name).suffix.lower() == ".csv":
+        return CaseSet(title="Runs of one's own", source=name, notes="rows marked fit do not judge")
+    close = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    raise ConfigError(f"unknown set '{name}': {hint} (or give the path of a .csv file)")
 
 
 def cases_of(name: str) -> list[Case]:
-    """Return the rows of a set; raises `ConfigError` for an unknown set and for a row that does not fit."""
+    """Return the rows of a set or file; raises `ConfigError` for an unknown set and for rows that do not fit."""
     told = require_set(name)
-    return read_cases(FOLDER / f"{name}.csv", {"machine": told.machine, **told.defaults})
+    path = FOLDER / f"{name}.csv" if name in case_sets() else Path(name)
+    return read_cases(path, told.defaults)
 
 
-def read_cases(path: Path, defaults: dict[str, Any]) -> list[Case]:
-    """Return the rows of a file; an empty cell takes the default. Raises `ConfigError` with line and column."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
+    """Return the rows of a file; an empty cell takes the default.
+
+    Columns are those of `Told` and words of `ppsim project`, with dashes or underscores. Raises `ConfigError` with
+    all that is wrong in the first row that is.
+    """
+    lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
     found = []
     for number, row in enumerate(rows, start=1):
         if None in row or None in row.values():
             raise ConfigError(f"{path.name}, row {number}: not as many cells as the header has")
-        given = {column: cell for column, cell in row.items() if cell}
-        found.append(validated(Case, defaults | given, f"{path.name}, row {number}"))
+        given = {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
+        read = validated(_Row, dict(defaults) | given, f"{path.name}, row {number}")
+        told = Told(**{name: getattr(read, name) for name in Told.model_fields})
+        words = {name: value for name in WORDS if (value := getattr(read, name)) is not None}
+        found.append(Case(told, words))
+    if not found:
+        raise ConfigError(f"{path.name} has no row below its header")
     return found
+
+
+def _type_of(word: Word) -> Any:
+    """What a cell of a word is read as."""
+    if word.is_mapping:
+        return dict[int, float]
+    choices = word.choices
+    if choices and isinstance(choices[0], int):
+        return int
+    for kind in (bool, int, float):
+        if kind in word.kinds and str not in word.kinds:
+            return kind
+    return next((kind for kind in word.kinds if get_origin(kind) is Literal), str)
+
+
+_Row = create_model(  # type: ignore[call-overload]
+    "Row", __base__=Told, **{name: (_type_of(word) | None, None) for name, word in WORDS.items()}
+)

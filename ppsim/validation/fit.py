@@ -1,64 +1,76 @@
-"""The constants of a class of machines from the rows marked fit, and from no other."""
+"""The constants of a cluster from the rows marked fit, and from no other."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
-from ppsim.validation.cases import Case, cases_of
-from ppsim.validation.machines import Machine, machine_of
-from ppsim.validation.predict import predict
+from ppsim.machine.cluster import Cluster
+from ppsim.machine.files import load_cluster
+from ppsim.validation.cases import Case, cases_of, require_set
+from ppsim.validation.predict import PlanOf, measured_of, predict
 
-_START = {"compute_share": 1.0, "kernel_s": 10e-6, "launch_s": 1e-3, "rest_s": 0.1}
+_START = {"compute_share": 1.0, "kernel_s": 10e-6, "launch_s": 1e-3, "rest": 0.1}
 _OUTLIER = 0.02
 """A relative error beyond which a row counts by its distance, no longer by its square (Huber 1964)."""
 
 
 @dataclass(frozen=True)
-class FittedMachine:
-    """A class of machines, the constants that its rows give, to three digits, and how many rows there are."""
+class FittedCluster:
+    """A cluster, the constants that its rows give, to three digits, those in use, and how many rows there are.
 
-    name: str
-    machine: Machine
+    Names are those of `Constants.named`, and words of the jobs that were fitted with them.
+    """
+
+    cluster: Cluster
     found: dict[str, float]
+    in_use: dict[str, float]
     num_rows: int
 
-    @property
-    def in_use(self) -> dict[str, float]:
-        """The constants that projections take, under the same names."""
-        return {name: self.machine.constant(name) for name in self.found}
 
-
-def fit_machine(name: str, *, rounds: int = 30) -> FittedMachine:
-    """Return the constants of a class again: those with the least errors on its fit rows.
+def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluster:
+    """Return the constants of a cluster again: those with the least errors on its fit rows.
 
     Gauss-Newton steps on relative errors of time from fixed starting values, rows beyond `_OUTLIER` weighted down.
-    Raises `ConfigError` for an unknown class.
+    Raises `ConfigError` for a cluster that was fitted on no set.
     """
-    machine = machine_of(name)
-    cases = [case for one in (machine.fitted_on if machine else []) for case in cases_of(one) if case.use == "fit"]
-    if machine is None or not cases:
-        raise ConfigError(f"no row marked fit has the class of machines '{name}'")
-    names = machine.fitted
+    cluster = load_cluster(name)
+    sets = [require_set(one) for one in cluster.constants.fitted_on]
+    cases = [case for one in cluster.constants.fitted_on for case in cases_of(one) if case.told.use == "fit"]
+    if not cases:
+        raise ConfigError(f"the constants of cluster '{name}' were fitted on no set")
+    in_use = {constant: one.value for constant, one in cluster.constants.named.items()}
+    in_use |= {word: told.defaults[word] for told in sets for word in told.fitted}
+    names = list(in_use)
     values = np.array([_START[constant.partition(".")[0]] for constant in names])
+    measured = np.array([measured_of(case, plan_of(case.words)) for case in cases])
     for _ in range(rounds):
-        now = _errors(cases, machine, dict(zip(names, values, strict=True)))
+
+        def errors(values: Floats) -> Floats:
+            return (
+                _predicted(cases, cluster, dict(zip(names, values.tolist(), strict=True)), plan_of) / measured - 1
+            )
+
+        now = errors(values)
         slopes = np.empty((len(cases), len(names)))
         for index, value in enumerate(values):
             moved = values.copy()
             moved[index] += (by := 1e-3 * max(value, 1e-6))
-            slopes[:, index] = (_errors(cases, machine, dict(zip(names, moved, strict=True))) - now) / by
+            slopes[:, index] = (errors(moved) - now) / by
         weights = np.sqrt(np.minimum(1.0, _OUTLIER / np.maximum(np.abs(now), 1e-12)))
         step = np.linalg.lstsq(slopes * weights[:, None], -now * weights, rcond=None)[0]
         values = np.maximum(values + step, 0.0)
         if np.all(np.abs(step) <= 1e-4 * np.maximum(values, 1e-7)):
             break
     found = {constant: float(f"{value:.3g}") for constant, value in zip(names, values, strict=True)}
-    return FittedMachine(name, machine, found, len(cases))
+    return FittedCluster(cluster, found, in_use, len(cases))
 
 
-def _errors(cases: Sequence[Case], machine: Machine, constants: dict[str, float]) -> Floats:
-    tried = machine.with_constants(constants)
-    return np.array([predict(case, tried) / case.measured - 1 for case in cases])
+def _predicted(cases: Sequence[Case], cluster: Cluster, values: Mapping[str, float], plan_of: PlanOf) -> Floats:
+    """The seconds of cases at other values of constants and words."""
+    tried = replace(cluster, constants=cluster.constants.with_values(values))
+    words = {name: value for name, value in values.items() if name not in cluster.constants.named}
+    changed = {"cluster": tried, **words}
+    return np.array([predict(case, plan_of({**case.words, **changed})) for case in cases])

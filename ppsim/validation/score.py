@@ -9,41 +9,52 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.machine.files import load_cluster
+from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.projection.plan import Plan
 from ppsim.validation.cases import Case, CaseSet, cases_of, require_set
-from ppsim.validation.machines import machine_of
-from ppsim.validation.predict import flops_of, predict
+from ppsim.validation.predict import PlanOf, measured_of, predict
 
 
 @dataclass(frozen=True)
 class CaseError:
-    """One case, what ppsim says of it, and what a constant MFU would (None for memory): seconds or bytes."""
+    """One case, its plan, and seconds or bytes: measured, of ppsim, and of a constant MFU (None where none is)."""
 
     case: Case
+    plan: Plan
+    measured: float
     predicted: float
     constant_mfu: float | None
 
     @property
     def error(self) -> float:
         """Of ppsim."""
-        return self.predicted / self.case.measured - 1
+        return self.predicted / self.measured - 1
 
     @property
     def constant_mfu_error(self) -> float | None:
         """Of a constant MFU."""
-        return None if self.constant_mfu is None else self.constant_mfu / self.case.measured - 1
+        return None if self.constant_mfu is None else self.constant_mfu / self.measured - 1
 
     @property
     def other_error(self) -> float | None:
         """Of another tool."""
-        return None if self.case.other is None else self.case.other / self.case.value - 1
+        told = self.case.told
+        return None if told.other is None else told.other / told.value - 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the case, what it comes to, and its errors; seconds or bytes by the name of the key."""
+        """Return the case, its command, and its errors; seconds or bytes by the name of the key."""
         unit = "bytes" if self.case.is_memory else "s"
+        plan = self.plan
         return {
-            **self.case.model_dump(exclude_defaults=True),
-            f"measured_{unit}": self.case.measured,
+            **self.case.told.model_dump(exclude_defaults=True),
+            "use": self.case.told.use,
+            "table": self.case.told.table,
+            "title": self.case.told.title,
+            "schedule": plan.schedule_name,
+            "gpus": plan.pp * plan.source.gpus_per_rank,
+            "words": dict(self.case.words),
+            "command": self.case.command,
+            f"measured_{unit}": self.measured,
             f"predicted_{unit}": self.predicted,
             "error": self.error,
             "constant_mfu_error": self.constant_mfu_error,
@@ -66,7 +77,8 @@ class Validation:
     """A set's rows, and what is made of those that judge; of the rows that were fitted where there are no others.
 
     `ranks` has of each group of schedules Spearman's correlation of measured and predicted; `right` counts the
-    groups in which no two schedules that differ by measurement are in the wrong order.
+    groups in which no two schedules that differ by measurement are in the wrong order. `not_possible` are cases
+    that `ppsim project` refuses, with the reason.
     """
 
     name: str
@@ -75,16 +87,17 @@ class Validation:
     mfu_basis: str
     ranks: dict[str, float]
     right: int
+    not_possible: list[tuple[Case, str]]
 
     @property
     def judged(self) -> list[CaseError]:
         """The rows marked judge, or all where there are none."""
-        return [row for row in self.rows if row.case.use == "judge"] or self.rows
+        return [row for row in self.rows if row.case.told.use == "judge"] or self.rows
 
     @property
     def fitted(self) -> list[CaseError]:
         """The rows that constants were fitted on."""
-        return [row for row in self.rows if row.case.use == "fit"]
+        return [row for row in self.rows if row.case.told.use == "fit"]
 
     @property
     def score(self) -> Score:
@@ -135,23 +148,39 @@ class Validation:
             "rank_correlation": self.ranks,
             "groups_in_order": self.right,
             "rows": [row.to_json() for row in self.rows],
+            "not_possible": [
+                {"command": case.command, "title": case.told.title, "reason": reason}
+                for case, reason in self.not_possible
+            ],
         }
 
 
-def validate_set(name: str) -> Validation:
-    """Return a set's comparison; raises `ConfigError` for an unknown set."""
+def validate_set(name: str, plan_of: PlanOf) -> Validation:
+    """Return the comparison of a set, or of a file of one's own; raises `ConfigError` for an unknown set.
+
+    A case that `ppsim project` refuses is listed with its reason.
+    """
     told, cases = require_set(name), cases_of(name)
-    predicted = [predict(case, machine_of(case.machine)) for case in cases]
-    constant, basis = _constant_mfu(cases)
-    rows = [CaseError(*found) for found in zip(cases, predicted, constant, strict=True)]
+    projected, reasons = [], []
+    for case in cases:
+        try:
+            plan = plan_of(case.words)
+            projected.append((case, plan, measured_of(case, plan), predict(case, plan)))
+        except PpsimError as error:
+            reasons.append((case, str(error).splitlines()[0]))
+    if not projected:
+        raise ConfigError(f"no row of {name} can be projected: {reasons[0][1]}")
+    constant, basis = _constant_mfu([(case, plan, seconds) for case, plan, seconds, _ in projected])
+    rows = [CaseError(*found, mfu) for found, mfu in zip(projected, constant, strict=True)]
     groups: dict[str, list[CaseError]] = {}
     for row in rows:
-        if row.case.group:
-            groups.setdefault(row.case.group, []).append(row)
+        if row.case.told.group:
+            groups.setdefault(row.case.told.group, []).append(row)
     return Validation(
         name, told, rows, basis,
         {group: rank_correlation(*_pair(members)) for group, members in groups.items()},
         sum(_is_in_order(*_pair(members)) for members in groups.values()),
+        reasons,
     )  # fmt: skip
 
 
@@ -178,7 +207,7 @@ def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> f
 
 
 def _pair(rows: Sequence[CaseError]) -> tuple[list[float], list[float]]:
-    return [row.case.measured for row in rows], [row.predicted for row in rows]
+    return [row.measured for row in rows], [row.predicted for row in rows]
 
 
 def _is_in_order(measured: Sequence[float], predicted: Sequence[float]) -> bool:
@@ -186,20 +215,24 @@ def _is_in_order(measured: Sequence[float], predicted: Sequence[float]) -> bool:
     return all(predicted[a] < predicted[b] for a, b in pairs)
 
 
-def _constant_mfu(cases: Sequence[Case]) -> tuple[list[float | None], str]:
-    """Seconds at one share of the peak for each dtype: the mean of the fit rows, else the one that is best."""
-    if any(case.is_memory for case in cases):
+def _constant_mfu(cases: Sequence[tuple[Case, Plan, float]]) -> tuple[list[float | None], str]:
+    """Seconds at one share of the peak for each dtype: the mean of the fit rows, else the one that is best.
+
+    `cases` have their plans and the seconds that were measured. None of memory, and where a plan trains no model.
+    """
+    if any(case.is_memory or plan.job is None for case, plan, _ in cases):
         return [None] * len(cases), ""
-    at_peak = [_at_peak_s(case) for case in cases]
+    at_peak = [_at_peak_s(plan) for _, plan, _ in cases]
+    dtypes = [plan.job.execution.dtype if plan.job else "" for _, plan, _ in cases]
     share, bases = {}, []
-    for dtype in dict.fromkeys(case.dtype for case in cases):
-        here = [(case, seconds) for case, seconds in zip(cases, at_peak, strict=True) if case.dtype == dtype]
-        fit = [seconds / case.measured for case, seconds in here if case.use == "fit"]
-        share[dtype] = sum(fit) / len(fit) if fit else _best_share([(c.measured, s) for c, s in here])
+    for dtype in dict.fromkeys(dtypes):
+        here = [(*case, ideal) for case, ideal, of in zip(cases, at_peak, dtypes, strict=True) if of == dtype]
+        fit = [ideal / measured for case, _, measured, ideal in here if case.told.use == "fit"]
+        share[dtype] = sum(fit) / len(fit) if fit else _best_share([(m, ideal) for _, _, m, ideal in here])
         bases.append(
             f"{100 * share[dtype]:.1f} % of {dtype}'s peak, {'mean of the fit rows' if fit else 'the best'}"
         )
-    return [seconds / share[case.dtype] for case, seconds in zip(cases, at_peak, strict=True)], "; ".join(bases)
+    return [ideal / share[dtype] for ideal, dtype in zip(at_peak, dtypes, strict=True)], "; ".join(bases)
 
 
 def _best_share(rows: Sequence[tuple[float, float]]) -> float:
@@ -211,5 +244,8 @@ def _best_share(rows: Sequence[tuple[float, float]]) -> float:
     return min((seconds / measured for measured, seconds in rows), key=error)
 
 
-def _at_peak_s(case: Case) -> float:
-    return flops_of(case) / (case.gpus * load_cluster(case.cluster).device.peak(case.dtype))
+def _at_peak_s(plan: Plan) -> float:
+    job = plan.job
+    assert job is not None
+    flops = job.model.training_flops(job.length, causal=True) * job.tokens_per_step
+    return flops / (job.layout.num_devices * job.cluster.device.peak(job.execution.dtype))

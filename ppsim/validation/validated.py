@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.shown import Shown
 from ppsim.validation.cases import case_sets
+from ppsim.validation.predict import PlanOf
 from ppsim.validation.rows import rows_of
 from ppsim.validation.score import Validation, validate_set
 
@@ -56,17 +57,14 @@ class Validated(Shown):
         return {"sets": [one.to_json() for one in self.sets]}
 
 
-def validate(name: str | None = None, *, announce: Callable[[str], None] = lambda name: None) -> Validated:
-    """Return published numbers beside projections: of one set by name, or of all.
+def validated(name: str | None, plan_of: PlanOf, *, announce: Callable[[str], None]) -> Validated:
+    """Return published numbers beside projections: of one set by name or file, or of all sets.
 
-    `announce` is called with the name of each set before it is projected. Raises `ConfigError` for an unknown set.
-
-    >>> import ppsim
-    >>> [one.name for one in ppsim.validate("zero-bubble").sets]
-    ['zero-bubble']
+    `plan_of` makes the plan of words of `ppsim project`; `announce` is called with the name of each set before it
+    is projected. Raises `ConfigError` for an unknown set.
     """
     found = []
     for one in case_sets() if name is None else [name]:
         announce(one)
-        found.append(validate_set(one))
+        found.append(validate_set(one, plan_of))
     return Validated(found)

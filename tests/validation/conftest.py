@@ -2,10 +2,10 @@
 
 import pytest
 
-from ppsim.validation.cases import case_sets
-from ppsim.validation.score import Validation, validate_set
+import ppsim
+from ppsim.validation.score import Validation
 
 
 @pytest.fixture(scope="session")
 def validations() -> dict[str, Validation]:
-    return {name: validate_set(name) for name in case_sets()}
+    return {one.name: one for one in ppsim.validate().sets}

@@ -1,28 +1,60 @@
 """Sets of published runs: whole, sourced, and wrong rows refused."""
 
+import json
+import shlex
+from pathlib import Path
+
 import pytest
 
+import ppsim
 from ppsim.base.errors import ConfigError
-from ppsim.validation.cases import FOLDER, case_sets, cases_of, read_cases, require_set
-from ppsim.validation.machines import machine_of
+from ppsim.base.words import words_of
+from ppsim.projection.options import PlanOptions
+from ppsim.validation.cases import FOLDER, WORDS, Told, case_sets, cases_of, read_cases, require_set
 from ppsim.validation.score import rank_correlation
+from tests.cli.running import ppsim as run
 
 
-def test_every_file_is_a_set_with_a_source_and_every_row_names_a_known_class() -> None:
+def test_every_file_is_a_set_with_a_source_and_every_row_says_where_it_is_from() -> None:
     assert {path.stem for path in FOLDER.glob("*.csv")} == set(case_sets())
     for name, told in case_sets().items():
         assert told.source
         assert told.notes
-        for case in cases_of(name):
-            assert case.table
-            assert case.machine is None or machine_of(case.machine)
-            assert case.gpus % (case.tp * case.cp * case.pp) == 0
+        assert all(case.told.table for case in cases_of(name))
 
 
 def test_rows_that_judge_are_never_rows_that_fit() -> None:
     for name in case_sets():
-        rows = [(case.model_dump_json(exclude={"use"}), case.use) for case in cases_of(name)]
+        rows = [
+            (str(case.words) + case.told.model_dump_json(exclude={"use"}), case.told.use) for case in cases_of(name)
+        ]
         assert len(dict(rows)) == len(set(rows))
+
+
+def test_what_a_row_can_say_is_what_project_can_say() -> None:
+    """Every option of a plan is a column, and a column is an option or told of the number that was measured."""
+    header = {name for path in FOLDER.glob("*.csv") for name in _header(path)}
+    assert set(WORDS) == set(words_of(PlanOptions))
+    assert header | {word for told in case_sets().values() for word in told.defaults} <= {
+        *WORDS,
+        *Told.model_fields,
+    }
+
+
+def _header(path: Path) -> list[str]:
+    return next(line for line in path.read_text().splitlines() if not line.startswith("#")).split(",")
+
+
+@pytest.mark.parametrize("name", case_sets())
+def test_the_command_of_a_row_gives_its_number_to_the_bit(name: str, validations) -> None:
+    row = min(validations[name].rows, key=lambda row: row.plan.pp * row.plan.num_microbatches)
+    command = shlex.split(row.case.command)
+    assert command[:2] == ["ppsim", "project"]
+    found = json.loads(run(*command[1:], "--json").stdout)
+    peak = max(rank["peak_bytes"] for rank in found["ranks"])
+    assert (peak if row.case.is_memory else found["iteration_time_s"]) == row.predicted
+    again = ppsim.project(**row.case.words)
+    assert (again.iteration_s, again.timeline.memory.peak_bytes.max()) == (found["iteration_time_s"], peak)
 
 
 def test_an_unknown_set_gets_the_nearest() -> None:
@@ -30,36 +62,57 @@ def test_an_unknown_set_gets_the_nearest() -> None:
         require_set("zero-buble")
 
 
-def test_an_unknown_class_of_machines_names_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="unknown class of machines 'eos': there are zb-a100"):
-        machine_of("eos")
-
-
-HEADER = "use,table,title,seq_len,cluster,gpus,global_batch,metric,value\n"
+HEADER = "use,table,title,model,pp,seq-len,cluster,gpus,global_batch,metric,value\n"
 
 
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ("guess,t,m,8,dgx-h100,8,8,iteration_s,1\n", "row 1 is wrong: use: "),
-        ("fit,t,m,8,dgx-h100,8,8,iteration_s,-1\n", "row 1 is wrong: value: must be more than 0"),
-        ("fit,t,m,8,dgx-h100,8,8,hours,1\n", "row 1 is wrong: metric: "),
-        ("fit,t,m,8,dgx-h100,0,8,iteration_s,1\n", "row 1 is wrong: gpus: must be at least 1"),
+        ("guess,t,m,gpt2,1,8,dgx-h100,8,8,iteration_s,1\n", "row 1 is wrong: use: "),
+        ("fit,t,m,gpt2,1,8,dgx-h100,8,8,iteration_s,-1\n", "row 1 is wrong: value: must be more than 0"),
+        ("fit,t,m,gpt2,1,8,dgx-h100,8,8,hours,1\n", "row 1 is wrong: metric: "),
+        ("fit,t,m,gpt2,1,8,dgx-h100,x,8,,1\n", r"row 1 is wrong: metric: missing\n  gpus: .* got 'x'"),
         ("fit,t,m,8\n", "row 1: not as many cells as the header has"),
+        ("", "no row below its header"),
     ],
 )
-def test_a_wrong_row_is_a_sentence_with_file_row_and_column(tmp_path, row: str, says: str) -> None:
+def test_a_wrong_row_is_all_that_is_wrong_with_file_row_and_column(tmp_path, row: str, says: str) -> None:
     path = tmp_path / "own.csv"
     path.write_text("# a comment\n" + HEADER + row)
-    with pytest.raises(ConfigError, match=f"^own.csv, {says}"):
+    with pytest.raises(ConfigError, match=f"^own.csv(, | has ){says}"):
         read_cases(path, {})
 
 
-def test_an_unknown_column_is_refused(tmp_path) -> None:
+def test_an_unknown_column_is_refused_with_the_nearest(tmp_path) -> None:
     path = tmp_path / "own.csv"
-    path.write_text(HEADER.replace("title", "titel") + "fit,t,m,8,dgx-h100,8,8,iteration_s,1\n")
-    with pytest.raises(ConfigError, match="titel: unknown key"):
+    path.write_text(HEADER.replace("title", "titel") + "fit,t,m,gpt2,1,8,dgx-h100,8,8,iteration_s,1\n")
+    with pytest.raises(ConfigError, match=r"titel: unknown key \(did you mean title\?\)"):
         read_cases(path, {})
+
+
+def test_runs_of_ones_own_are_projected_and_what_cannot_be_is_listed(tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(
+        "model,pp,gpus,tp,overlap-tp,global_batch,dropout,metric,value\n"
+        'gpt2,2,8,2,"0.5,0.75",32,yes,tokens_per_s_per_gpu,60000\n'
+        "gpt2,2,8,3,,32,no,iteration_s,0.5\n"
+    )
+    found = json.loads(run("validate", str(path), "--json").stdout)["sets"][0]
+    (row,), (refused,) = found["rows"], found["not_possible"]
+    assert row["words"]["overlap_tp"] == "0.5,0.75"
+    assert row["words"]["dropout"] is True
+    assert row["measured_s"] == pytest.approx(32 * 1024 / (8 * 60000))
+    assert (
+        row["predicted_s"]
+        == ppsim.project(
+            model="gpt2", pp=2, gpus=8, tp=2, overlap_tp="0.5,0.75", dropout=True, global_batch=32
+        ).iteration_s
+    )
+    assert "--tp 3" in refused["command"]
+    assert "8" in refused["reason"]
+    printed = run("validate", str(path)).stdout
+    assert "not possible" in printed
+    assert run("validate", str(path), "--commands").stdout.splitlines() == [row["command"], refused["command"]]
 
 
 def test_rank_correlation_of_ties_is_of_their_mean_rank() -> None:

@@ -65,7 +65,7 @@ def test_fit_prints_found_beside_in_use() -> None:
 
 def test_wrong_use_is_a_sentence() -> None:
     assert "did you mean zero-bubble" in ppsim("validate", "zerobubble", code=2).output
-    assert "no class of machines" in ppsim("validate", "megatron-sc21", "--fit", code=2).output
-    assert "three kinds of output" in ppsim("validate", "--json", "--fit", code=2).output
+    assert "no cluster with constants" in ppsim("validate", "megatron-sc21", "--fit", code=2).output
+    assert "four kinds of output" in ppsim("validate", "--json", "--fit", code=2).output
     assert "-o writes a comparison" in ppsim("validate", "--fit", "-o", "a.json", code=2).output
     assert "give it one of .json, .csv, .svg, .pdf, .png" in ppsim("validate", "-o", "a.html", code=2).output
