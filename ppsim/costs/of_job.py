@@ -219,6 +219,39 @@ def _straddling(job: Job) -> list[str]:
     return lines
 
 
+def stack_of(job: Job) -> str:
+    """Return the name of the stack, and what of the job such a stack decides, in a line."""
+    execution, tp = job.execution, job.execution.overlap_tp
+    said = [f"{execution.attention} attention", "dropout" if execution.dropout else "no dropout"]
+    if job.layout.tp > 1:
+        said.append("tp communication exposed" if tp == "0" else f"tp communication hidden {tp}")
+    said += [f"ZeRO {job.optimizer.zero_stage}", "dp beside compute" if job.overlap else "dp behind the pipeline"]
+    return f"{job.stack}: {', '.join(said)}"
+
+
+def _executed(job: Job) -> list[str]:
+    """Lines for what is not as it is unless somebody says so: what is hidden, kernels, constants of a machine."""
+    execution, constants, lines = job.execution, job.cluster.constants, []
+    hidden = {"ep": execution.hidden_ep, "cp": execution.hidden_cp}
+    if any(hidden.values()):
+        lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
+    if not execution.fused_cross_entropy:
+        lines.append("cross entropy: not fused, with a copy of the logits in 32 bits")
+    if execution.context != "ring" and job.layout.cp > 1:
+        lines.append("context parallelism: an all-to-all of heads")
+    share = execution.compute_share or getattr(constants.compute_share.get(execution.dtype), "value", 1.0)
+    if share != 1:
+        whose = "--compute-share" if execution.compute_share else job.cluster.name
+        lines.append(f"products and attention: {share:g} times what their class gets ({whose})")
+    if constants.kernel_s:
+        lines.append(f"kernels: {seconds(constants.kernel_s.value)} from one to the next ({job.cluster.name})")
+    if job.rest_s:
+        lines.append(f"rest: {seconds(job.rest_s)} a step that nothing else covers")
+    if job.scatter_gather and not execution.sequence_parallel and job.layout.tp > 1:
+        lines.append("hops: a part of the message a tp rank, gathered behind")
+    return lines
+
+
 def _assumptions(
     job: Job, schedule: Schedule, counts: list[int], split: Split, hops: dict[str, float]
 ) -> list[str]:
@@ -230,6 +263,7 @@ def _assumptions(
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
     basis = job.measured.sentence(job.bases) if job.measured else BASIS
     lines = [
+        f"stack: {stack_of(job)} (--stack)",
         f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
         "on stage 0, head and loss on the last",
@@ -237,6 +271,7 @@ def _assumptions(
         f"placed {layout.order}",
         f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",
         f"numbers: {execution.dtype}, recompute {execution.recompute}, {execution.attention} attention",
+        *_executed(job),
         f"optimizer: {optimizer.name}, ZeRO stage {optimizer.zero_stage}, {optimizer.bytes_of_gradient}-byte "
         f"gradients, {job.update}{', by whole layers' if optimizer.layer_wise else ''}",
         f"transfers: {crossed}",

@@ -196,8 +196,8 @@ class Constants:
         """Return the constants with other values of those that are `named` so."""
         one_by_one = {name: replace(old, value=values.get(name, old.value)) for name, old in self.named.items()}
         shares = {dtype: one_by_one[f"compute_share.{dtype}"] for dtype in self.compute_share}
-        others = {name: one for name, one in one_by_one.items() if "." not in name}
-        return replace(self, compute_share=shares, **others)
+        kernel_s, launch_s = one_by_one.get("kernel_s"), one_by_one.get("launch_s")
+        return replace(self, compute_share=shares, kernel_s=kernel_s, launch_s=launch_s)
 
 
 @dataclass(frozen=True, kw_only=True)

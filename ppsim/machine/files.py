@@ -182,16 +182,18 @@ def _extended(path: Path, depth: int = 0) -> Any:
     if not isinstance(below, dict):
         return data
     merged = {**below, **data}
-    constants = below.get("constants"), data.get("constants")
-    if all(isinstance(one, dict) for one in constants):
-        merged["constants"] = _merged(*constants)
+    merged["constants"] = _merged(below.get("constants", {}), data.get("constants", {}), depth=2)
     return merged
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    shares = below.get("compute_share"), above.get("compute_share")
-    both = {"compute_share": {**shares[0], **shares[1]}} if all(isinstance(one, dict) for one in shares) else {}
-    return {**below, **above, **both}
+def _merged(below: Any, above: Any, *, depth: int) -> Any:
+    """Two tables, the second over the first; so many levels of tables inside them too."""
+    if not (isinstance(below, dict) and isinstance(above, dict)) or not depth:
+        return above
+    return below | {
+        name: _merged(below[name], value, depth=depth - 1) if name in below else value
+        for name, value in above.items()
+    }
 
 
 def _unknown(name: str, packaged: dict[str, Path]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
+from ppsim.costs.of_job import stack_of
 from ppsim.printing.page import Columns, Page, facts
 from ppsim.printing.steps import print_assumptions, print_report, print_timeline
 from ppsim.simulation.report import gap_of
@@ -65,6 +66,7 @@ def _delivered(projection: "Projection", answer: "Answer") -> list[tuple[str, st
     tokens, num_gpus, plan = projection.tokens_per_s, projection.num_gpus, projection.plan
     on = f" on {num_gpus} GPUs" if num_gpus > 1 else ""
     rows = [
+        *([("assumed", f"stack {stack_of(plan.job)}")] if plan.job else []),
         ("iteration", f"{seconds(projection.iteration_s)}; 90 % between {low} and {high}, {answer.sampled}"),
         ("throughput", f"{count(tokens)} tokens/s, {count(tokens / num_gpus)} tokens/s/GPU{on}"),
     ]

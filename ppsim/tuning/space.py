@@ -122,8 +122,9 @@ _OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack")
 
 def _unusual(job: Job) -> dict[str, Any]:
     """What of a job and its execution is not as it is unless said otherwise."""
-    found = {}
-    for holder, names in ((job.execution, _OF_EXECUTION), (job, _OF_JOB)):
+    found: dict[str, Any] = {}
+    holders: tuple[tuple[Any, tuple[str, ...]], ...] = ((job.execution, _OF_EXECUTION), (job, _OF_JOB))
+    for holder, names in holders:
         usual = {one.name: one.default for one in fields(holder)}
         found |= {name: value for name in names if (value := getattr(holder, name)) != usual[name]}
     sizes = {"hidden": job.model.hidden_size, "vocab": job.model.vocab_size} if job.model_name == GPT else {}

@@ -46,13 +46,13 @@ def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluste
     names = list(in_use)
     values = np.array([_START[constant.partition(".")[0]] for constant in names])
     measured = np.array([measured_of(case, plan_of(case.words)) for case in cases])
+
+    def errors(values: Floats) -> Floats:
+        tried = dict(zip(names, values.tolist(), strict=True))
+        found: Floats = _predicted(cases, cluster, tried, plan_of) / measured - 1
+        return found
+
     for _ in range(rounds):
-
-        def errors(values: Floats) -> Floats:
-            return (
-                _predicted(cases, cluster, dict(zip(names, values.tolist(), strict=True)), plan_of) / measured - 1
-            )
-
         now = errors(values)
         slopes = np.empty((len(cases), len(names)))
         for index, value in enumerate(values):
