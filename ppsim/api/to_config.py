@@ -34,7 +34,8 @@ def trainer_options(result: Projection | Tuned, trainer: Trainer) -> str:
     words = values_in(_WORDS, plan)
     words |= {"pp": schedule.num_ranks, "vpp": schedule.vpp, "schedule": schedule.name, "split": None}
     if plan.job is not None:
-        words |= {"seq_len": plan.job.length, "ep": words["ep"] if words["ep"] > 1 else None}
+        words |= {"seq_len": plan.job.length, "overlap_tp": plan.job.execution.overlap_tp}
+        words |= {"ep": words["ep"] if words["ep"] > 1 else None}
     if not isinstance(plan.split, MegatronSplit) and len(set(made.split)) > 1:
         words["split"] = layout_string(made.split)
     return written(words, trainer)

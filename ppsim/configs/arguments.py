@@ -155,7 +155,7 @@ class Arguments:
 _MATTERS = (
     (
         "time and memory",
-        r"(attention|hidden)_dropout|transformer_impl|moe_expert_capacity_factor|moe_pad_expert_input_to_capacity|"
+        r"moe_expert_capacity_factor|moe_pad_expert_input_to_capacity|"
         r"optimizer_cpu_offload|cpu_offloading.*|fine_grained_activation_offloading|offload_modules|fp4.*|"
         r"window_size|softmax_type|distribute_saved_activations|first_last_layers_bf16|"
         r"num_layers_at_(start|end)_in_bf16|use_torch_fsdp2|num_distributed_optimizer_instances|rampup_batch_size|"
@@ -163,7 +163,7 @@ _MATTERS = (
     ),
     (
         "time",
-        r".*cuda_graph.*|deterministic_mode|tp_comm_.*|overlap_.*|delay_wgrad_compute|moe_token_dispatcher_type|"
+        r".*cuda_graph.*|deterministic_mode|tp_comm_.+|overlap_.*|delay_wgrad_compute|moe_token_dispatcher_type|"
         r"moe_flex_dispatcher.*|moe_enable_deepep|.*_fusion|.*_fusion_impl|attention_backend|"
         r"attention_softmax_in_fp32|cp_comm_type|moe_grouped_gemm|moe_shared_expert_overlap|.*turbo.*|"
         r"fp8_recipe|moe_router_force_load_balancing|moe_router_dtype|use_.*_op_fuser|communication_method|"

@@ -41,6 +41,8 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     words |= _pipeline(arguments, words.get("pp", 1), model)
     words |= _step(arguments)
     words |= _optimizer(arguments)
+    words |= _kernels(arguments, is_partial=trainer == BRIDGE)
+    words |= _overlapped(arguments)
     if words["gpus"] is None and words["ep"]:
         words["dp"] = replicas_for_experts(words, arguments.assumed)
     return RunConfig(
@@ -134,6 +136,63 @@ def _step(arguments: Arguments) -> dict[str, Any]:
     }
 
 
+def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
+    """Attention, dropout and cross entropy; of what a partial file leaves open, its stack's."""
+    words: dict[str, Any] = {"attention": None, "dropout": None, "fused_cross_entropy": None}
+    backend = arguments.get("attention_backend", word="attention")
+    is_local = arguments.get("transformer_impl", word="attention") == "local"
+    if backend is not None or is_local:
+        name = str(backend or "local").rpartition(".")[2]
+        words["attention"] = "unfused" if name in ("unfused", "local") else "fused"
+    parts = [arguments.get(f"{name}_dropout", word="dropout") for name in ("attention", "hidden")]
+    if not is_partial or parts != [None, None]:
+        words["dropout"] = any(part is None or _is_above_zero(part) for part in parts)
+        if None in parts and words["dropout"]:
+            arguments.assumed.append(f"no attention_dropout or hidden_dropout: {_DROPOUT}, Megatron-LM's default")
+    fuses = arguments.get("cross_entropy_loss_fusion", word="fused_cross_entropy")
+    if fuses is not None or not is_partial:
+        arguments.get("cross_entropy_fusion_impl", word="fused_cross_entropy")
+        words["fused_cross_entropy"] = bool(fuses)
+    how = arguments.get("cp_comm_type", word="context")
+    kinds = {str(one) for one in (how if isinstance(how, list) else [how]) if one is not None}
+    if kinds == {"a2a"}:
+        words["context"] = "all-to-all"
+    elif kinds - {"p2p"}:
+        arguments.assumed.append(f"cp_comm_type {'+'.join(sorted(kinds))} is not known: taken as p2p, the ring")
+    return words
+
+
+def _is_above_zero(value: Any) -> bool:
+    """Whether a number is; a variable that the file does not set is taken to be."""
+    return not isinstance(value, int | float) or value > 0
+
+
+_DROPOUT = 0.1
+"""Of attention_dropout and hidden_dropout where nothing is said (megatron/training/arguments.py)."""
+
+
+def _overlapped(arguments: Arguments) -> dict[str, Any]:
+    """What runs beside compute inside a stage, and whether hops are scattered and gathered."""
+    words: dict[str, Any] = {}
+    for name, word in (("tp_comm_overlap", "overlap_tp"), ("overlap_moe_expert_parallel_comm", "overlap_ep")):
+        if arguments.get(name, word=word) is None:
+            continue
+        is_on = arguments.flag(name, word=word)
+        words[word] = HIDDEN_BY[name] if is_on else ("0" if word == "overlap_tp" else 0.0)
+        if is_on:
+            arguments.assumed.append(f"{name}: {words[word]} of that communication is taken to be hidden")
+    if arguments.get("scatter_gather_tensors_in_pipeline", word="scatter_gather") is False:
+        words["scatter_gather"] = False
+    return words
+
+
+HIDDEN_BY: dict[str, Any] = {"tp_comm_overlap": "0.75", "overlap_moe_expert_parallel_comm": 0.9}
+"""What part of its communication an overlap of Megatron-Core hides: of tensor-parallel, what runs of Megatron-Bridge
+come out at; of expert-parallel, assumed: a forward and a backward of two microbatches hide each other's."""
+
+BRIDGE = "Megatron-Bridge or NeMo"
+
+
 def _recompute(arguments: Arguments) -> str | None:
     how = arguments.get("recompute_granularity", word="recompute")
     if how is None:
@@ -210,7 +269,25 @@ def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     arguments |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
     if "overlap_dp" in words:
         arguments |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
-    return arguments, left
+    return arguments | _executed(words), left
+
+
+def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of how a stage computes."""
+    found: dict[str, Any] = {}
+    if "attention" in words:
+        found["attention_backend"] = {"fused": "auto", "unfused": "unfused"}[words["attention"]]
+    if "dropout" in words:
+        found |= dict.fromkeys(("attention_dropout", "hidden_dropout"), _DROPOUT if words["dropout"] else 0.0)
+    if "fused_cross_entropy" in words:
+        found["cross_entropy_loss_fusion"] = words["fused_cross_entropy"]
+    if words.get("context") == "all-to-all":
+        found["cp_comm_type"] = "a2a"
+    if str(words.get("overlap_tp", "0")) not in ("0", "0.0"):
+        found["tp_comm_overlap"] = True
+    if words.get("overlap_ep"):
+        found["overlap_moe_expert_parallel_comm"] = True
+    return found
 
 
 def primus_pipeline_of(schedule: str) -> dict[str, Any]:

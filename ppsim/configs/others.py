@@ -1,10 +1,11 @@
 """DeepSpeed's JSON, and the YAML or JSON that Megatron-Bridge and NeMo write of a run."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ppsim.configs.arguments import Arguments, normalised
-from ppsim.configs.megatron import from_megatron
+from ppsim.configs.megatron import BRIDGE, from_megatron
 from ppsim.configs.run_config import Ignored, RunConfig
 
 _SECTIONS = ("model", "train", "dataset", "data", "optimizer", "ddp", "tokenizer", "mixed_precision", "trainer",
@@ -24,7 +25,8 @@ def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     """Return what Megatron-Bridge's or NeMo's configuration says: sections whose fields are Megatron-Core's."""
     flat: dict[str, Any] = {}
     _flatten(content, flat)
-    return from_megatron(Arguments(normalised(flat), source), "Megatron-Bridge or NeMo")
+    found = from_megatron(Arguments(normalised(flat), source), BRIDGE)
+    return replace(found, words={**found.words, "stack": "megatron-bridge"})
 
 
 def _flatten(content: Mapping[str, Any], flat: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ above it with `primus/configs`.
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
         )
     asked = normalised(overrides)
     arguments = Arguments(normalised({**base, **model, **overrides}), str(path), asked)
-    return from_megatron(arguments, "Primus, Megatron-LM")
+    found = from_megatron(arguments, "Primus, Megatron-LM")
+    return replace(found, words={**found.words, "stack": "primus"})
 
 
 def _configs_above(path: Path) -> Path:

@@ -49,6 +49,9 @@ _PROPER: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 """TorchTitan's schedules as it spells them."""
 
+HIDDEN_BY_ASYNC_TP = "0.75"
+"""What part of tensor-parallel communication is taken to be hidden: as much as by Megatron-Core's pieces."""
+
 _COUNTS = {
     "parallelism.tensor_parallel_degree": "tp",
     "parallelism.pipeline_parallel_degree": "pp",
@@ -97,7 +100,12 @@ def from_torchtitan(
         assumed.append("selective checkpointing by operators is not known: nothing is recomputed")
     converters = get("model.converters", "dtype", [])
     words["dtype"] = "float8" if any("float8" in str(name) for name in converters) else "bfloat16"
-    words["runtime"] = "torch"
+    words |= {"runtime": "torch", "stack": "torchtitan"}
+    if get("parallelism.enable_async_tensor_parallel", "overlap_tp"):
+        words["overlap_tp"] = HIDDEN_BY_ASYNC_TP
+        assumed.append(
+            f"asynchronous tensor parallelism: {HIDDEN_BY_ASYNC_TP} of its communication is taken to be hidden"
+        )
     name, flavor = (get(f"model.{part}", "model") for part in ("name", "flavor"))
     if name is None and get("module", "model"):  # 0.3: --module llama3 --config llama3_8b
         name = str(get("module", "model"))

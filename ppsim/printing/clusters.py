@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import count, percent, rate, seconds, size
-from ppsim.machine.cluster import Cluster, Link, Tier
+from ppsim.machine.cluster import Cluster, Constant, Link, Tier
 from ppsim.printing.page import Columns, Page, facts
 
 
@@ -37,8 +37,9 @@ def print_cluster(cluster: Cluster) -> None:
     """Print a cluster in full: device, constants of its class, tiers; each with its source."""
     device, gets = cluster.device, cluster.device.efficiency
     devices = "as many as wanted" if cluster.num_devices is None else str(cluster.num_devices)
+    base = [("base", cluster.base)] if cluster.base else []
     out = Page()
-    _add_section(out, cluster.name, cluster.title, [("source", cluster.source), ("devices", devices)])
+    _add_section(out, cluster.name, cluster.title, [*base, ("source", cluster.source), ("devices", devices)])
     of_device = [
         ("dense peak", ", ".join(f"{name} {_peak(cluster, name)}" for name in device.peak_flops_per_s)),
         ("memory", f"{size(device.memory_bytes)} at {rate(device.memory_bytes_per_s)}"),
@@ -56,9 +57,22 @@ def print_cluster(cluster: Cluster) -> None:
     _add_section(out, "device", device.name, of_device)
     out.add()
     _add_section(out, "what runs get of it", f"class {device.efficiency_class}", of_runs)
+    if constants := cluster.constants.named:
+        out.add()
+        fitted_on = ", ".join(cluster.constants.fitted_on)
+        _add_section(
+            out, "constants", f"from runs of its own: {fitted_on}" if fitted_on else "from the file",
+            [(name, _constant(name, one)) for name, one in constants.items()],
+        )  # fmt: skip
     for tier in cluster.tiers:
         out.add()
         _add_section(out, tier.name, f"{_devices_of(tier)} devices by {tier.link.name}", _link_facts(tier.link))
+
+
+def _constant(name: str, one: Constant) -> str:
+    shown = seconds if name.endswith("_s") else "{:g}".format
+    spread = "" if one.sigma is None else f" ± {shown(one.sigma)}"
+    return f"{shown(one.value)}{spread}" + (f"; {one.source}" if one.source else "")
 
 
 def _add_section(out: Page, name: str, title: str, rows: Sequence[tuple[str, str]]) -> None:

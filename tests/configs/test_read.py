@@ -49,7 +49,8 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
 LLAMA3_70B_WORDS = {
     "tp": 8, "pp": 4, "micro_batch": 1, "global_batch": 128, "seq_len": 8192, "gpus": 32, "vpp": 4,
     "runtime": "megatron", "dtype": "bfloat16", "sequence_parallel": True, "recompute": "core_attn+layernorm",
-    "optimizer": "adam", "zero": 1, "overlap_dp": True,
+    "optimizer": "adam", "zero": 1, "overlap_dp": True, "overlap_tp": "0.75", "dropout": True,
+    "fused_cross_entropy": False,
 }  # fmt: skip
 
 
@@ -64,8 +65,10 @@ def test_a_script_says_what_its_variables_arrays_and_arithmetic_make(tmp_path: P
     assert found.words == LLAMA3_70B_WORDS
     assert found.model is not None
     assert found.model.parameters == find_model("llama3-70b").parameters
-    assert {ignored.name: ignored.matters for ignored in found.ignored} == {"tp_comm_overlap": "time"}
+    assert found.ignored == ()
     assert ("tensor_model_parallel_size", "tp") in found.understood
+    assert ("tp_comm_overlap", "overlap_tp") in found.understood
+    assert "no attention_dropout or hidden_dropout: 0.1, Megatron-LM's default" in found.assumed
 
 
 def test_the_same_arguments_say_the_same_as_yaml_and_in_a_log(tmp_path: Path) -> None:
@@ -90,7 +93,7 @@ ARGUMENTS = {
     "bf16": True, "recompute_granularity": "selective", "recompute_modules": "core_attn layernorm",
     "tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4, "num_virtual_stages_per_pipeline_rank": 4,
     "sequence_parallel": True, "use_distributed_optimizer": True, "overlap_grad_reduce": True, "world_size": 32,
-    "fp16": False, "lr": 6e-05,
+    "fp16": False, "lr": 6e-05, "tp_comm_overlap": True,
 }  # fmt: skip
 
 EXPERIMENT = """
@@ -176,14 +179,15 @@ def test_torchtitan_says_the_same_by_toml_and_by_flags(tmp_path: Path) -> None:
         "torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b "
         "--training.local-batch-size 16 --training.seq_len 8192 --parallelism.pipeline_parallel_degree 4 "
         "--parallelism.pipeline_parallel_schedule ZBVZeroBubble --parallelism.pipeline_parallel_microbatch_size=2 "
-        "--parallelism.data-parallel-shard-degree 8 activation-checkpoint:full\n",
+        "--parallelism.data-parallel-shard-degree 8 --parallelism.enable_async_tensor_parallel "
+        "activation-checkpoint:full\n",
     )
     assert toml.words == flags.words == {
         "pp": 4, "dp": 8, "seq_len": 8192, "micro_batch": 2, "microbatches": 8, "zero": 2, "schedule": "zbv-fixed",
-        "recompute": "full", "dtype": "bfloat16", "runtime": "torch",
+        "recompute": "full", "dtype": "bfloat16", "runtime": "torch", "stack": "torchtitan", "overlap_tp": "0.75",
     }  # fmt: skip
     assert toml.model == find_model("llama3-8b")
-    assert [ignored.name for ignored in toml.ignored] == ["parallelism.enable_async_tensor_parallel"]
+    assert toml.ignored == ()
 
 
 def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) -> None:
@@ -196,6 +200,8 @@ def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) ->
         "  max_position_embeddings: 1024\ntrain:\n  micro_batch_size: 4\n  global_batch_size: 64\n"
         "dataset:\n  sequence_length: 1024\n",
     )
+    assert bridge.words["stack"] == "megatron-bridge"
+    assert "dropout" not in bridge.words  # its stack's
     assert (bridge.words["pp"], bridge.words["global_batch"], bridge.words["seq_len"]) == (2, 64, 1024)
     assert bridge.model is not None
     assert bridge.model.parameters == find_model("gpt2").parameters
@@ -269,3 +275,23 @@ def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
         "etp"
         not in read(tmp_path, "c.yaml", base.replace("tensor-parallel-size: 1", "tensor-parallel-size: 4")).words
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--attention-dropout 0 --hidden-dropout 0.0", {"dropout": False}),
+        ("--attention-dropout 0 --hidden-dropout 0.1", {"dropout": True}),
+        ("--attention-backend unfused", {"attention": "unfused"}),
+        ("--transformer-impl local", {"attention": "unfused"}),
+        ("--transformer-impl local --use-flash-attn", {"attention": "fused"}),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"fused_cross_entropy": True}),
+        ("--tp-comm-overlap --overlap-moe-expert-parallel-comm", {"overlap_tp": "0.75", "overlap_ep": 0.9}),
+        ("--no-scatter-gather-tensors-in-pipeline", {"scatter_gather": False}),
+        ("--cp-comm-type a2a", {"context": "all-to-all"}),
+    ],
+)
+def test_how_a_stage_computes_is_understood(tmp_path: Path, flags: str, words: dict[str, object]) -> None:
+    found = read(tmp_path, "x.sh", f"python t.py --num-layers 2 --tensor-model-parallel-size 2 --bf16 {flags}")
+    assert {word: found.words.get(word) for word in words} == words
+    assert found.ignored == ()
