@@ -13,7 +13,7 @@ _HARMLESS = frozenset(
         "attn_logit_softcapping", "attn_pdrop", "attn_scale", "attn_temperature_tuning", "auto_map",
         "aux_loss_alpha", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout", "dropout",
         "dtype", "embd_pdrop", "eos_token_id", "ep_size", "expand", "final_logit_softcapping",
-        "floor_scale", "for_llm_compression", "gradient_checkpointing", "hidden_act", "hidden_dropout",
+        "floor_scale", "for_llm_compressor", "gradient_checkpointing", "hidden_act", "hidden_dropout",
         "id2label", "init_std", "initial_context_length", "initializer_range", "is_decoder",
         "is_encoder_decoder", "label2id", "layer_norm_elementwise_affine", "layer_norm_eps",
         "layer_norm_epsilon", "layer_types", "layerdrop", "mamba_dt_rank", "mamba_hidden_act",
