@@ -181,6 +181,30 @@ def test_flops_of_gpt_are_megatrons_formula() -> None:
     assert model.training_flops() - model.training_flops(causal=True) == pytest.approx(scores / 2, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "length", "tokens_per_s", "tflops", "causal"),
+    [
+        ("kimi-k2", 4096, 5072, 1037, True),
+        ("nemotron-3-nano-30b-a3b", 8192, 14890, 331, False),
+        ("nemotron-3-nano-30b-a3b", 8192, 37664, 839, False),
+    ],
+)
+def test_flops_a_token_are_those_that_nvidia_counts(name, length, tokens_per_s, tflops, causal) -> None:
+    """Megatron-Bridge's performance summary 26.02.01 has both tokens and model FLOPs a second of a GPU.
+
+    Its scan is 7 FLOPs a number of the state and token, here it is that of the chunks; hybrids count all scores.
+    """
+    counted = 1e12 * tflops / tokens_per_s
+    assert find_model(name).training_flops(length, causal=causal) == pytest.approx(counted, rel=0.015)
+
+
+def test_nvidia_counts_two_of_the_three_matrices_of_gpt_oss_experts() -> None:
+    """Its 373 TFLOP/s of 13,722 tokens a second are ours less a third of the experts, all scores counted."""
+    model = find_model("gpt-oss-120b")
+    third = 36 * 4 * 2880 * 2880
+    assert model.training_flops(4096) - 6 * third == pytest.approx(1e12 * 373 / 13722, rel=0.015)
+
+
 def test_deepseek_v3_takes_the_flops_of_its_weights_and_scores() -> None:
     """Written out from arXiv 2412.19437, §4.2: MLA's up- and down-projections, 9 experts a token, two heads."""
     model, h, n = find_model("deepseek-v3"), 7168, 128
