@@ -6,6 +6,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.configs.arguments import Arguments
+from ppsim.configs.megatron_hybrid import hybrid_pattern, layout_of
 from ppsim.configs.megatron_model import model_of
 from ppsim.configs.run_config import RunConfig, replicas_for_experts
 from ppsim.model.architecture import Model
@@ -91,6 +92,8 @@ def _pipeline(arguments: Arguments, pp: int, model: Model | None) -> dict[str, A
     layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
     if layout is not None and pp > 1:
         words["split"] = layout if isinstance(layout, str) else "|".join("".join(map(str, part)) for part in layout)
+    elif model is not None and (stages := _stages_of_pattern(arguments, model)) and pp > 1:
+        words["split"], vpp = stages, (stages.count("|") + 1) // pp
     elif layers_each and model is not None:
         vpp = len(model.layers) // pp // layers_each
     words["vpp"] = vpp if vpp and pp > 1 else None
@@ -101,6 +104,12 @@ def _pipeline(arguments: Arguments, pp: int, model: Model | None) -> dict[str, A
     if pp == 1:
         words |= dict.fromkeys((*_SPLIT, *_COUNTED))
     return words | _primus_schedule(arguments)
+
+
+def _stages_of_pattern(arguments: Arguments, model: Model) -> str | None:
+    """The layout of a hybrid's pattern that says where its stages end, or None."""
+    pattern = hybrid_pattern(arguments, len(model.layers))
+    return layout_of(pattern, len(model.mtp)) if pattern else None
 
 
 def _primus_schedule(arguments: Arguments) -> dict[str, Any]:

@@ -3,12 +3,21 @@
 Biases, norms, positions and tied weights are where `GPTModel` has them, so that parameters come out as published.
 """
 
-import ast
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
 from ppsim.configs.arguments import Arguments
+from ppsim.configs.megatron_hybrid import (
+    HYBRIDS,
+    hybrid_layers,
+    hybrid_pattern,
+    is_gated_or_has_sinks,
+    kind_of,
+    mixers,
+    parts_of,
+    with_windows,
+)
 from ppsim.layout.split import require_layers
 from ppsim.model.architecture import (
     Attention,
@@ -19,6 +28,7 @@ from ppsim.model.architecture import (
     Model,
     Norm,
 )
+from ppsim.model.hybrid import Halves
 
 _VOCABULARIES: Mapping[str, int] = MappingProxyType(
     {
@@ -54,14 +64,8 @@ _BY_TYPE: Mapping[str, int] = MappingProxyType(
 _TYPICAL = 128_256
 
 _OTHER_LAYERS = {
-    "is_hybrid_model": "Mamba layers",
-    "hybrid_layer_pattern": "Mamba layers",
-    "hybrid_override_pattern": "Mamba layers",
-    "experimental_attention_variant": "an experimental kind of attention",
     "lfm_layer_types": "convolution layers",
     "dsa_indexer_n_heads": "sparse attention",
-    "moe_latent_size": "experts of a latent",
-    "mamba_num_heads": "Mamba layers",
     "flextron": "elastic layers",
 }
 
@@ -70,24 +74,33 @@ def model_of(arguments: Arguments) -> Model:
     """Return the model of Megatron-LM's arguments; raises `ConfigError` for layers of a kind that is not known."""
     _require_decoder(arguments)
     hidden = arguments.need("hidden_size")
-    num_layers = arguments.need("num_layers", "encoder_num_layers")
-    require_layers(num_layers)
     norm: Norm = "rmsnorm" if arguments.get("normalization", "LayerNorm") == "RMSNorm" else "layernorm"
     attention, dense = _attention(arguments, hidden), _dense(arguments, hidden)
-    parts = _parts(arguments, dense, num_layers)
-    layers = tuple(Layer(hidden, attention, part, norm) for part in parts)
+    experts = _experts(arguments, dense)
+    num_layers = arguments.count("num_layers") or arguments.count("encoder_num_layers")
+    pattern = hybrid_pattern(arguments, num_layers)
+    if pattern:
+        halves = Halves(hidden, attention=attention, dense=dense, experts=experts, norm=norm)
+        layers, mtp = hybrid_layers(arguments, pattern, halves)
+    else:
+        num_layers = arguments.need("num_layers", "encoder_num_layers")
+        require_layers(num_layers)
+        parts = parts_of(arguments, dense, experts, num_layers)
+        each = zip(mixers(arguments, attention, num_layers), parts, strict=True)
+        layers = tuple(Layer(hidden, mixer, part, norm) for mixer, part in each)
+        mtp = (layers[-1],) * arguments.number("mtp_num_layers", 0, least=0)
     positions = arguments.count("max_position_embeddings") or 0
     length = arguments.count("seq_length", word="seq_len") or arguments.count("encoder_seq_length", word="seq_len")
     learned = arguments.get("position_embedding_type", "learned_absolute") == "learned_absolute"
     if not arguments.flag("add_position_embedding", default=True):
         learned = False
     return Model(
-        layers,
+        with_windows(arguments, layers),
         _vocabulary(arguments),
         length or positions or 2048,
         tied_embeddings=not arguments.flag("untie_embeddings_and_output_weights"),
         learned_positions=positions if learned else 0,
-        mtp=(layers[-1],) * arguments.number("mtp_num_layers", 0, least=0),
+        mtp=mtp,
         source=arguments.source,
     )
 
@@ -100,8 +113,8 @@ def _require_decoder(arguments: Arguments) -> None:
             raise ConfigError(f"{arguments.source}: {name} asks for {kind}, which are not known")
     if arguments.asks("img_h") or arguments.asks("patch_dim"):
         raise ConfigError(f"{arguments.source}: img_h and patch_dim ask for images, which are not known")
-    kind = str(arguments.get("model_type") or arguments.get("model_provider") or "gpt")
-    if kind not in ("gpt", "ModelType.encoder_or_decoder"):
+    kind = kind_of(arguments)
+    if kind not in ("gpt", "ModelType.encoder_or_decoder", *HYBRIDS):
         raise ConfigError(f"{arguments.source}: a model of type {kind} is not known, only decoders as GPT")
 
 
@@ -124,7 +137,7 @@ def _attention(arguments: Arguments, hidden: int) -> Attention | LatentAttention
         )
     groups = arguments.count("num_query_groups", 1) if arguments.flag("group_query_attention") else None
     bias = arguments.flag("add_bias_linear", default=True)
-    return Attention(
+    attention = Attention(
         heads,
         groups or heads,
         size or hidden // heads,
@@ -132,6 +145,7 @@ def _attention(arguments: Arguments, hidden: int) -> Attention | LatentAttention
         out_bias=bias,
         qk_norm=arguments.flag("qk_layernorm"),
     )
+    return is_gated_or_has_sinks(arguments, attention)
 
 
 def _dense(arguments: Arguments, hidden: int) -> FeedForward:
@@ -142,54 +156,20 @@ def _dense(arguments: Arguments, hidden: int) -> FeedForward:
     return FeedForward(size, gated=gated, bias=arguments.flag("add_bias_linear", default=True))
 
 
-def _parts(arguments: Arguments, dense: FeedForward, num_layers: int) -> list[FeedForward | MixtureOfExperts]:
-    """The feed-forward part of every layer."""
+def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | None:
+    """The experts that layers may have; with `moe_latent_size` they are that narrow."""
     num_experts = arguments.count("num_experts", least=0)
     if not num_experts:
-        return [dense] * num_layers
-    expert = FeedForward(arguments.count("moe_ffn_hidden_size") or dense.size, gated=dense.gated)
-    experts = MixtureOfExperts(
-        expert,
+        return None
+    return MixtureOfExperts(
+        FeedForward(arguments.count("moe_ffn_hidden_size") or dense.size, gated=dense.gated, bias=dense.bias),
         num_experts,
         arguments.number("moe_router_topk", 2),
         shared_size=arguments.number("moe_shared_expert_intermediate_size", 0, least=0),
-        router_bias=arguments.flag("moe_router_enable_expert_bias"),
+        router_bias=arguments.flag("moe_router_enable_expert_bias") or dense.bias,
         shared_gate=arguments.flag("moe_shared_expert_gate"),
+        latent_size=arguments.count("moe_latent_size"),
     )
-    return [experts if is_moe else dense for is_moe in _pattern(arguments, num_layers)]
-
-
-def _pattern(arguments: Arguments, num_layers: int) -> list[bool]:
-    """Which layers have experts: one in `moe_layer_freq`, or a list as `([0]*3+[1]*58)`."""
-    given = arguments.get("moe_layer_freq", 1)
-    if isinstance(given, str):
-        given = _list_of(given, arguments.source)
-    if isinstance(given, int):
-        if given < 1:
-            raise ConfigError(f"{arguments.source}: moe_layer_freq must be 1 or more: got {given}")
-        return [layer % given == 0 for layer in range(num_layers)]
-    if len(given) < num_layers:
-        raise ConfigError(f"{arguments.source}: moe_layer_freq has {len(given)} entries for {num_layers} layers")
-    return [bool(entry) for entry in given[:num_layers]]
-
-
-def _list_of(text: str, source: str) -> list[int]:
-    """The list that an expression of lists, sums and repetitions makes, without running it as code."""
-
-    def value(node: ast.expr) -> list[int]:
-        match node:
-            case ast.List(elts=entries):
-                return [int(ast.literal_eval(entry)) for entry in entries]
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return value(left) + value(right)
-            case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))) if times <= 10_000:
-                return value(left) * times
-        raise ValueError
-
-    try:
-        return value(ast.parse(text, mode="eval").body)
-    except (ValueError, TypeError, SyntaxError, RecursionError):
-        raise ConfigError(f"{source}: moe_layer_freq '{text}' is no list as ([0]*3+[1]*58)") from None
 
 
 def _vocabulary(arguments: Arguments) -> int:

@@ -17,12 +17,20 @@ _MODELS: Mapping[tuple[str, str], str] = MappingProxyType(
         ("llama3", "70b"): "llama3-70b",
         ("llama3", "405b"): "llama3-405b",
         ("qwen3", "06b"): "qwen3-0.6b",
+        ("qwen3", "17b"): "qwen3-1.7b",
+        ("qwen3", "4b"): "qwen3-4b",
         ("qwen3", "8b"): "qwen3-8b",
         ("qwen3", "14b"): "qwen3-14b",
         ("qwen3", "32b"): "qwen3-32b",
         ("qwen3", "30ba3b"): "qwen3-30b-a3b",
         ("qwen3", "235ba22b"): "qwen3-235b-a22b",
+        ("deepseek_v3", "16b"): "deepseek-v2-lite",
+        ("deepseek_v3", "236b"): "deepseek-v2",
         ("deepseek_v3", "671b"): "deepseek-v3",
+        ("llama4", "17bx16e"): "llama4-scout",
+        ("llama4", "17bx128e"): "llama4-maverick",
+        ("gpt_oss", "20b"): "gpt-oss-20b",
+        ("gpt_oss", "120b"): "gpt-oss-120b",
     }
 )
 """TorchTitan's model names and flavors without their points and dashes, as `ppsim models` has them."""

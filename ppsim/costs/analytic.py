@@ -25,6 +25,7 @@ from ppsim.model.architecture import LatentAttention, Layer, Model, mtp_linear
 from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import MODULES, Recompute, recomputes
+from ppsim.model.recurrent import GatedDeltaNet, Mamba
 
 
 def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
@@ -40,7 +41,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     tp_s, num_gathered = _tensor_s(layer, place, message)
     ep_s = (1 - execution.hidden_ep) * _experts_s(layer, place, tokens / place.cut.norm_divisor)
     cp_s = _context_s(layer, place, tokens)
-    scores = sequence_length * layer.attention.score_width * tokens / tp
+    scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
     forward = _parts(
         place, kernels.forward, flops,
@@ -78,13 +79,17 @@ def _again_s(layer: Layer, place: Place, tokens: int, core: KernelTime, forward:
 def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Parts:
     """Return what of a layer's exposed communication its backward repeats.
 
-    Half of the tensor-parallel one is taken to belong to the feed-forward part or the mixture, as does all of the
+    Half of the tensor-parallel one is taken to belong to the feed-forward part or the mixture (all of it where the
+    layer has nothing else), as does all of the
     expert-parallel one; the context-parallel one to the core of attention.
     """
     if recompute == "full":
         return Parts(tp_s=forward.tp_s, ep_s=forward.ep_s, cp_s=forward.cp_s)
     feeds, attends = recomputes(recompute, "moe" if layer.is_moe else "mlp"), recomputes(recompute, "core_attn")
-    return Parts(tp_s=forward.tp_s / 2 * feeds, ep_s=forward.ep_s * feeds, cp_s=forward.cp_s * attends)
+    feeds = feeds and layer.has_feed_forward
+    return Parts(
+        tp_s=forward.tp_s / layer.num_halves * feeds, ep_s=forward.ep_s * feeds, cp_s=forward.cp_s * attends
+    )
 
 
 def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
@@ -192,8 +197,8 @@ def _tensor_s(layer: Layer, place: Place, message: float) -> tuple[float, int]:
     """
     cut, of_tp = place.cut, place.sum_over_tp_s(message)
     if not layer.is_moe or cut.expert_tp == cut.tp:
-        return 2 * of_tp, 2
-    num_regions = 2 if any(one.kind == "shared" for one in layer.all_linears) else 1
+        return layer.num_halves * of_tp, layer.num_halves
+    num_regions = layer.has_mixer + any(one.kind == "shared" for one in layer.all_linears)
     return num_regions * of_tp + place.sum_over_tp_s(message * cut.expert_tp / cut.tp, "etp"), num_regions
 
 
@@ -202,15 +207,22 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
     if not layer.is_moe:
         return 0.0
     pairs = tokens * layer.experts_per_token
-    return 2 * place.seconds("all-to-all", pairs * layer.hidden_size * place.execution.element_bytes, "ep")
+    return 2 * place.seconds("all-to-all", pairs * layer.expert_width * place.execution.element_bytes, "ep")
 
 
 def _context_s(layer: Layer, place: Place, tokens: int) -> float:
-    """The forward's exchange among cp ranks; round the ring the backward has twice as much, with gradients."""
+    """The forward's exchange among cp ranks; round the ring the backward has twice as much, with gradients.
+
+    Mamba exchanges what its projection gives for whole sequences of some heads, and its result back.
+    """
     cp = place.layout.cp
-    if cp == 1:
+    if cp == 1 or not layer.has_mixer:
         return 0.0
     a, tp = layer.attention, place.layout.tp
+    if isinstance(a, Mamba | GatedDeltaNet):
+        e = place.execution.element_bytes
+        columns = (a.gate_columns + a.convolved + a.num_heads) // tp, a.inner_size // tp
+        return sum(place.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)
     if isinstance(a, LatentAttention):
         columns = (a.score_width // tp // 2,) * 2
     else:

@@ -219,10 +219,14 @@ class Job:
         return [(name, part.basis) for name, part in parts]
 
 
+def _has_dense(layer: Layer) -> bool:
+    return layer.has_feed_forward and not layer.is_moe
+
+
 _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
     "mla_up_proj": ("latent attention", lambda layer: isinstance(layer.attention, LatentAttention)),
-    "mlp": ("a dense feed-forward part", lambda layer: not layer.is_moe),
-    "mlp_act": ("a dense feed-forward part", lambda layer: not layer.is_moe),
+    "mlp": ("a dense feed-forward part", _has_dense),
+    "mlp_act": ("a dense feed-forward part", _has_dense),
     "moe": ("experts", lambda layer: layer.is_moe),
     "moe_act": ("experts", lambda layer: layer.is_moe),
     "shared_experts": ("a shared expert", lambda layer: bool(getattr(layer.ffn, "shared", None))),

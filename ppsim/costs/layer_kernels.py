@@ -5,16 +5,17 @@ hidden, n and g query and key/value heads of size d, f feed-forward columns, e b
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ppsim.costs.place import Place
 from ppsim.layout.cut import Cut
 from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, KernelTimes, fused_attention, moved, product
-from ppsim.model.architecture import FeedForward, LatentAttention, Layer
+from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer
 from ppsim.model.linears import UP_AND_DOWN, UPS_OF_LATENTS, Linear
 from ppsim.model.parameters import require_division_of_layer
 from ppsim.model.recompute import MODULES
+from ppsim.model.recurrent import GatedDeltaNet, Mamba
 
 
 @dataclass(frozen=True)
@@ -58,30 +59,39 @@ class RankPart:
 
     `pairs` of a token and an expert come to the rank for each token of its own; `rotated` columns of queries and
     keys rotate; `activated` columns pass through an activation function, of which a gated one reads twice as many.
-    `biases` are the columns that have one.
+    `biases` are the columns that have one. `convolved` columns pass through a convolution, `gates` are multiplied
+    by one; `halves` is how many parts have a residual around them. A pair is `expert_width` wide where it is sent.
     """
 
     hidden_size: int
     linears: tuple[Linear, ...]
     pairs: float = 0.0
+    expert_width: int = 0
     rotated: int = 0
     activated: int = 0
     is_gated: bool = True
     biases: int = 0
+    convolved: int = 0
+    gates: int = 0
+    halves: int = 2
 
 
 def rank_part(layer: Layer, cut: Cut) -> RankPart:
     """Return a rank's part of a layer; raises `ConfigError` naming what the cut does not divide."""
     require_division_of_layer(layer, cut)
-    linears = layer.linears(cut)
+    linears, mixer = layer.linears(cut), layer.attention
     return RankPart(
         layer.hidden_size,
         linears,
         pairs=_pairs(layer, cut),
+        expert_width=layer.expert_width,
         rotated=_rotated(layer, cut.tp),
         activated=_activated(layer, cut.tp, MODULES),
         is_gated=layer.ffn.gated,
         biases=sum(one.biases for one in linears if one.kind == "dense"),
+        convolved=mixer.convolved // cut.tp if isinstance(mixer, Mamba | GatedDeltaNet) else 0,
+        gates=mixer.gate_columns // cut.tp,
+        halves=layer.num_halves,
     )
 
 
@@ -93,6 +103,7 @@ def module_part(layer: Layer, modules: Collection[str], cut: Cut) -> RankPart:
         layer.hidden_size,
         tuple(one for one in layer.linears(cut) if _is_in(one, modules)),
         pairs=_pairs(layer, cut) if whole else 0.0,
+        expert_width=layer.expert_width,
         rotated=_rotated(layer, cut.tp) if ups else 0,
         activated=_activated(layer, cut.tp, modules),
         is_gated=layer.ffn.gated,
@@ -117,6 +128,8 @@ def _rotated(layer: Layer, tp: int) -> int:
     a = layer.attention
     if isinstance(a, LatentAttention):
         return (a.num_heads // tp + 1) * a.qk_rope_head_size
+    if isinstance(a, Mamba | GatedDeltaNet):
+        return 0
     heads = a.num_heads // tp + a.kv_heads_on_a_rank(tp)
     return heads * a.head_size if layer.norm == "rmsnorm" else 0
 
@@ -143,14 +156,26 @@ def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
 def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:
     """Return scores, softmax and their use, of 1/cp of the queries; nothing of it is W's.
 
-    fused: half of the scores, being causal. unfused: all of them, by two batched products; and a score costs
-    softmax 2e bytes forward and 3e backward, dropout 2e + 1 more each.
+    fused: half of the scores, being causal, or those in a window, and `_TILE_EDGE` keys a query where its last tile
+    passes the window's end. unfused: all of them, by two batched products; and a score costs softmax 2e bytes
+    forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`.
     """
     times, execution, part = place.wide_times, place.execution, layer.attention
+    if isinstance(part, Mamba | GatedDeltaNet):
+        return recurrence(part, place, tokens=place.tokens(micro_batch, sequence_length))
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention == "fused":
-        core = AttentionCore(heads, queries, sequence_length, part.qk_head_size, part.v_head_size)
-        return PassKernels(*fused_attention(times, core))
+        whole = AttentionCore(heads, queries, sequence_length, part.qk_head_size, part.v_head_size)
+        if isinstance(part, Attention) and part.window and part.window < sequence_length:
+            seen = part.keys_a_query(sequence_length)
+            tiled = replace(whole, keys=min(sequence_length, round(2 * (seen + _TILE_EDGE))))
+            return PassKernels(
+                *(
+                    replace(kernel, attention_ideal_s=kernel.attention_ideal_s * 2 * seen / tiled.keys)
+                    for kernel in fused_attention(times, tiled)
+                )
+            )
+        return PassKernels(*fused_attention(times, whole))
     rows, e = heads * queries, activation_bytes(at_least_16_bits(execution.dtype))
     wide = product(times, "forward", rows, sequence_length, part.qk_head_size, groups=heads)
     deep = product(times, "forward", rows, part.v_head_size, sequence_length, groups=heads)
@@ -164,38 +189,67 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     )
 
 
+_TILE_EDGE = 64
+"""Keys that a query computes for nothing beyond its window: half a tile of 128 (Dao 2023, arXiv 2307.08691)."""
+
+
+def recurrence(mixer: Mamba | GatedDeltaNet, place: Place, *, tokens: int) -> PassKernels:
+    """Return the scan or the delta rule of a rank's heads, its chunks side by side, and the passing on of states.
+
+    The backward has two products for each of the forward's, and some of these again. Context-parallel ranks have
+    whole sequences of some heads, so that each has 1/cp of the products (Megatron-LM, `MambaContextParallel`).
+    """
+    times, tp = place.wide_times, place.cut.tp
+    chunks = max(1, tokens // mixer.chunk_size)
+    passed = moved(times, "elementwise", tokens * mixer.passed_bytes / tp, launches=2)
+    forward, again = passed, passed
+    for one in mixer.chunk_products(tp):
+        groups = chunks * one.count
+        kernel = product(times, "forward", groups * one.rows, one.columns, one.depth, groups=groups)
+        forward += kernel
+        again += kernel if one.is_again else KernelTime()
+    return PassKernels(forward.as_attention(), (forward + forward + again).as_attention())
+
+
 def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     """Return what only passes over memory, bytes a token; norms, dropout and residuals on a rank's own tokens.
 
     Forward: two norms 4eh, two residuals 6eh (masks 2h). Backward: norms 10eh (their parameters' gradients read
-    input and gradient again), residuals 6eh (dropout 4eh, masks 2h). W: the gradients of biases read what the
-    products did, e a column. The rest is `between_products`.
+    input and gradient again), residuals 6eh (dropout 4eh, masks 2h); half of both in a layer of one half. W: the
+    gradients of biases read what the products did, e a column. A convolved column 2e forward and 5e backward, which
+    computes it again; a gated one, its norm in the same kernel, 3e and 6e. The rest is `between_products`.
     """
     h, e, own, times = part.hidden_size, place.execution.element_bytes, place.cut.norm_divisor, place.times
-    dropout = place.execution.dropout
-    forward = (4 * e + 6 * e + 2 * dropout) * h
-    backward = (16 * e + (4 * e + 2) * dropout) * h
+    dropout, share = place.execution.dropout, part.halves / 2
+    forward = (4 * e + 6 * e + 2 * dropout) * h * share
+    backward = (16 * e + (4 * e + 2) * dropout) * h * share
+    convolved, gates = part.convolved, part.gates
+    launches = (convolved > 0) + (gates > 0)
     return between_products(part, place, tokens=tokens) + PassKernels(
-        moved(times, "elementwise", tokens * forward / own, launches=4),
-        moved(times, "elementwise", tokens * backward / own, launches=6),
+        moved(times, "elementwise", tokens * forward / own, launches=2 * part.halves)
+        + moved(times, "elementwise", tokens * e * (2 * convolved + 3 * gates), launches=launches),
+        moved(times, "elementwise", tokens * backward / own, launches=3 * part.halves)
+        + moved(times, "elementwise", tokens * e * (5 * convolved + 6 * gates), launches=2 * launches),
         moved(times, "elementwise", tokens * e * part.biases, launches=4),
     )
 
 
 def norms(layer: Layer, place: Place, *, tokens: int) -> KernelTime:
-    """Return the forward of both norms of a layer: 4eh bytes a token."""
-    num_bytes = tokens * 4 * place.execution.element_bytes * layer.hidden_size / place.cut.norm_divisor
-    return moved(place.times, "norm", num_bytes, launches=2)
+    """Return the forward of the norm before each half of a layer: 2eh bytes a token."""
+    halves = layer.num_halves
+    num_bytes = tokens * 2 * halves * place.execution.element_bytes * layer.hidden_size / place.cut.norm_divisor
+    return moved(place.times, "norm", num_bytes, launches=halves)
 
 
 def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     """Return what passes over memory between the products, bytes a token.
 
     An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
-    way; moe, for each of a token's k experts, to and from them 4eh either way.
+    way; moe, for each of a token's k experts, to and from them 4e times its width
+    either way.
     """
-    h, f, e = part.hidden_size, part.activated, place.execution.element_bytes
-    around = 2 * e * part.rotated + 4 * e * h * part.pairs
+    f, e = part.activated, place.execution.element_bytes
+    around = 2 * e * part.rotated + 4 * e * part.expert_width * part.pairs
     launches = 8 if part.pairs else (f > 0) + (part.rotated > 0)
     return PassKernels(
         *(

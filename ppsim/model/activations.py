@@ -16,6 +16,7 @@ from ppsim.layout.cut import Cut, share
 from ppsim.model.architecture import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
+from ppsim.model.recurrent import GatedDeltaNet, Mamba
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,11 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
         return {"layer input": hidden * e}
     attention, scores = _attention(layer, batch, cut, kernels)
     normed = 0 if batch.recomputes("layernorm") else hidden * e
-    found = {"norms": layer.num_norms * hidden * e, "attention": normed + attention}
+    found = {"norms": layer.num_norms * hidden * e, "attention": layer.has_mixer * normed + attention}
     if not batch.recomputes("core_attn"):
         found["scores"] = scores
     name, module = ("experts", "moe") if layer.is_moe else ("feed-forward", "mlp")
-    found[name] = normed
+    found[name] = layer.has_feed_forward * normed
     if not batch.recomputes(module):
         if isinstance(layer.ffn, FeedForward):
             keeps = not batch.recomputes("mlp_act")
@@ -89,7 +90,7 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
         else:
             found[name] += _experts(layer, layer.ffn, batch, cut, kernels)
     if kernels.dropout:
-        found["dropout masks"] = 2 * hidden
+        found["dropout masks"] = layer.num_halves * hidden
     return found
 
 
@@ -120,10 +121,13 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> t
 
     Queries, keys and values (n + 2g)d·e/t, output nd·e/t; with norms of the heads, queries and keys before them.
     Core: 4n/t of log-sum-exp, or the softmax n·s·e/t and, with dropout, its mask and what it leaves, n·s(1 + e)/t.
+    A gate: nd·e/t, and what it leaves as much. Mamba and the delta rule: `kept_columns` of them, and no core.
     MLA: both latents before and behind their norms (whole on each rank), and, unless they are recomputed, queries,
     keys with rotation, and what the latent gives, of which the values are a part.
     """
     a, e, tokens, t = layer.attention, batch.element_bytes, batch.tokens(cut), cut.tp
+    if isinstance(a, Mamba | GatedDeltaNet):
+        return a.kept_columns // t * tokens * e, 0
     heads = a.num_heads // t
     if isinstance(a, LatentAttention):
         latents = 2 * (a.q_lora_rank or 0) + 2 * a.kv_lora_rank + a.qk_rope_head_size
@@ -132,7 +136,8 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> t
         kept, out = share(latents * tokens, cut.norm_divisor) * e + own * tokens * e, heads * a.v_head_size
     else:
         groups = a.kv_heads_on_a_rank(t)
-        kept = (heads + 2 * groups + a.qk_norm * (heads + groups)) * a.head_size * tokens * e
+        columns = heads + 2 * groups + a.qk_norm * (heads + groups) + 2 * a.gated * heads
+        kept = columns * a.head_size * tokens * e
         out = heads * a.head_size
     if kernels.flash_attention:
         core = 4 * heads * tokens
@@ -158,12 +163,14 @@ def _experts(layer: Layer, ffn: MixtureOfExperts, batch: Batch, cut: Cut, kernel
     """What a mixture keeps behind its input, where the router loads experts evenly.
 
     Router: logits and probabilities in float32, 8E/q a token. A rank takes in T·k·etp/q pairs of token and expert,
-    and keeps of each input, output (to be weighted) and the expert's own. A shared expert is a feed-forward part.
+    and keeps of each input, output (to be weighted) and the expert's own; of a latent a token's before its experts
+    and behind them. A shared expert is a feed-forward part.
     """
     tokens = batch.tokens(cut)
     own = share(tokens, cut.norm_divisor)
     pairs = own * ffn.experts_per_token * cut.expert_tp
-    kept = 8 * ffn.num_experts * own + 2 * pairs * layer.hidden_size * batch.element_bytes
+    kept = 8 * ffn.num_experts * own + 2 * pairs * layer.expert_width * batch.element_bytes
+    kept += own * 2 * (ffn.latent_size or 0) * batch.element_bytes
     keeps = not batch.recomputes("moe_act")
     kept += _feed_forward(ffn.expert, pairs, batch, cut.expert_tp, kernels, keeps_activation=keeps)
     if ffn.shared and not batch.recomputes("shared_experts"):

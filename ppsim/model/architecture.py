@@ -10,19 +10,25 @@ a token, V vocabulary, s sequence length.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.layout.split import require_layers
 from ppsim.model.linears import Linear, LinearKind
+from ppsim.model.recurrent import GatedDeltaNet, Mamba, require_positive
 
 Norm = Literal["layernorm", "rmsnorm"]
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Multi-head or grouped-query attention; `qk_norm`: an RMSNorm over each head of the queries and keys."""
+    """Multi-head or grouped-query attention; `qk_norm`: an RMSNorm over each head of the queries and keys.
+
+    `window`: how many tokens a query sees, itself included (None: all before it); `is_chunked`: those of its own
+    chunk of so many tokens instead (Llama 4). `sinks`: a learned score a head that takes part in the softmax
+    (gpt-oss). `gated`: a gate of as many columns as the queries before the output (Qwen3-Next).
+    """
 
     num_heads: int
     num_kv_heads: int
@@ -30,9 +36,15 @@ class Attention:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
+    window: int | None = None
+    is_chunked: bool = False
+    sinks: bool = False
+    gated: bool = False
 
     def __post_init__(self) -> None:
-        _require_positive(self, "num_heads", "num_kv_heads", "head_size")
+        require_positive(self, "num_heads", "num_kv_heads", "head_size")
+        if self.window is not None:
+            require_positive(self, "window")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"the heads must be a multiple of the key/value heads: got {self.num_heads} and {self.num_kv_heads}"
@@ -58,18 +70,68 @@ class Attention:
         """Weights of the norms of queries and keys."""
         return self.qk_norm * 2 * self.head_size
 
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies."""
+        return self.gated * self.num_heads * self.head_size
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {"heads": self.num_heads}
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return how many keys a query sees on average: half of the sequence, or what its window leaves.
+
+        A window of w tokens: w - w(w - 1)/2s, the first w - 1 queries having fewer. Chunks of w: w/2.
+
+        >>> Attention(1, 1, 1, window=3).keys_a_query(4) == (1 + 2 + 3 + 3) / 4
+        True
+        """
+        if self.window is None or self.window >= sequence_length:
+            return sequence_length / 2
+        if self.is_chunked:
+            return self.window / 2
+        return self.window - self.window * (self.window - 1) / (2 * sequence_length)
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
+        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 if causal else 2)
+
     def kv_heads_on_a_rank(self, tp: int) -> int:
         """Return key/value heads of a rank: those of more ranks than heads are repeated."""
         return max(1, self.num_kv_heads // tp)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the projections that a rank holds: h × (n + 2g)d and nd × h."""
+        """Return the projections that a rank holds: h × (n + 2g)d, with a gate (2n + 2g)d, and nd × h."""
         d, heads, groups = self.head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
-        qkv = heads * d, groups * d, groups * d
+        qkv = (heads * d,) * (1 + self.gated) + (groups * d, groups * d)
+        sinks = [Linear("sinks", "scores", 1, (heads,), kind="vector", split="outputs")] if self.sinks else []
         return [
             Linear("queries, keys, values", "attention input", h, qkv, split="outputs", biased=self.qkv_bias),
+            *sinks,
             Linear("attention output", "heads", heads * d, (h,), split="inputs", biased=self.out_bias),
         ]
+
+
+@dataclass(frozen=True)
+class NoAttention(Attention):
+    """Of a layer that has a feed-forward part alone, as those of hybrids: no heads."""
+
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    head_size: int = 0
+
+    def __post_init__(self) -> None:
+        """There is nothing to check."""
+
+    def kv_heads_on_a_rank(self, tp: int) -> int:
+        """Return none."""
+        return 0
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return none."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -87,9 +149,7 @@ class LatentAttention:
     v_head_size: int
 
     def __post_init__(self) -> None:
-        _require_positive(
-            self, "num_heads", "kv_lora_rank", "qk_nope_head_size", "qk_rope_head_size", "v_head_size"
-        )
+        require_positive(self, "num_heads", "kv_lora_rank", "qk_nope_head_size", "qk_rope_head_size", "v_head_size")
         if self.q_lora_rank is not None and self.q_lora_rank < 1:
             raise ConfigError(f"q_lora_rank must be at least 1, or null: got {self.q_lora_rank}")
 
@@ -102,6 +162,24 @@ class LatentAttention:
     def score_width(self) -> int:
         """Columns of all heads over which scores are summed, plus those of the values."""
         return self.num_heads * (self.qk_head_size + self.v_head_size)
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies: none."""
+        return 0
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {"heads": self.num_heads}
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return how many keys a query sees on average."""
+        return sequence_length / 2
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
+        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 if causal else 2)
 
     @property
     def norm_parameters(self) -> int:
@@ -137,7 +215,7 @@ class FeedForward:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        _require_positive(self, "size")
+        require_positive(self, "size")
 
     @property
     def up_columns(self) -> int:
@@ -157,11 +235,27 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
+class NoFeedForward(FeedForward):
+    """Of a layer that has a mixer alone, as those of hybrids: no columns."""
+
+    size: int = 0
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        """There is nothing to check."""
+
+    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
+        """Return none."""
+        return []
+
+
+@dataclass(frozen=True)
 class MixtureOfExperts:
     """A top-k router over experts, with `shared_size` columns that all tokens take.
 
     `router_bias`: a bias an expert, kept for balance (DeepSeek-V3). `shared_gate`: h weights for a gate before the
-    shared expert (Qwen2-MoE).
+    shared expert (Qwen2-MoE). `latent_size`: routed experts are that narrow, with a projection of every token down
+    before it is sent to them and up behind (Nemotron 3 Super).
     """
 
     expert: FeedForward
@@ -170,8 +264,11 @@ class MixtureOfExperts:
     shared_size: int = 0
     router_bias: bool = False
     shared_gate: bool = False
+    latent_size: int | None = None
 
     def __post_init__(self) -> None:
+        if self.latent_size is not None:
+            require_positive(self, "latent_size")
         if not 1 <= self.experts_per_token <= self.num_experts:
             raise ConfigError(
                 f"experts a token must be 1 to the number of experts: got {self.experts_per_token} of "
@@ -189,21 +286,33 @@ class MixtureOfExperts:
         return replace(self.expert, size=self.shared_size) if self.shared_size else None
 
     def linears(self, h: int, cut: Cut) -> list[Linear]:
-        """Return the matrices that a rank holds: router, its experts, the shared expert and its gate."""
-        read = "feed-forward input"
+        """Return the matrices that a rank holds: router, latents, its experts, the shared expert and its gate."""
+        read, width = "feed-forward input", self.latent_size or h
         router = Linear("router", read, h, (self.num_experts,), kind="router", biased=self.router_bias)
-        routed = self.expert.linears(h, cut.expert_tp, kind="routed", count=self.num_experts // cut.ep)
+        routed = self.expert.linears(width, cut.expert_tp, kind="routed", count=self.num_experts // cut.ep)
         shared = self.shared.linears(h, cut.tp, kind="shared") if self.shared else []
         gate = [Linear("shared gate", read, h, (1,), kind="gate")] if self.shared_gate else []
+        if self.latent_size:
+            routed = [
+                Linear("latent down", read, h, (width,), kind="latent"),
+                *routed,
+                Linear("latent up", "experts' output", width, (h,), kind="latent"),
+            ]
         return [router, *routed, *shared, *gate]
+
+
+Mixer: TypeAlias = Attention | LatentAttention | Mamba | GatedDeltaNet
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One transformer layer: two norms, attention, and a feed-forward part or a mixture of experts."""
+    """One layer: norms, attention or another mixer of tokens, and a feed-forward part or a mixture of experts.
+
+    Hybrids have layers of one half and one norm: `NoAttention` or `NoFeedForward` stands for the other.
+    """
 
     hidden_size: int
-    attention: Attention | LatentAttention
+    attention: Mixer
     ffn: FeedForward | MixtureOfExperts
     norm: Norm = "rmsnorm"
     num_norms: int = 2
@@ -212,6 +321,26 @@ class Layer:
     def is_moe(self) -> bool:
         """Whether it has experts."""
         return isinstance(self.ffn, MixtureOfExperts)
+
+    @property
+    def has_mixer(self) -> bool:
+        """Whether its tokens see each other."""
+        return not isinstance(self.attention, NoAttention)
+
+    @property
+    def has_feed_forward(self) -> bool:
+        """Whether it has a feed-forward part or experts."""
+        return not isinstance(self.ffn, NoFeedForward)
+
+    @property
+    def num_halves(self) -> int:
+        """How many parts it has, each with a residual around it."""
+        return self.has_mixer + self.has_feed_forward
+
+    @property
+    def expert_width(self) -> int:
+        """Columns of a token as it is sent to a routed expert."""
+        return (self.ffn.latent_size if isinstance(self.ffn, MixtureOfExperts) else None) or self.hidden_size
 
     @property
     def experts_per_token(self) -> int:
@@ -264,15 +393,19 @@ class Layer:
     @cached_property
     def weights_a_token(self) -> int:
         """Weights that a token is multiplied by: those of k experts only."""
-        return sum(one.size * (self.experts_per_token if one.kind == "routed" else 1) for one in self.all_linears)
+        return sum(
+            one.size * (self.experts_per_token if one.kind == "routed" else 1)
+            for one in self.all_linears
+            if one.kind != "vector"
+        )
 
     def forward_flops(self, sequence_length: int, *, causal: bool = False) -> float:
         """FLOPs of a token's forward: 2 a weight of a matrix product, and 2s a column of scores and their use.
 
-        `causal`: half the scores. Norms, activations and rotations are not counted.
+        `causal`: half the scores. A window has the scores within it, Mamba and the delta rule the products of their
+        chunks. Norms, activations, rotations and convolutions are not counted.
         """
-        scores = 2.0 * sequence_length * self.attention.score_width
-        return 2.0 * self.weights_a_token + (scores / 2 if causal else scores)
+        return 2.0 * self.weights_a_token + self.attention.core_flops(sequence_length, causal=causal)
 
 
 @dataclass(frozen=True)
@@ -296,7 +429,7 @@ class Model:
     source: str = ""
 
     def __post_init__(self) -> None:
-        _require_positive(self, "vocab_size", "sequence_length")
+        require_positive(self, "vocab_size", "sequence_length")
         if not self.layers:
             raise ConfigError("num_layers must be at least 1: got 0")
 
@@ -397,9 +530,3 @@ def mtp_linear(h: int, tp: int = 1) -> Linear:
 def mtp_own_parameters(layer: Layer, tp: int = 1) -> int:
     """Return what a rank has of a multi-token-prediction layer beside a layer: three norms, and that projection."""
     return 3 * norm_parameters(layer.norm, layer.hidden_size) + mtp_linear(layer.hidden_size, tp).weights
-
-
-def _require_positive(sizes: object, *names: str) -> None:
-    for name in names:
-        if getattr(sizes, name) < 1:
-            raise ConfigError(f"{name} must be at least 1: got {getattr(sizes, name)}")

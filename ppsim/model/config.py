@@ -4,7 +4,6 @@ Every field is either read, or known to change neither parameters nor matrix pro
 be a new kind of layer.
 """
 
-import difflib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import MappingProxyType
@@ -14,111 +13,16 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.layout.split import require_layers
 from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model, Norm
+from ppsim.model.config_of_hybrids import READERS
+from ppsim.model.fields import Fields
+from ppsim.model.hybrid import windowed
 from ppsim.model.names import close_names, find_model
-
-_HARMLESS = frozenset(
-    {
-        "activation_function", "architectures", "attention_dropout", "attn_implementation", "attn_pdrop",
-        "auto_map", "aux_loss_alpha", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout",
-        "dropout", "dtype", "embd_pdrop", "eos_token_id", "ep_size", "gradient_checkpointing", "hidden_act",
-        "hidden_dropout", "id2label", "init_std", "initializer_range", "is_decoder", "is_encoder_decoder",
-        "label2id", "layer_norm_elementwise_affine", "layer_norm_eps", "layer_norm_epsilon", "layer_types",
-        "layerdrop", "max_window_layers", "n_ctx", "n_group", "name_or_path", "norm_eps", "norm_topk_prob",
-        "original_max_position_embeddings", "output_attentions", "output_hidden_states",
-        "output_router_logits", "pad_token_id", "partial_rotary_factor", "prefix", "pretraining_tp",
-        "problem_type", "quantization_config", "reorder_and_upcast_attn", "resid_pdrop", "return_dict",
-        "rms_norm_eps", "rope_interleave", "rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base",
-        "rotary_pct", "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise",
-        "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "scoring_func", "seq_aux", "sliding_window",
-        "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-        "summary_use_proj", "task_specific_params", "tokenizer_class", "topk_group", "topk_method",
-        "torch_dtype", "transformers_version", "use_cache", "use_parallel_residual", "use_sliding_window",
-    }
-)  # fmt: skip
-
-
-_LARGEST = 10**9
-
-
-class _Fields:
-    """A config's fields, which remembers those that were read."""
-
-    def __init__(self, data: dict[str, Any], where: str) -> None:
-        self._data, self._where = data, where
-        self.seen = {"model_type"}
-
-    def count(self, name: str, *others: str, default: int | None = None) -> int:
-        """A whole number of 1 or more, under any of these names."""
-        return self._whole(1, name, *others, default=default)
-
-    def num_layers(self, name: str = "num_hidden_layers", *others: str) -> int:
-        """How many layers there are."""
-        value = self.count(name, *others)
-        require_layers(value, name)
-        return value
-
-    def optional(self, name: str) -> int | None:
-        """A whole number of 1 or more, or None where it is not there or null."""
-        self.seen.add(name)
-        return None if self._data.get(name) is None else self.count(name)
-
-    def number(self, name: str, default: int) -> int:
-        """A whole number of 0 or more."""
-        return self._whole(0, name, default=default)
-
-    def _whole(self, least: int, name: str, *others: str, default: int | None) -> int:
-        value = self._get(name, *others, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{self._where}: {name} must be a whole number of {least} or more: got {value!r}")
-        if value > _LARGEST:
-            raise ConfigError(
-                f"{self._where}: {name} must be at most {_LARGEST:,}: got a number of {len(str(value))} digits"
-            )
-        return value
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        """True or false."""
-        value = self._get(name, default=default)
-        if not isinstance(value, bool):
-            raise ConfigError(f"{self._where}: {name} must be true or false: got {value!r}")
-        return value
-
-    def layers(self, name: str) -> set[int]:
-        """A list of layers."""
-        value = self._get(name, default=())
-        if not isinstance(value, list | tuple) or not all(isinstance(layer, int) for layer in value):
-            raise ConfigError(f"{self._where}: {name} must be a list of layers: got {value!r}")
-        return set(value)
-
-    def refuse(self, name: str, sentence: str) -> None:
-        """Raise with the sentence about a field."""
-        raise ConfigError(f"{self._where}: {name} {sentence}")
-
-    def _get(self, name: str, *others: str, default: Any) -> Any:
-        self.seen.update((name, *others))
-        for known in (name, *others):
-            if self._data.get(known) is not None:
-                return self._data[known]
-        if default is None:
-            near = difflib.get_close_matches(name, [key for key in self._data if key not in self.seen], n=1)
-            hint = f" (is '{near[0]}' meant?)" if near else ""
-            raise ConfigError(f"{self._where}: {name} is missing{hint}")
-        return default
-
-    def require_all_known(self) -> None:
-        """Raise for the first field that was neither read nor is known to be harmless."""
-        for name in self._data:
-            if name in self.seen or name in _HARMLESS or name.startswith("_"):
-                continue
-            near = difflib.get_close_matches(name, sorted(self.seen), n=1)
-            hint = f"is '{near[0]}' meant?" if near else "remove it if it changes no weights"
-            raise ConfigError(f"{self._where}: unknown field '{name}' ({hint})")
 
 
 def read_model(name_or_path: str | Path) -> Model:
     """Return a model by name, or from a config.json; raises `ConfigError` naming what is wrong with either."""
     text = str(name_or_path)
-    if text.endswith(".json") or "/" in text:
+    if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or Path(text).is_file():
         return model_from(read_json(text), text)
     return find_model(text)
 
@@ -136,14 +40,14 @@ def model_from(data: Any, where: str = "config.json") -> Model:
         raise ConfigError(f"{where}: model_type is missing; there are {', '.join(_READERS)}")
     if kind not in _READERS:
         raise ConfigError(f"{where}: unknown model_type '{kind}': {close_names(kind, tuple(_READERS))}")
-    fields = _Fields(data, where)
+    fields = Fields(data, where)
     with naming(where):
         model = _READERS[kind](fields)
     fields.require_all_known()
     return model
 
 
-def _attention(fields: _Fields, hidden: int, **of_family: bool) -> Attention:
+def _attention(fields: Fields, hidden: int, **of_family: bool) -> Attention:
     heads = fields.count("num_attention_heads")
     given = fields.optional("head_dim")
     if given is None and hidden % heads:
@@ -154,7 +58,21 @@ def _attention(fields: _Fields, hidden: int, **of_family: bool) -> Attention:
     return Attention(heads, kv_heads, given or hidden // heads, **of_family)
 
 
-def _decoder(fields: _Fields, layers: Iterable[Layer], *, tied: bool = False, mtp: tuple[Layer, ...] = ()) -> Model:
+def _windowed(fields: Fields, layers: list[Layer], *, asked: bool) -> list[Layer]:
+    """The layers that the file says see a window only: those of layer_types, or those from max_window_layers on."""
+    kinds = fields.words("layer_types", {"sliding_attention": True, "full_attention": False}, len(layers))
+    window = fields.optional("sliding_window") if asked else None
+    if window is None:
+        return layers
+    first = fields.number("max_window_layers", default=0)
+    are_windowed = kinds or [layer >= first for layer in range(len(layers))]
+    whole, short = (
+        [one for layer in layers for one in windowed(layer, window, [is_short])] for is_short in (False, True)
+    )
+    return [(short if is_short else whole)[layer] for layer, is_short in enumerate(are_windowed)]
+
+
+def _decoder(fields: Fields, layers: Iterable[Layer], *, tied: bool = False, mtp: tuple[Layer, ...] = ()) -> Model:
     return Model(
         tuple(layers),
         fields.count("vocab_size"),
@@ -165,36 +83,38 @@ def _decoder(fields: _Fields, layers: Iterable[Layer], *, tied: bool = False, mt
     )
 
 
-def _llama(fields: _Fields) -> Model:
-    """llama and mistral: biases where the file says so."""
+def _llama(fields: Fields, *, has_window: bool = False) -> Model:
+    """llama and mistral: biases where the file says so; mistral's `sliding_window` is all layers'."""
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
     ffn = FeedForward(fields.count("intermediate_size"), bias=fields.flag("mlp_bias", default=False))
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn)
-    return _decoder(fields, [layer] * fields.num_layers())
+    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=has_window))
 
 
-def _qwen2(fields: _Fields) -> Model:
+def _qwen2(fields: Fields) -> Model:
     hidden = fields.count("hidden_size")
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=True), FeedForward(fields.count("intermediate_size")))
-    return _decoder(fields, [layer] * fields.num_layers())
+    asked = fields.flag("use_sliding_window", default=False)
+    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
 
 
-def _qwen3(fields: _Fields) -> Model:
+def _qwen3(fields: Fields) -> Model:
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
     attention = _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
     layer = Layer(hidden, attention, FeedForward(fields.count("intermediate_size")))
-    return _decoder(fields, [layer] * fields.num_layers())
+    asked = fields.flag("use_sliding_window", default=False)
+    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
 
 
-def _mixtral(fields: _Fields) -> Model:
+def _mixtral(fields: Fields) -> Model:
     hidden = fields.count("hidden_size")
     expert = FeedForward(fields.count("intermediate_size"))
     experts = MixtureOfExperts(expert, fields.count("num_local_experts"), fields.count("num_experts_per_tok"))
     layer = Layer(hidden, _attention(fields, hidden), experts)
-    return _decoder(fields, [layer] * fields.num_layers())
+    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=True))
 
 
-def _qwen_moe(fields: _Fields, *, version: int) -> Model:
+def _qwen_moe(fields: Fields, *, version: int) -> Model:
     hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
     if version == 2:
         attention = _attention(fields, hidden, qkv_bias=True)
@@ -214,10 +134,11 @@ def _qwen_moe(fields: _Fields, *, version: int) -> Model:
     parts = [
         dense if layer in only_dense or (layer + 1) % step else experts for layer in range(num_layers)
     ]  # the rule of transformers' Qwen2MoeDecoderLayer
-    return _decoder(fields, [Layer(hidden, attention, part) for part in parts])
+    asked = fields.flag("use_sliding_window", default=False)
+    return _decoder(fields, _windowed(fields, [Layer(hidden, attention, part) for part in parts], asked=asked))
 
 
-def _deepseek(fields: _Fields, *, version: int) -> Model:
+def _deepseek(fields: Fields, *, version: int) -> Model:
     """V2 and V3: latent attention; the first layers dense, one MoE layer in `moe_layer_freq` behind them."""
     hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
     attention = LatentAttention(
@@ -250,7 +171,7 @@ def _deepseek(fields: _Fields, *, version: int) -> Model:
     return _decoder(fields, [Layer(hidden, attention, part) for part in parts], mtp=mtp)
 
 
-def _gpt2(fields: _Fields) -> Model:
+def _gpt2(fields: Fields) -> Model:
     hidden, heads = fields.count("n_embd", "hidden_size"), fields.count("n_head", "num_attention_heads")
     if hidden % heads:
         fields.refuse("n_embd", f"{hidden} is no multiple of n_head {heads}")
@@ -264,14 +185,14 @@ def _gpt2(fields: _Fields) -> Model:
     )  # fmt: skip
 
 
-def _gpt_neox(fields: _Fields) -> Model:
+def _gpt_neox(fields: Fields) -> Model:
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=True)
     ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=True)
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
     return _decoder(fields, [layer] * fields.num_layers())
 
 
-def _opt(fields: _Fields) -> Model:
+def _opt(fields: Fields) -> Model:
     """OPT: two more positions than the sequence; OPT-350m's narrower embedding and norms behind the parts."""
     hidden, bias = fields.count("hidden_size"), fields.flag("enable_bias", default=True)
     norm: Norm = "layernorm"
@@ -291,17 +212,17 @@ def _opt(fields: _Fields) -> Model:
     )  # fmt: skip
 
 
-def _nemotron(fields: _Fields) -> Model:
+def _nemotron(fields: Fields) -> Model:
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
     ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=fields.flag("mlp_bias", default=False))
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
     return _decoder(fields, [layer] * fields.num_layers())
 
 
-_READERS: MappingProxyType[str, Callable[[_Fields], Model]] = MappingProxyType(
+_READERS: MappingProxyType[str, Callable[[Fields], Model]] = MappingProxyType(
     {
         "llama": _llama,
-        "mistral": _llama,
+        "mistral": lambda fields: _llama(fields, has_window=True),
         "mixtral": _mixtral,
         "qwen2": _qwen2,
         "qwen3": _qwen3,
@@ -314,5 +235,6 @@ _READERS: MappingProxyType[str, Callable[[_Fields], Model]] = MappingProxyType(
         "gpt_neox": _gpt_neox,
         "opt": _opt,
         "nemotron": _nemotron,
+        **READERS,
     }
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-LinearKind = Literal["dense", "router", "routed", "shared", "gate"]
+LinearKind = Literal["dense", "router", "routed", "shared", "gate", "latent", "vector"]
 Side = Literal["outputs", "inputs"]
 
 UPS_OF_LATENTS = ("queries up", "keys and values up")
@@ -28,7 +28,9 @@ class Linear:
         queries, keys and values.
     kind
         "dense": over all tokens; "routed": an expert's; "shared": of the expert of all tokens; "router"; "gate":
-        the one column that weighs a shared expert, which is no product of its own.
+        the one column that weighs a shared expert, which is no product of its own; "latent": between the hidden
+        size and that of experts narrower than it; "vector": numbers that multiply each column for itself, such as
+        those of a convolution.
     split
         By which side ranks divide it: those of tp or, where it is routed, of etp. None: it is whole on each.
     count
@@ -69,12 +71,12 @@ class Linear:
     @property
     def is_product(self) -> bool:
         """Whether a kernel multiplies by it."""
-        return self.kind != "gate"
+        return self.kind not in ("gate", "vector")
 
     @property
     def is_orthogonalised(self) -> bool:
         """Whether Muon takes it: a matrix inside a layer that is no router."""
-        return self.kind in ("dense", "routed", "shared")
+        return self.kind in ("dense", "routed", "shared", "latent")
 
     def apart(self) -> list["Linear"]:
         """Return the matrices that are one in Megatron-LM, each for itself."""

@@ -23,6 +23,7 @@ from ppsim.model.activations import (
 )
 from ppsim.model.architecture import FeedForward, Layer, Model
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
+from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.model.stages import Stage
 
 Precision = Literal["bf16", "fp16", "fp32"]
@@ -231,13 +232,18 @@ def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
 
 
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
-    """The largest gradient inside a layer, of what goes up in its feed-forward part; recomputed activations too."""
+    """The largest gradient inside a layer; recomputed activations too.
+
+    It is that of what goes up in its feed-forward part, or the states of a recurrent mixer and their gradients.
+    """
     batch, cut, ffn = settings.batch, settings.cut, layer.ffn
     if isinstance(ffn, FeedForward):
         found = batch.tokens(cut) * ffn.up_columns // cut.tp * batch.element_bytes
     else:
         pairs = share(batch.tokens(cut), cut.norm_divisor) * ffn.experts_per_token
         found = pairs * ffn.expert.up_columns * batch.element_bytes
+    if isinstance(layer.attention, Mamba | GatedDeltaNet):
+        found = max(found, batch.tokens(cut) * layer.attention.transient_bytes // cut.tp)
     if batch.recompute == "none":
         return found
     whole = layer_activations(layer, replace(batch, recompute="none"), cut, settings.kernels)

@@ -1,12 +1,16 @@
 """The models known by name, each with the publication of its sizes. `ppsim profile` has those that it can build."""
 
 import difflib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.model.families import FAMILIES
+from ppsim.model.hybrid import windowed
 
 _GPT3 = "Brown et al. 2020, arXiv 2005.14165, Table 2.1 (vocabulary of GPT-2)"
 _MEGATRON = "Narayanan et al. 2021, arXiv 2104.04473, Table 1 (vocabulary 51,200, §5.1)"
@@ -14,6 +18,7 @@ _KORTHIKANTI = "Korthikanti et al. 2022, arXiv 2205.05198, Table 3"
 _LLAMA1 = "Touvron et al. 2023, arXiv 2302.13971, Table 2; feed-forward of the released weights"
 _LLAMA2 = "Touvron et al. 2023, arXiv 2307.09288, Table 1; sizes of the released config.json"
 _LLAMA3 = "Grattafiori et al. 2024, arXiv 2407.21783, Table 3"
+_LLAMA32 = "config.json of meta-llama/Llama-3.2-1B and -3B"
 _QWEN25 = "Qwen Team 2024, arXiv 2412.15115, Table 1; sizes of the released config.json"
 _QWEN3 = "Qwen Team 2025, arXiv 2505.09388, Tables 1 and 2; sizes of the released config.json"
 
@@ -65,6 +70,19 @@ def _nemotron4(num_layers: int, hidden: int, heads: int, source: str) -> Model:
     """LayerNorm, squared ReLU of four times the width, no biases in the projections, grouped queries."""
     layer = Layer(hidden, Attention(heads, 8, hidden // heads), FeedForward(4 * hidden, gated=False), "layernorm")
     return Model((layer,) * num_layers, 256000, 4096, source=source)
+
+
+def _mistral() -> Model:
+    """A llama of which every layer sees 4,096 tokens."""
+    source = "Jiang et al. 2023, arXiv 2310.06825, Table 1"
+    model = _llama(32, 4096, 32, 8, 14336, vocab=32000, length=8192, source=source)
+    return replace(model, layers=tuple(windowed(model.layers[0], 4096, [True] * 32)))
+
+
+def _qwen2_moe() -> Model:
+    experts = MixtureOfExperts(FeedForward(2560), 64, 8, shared_size=20480, shared_gate=True)
+    layer = Layer(3584, Attention(28, 4, 128, qkv_bias=True), experts)
+    return Model((layer,) * 28, 151936, 4096, source="Qwen Team 2024, arXiv 2407.10671, Table 1")
 
 
 def _deepseek_v3() -> Model:
@@ -120,6 +138,12 @@ _MAKE: dict[str, Callable[[], Model]] = {
     "llama3-8b": lambda: _llama(32, 4096, 32, 8, 14336, vocab=128256, length=8192, source=_LLAMA3),
     "llama3-70b": lambda: _llama(80, 8192, 64, 8, 28672, vocab=128256, length=8192, source=_LLAMA3),
     "llama3-405b": lambda: _llama(126, 16384, 128, 8, 53248, vocab=128256, length=8192, source=_LLAMA3),
+    "llama3.2-1b": lambda: replace(
+        _llama(16, 2048, 32, 8, 8192, vocab=128256, length=8192, source=_LLAMA32), tied_embeddings=True
+    ),
+    "llama3.2-3b": lambda: replace(
+        _llama(28, 3072, 24, 8, 8192, vocab=128256, length=8192, source=_LLAMA32), tied_embeddings=True
+    ),
     "mixtral-8x7b": lambda: _mixtral(
         32, 4096, 32, 14336, vocab=32000, length=4096, source="Jiang et al. 2024, arXiv 2401.04088, Table 1"
     ),
@@ -133,6 +157,8 @@ _MAKE: dict[str, Callable[[], Model]] = {
     "qwen2.5-32b": lambda: _qwen(64, 5120, 40, 8, FeedForward(27648), version="2.5", vocab=152064),
     "qwen2.5-72b": lambda: _qwen(80, 8192, 64, 8, FeedForward(29568), version="2.5", vocab=152064),
     "qwen3-0.6b": lambda: _qwen(28, 1024, 16, 8, FeedForward(3072), version="3", tied=True),
+    "qwen3-1.7b": lambda: _qwen(28, 2048, 16, 8, FeedForward(6144), version="3", tied=True),
+    "qwen3-4b": lambda: _qwen(36, 2560, 32, 8, FeedForward(9728), version="3", tied=True),
     "qwen3-8b": lambda: _qwen(36, 4096, 32, 8, FeedForward(12288), version="3"),
     "qwen3-14b": lambda: _qwen(40, 5120, 40, 8, FeedForward(17408), version="3"),
     "qwen3-32b": lambda: _qwen(64, 5120, 64, 8, FeedForward(25600), version="3"),
@@ -142,23 +168,76 @@ _MAKE: dict[str, Callable[[], Model]] = {
     "nemotron4-15b": lambda: _nemotron4(32, 6144, 48, "Parmar et al. 2024, arXiv 2402.16819, Table 1"),
     "nemotron4-340b": lambda: _nemotron4(96, 18432, 96, "NVIDIA 2024, arXiv 2406.11704, Table 1"),
     "grok-1": _grok1,
+    "mistral-7b": _mistral,
+    "qwen2-57b-a14b": _qwen2_moe,
+    **FAMILIES,
 }  # fmt: skip
 
-# Llama 3.1 has the sizes of Llama 3; its longer context comes from later training.
-_ALIASES = MappingProxyType({f"llama3.1-{size}": f"llama3-{size}" for size in ("8b", "70b", "405b")})
+_ALIASES = MappingProxyType(
+    {
+        # later training of the same sizes
+        **{f"llama3.1-{size}": f"llama3-{size}" for size in ("8b", "70b", "405b")},
+        "llama3.3-70b": "llama3-70b",
+        **dict.fromkeys(("deepseek-v3.1", "deepseek-v3-671b", "deepseek-r1"), "deepseek-v3"),
+        # other words for the same
+        **dict.fromkeys(("deepseek-16b", "deepseek-v2-16b"), "deepseek-v2-lite"),
+        **dict.fromkeys(("deepseek-236b", "deepseek-v2-236b"), "deepseek-v2"),
+        "deepseek-671b": "deepseek-v3",
+        "kimi-k2-1t": "kimi-k2",
+        "grok1-314b": "grok-1",
+        "gpt-175b": "gpt3-175b",
+        "mt-nlg-530b": "megatron-530b",
+        "qwen3-next": "qwen3-next-80b-a3b",
+        "llama4-scout-17b-16e": "llama4-scout",
+        "llama4-maverick-17b-128e": "llama4-maverick",
+        "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
+        "nemotron-3-super": "nemotron-3-super-120b-a12b",
+    }
+)
 NAMES: tuple[str, ...] = tuple(_MAKE)
+
+_LEFT_OUT = re.compile(
+    r"-(base|instruct|chat|it|pt|hf|thinking|preview|pretrained|bf16|fp16|fp8|nvfp4|mxfp4|\d+k|\d{4}|v0\.\d)$"
+)
+"""Ends of names that tell of training, a type of numbers, or a date, and not of sizes."""
 
 
 def find_model(name: str) -> Model:
-    """Return a model by name; raises `ConfigError` with the close matches.
+    """Return a model by name, as people write it; raises `ConfigError` with the close matches.
+
+    Capitals, dashes, the organisation before a slash, and ends that don't tell of sizes make no difference.
 
     >>> find_model("llama3-8b").parameters
     8030261248
+    >>> find_model("meta-llama/Llama-3.1-8B-Instruct") is find_model("llama3-8b")
+    True
     """
-    known = _ALIASES.get(name, name)
-    if known not in _MAKE:
-        raise ConfigError(f"unknown model '{name}': {close_names(name, (*NAMES, *_ALIASES))}")
+    known = name if name in _MAKE else _by_plain_name().get(_plain(name))
+    if known is None:
+        raise ConfigError(f"unknown model '{name}': {_near(name)}")
     return _made(known)
+
+
+def _plain(name: str) -> str:
+    """A name without what makes no difference."""
+    text = re.sub(r"[\s_-]+", "-", name.rsplit("/", 1)[-1].lower())
+    text = re.sub(r"^(meta|nvidia)-", "", text)
+    while (shorter := _LEFT_OUT.sub("", text)) != text:
+        text = shorter
+    return text.replace("-", "")
+
+
+@cache
+def _by_plain_name() -> Mapping[str, str]:
+    return MappingProxyType({_plain(name): _ALIASES.get(name, name) for name in (*_ALIASES, *NAMES)})
+
+
+def _near(name: str) -> str:
+    """The end of a sentence about an unknown name, compared without what makes no difference."""
+    close = difflib.get_close_matches(_plain(name), _by_plain_name(), n=3)
+    if not close:
+        return close_names(name, NAMES)
+    return f"did you mean {' or '.join(dict.fromkeys(_by_plain_name()[one] for one in close))}?"
 
 
 def close_names(name: str, known: tuple[str, ...]) -> str:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Attention, FeedForward, Layer, Model, mtp_own_parameters, norm_parameters
+from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.model.stages import Stage
 
 
@@ -36,8 +37,18 @@ def require_division(model: Model, cut: Cut) -> None:
 def require_division_of_layer(layer: Layer, cut: Cut) -> None:
     """Raise `ConfigError` naming the first thing of the layer that cannot be divided so."""
     attention, ffn = layer.attention, layer.ffn
-    _divides("tp", cut.tp, "heads", attention.num_heads)
-    if isinstance(attention, Attention) and attention.num_kv_heads % cut.tp and cut.tp % attention.num_kv_heads:
+    for what, count in attention.divided.items():
+        _divides("tp", cut.tp, what, count)
+    if isinstance(attention, GatedDeltaNet) and cut.cp > 1:
+        raise ConfigError(f"context parallelism of a gated delta net is not known: got cp {cut.cp} (nearest: 1)")
+    if isinstance(attention, Mamba):
+        _divides("tp × cp", cut.tp * cut.cp, "Mamba heads", attention.num_heads)
+    if (
+        layer.has_mixer
+        and isinstance(attention, Attention)
+        and attention.num_kv_heads % cut.tp
+        and cut.tp % attention.num_kv_heads
+    ):
         raise ConfigError(
             f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {attention.num_kv_heads}"
         )

@@ -30,6 +30,10 @@ def print_counts(counts: Mapping[str, Any]) -> None:
     layers = f"{counts['layers']} of width {counts['hidden_size']}"
     if counts["moe_layers"]:
         layers += f", {counts['moe_layers']} with experts"
+    if counts["recurrent_layers"]:
+        layers += f", {counts['recurrent_layers']} with a state (Mamba-2 or a gated delta rule)"
+    if counts["windowed_layers"]:
+        layers += f", {counts['windowed_layers']} with a window"
     if counts["mtp_layers"]:
         layers += f"; {counts['mtp_layers']} for multi-token prediction"
     tied = ", which are the head's too" if counts["tied_embeddings"] else ""

@@ -243,7 +243,15 @@ def test_a_model_of_layers_that_are_not_known_is_not_made_up(tmp_path: Path) -> 
         "MODEL_ARGS:\n  --num-layers: 4\n  --hidden-size: 64\n  --num-attention-heads: 4\n  --micro-batch-size: 1\n"
     )
     for line, sentence in (
-        ("  --hybrid-layer-pattern: M*M*\n", "asks for Mamba layers"),
+        ("  --hybrid-layer-pattern: -X\n", "the pattern -X has a layer 'X', which is not known"),
+        ("  --hybrid-layer-pattern: -E\n", "asks for experts, whose sizes are not given"),
+        ("  --hybrid-layer-pattern: M*\n", "the Mamba heads must be a multiple of the groups: got 2 and 8"),
+        ("  --is-hybrid-model: true\n  --hybrid-attention-ratio: 0.1\n", "give hybrid-layer-pattern"),
+        ("  --is-hybrid-model: true\n  --spec: a kda_stack_spec\n", "asks for Kimi delta attention"),
+        ("  --experimental-attention-variant: dsa\n", "dsa is not known, only gated_delta_net"),
+        ("  --window-size: (128,64)\n", "window_size must be so many tokens before and 0 behind: got '(128,64)'"),
+        ("  --window-size: all\n", "window_size must be two whole numbers: got 'all'"),
+        ("  --window-size: (8,0)\n  --window-attn-skip-freq: '[1]*3'\n", "has 3 entries for 4 layers"),
         ("  --encoder-num-layers: 2\n  --decoder-num-layers: 2\n", "an encoder with a decoder (T5)"),
         ("  --num-experts: 4\n  --moe-layer-freq: ([0]*3+x)\n", "moe_layer_freq '([0]*3+x)' is no list"),
     ):

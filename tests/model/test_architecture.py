@@ -9,6 +9,9 @@ from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shap
 from ppsim.profiling.models import MODELS
 
 SAFETENSORS = "elements of the tensors of the released checkpoint"
+BUILT = (
+    "parameters of the class in transformers 5.23 built of the released sizes, and its router's balancing biases"
+)
 EXACT = {
     "gpt2": (124_439_808, "openai-community/gpt2 without its attention masks"),
     "llama-7b": (6_738_415_616, SAFETENSORS),
@@ -38,6 +41,40 @@ EXACT = {
         671_026_419_200,
         "tensors of the checkpoint's main model, router biases included, FP8 scales not",
     ),
+    "llama3.2-1b": (1_235_814_400, SAFETENSORS),
+    "llama3.2-3b": (3_212_749_824, SAFETENSORS),
+    "mistral-7b": (7_241_732_096, SAFETENSORS),
+    "qwen3-1.7b": (1_720_574_976, BUILT),
+    "qwen3-4b": (4_022_468_096, SAFETENSORS),
+    "qwen2-57b-a14b": (57_408_658_944, BUILT),
+    "qwen3-next-80b-a3b": (79_674_391_296, BUILT),
+    "deepseek-v2-lite": (15_706_484_224, SAFETENSORS),
+    "deepseek-v2": (235_741_434_880, SAFETENSORS),
+    "kimi-k2": (1_026_408_232_448, BUILT),
+    "gpt-oss-20b": (20_914_757_184, f"20.91B: arXiv 2508.10925, Table 1; {BUILT}"),
+    "gpt-oss-120b": (116_829_156_672, f"116.83B: arXiv 2508.10925, Table 1; {BUILT}"),
+    "llama4-scout": (107_769_861_120, f"its text model alone; {BUILT}"),
+    "llama4-maverick": (400_711_848_960, f"its text model alone; {BUILT}"),
+    "gemma2-2b": (2_614_341_888, SAFETENSORS),
+    "gemma2-9b": (9_241_705_984, SAFETENSORS),
+    "gemma2-27b": (27_227_128_320, SAFETENSORS),
+    "gemma3-1b": (999_885_952, SAFETENSORS),
+    "gemma3-4b": (3_880_263_168, f"its text model alone; {BUILT}"),
+    "gemma3-12b": (11_766_034_176, f"its text model alone; {BUILT}"),
+    "gemma3-27b": (27_009_346_304, f"its text model alone; {BUILT}"),
+    "mamba2-130m": (128_989_632, BUILT),
+    "mamba2-370m": (368_346_624, BUILT),
+    "mamba2-780m": (780_161_280, BUILT),
+    "mamba2-1.3b": (1_343_757_312, BUILT),
+    "mamba2-2.7b": (2_702_599_680, BUILT),
+    "nemotron-h-4b": (4_489_223_040, BUILT),
+    "nemotron-h-8b": (8_100_852_736, BUILT),
+    "nemotron-h-47b": (46_791_554_816, BUILT),
+    "nemotron-h-56b": (56_324_350_464, BUILT),
+    "nemotron-nano-9b-v2": (8_888_227_328, BUILT),
+    "nemotron-nano-12b-v2": (12_310_001_152, BUILT),
+    "nemotron-3-nano-30b-a3b": (31_577_940_288, BUILT),
+    "nemotron-3-super-120b-a12b": (120_668_707_840, BUILT),
 }
 # What is published, in billions, and the digits it is published with.
 ROUNDED = {
@@ -100,10 +137,29 @@ def test_every_model_is_checked_and_has_a_source() -> None:
         ("qwen3-235b-a22b", 22, 0, "arXiv 2505.09388, Table 2"),
         ("qwen3-30b-a3b", 3, 0, "arXiv 2505.09388, Table 2"),
         ("llama3-405b", 406, 0, "dense: all of them"),
+        ("llama4-scout", 17, 0, "its model card: 17B active of 109B with images"),
+        ("llama4-maverick", 17, 0, "its model card: 17B active of 400B"),
+        ("nemotron-3-nano-30b-a3b", 3.6, 1, "arXiv 2512.20848, §2: 3.6B with embeddings"),
     ],
 )
 def test_active_parameters_are_as_published(name: str, billions: float, digits: int, source: str) -> None:
     assert round(find_model(name).active_parameters / 1e9, digits) == billions, source
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "digits", "source"),
+    [
+        ("gpt-oss-20b", 3.61, 2, "arXiv 2508.10925, Table 1"),
+        ("gpt-oss-120b", 5.13, 2, "arXiv 2508.10925, Table 1"),
+        ("nemotron-3-nano-30b-a3b", 3.2, 1, "arXiv 2512.20848, §2"),
+        ("nemotron-3-super-120b-a12b", 12, 0, "its model card"),
+        ("kimi-k2", 32, 0, "arXiv 2507.20534, abstract"),
+        ("deepseek-v2", 21, 0, "arXiv 2405.04434, abstract"),
+    ],
+)
+def test_active_parameters_without_the_input_embedding(name, billions, digits, source) -> None:
+    model = find_model(name)
+    assert round((model.active_parameters - model.embedding_parameters) / 1e9, digits) == billions, source
 
 
 def test_deepseek_v3_activates_37_billion_without_its_input_embedding() -> None:
@@ -123,6 +179,30 @@ def test_flops_of_gpt_are_megatrons_formula() -> None:
     assert model.training_flops() == pytest.approx(formula, rel=1e-12)
     scores = 3 * layers * 4 * s * h
     assert model.training_flops() - model.training_flops(causal=True) == pytest.approx(scores / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "tokens_per_s", "tflops", "causal"),
+    [
+        ("kimi-k2", 4096, 5072, 1037, True),
+        ("nemotron-3-nano-30b-a3b", 8192, 14890, 331, False),
+        ("nemotron-3-nano-30b-a3b", 8192, 37664, 839, False),
+    ],
+)
+def test_flops_a_token_are_those_that_nvidia_counts(name, length, tokens_per_s, tflops, causal) -> None:
+    """Megatron-Bridge's performance summary 26.02.01 has both tokens and model FLOPs a second of a GPU.
+
+    Its scan is 7 FLOPs a number of the state and token, here it is that of the chunks; hybrids count all scores.
+    """
+    counted = 1e12 * tflops / tokens_per_s
+    assert find_model(name).training_flops(length, causal=causal) == pytest.approx(counted, rel=0.015)
+
+
+def test_nvidia_counts_two_of_the_three_matrices_of_gpt_oss_experts() -> None:
+    """Its 373 TFLOP/s of 13,722 tokens a second are ours less a third of the experts, all scores counted."""
+    model = find_model("gpt-oss-120b")
+    third = 36 * 4 * 2880 * 2880
+    assert model.training_flops(4096) - 6 * third == pytest.approx(1e12 * 373 / 13722, rel=0.015)
 
 
 def test_deepseek_v3_takes_the_flops_of_its_weights_and_scores() -> None:
@@ -155,12 +235,50 @@ def test_a_model_cut_or_stretched_keeps_its_first_layers() -> None:
     assert len(model.with_layers(64).layers) == 64
 
 
-def test_aliases_are_the_same_model() -> None:
-    assert find_model("llama3.1-70b") is find_model("llama3-70b")
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("llama3.1-70b", "llama3-70b"),
+        ("llama3-70B", "llama3-70b"),
+        ("meta-llama/Llama-3.1-70B", "llama3-70b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama3-8b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b"),
+        ("Qwen/Qwen3-Next-80B-A3B-Thinking", "qwen3-next-80b-a3b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-V2-Lite", "deepseek-v2-lite"),
+        ("openai/GPT-OSS-120B", "gpt-oss-120b"),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2"),
+        ("Kimi_K2", "kimi-k2"),
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron-3-nano-30b-a3b"),
+        ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "nemotron-nano-9b-v2"),
+        ("nvidia/Nemotron-H-8B-Base-8K", "nemotron-h-8b"),
+        ("Nemotron-4-340B-Base", "nemotron4-340b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "llama4-scout"),
+        ("google/gemma-3-27b-it", "gemma3-27b"),
+        ("GPT-3 175B", "gpt3-175b"),
+    ],
+)
+def test_names_are_found_as_people_write_them(written: str, name: str) -> None:
+    assert find_model(written) is find_model(name)
+
+
+def test_no_two_names_are_the_same_without_dashes_and_ends() -> None:
+    assert len({id(find_model(name.upper())) for name in NAMES}) == len(NAMES)
 
 
 WRONG = {
     "name": (lambda: find_model("lama3-8b"), "unknown model 'lama3-8b': did you mean llama3-8b"),
+    "name of an organisation": (
+        lambda: find_model("Qwen/Qwen3-31B-A3B"),
+        "unknown model 'Qwen/Qwen3-31B-A3B': did you mean qwen3-30b-a3b",
+    ),
+    "window": (lambda: Attention(1, 1, 8, window=0), "window must be at least 1: got 0"),
+    "latent of experts": (
+        lambda: MixtureOfExperts(FeedForward(8), 4, 1, latent_size=0),
+        "latent_size must be at least 1: got 0",
+    ),
     "no heads": (lambda: Attention(0, 1, 64), "num_heads must be at least 1: got 0"),
     "groups": (lambda: Attention(6, 4, 64), "multiple of the key/value heads: got 6 and 4"),
     "latent": (lambda: LatentAttention(8, 0, 64, 32, 32, 32), "q_lora_rank must be at least 1, or null: got 0"),

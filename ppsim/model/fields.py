@@ -1,0 +1,166 @@
+"""The fields of a Hugging Face config.json, each read, known to be harmless, or refused."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.layout.split import require_layers
+
+_HARMLESS = frozenset(
+    {
+        "activation_function", "architectures", "attention_dropout", "attn_implementation",
+        "attn_logit_softcapping", "attn_pdrop", "attn_scale", "attn_temperature_tuning", "auto_map",
+        "aux_loss_alpha", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout", "dropout",
+        "dtype", "embd_pdrop", "eos_token_id", "ep_size", "expand", "final_logit_softcapping",
+        "floor_scale", "for_llm_compressor", "gradient_checkpointing", "hidden_act", "hidden_dropout",
+        "id2label", "init_std", "initial_context_length", "initializer_range", "is_decoder",
+        "is_encoder_decoder", "label2id", "layer_norm_elementwise_affine", "layer_norm_eps",
+        "layer_norm_epsilon", "layer_types", "layerdrop", "mamba_dt_rank", "mamba_hidden_act",
+        "mamba_ssm_cache_dtype", "max_window_layers", "mlp_hidden_act", "moe_shared_expert_overlap",
+        "n_ctx", "n_group", "name_or_path", "norm_before_gate", "norm_eps", "norm_topk_prob",
+        "num_logits_to_keep", "original_max_position_embeddings", "output_attentions",
+        "output_hidden_states", "output_router_logits", "pad_token_id", "partial_rotary_factor", "prefix",
+        "pretraining_tp", "problem_type", "quantization_config", "query_pre_attn_scalar",
+        "reorder_and_upcast_attn", "rescale_prenorm_residual", "resid_pdrop", "residual_in_fp32",
+        "return_dict", "rms_norm", "rms_norm_eps", "rope_interleave", "rope_local_base_freq",
+        "rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "rotary_pct",
+        "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise",
+        "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "scoring_func", "seq_aux",
+        "sliding_window", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+        "summary_type", "summary_use_proj", "swiglu_alpha", "swiglu_limit", "task_specific_params",
+        "time_step_floor", "time_step_limit", "time_step_max", "time_step_min", "time_step_rank",
+        "tokenizer_class", "topk_group", "topk_method", "torch_dtype", "transformers_version",
+        "use_bidirectional_attention", "use_cache", "use_mamba_kernels", "use_parallel_residual",
+        "use_qk_norm", "use_sliding_window",
+    }
+)  # fmt: skip
+
+
+_LARGEST = 10**9
+
+
+class Fields:
+    """A config's fields, which remembers those that were read."""
+
+    def __init__(self, data: dict[str, Any], where: str) -> None:
+        self._data, self._where = data, where
+        self.seen = {"model_type"}
+
+    def count(self, name: str, *others: str, default: int | None = None) -> int:
+        """A whole number of 1 or more, under any of these names."""
+        return self._whole(1, name, *others, default=default)
+
+    def num_layers(self, name: str = "num_hidden_layers", *others: str) -> int:
+        """How many layers there are."""
+        value = self.count(name, *others)
+        require_layers(value, name)
+        return value
+
+    def num_layers_or(self, default: int) -> int:
+        """How many layers there are, or so many where that is not said."""
+        value = self.count("num_hidden_layers", default=default)
+        require_layers(value, "num_hidden_layers")
+        return value
+
+    def is_word(self, name: str, word: str) -> bool:
+        """Whether a field is this word."""
+        self.seen.add(name)
+        return bool(self._data.get(name) == word)
+
+    def optional(self, name: str) -> int | None:
+        """A whole number of 1 or more, or None where it is not there or null."""
+        self.seen.add(name)
+        return None if self._data.get(name) is None else self.count(name)
+
+    def number(self, name: str, default: int) -> int:
+        """A whole number of 0 or more."""
+        return self._whole(0, name, default=default)
+
+    def _whole(self, least: int, name: str, *others: str, default: int | None) -> int:
+        value = self._get(name, *others, default=default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{self._where}: {name} must be a whole number of {least} or more: got {value!r}")
+        if value > _LARGEST:
+            raise ConfigError(
+                f"{self._where}: {name} must be at most {_LARGEST:,}: got a number of {len(str(value))} digits"
+            )
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false."""
+        value = self._get(name, default=default)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{self._where}: {name} must be true or false: got {value!r}")
+        return value
+
+    def layers(self, name: str) -> set[int]:
+        """A list of layers."""
+        value = self._get(name, default=())
+        if not isinstance(value, list | tuple) or not all(isinstance(layer, int) for layer in value):
+            raise ConfigError(f"{self._where}: {name} must be a list of layers: got {value!r}")
+        return set(value)
+
+    def nested(self, name: str) -> "Fields":
+        """The fields of an object inside, as a language model's beside those for images."""
+        value = self._get(name, default={})
+        if not isinstance(value, dict):
+            raise ConfigError(f"{self._where}: {name} must be an object: got {value!r}")
+        return Fields(value, f"{self._where}, {name}")
+
+    def words(self, name: str, known: Mapping[str, bool], length: int) -> list[bool] | None:
+        """For each layer what its word stands for, or None where the list is not there or null."""
+        self.seen.add(name)
+        value = self._data.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != length:
+            raise ConfigError(f"{self._where}: {name} must be a list of {length} words, one a layer: got {value!r}")
+        for word in value:
+            if word not in known:
+                raise ConfigError(f"{self._where}: {name} must be of {', '.join(known)}: got {word!r}")
+        return [known[word] for word in value]
+
+    def text(self, *names: str) -> str | None:
+        """A string, or a list of strings without what is between them, under any of these names, or None."""
+        self.seen.update(names)
+        for name in names:
+            value = self._data.get(name)
+            if isinstance(value, str):
+                return value
+            if isinstance(value, list) and all(isinstance(word, str) for word in value):
+                return "".join(self._letter(word, name) for word in value)
+            if value is not None:
+                raise ConfigError(f"{self._where}: {name} must be a string or a list of words: got {value!r}")
+        return None
+
+    def _letter(self, word: str, name: str) -> str:
+        letters = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*"}
+        letters |= {"mlp": "-", "moe": "E"}
+        if word not in letters:
+            raise ConfigError(f"{self._where}: {name} must be of {', '.join(letters)}: got '{word}'")
+        return letters[word]
+
+    def refuse(self, name: str, sentence: str) -> None:
+        """Raise with the sentence about a field."""
+        raise ConfigError(f"{self._where}: {name} {sentence}")
+
+    def _get(self, name: str, *others: str, default: Any) -> Any:
+        self.seen.update((name, *others))
+        for known in (name, *others):
+            if self._data.get(known) is not None:
+                return self._data[known]
+        if default is None:
+            near = difflib.get_close_matches(name, [key for key in self._data if key not in self.seen], n=1)
+            hint = f" (is '{near[0]}' meant?)" if near else ""
+            raise ConfigError(f"{self._where}: {name} is missing{hint}")
+        return default
+
+    def require_all_known(self) -> None:
+        """Raise for the first field that was neither read nor is known to be harmless."""
+        for name in self._data:
+            if name in self.seen or name in _HARMLESS or name.startswith("_"):
+                continue
+            near = difflib.get_close_matches(name, sorted(self.seen), n=1)
+            hint = f"is '{near[0]}' meant?" if near else "remove it if it changes no weights"
+            raise ConfigError(f"{self._where}: unknown field '{name}' ({hint})")

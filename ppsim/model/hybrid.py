@@ -1,0 +1,86 @@
+"""Layers that differ by a pattern: hybrids of Mamba, attention and feed-forward parts, and sliding windows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.architecture import (
+    Attention,
+    FeedForward,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+    NoAttention,
+    NoFeedForward,
+    Norm,
+)
+
+LETTERS: Mapping[str, str] = MappingProxyType(
+    {
+        "M": "a Mamba mixer",
+        "G": "a gated delta net",
+        "*": "attention",
+        "-": "a feed-forward part",
+        "E": "experts",
+    }
+)
+"""What a letter of Megatron-LM's `--hybrid-layer-pattern` (and Nemotron-H's config.json) stands for."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """What a hybrid's layers are made of, each of one half; None: it has no such layers."""
+
+    hidden_size: int
+    mamba: Mixer | None = None
+    delta: Mixer | None = None
+    attention: Mixer | None = None
+    dense: FeedForward | None = None
+    experts: MixtureOfExperts | None = None
+    norm: Norm = "rmsnorm"
+
+    def of_letter(self, letter: str, pattern: str) -> Layer:
+        """Return the layer of a letter; raises `ConfigError` for one that is not known or has no sizes."""
+        parts = {"M": self.mamba, "G": self.delta, "*": self.attention, "-": self.dense, "E": self.experts}
+        if letter not in parts:
+            known = ", ".join(f"{name} ({what})" for name, what in LETTERS.items())
+            raise ConfigError(
+                f"the pattern {pattern} has a layer '{letter}', which is not known; there are {known}"
+            )
+        part = parts[letter]
+        if part is None:
+            raise ConfigError(f"the pattern {pattern} asks for {LETTERS[letter]}, whose sizes are not given")
+        if isinstance(part, FeedForward | MixtureOfExperts):
+            return Layer(self.hidden_size, NoAttention(), part, self.norm, num_norms=1)
+        return Layer(self.hidden_size, part, NoFeedForward(), self.norm, num_norms=1)
+
+    def layers(self, pattern: str) -> tuple[Layer, ...]:
+        """Return the layers of a pattern; "|" between pipeline stages is skipped.
+
+        >>> parts = Halves(64, attention=Attention(4, 4, 16), dense=FeedForward(256, gated=False))
+        >>> [layer.has_mixer for layer in parts.layers("*-|*-")]
+        [True, False, True, False]
+        """
+        made = {letter: self.of_letter(letter, pattern) for letter in dict.fromkeys(pattern) if letter != "|"}
+        if not made:
+            raise ConfigError(f"the pattern '{pattern}' has no layers")
+        return tuple(made[letter] for letter in pattern if letter != "|")
+
+    def whole(self, pattern: str) -> Layer:
+        """Return the one layer with both halves of a pattern of two, as a layer for further tokens is written."""
+        first, *others = self.layers(pattern)
+        if len(others) != 1 or not first.has_mixer or not others[0].has_feed_forward:
+            raise ConfigError(
+                f"a layer for further tokens is a mixer and a feed-forward part, as *E: got {pattern}"
+            )
+        return replace(first, ffn=others[0].ffn, num_norms=2)
+
+
+def windowed(layer: Layer, window: int, are_windowed: Sequence[bool], *, is_chunked: bool = False) -> list[Layer]:
+    """Return the layer for each entry, with a window where it is true."""
+    if not isinstance(layer.attention, Attention):
+        raise ConfigError("sliding windows are known for multi-head and grouped-query attention only")
+    seen = replace(layer.attention, window=window, is_chunked=is_chunked)
+    short = replace(layer, attention=seen)
+    return [short if is_short else layer for is_short in are_windowed]

@@ -1,0 +1,278 @@
+"""Mixers whose tokens change a state instead of looking at each other: Mamba-2, and the gated delta rule.
+
+Both are computed in chunks of Q tokens: within one as attention without a softmax, between chunks by the state. The
+products of a chunk are listed once; FLOPs and kernels are read from that list. Letters: h hidden size, H heads,
+P columns of a head, N columns of the state, G groups, as in `ppsim.model.architecture` otherwise.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.linears import Linear
+
+
+@dataclass(frozen=True)
+class ChunkProduct:
+    """`count` products [rows, depth] · [depth, columns] of a chunk.
+
+    `is_within`: of pairs of tokens of the chunk, of which half are masked. `is_again`: the backward computes it
+    once more before it starts.
+    """
+
+    count: int
+    rows: int
+    columns: int
+    depth: int
+    is_within: bool = False
+    is_again: bool = False
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of all of them, 2 a multiply-add, masked ones too."""
+        return 2.0 * self.count * self.rows * self.columns * self.depth
+
+
+@dataclass(frozen=True)
+class Mamba:
+    """A Mamba-2 mixer (Dao & Gu 2024, arXiv 2405.21060, §6 and §7; Megatron-LM's `MambaMixer`).
+
+    One projection gives gate, x, B, C and the time steps; a convolution of `kernel` tokens passes over x, B and C;
+    the scan; a norm of what the gate leaves (`gated_norm`); the output's projection.
+    """
+
+    num_heads: int
+    head_size: int
+    state_size: int
+    num_groups: int = 1
+    kernel: int = 4
+    chunk_size: int = 256
+    bias: bool = False
+    conv_bias: bool = True
+    gated_norm: bool = True
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "head_size", "state_size", "num_groups", "kernel", "chunk_size")
+        if self.num_heads % self.num_groups:
+            raise ConfigError(
+                f"the Mamba heads must be a multiple of the groups: got {self.num_heads} and {self.num_groups}"
+            )
+
+    @property
+    def inner_size(self) -> int:
+        """Columns of all heads, HP."""
+        return self.num_heads * self.head_size
+
+    @property
+    def convolved(self) -> int:
+        """Columns that pass through the convolution: x, B and C, HP + 2GN."""
+        return self.inner_size + 2 * self.num_groups * self.state_size
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies."""
+        return self.inner_size
+
+    @property
+    def norm_parameters(self) -> int:
+        """None that every rank has whole: the gated norm is divided as the heads are."""
+        return 0
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {"Mamba heads": self.num_heads, "Mamba groups": self.num_groups}
+
+    @property
+    def kept_columns(self) -> int:
+        """Columns that a forward keeps behind its input.
+
+        What the projection gives, 2HP + 2GN + H (the convolution and the scan are computed again), the scan's
+        result, what the gate leaves of it, and the norm's output (mamba_ssm's `mamba_split_conv1d_scan_combined`).
+        """
+        return self.inner_size + self.convolved + self.num_heads + (2 + self.gated_norm) * self.inner_size
+
+    @property
+    def transient_bytes(self) -> int:
+        """Bytes a token that the backward has for itself: states of all chunks and their gradients, in float32."""
+        return 8 * self.inner_size * self.state_size // self.chunk_size
+
+    @property
+    def passed_bytes(self) -> float:
+        """Bytes a token of handing states on, beside those of the products.
+
+        A state is written and read in float32 between chunks, which the products' two bytes don't have, and what a
+        chunk starts from is written: 8 bytes an element of a chunk's state.
+        """
+        return 8.0 * self.inner_size * self.state_size / self.chunk_size
+
+    def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
+        """Return a rank's: CBᵀ, its use on x, the states that chunks leave, and those that they start from."""
+        heads, p, n, q = self.num_heads // tp, self.head_size, self.state_size, self.chunk_size
+        return (
+            ChunkProduct(self.num_groups // tp, q, q, n, is_within=True, is_again=True),
+            ChunkProduct(heads, q, p, q, is_within=True),
+            ChunkProduct(heads, p, n, q, is_again=True),
+            ChunkProduct(heads, q, p, n),
+        )
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs of the scan a token: 2Q(GN + HP) within chunks, half of it `causal`, and 4HPN."""
+        return _chunk_flops(self._products, self.chunk_size, sequence_length, causal=causal)
+
+    @cached_property
+    def _products(self) -> tuple[ChunkProduct, ...]:
+        return self.chunk_products()
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices that a rank holds: in, convolution, what a head has one number of, norm, out."""
+        heads, inner, state = self.num_heads // tp, self.inner_size // tp, self.num_groups * self.state_size // tp
+        columns = inner, inner, state, state, heads
+        norm = [Linear("gated norm", "heads", 1, (inner,), kind="vector", split="outputs")] * self.gated_norm
+        return [
+            Linear(
+                "gate, x, B, C, time step", "attention input", h, columns, split="outputs", biased=self.bias
+            ),
+            Linear(
+                "convolution", "x, B, C", self.kernel, (inner, state, state), kind="vector", split="outputs",
+                biased=self.conv_bias,
+            ),
+            Linear("decay, skip, bias of time step", "x", 1, (heads,) * 3, kind="vector", split="outputs"),
+            *norm,
+            Linear("attention output", "heads", inner, (h,), split="inputs", biased=self.bias),
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GatedDeltaNet:
+    """A gated delta rule (Yang et al. 2024, arXiv 2412.06464), as Qwen3-Next and Megatron-LM have it.
+
+    Queries and keys of `num_key_heads`, repeated for the value heads; a convolution of `kernel` tokens over
+    queries, keys and values; a norm over each value head; a gate.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_size: int
+    value_size: int
+    kernel: int = 4
+    chunk_size: int = 64
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_key_heads", "num_value_heads", "key_size", "value_size", "kernel", "chunk_size")
+        if self.num_value_heads % self.num_key_heads:
+            raise ConfigError(
+                "the value heads of a delta net must be a multiple of its key heads: got "
+                f"{self.num_value_heads} and {self.num_key_heads}"
+            )
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of the state."""
+        return self.num_value_heads
+
+    @property
+    def inner_size(self) -> int:
+        """Columns of all values."""
+        return self.num_value_heads * self.value_size
+
+    @property
+    def convolved(self) -> int:
+        """Columns that pass through the convolution: queries, keys and values."""
+        return 2 * self.num_key_heads * self.key_size + self.inner_size
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies."""
+        return self.inner_size
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norm over a value head."""
+        return self.value_size
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {"key heads of the delta net": self.num_key_heads, "its value heads": self.num_value_heads}
+
+    @property
+    def kept_columns(self) -> int:
+        """Columns that a forward keeps behind its input.
+
+        Before the convolution, gate, and two numbers a head; behind it queries and keys of every value head, and
+        values; a row of the chunk's inverse; the result before and behind its norm (flash-linear-attention's
+        `chunk_gated_delta_rule`).
+        """
+        heads = self.num_value_heads
+        projected = self.convolved + self.inner_size + 2 * heads
+        return projected + 2 * heads * self.key_size + 3 * self.inner_size + heads * self.chunk_size
+
+    @property
+    def transient_bytes(self) -> int:
+        """Bytes a token that the backward has for itself: states of all chunks and their gradients, in 16 bits."""
+        return 4 * self.num_value_heads * self.key_size * self.value_size // self.chunk_size
+
+    @property
+    def passed_bytes(self) -> float:
+        """None beside those of the products: one kernel goes from chunk to chunk."""
+        return 0.0
+
+    def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
+        """Return a rank's: KKᵀ, its inverse on keys and values, QKᵀ and its use, the state's reads and update.
+
+        The inverse of a unit triangle itself, Q²/3 multiply-adds a token and head, is left out: 1.5 % of the others
+        for heads of 128 in chunks of 64.
+        """
+        heads, k, v, q = self.num_value_heads // tp, self.key_size, self.value_size, self.chunk_size
+        return (
+            ChunkProduct(heads, q, q, k, is_within=True),
+            ChunkProduct(heads, q, k, q, is_within=True, is_again=True),
+            ChunkProduct(heads, q, v, q, is_within=True, is_again=True),
+            ChunkProduct(heads, q, q, k, is_within=True),
+            ChunkProduct(heads, q, v, q, is_within=True),
+            ChunkProduct(heads, q, v, k, is_again=True),
+            ChunkProduct(heads, q, v, k),
+            ChunkProduct(heads, k, v, q, is_again=True),
+        )
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs of the rule a token; of a head 2Q(3k + 2v) in chunks, half if `causal`, and 6kv."""
+        return _chunk_flops(self._products, self.chunk_size, sequence_length, causal=causal)
+
+    @cached_property
+    def _products(self) -> tuple[ChunkProduct, ...]:
+        return self.chunk_products()
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices that a rank holds: in, convolution, what a head has one number of, out."""
+        heads, inner, keys = (
+            self.num_value_heads // tp,
+            self.inner_size // tp,
+            self.num_key_heads * self.key_size // tp,
+        )
+        columns = keys, keys, inner, inner, heads, heads
+        return [
+            Linear("queries, keys, values, gates", "attention input", h, columns, split="outputs"),
+            Linear(
+                "convolution", "queries, keys, values", self.kernel, (keys, keys, inner), kind="vector",
+                split="outputs",
+            ),
+            Linear("decay, bias of time step", "gates", 1, (heads,) * 2, kind="vector", split="outputs"),
+            Linear("attention output", "heads", inner, (h,), split="inputs"),
+        ]  # fmt: skip
+
+
+def _chunk_flops(
+    products: tuple[ChunkProduct, ...], chunk_size: int, sequence_length: int, *, causal: bool
+) -> float:
+    """FLOPs a token; a sequence shorter than a chunk has as many pairs as it has tokens."""
+    part = min(1.0, sequence_length / chunk_size) / (2 if causal else 1)
+    return sum(one.flops * (part if one.is_within else 1) for one in products) / chunk_size
+
+
+def require_positive(sizes: object, *names: str) -> None:
+    """Raise `ConfigError` for the first of these that is below 1."""
+    for name in names:
+        if getattr(sizes, name) < 1:
+            raise ConfigError(f"{name} must be at least 1: got {getattr(sizes, name)}")

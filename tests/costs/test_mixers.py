@@ -1,0 +1,144 @@
+"""Seconds of windows, scans, delta rules, hybrids and latent experts: FLOPs, bytes and messages in closed form."""
+
+from dataclasses import replace
+
+import pytest
+
+from ppsim.costs.analytic import layer_estimate
+from ppsim.costs.layer_kernels import attention, elementwise, norms, rank_part, recurrence
+from ppsim.costs.place import Execution, Place
+from ppsim.layout.layout import Layout
+from ppsim.machine.files import load_cluster
+from ppsim.model.architecture import NoAttention, NoFeedForward
+from ppsim.model.names import find_model
+
+LENGTH = 8192
+
+
+def place(**sizes) -> Place:
+    execution = sizes.pop("execution", Execution())
+    return Place(cluster=load_cluster("dgx-h100"), layout=Layout(**sizes), execution=execution)
+
+
+def estimate(layer, where=None):
+    return layer_estimate(layer, where or place(), micro_batch=1, sequence_length=LENGTH)
+
+
+MAMBA, MLP, ATTENTION = find_model("nemotron-h-8b").kinds[:3]
+WINDOWED, WHOLE = find_model("gpt-oss-20b").kinds
+DELTA, GATED = find_model("qwen3-next-80b-a3b").kinds
+
+
+@pytest.mark.parametrize("layer", [MAMBA, ATTENTION, MLP, WINDOWED, WHOLE, DELTA, GATED])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_ideal_is_a_ranks_share_of_the_layers_causal_flops(layer, tp) -> None:
+    where = place(tp=tp, dp=8)
+    found, peak = estimate(layer, where), where.cluster.device.peak("bfloat16")
+    assert found.forward.ideal_s == pytest.approx(layer.forward_flops(LENGTH, causal=True) * LENGTH / tp / peak)
+    parts = found.forward, found.backward_input, found.backward_weight
+    assert sum(part.ideal_s for part in parts) == pytest.approx(3 * found.forward.ideal_s)
+    for part in parts:
+        assert part.matmul_loss_s >= 0
+        assert part.attention_loss_s >= 0
+        assert part.more_flops_s >= -1e-4 * part.ideal_s  # the column that weighs a shared expert is no kernel
+
+
+def test_a_window_costs_its_pairs_and_the_tiles_at_its_end() -> None:
+    where = place()
+    of = {name: attention(layer, where, micro_batch=1, sequence_length=LENGTH).forward
+          for name, layer in (("window", WINDOWED), ("whole", WHOLE))}  # fmt: skip
+    pairs = (LENGTH * 128 - 128 * 127 / 2) * 64 * 2 * 2 * 64
+    assert of["window"].attention_ideal_s == pytest.approx(pairs / where.cluster.device.peak("bfloat16"))
+    assert of["whole"].attention_ideal_s / of["window"].attention_ideal_s == pytest.approx(
+        LENGTH / 2 / (128 - 128 * 127 / 2 / LENGTH)
+    )
+    assert of["window"].attention_s / of["window"].attention_ideal_s > 1.4  # half a tile of 128 more, for 128
+    assert of["window"].attention_s < of["whole"].attention_s / 10
+
+
+def test_a_window_of_the_whole_sequence_costs_what_no_window_does() -> None:
+    wide = replace(WHOLE, attention=replace(WHOLE.attention, window=LENGTH))
+    assert estimate(wide) == estimate(WHOLE)
+
+
+def test_the_core_of_a_recurrent_mixer_grows_with_the_sequence_and_attention_with_its_square() -> None:
+    def core(layer, length):
+        return attention(layer, place(), micro_batch=1, sequence_length=length).forward.attention_s
+
+    for layer in (MAMBA, DELTA):
+        assert core(layer, 65536) / core(layer, 32768) == pytest.approx(2, rel=0.03)
+    assert core(ATTENTION, 65536) / core(ATTENTION, 32768) == pytest.approx(4, rel=0.02)
+
+
+def test_the_backward_of_a_scan_is_two_forwards_and_what_it_computes_again() -> None:
+    found = recurrence(MAMBA.attention, place(), tokens=LENGTH)
+    flops = sum(one.flops for one in MAMBA.attention.chunk_products()) * LENGTH / 128
+    again = sum(one.flops for one in MAMBA.attention.chunk_products() if one.is_again) * LENGTH / 128
+    peak = place().cluster.device.peak("bfloat16")
+    assert found.forward.attention_ideal_s == pytest.approx(flops / peak)
+    assert found.backward_input.attention_ideal_s == pytest.approx((2 * flops + again) / peak)
+    assert not found.backward_weight.count
+
+
+def test_states_between_chunks_are_moved_in_float32() -> None:
+    """8 bytes of an element of a chunk's state beside the products' two and two: HPN/Q elements a token."""
+    where = place()
+    passed = MAMBA.attention.passed_bytes * LENGTH
+    assert passed == 8 * 128 * 64 * 128 * LENGTH / 128
+    device = where.cluster.device
+    at_least = passed / (device.memory_bytes_per_s * device.efficiency.memory)
+    assert recurrence(MAMBA.attention, where, tokens=LENGTH).forward.attention_s > at_least
+
+
+def test_convolution_and_gate_are_passes_over_memory() -> None:
+    """2e a convolved column and 3e a gated one forward, 5e and 6e backward."""
+    where, layer = place(), MAMBA
+    part = rank_part(layer, where.cut)
+    assert (part.convolved, part.gates) == (8192 + 2 * 8 * 128, 8192)
+    plain = replace(part, convolved=0, gates=0)
+    with_them, without = (elementwise(one, where, tokens=LENGTH) for one in (part, plain))
+    speed = where.cluster.device.memory_bytes_per_s * where.cluster.device.efficiency.memory
+    launches = where.cluster.device.efficiency.kernel_s
+    forward = with_them.forward.memory_s - without.forward.memory_s
+    assert forward == pytest.approx(LENGTH * 2 * (2 * 10240 + 3 * 8192) / speed + 2 * launches)
+    backward = with_them.backward_input.memory_s - without.backward_input.memory_s
+    assert backward == pytest.approx(LENGTH * 2 * (5 * 10240 + 6 * 8192) / speed + 4 * launches)
+
+
+def test_halves_of_a_layer_cost_the_layer() -> None:
+    """Products, core, norms, residuals and sums over tp: nothing is counted twice, nothing is lost."""
+    whole = find_model("llama3-8b").layers[0]
+    first, second = replace(whole, ffn=NoFeedForward(), num_norms=1), replace(whole, attention=NoAttention())
+    for where in (place(tp=4), place(tp=4, execution=Execution(sequence_parallel=True))):
+        halves, found = estimate(first, where) + estimate(second, where), estimate(whole, where)
+        for part in ("forward", "backward_input", "backward_weight"):
+            assert getattr(halves, part).total_s == pytest.approx(getattr(found, part).total_s, rel=1e-9)
+            assert getattr(halves, part).tp_s == pytest.approx(getattr(found, part).tp_s)
+    assert 2 * norms(first, place(), tokens=LENGTH).memory_s == pytest.approx(
+        norms(whole, place(), tokens=LENGTH).memory_s
+    )
+
+
+def test_tokens_are_sent_to_experts_as_narrow_as_their_latent() -> None:
+    sparse = next(layer for layer in find_model("nemotron-3-super-120b-a12b").layers if layer.is_moe)
+    wide = replace(sparse, ffn=replace(sparse.ffn, latent_size=None))
+    sent = [estimate(layer, place(dp=64, ep=64)).forward.ep_s for layer in (sparse, wide)]
+    assert sent[1] / sent[0] == pytest.approx(4096 / 1024, rel=0.05)
+
+
+def test_mamba_exchanges_heads_for_tokens_among_context_parallel_ranks() -> None:
+    """What its projection gives, and the result back; a feed-forward half exchanges nothing."""
+    where = place(cp=2)
+    tokens, mixer = LENGTH // 2, MAMBA.attention
+    columns = mixer.gate_columns + mixer.convolved + mixer.num_heads, mixer.inner_size
+    expected = sum(where.seconds("all-to-all", 2.0 * count * tokens, "cp") for count in columns)
+    found = estimate(MAMBA, where)
+    assert found.forward.cp_s == pytest.approx(expected)
+    assert not estimate(MLP, where).forward.cp_s
+
+
+def test_recomputing_a_feed_forward_part_repeats_nothing_of_a_layer_without_one() -> None:
+    where = place(tp=2, execution=Execution(recompute="mlp"))
+    assert not estimate(MAMBA, where).backward_input.recompute_s
+    again = estimate(MLP, where)
+    assert again.backward_input.recompute_s > again.forward.tp_s > 0

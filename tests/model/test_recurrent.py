@@ -1,0 +1,205 @@
+"""Mamba-2, the gated delta rule, windows and hybrids: parameters, FLOPs, division and memory, each by its closed form."""
+
+from dataclasses import replace
+
+import pytest
+
+from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
+from ppsim.model.activations import Batch, KernelChoice, kept_for_weight, layer_activations
+from ppsim.model.architecture import Attention, FeedForward, Layer, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.hybrid import Halves, windowed
+from ppsim.model.memory import MemorySettings, rank_memory
+from ppsim.model.names import find_model
+from ppsim.model.parameters import held_of_layer, require_division_of_layer
+from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.stages import Stage
+
+MAMBA = Mamba(num_heads=8, head_size=16, state_size=32, num_groups=2, chunk_size=64)
+DELTA = GatedDeltaNet(num_key_heads=2, num_value_heads=4, key_size=16, value_size=32)
+
+
+def alone(mixer) -> Layer:
+    return Layer(64, mixer, NoFeedForward(), num_norms=1)
+
+
+@pytest.mark.parametrize("length", [1, 7, 128, 129, 1000])
+def test_a_window_has_the_pairs_that_its_mask_has(length: int) -> None:
+    """A query sees itself and the window - 1 tokens before it: counted one by one."""
+    window = 128
+    pairs = sum(min(query + 1, window) for query in range(length))
+    attention = Attention(4, 2, 16, window=window)
+    if length > window:
+        assert attention.keys_a_query(length) * length == pytest.approx(pairs, rel=1e-12)
+        assert attention.core_flops(length, causal=True) * length == pytest.approx(pairs * 4 * 4 * 16, rel=1e-12)
+    else:  # the whole half, as everywhere without a window
+        assert attention.keys_a_query(length) == length / 2
+
+
+def test_chunked_attention_sees_its_own_chunk() -> None:
+    attention = Attention(4, 2, 16, window=8, is_chunked=True)
+    assert attention.keys_a_query(32) == 8 / 2
+    assert attention.core_flops(32, causal=False) == 2 * attention.core_flops(32, causal=True)
+
+
+def test_half_of_gpt_oss_sees_a_window() -> None:
+    model = find_model("gpt-oss-20b")
+    assert [layer.attention.window for layer in model.layers[:4]] == [128, None, 128, None]
+    short, whole = (layer.forward_flops(8192, causal=True) for layer in model.layers[:2])
+    assert whole - short == pytest.approx(4 * 4096 * (8192 / 2 - (128 - 128 * 127 / 16384)), rel=1e-12)
+    assert model.layers[0].parameters == model.layers[1].parameters
+
+
+def test_sinks_are_a_number_a_head_and_no_product() -> None:
+    with_sinks, without = (Layer(64, Attention(4, 2, 16, sinks=sinks), FeedForward(8)) for sinks in (True, False))
+    assert with_sinks.parameters - without.parameters == 4
+    assert with_sinks.forward_flops(8) == without.forward_flops(8)
+    assert held_of_layer(with_sinks, Cut(tp=2)).dense - held_of_layer(without, Cut(tp=2)).dense == 2
+
+
+def test_a_gate_has_as_many_columns_as_the_queries() -> None:
+    gated, plain = (Layer(64, Attention(4, 2, 16, gated=gated), FeedForward(8)) for gated in (True, False))
+    assert gated.parameters - plain.parameters == 64 * 4 * 16
+    batch, cut, kernels = Batch(1, 32), Cut(tp=2), KernelChoice()
+    kept = [layer_activations(layer, batch, cut, kernels)["attention"] for layer in (gated, plain)]
+    assert kept[0] - kept[1] == 2 * 64 // 2 * 32 * 2  # the gate, and what it leaves
+
+
+def test_parameters_of_mamba_are_those_of_its_parts() -> None:
+    """In, out, convolution with biases, decay, skip and bias of the time step, gated norm, and the norm before."""
+    inner, convolved = 128, 128 + 2 * 2 * 32
+    parameters = 64 * (inner + convolved + 8) + inner * 64 + 5 * convolved + 3 * 8 + inner + 64
+    assert alone(MAMBA).parameters == parameters
+
+
+def test_flops_of_the_scan_are_those_of_its_chunks() -> None:
+    """2Q(GN + HP) + 4HPN a token; the first half as much where only unmasked pairs count (arXiv 2405.21060, §6)."""
+    within, across = 2 * 64 * (2 * 32 + 8 * 16), 4 * 8 * 16 * 32
+    assert MAMBA.core_flops(4096, causal=False) == within + across
+    assert MAMBA.core_flops(4096, causal=True) == within / 2 + across
+    assert MAMBA.core_flops(32, causal=False) == within / 2 + across  # a sequence of half a chunk
+    weights = 64 * (128 + 256 + 8) + 128 * 64
+    assert alone(MAMBA).forward_flops(4096) == 2 * weights + within + across
+
+
+def test_flops_of_the_delta_rule_are_those_of_its_chunks() -> None:
+    """2Q(3k + 2v) + 6kv a token and head (arXiv 2412.06464, §3.3)."""
+    within, across = 4 * 2 * 64 * (3 * 16 + 2 * 32), 4 * 6 * 16 * 32
+    assert DELTA.core_flops(4096, causal=False) == within + across
+    assert DELTA.core_flops(4096, causal=True) == within / 2 + across
+
+
+@pytest.mark.parametrize("mixer", [MAMBA, DELTA], ids=["mamba", "delta"])
+def test_tensor_parallel_ranks_hold_and_compute_equal_parts(mixer) -> None:
+    layer = alone(mixer)
+    whole = 64 + mixer.norm_parameters
+    assert 2 * (held_of_layer(layer, Cut(tp=2)).dense - whole) == layer.parameters - whole
+    flops = [sum(one.flops for one in mixer.chunk_products(tp)) for tp in (1, 2)]
+    assert flops[0] == 2 * flops[1]
+    assert held_of_layer(layer, Cut()).matrices == sum(one.weights for one in layer.all_linears if one.is_product)
+
+
+def test_what_a_mixer_keeps_is_divided_by_tp_and_does_not_grow_with_the_square_of_the_sequence() -> None:
+    kept = {
+        (tp, length): layer_activations(alone(MAMBA), Batch(1, length), Cut(tp=tp), KernelChoice())
+        for tp in (1, 2)
+        for length in (64, 128)
+    }
+    columns = 128 + 256 + 8 + 3 * 128
+    assert kept[1, 64] == {"norms": 64 * 64 * 2, "attention": 64 * 64 * 2 + columns * 64 * 2, "scores": 0,
+                           "feed-forward": 0}  # fmt: skip
+    assert kept[2, 64]["attention"] == 64 * 64 * 2 // 2 + columns // 2 * 64 * 2
+    assert kept[1, 128] == {name: 2 * size for name, size in kept[1, 64].items()}
+
+
+def test_the_backward_of_a_scan_holds_its_states() -> None:
+    """HPN numbers a chunk and their gradients in float32."""
+    wide = Mamba(64, 64, 128, chunk_size=128)
+    settings = MemorySettings(Batch(1, 4096), workspace_bytes=0)
+    memory = rank_memory(find_model("gpt2"), [Stage((Layer(64, wide, NoFeedForward()),))], settings, in_flight=[1])
+    assert memory.components["gradient of a layer"] == 2 * 4 * (64 * 64 * 128) * 4096 // 128
+
+
+def test_a_latent_narrows_what_experts_hold_and_keep() -> None:
+    expert = FeedForward(32, gated=False)
+    wide, narrow = (
+        Layer(64, NoAttention(), MixtureOfExperts(expert, 8, 2, latent_size=latent), num_norms=1)
+        for latent in (None, 16)
+    )
+    assert wide.expert_parameters == 8 * 2 * 32 * 64
+    assert narrow.expert_parameters == 8 * 2 * 32 * 16
+    assert narrow.parameters - narrow.expert_parameters - (wide.parameters - wide.expert_parameters) == 2 * 16 * 64
+    kept = [layer_activations(one, Batch(1, 32), Cut(), KernelChoice())["experts"] for one in (wide, narrow)]
+    assert kept[0] - kept[1] == 32 * 2 * (2 * 2 * (64 - 16) - 2 * 16)
+    assert kept_for_weight(narrow, Batch(1, 32), Cut()) < kept_for_weight(wide, Batch(1, 32), Cut())
+
+
+def test_halves_are_a_whole_layer() -> None:
+    """A layer cut in two has its parameters, FLOPs and activations."""
+    whole = find_model("llama3-8b").layers[0]
+    first = replace(whole, ffn=NoFeedForward(), num_norms=1)
+    second = replace(whole, attention=NoAttention(), num_norms=1)
+    assert first.parameters + second.parameters == whole.parameters
+    assert first.forward_flops(4096) + second.forward_flops(4096) == whole.forward_flops(4096)
+    batch, cut, kernels = Batch(1, 4096), Cut(tp=4), KernelChoice()
+    kept = [sum(layer_activations(one, batch, cut, kernels).values()) for one in (first, second, whole)]
+    assert kept[0] + kept[1] == kept[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("nemotron-h-8b", (24, 4, 24, 0)),
+        ("nemotron-h-47b", (45, 5, 48, 0)),
+        ("nemotron-h-56b", (54, 10, 54, 0)),
+        ("nemotron-nano-9b-v2", (27, 4, 25, 0)),
+        ("nemotron-nano-12b-v2", (28, 6, 28, 0)),
+        ("nemotron-3-nano-30b-a3b", (23, 6, 0, 23)),
+        ("nemotron-3-super-120b-a12b", (40, 8, 0, 40)),
+    ],
+)
+def test_patterns_have_the_published_numbers_of_layers(name: str, counts: tuple[int, ...]) -> None:
+    layers = find_model(name).layers
+    mixers = [layer.attention for layer in layers if layer.has_mixer]
+    mambas = sum(isinstance(mixer, Mamba) for mixer in mixers)
+    experts = sum(layer.is_moe for layer in layers)
+    assert (mambas, len(mixers) - mambas, len(layers) - len(mixers) - experts, experts) == counts
+
+
+HALVES = Halves(64, mamba=MAMBA, attention=Attention(4, 2, 16), dense=FeedForward(128, gated=False))
+WRONG = {
+    "letter": (lambda: HALVES.layers("M-X"), "the pattern M-X has a layer 'X', which is not known"),
+    "no sizes": (lambda: HALVES.layers("ME"), "the pattern ME asks for experts, whose sizes are not given"),
+    "empty": (lambda: HALVES.layers("|"), "the pattern '|' has no layers"),
+    "further": (lambda: HALVES.whole("-*"), "a layer for further tokens is a mixer and a feed-forward part"),
+    "groups": (lambda: Mamba(6, 16, 32, num_groups=4), "must be a multiple of the groups: got 6 and 4"),
+    "heads": (lambda: GatedDeltaNet(4, 6, 16, 16), "must be a multiple of its key heads: got 6 and 4"),
+    "no state": (lambda: Mamba(8, 16, 0), "state_size must be at least 1: got 0"),
+    "tp of groups": (
+        lambda: require_division_of_layer(alone(MAMBA), Cut(tp=4)),
+        "tp must divide the Mamba groups: got 4 with 2 (nearest below: 2)",
+    ),
+    "cp of heads": (
+        lambda: require_division_of_layer(alone(MAMBA), Cut(tp=2, cp=8)),
+        "tp × cp must divide the Mamba heads: got 16 with 8 (nearest below: 8)",
+    ),
+    "tp of key heads": (
+        lambda: require_division_of_layer(alone(DELTA), Cut(tp=4)),
+        "tp must divide the key heads of the delta net: got 4 with 2",
+    ),
+    "cp of a delta net": (
+        lambda: require_division_of_layer(alone(DELTA), Cut(cp=2)),
+        "context parallelism of a gated delta net is not known: got cp 2",
+    ),
+    "window of another mixer": (
+        lambda: windowed(alone(MAMBA), 8, [True]), "sliding windows are known for multi-head"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_is_said_in_a_sentence(case: str) -> None:
+    make, sentence = WRONG[case]
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert sentence in str(caught.value)
