@@ -68,7 +68,9 @@ def aligned(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Ali
     sent = shift[:, graph.source] if known else end[:, made] - start[:, actions:]
     start[:, actions:] += sent
     end[:, actions:] += shift[:, graph.target] if known else end[:, made] - end[:, actions:]
-    moved = replace(run, start=start, end=end, gaps_s=() if by_step else run.gaps_s)
+    first, last = start[:, :actions].min(axis=1), end[:, :actions].max(axis=1)
+    gaps_s = () if by_step else (first[1:] - last[:-1]).tolist()
+    moved = replace(run, start=start, end=end, gaps_s=gaps_s)
     return moved, Alignment(num_clocks, float(widths.max()), float(np.median(hops)))
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from ppsim.base.errors import ConfigError
 from ppsim.runs.readers.patterns import Named, Names
 from ppsim.runs.traces import CellRange, RankTrace, Span, split_by_names
+from ppsim.schedule.table import Action, Op
 
 MOST_KEPT = 6_000_000
 """Of a process: so many ranges, launches, kernels and operators are kept, at about 200 bytes each."""
@@ -60,14 +61,15 @@ class Recording:
 
 def trace_of(recording: Recording) -> RankTrace:
     """Return what the rank ran, in steps where its names tell them; raises `ConfigError` for no range of a pass."""
-    if not recording.ranges:
+    places = [place for _, _, place, named in recording.ranges if _op_of(named).is_compute]
+    if not places:
         seen = recording.names.most_common()
         raise ConfigError(
             f"{recording.source} has no range that names a pass of a pipeline (torch's PP:3F0, 'Forward 3', "
             f"Megatron-LM's forward_step, …); it has {f'ranges {seen}' if seen else 'no named range at all'}: "
             r"tell how passes are named, as --pattern '(?P<kind>forward|backward) (?P<microbatch>\d+)'"
         )
-    best = min(place for _, _, place, _ in recording.ranges)
+    best = min(places)
     wanted = [(begin, end, named) for begin, end, place, named in recording.ranges if place == best]
     wanted.sort(key=lambda one: one[0])
     for kept in (recording.launches, recording.messages, recording.nodes, recording.operators, recording.steps):
@@ -88,6 +90,10 @@ def trace_of(recording: Recording) -> RankTrace:
             marks=[begin for begin, _ in recording.steps],
         )
     )
+
+
+def _op_of(named: Named) -> Op:
+    return named.cell.op if isinstance(named.cell, Action) else named.cell[0].op
 
 
 def _cell_range(recording: Recording, begin: float, end: float, named: Named) -> CellRange:
