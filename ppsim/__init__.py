@@ -6,14 +6,14 @@ what there is   schedules, models, clusters, load_profile
 tables          build, check, simulate, export, read_schedule
 projections     job, project, project_all, tune
 configurations  read_run_config (a trainer's, as words), trainer_options (a projection as a trainer's)
-for real        profile, train, compare, calibrate, read_timeline, validate
+for real        profile, train, read, compare, calibrate, read_timeline, validate
 results         save (a file, by its suffix), report (the text that the command prints)
 
 and as what they take and return:
 
 tables          Op, Action, Schedule
 costs           StageCosts, Profile, Job, Plan
-results         Timeline, Projection, Tuned, Trained, Comparison, Calibration, Validated
+results         Timeline, Projection, Tuned, Trained, MeasuredRun, Totals, Comparison, Calibration, Validated
 
 Inside are seconds and bytes, and every name says its unit. Results have `to_frame()`, a pandas view.
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ppsim.api.outputs import export, report, save
     from ppsim.api.plans import project, project_all
     from ppsim.api.profiles import profile
+    from ppsim.api.reading import MeasuredRun, read
     from ppsim.api.runs import Trained, train
     from ppsim.api.to_config import trainer_options
     from ppsim.api.tuning import tune
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from ppsim.projection.projection import Projection
     from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
+    from ppsim.runs.totals import Totals
     from ppsim.schedule.check import check
     from ppsim.schedule.grammar import read_schedule
     from ppsim.schedule.table import Action, Op, Schedule
@@ -65,6 +67,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Calibration": "ppsim.runs.calibrate",
     "Comparison": "ppsim.runs.compare",
     "Job": "ppsim.costs.job",
+    "MeasuredRun": "ppsim.api.reading",
     "Op": "ppsim.schedule.table",
     "Plan": "ppsim.projection.plan",
     "Profile": "ppsim.costs.profile",
@@ -72,6 +75,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Schedule": "ppsim.schedule.table",
     "StageCosts": "ppsim.simulation.stage_costs",
     "Timeline": "ppsim.simulation.timeline",
+    "Totals": "ppsim.runs.totals",
     "Trained": "ppsim.api.runs",
     "Tuned": "ppsim.tuning.search",
     "Validated": "ppsim.validation.validated",
@@ -87,6 +91,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "profile": "ppsim.api.profiles",
     "project": "ppsim.api.plans",
     "project_all": "ppsim.api.plans",
+    "read": "ppsim.api.reading",
     "read_run_config": "ppsim.configs.read",
     "read_schedule": "ppsim.schedule.grammar",
     "read_timeline": "ppsim.api.measured",
@@ -104,20 +109,23 @@ TEXTS = {  # what prints a result, by the name of its class; loaded at the first
     "Calibration": "ppsim.printing.runs:print_calibration",
     "CheckReport": "ppsim.printing.schedules:print_check",
     "Comparison": "ppsim.printing.runs:print_comparison",
+    "MeasuredRun": "ppsim.printing.runs:print_measured",
     "Projection": "ppsim.printing.plans:print_answer",
     "Projections": "ppsim.printing.plans:print_plans",
     "RunConfig": "ppsim.printing.run_config:print_run_config",
     "Timeline": "ppsim.printing.steps:print_simulated",
+    "Totals": "ppsim.printing.runs:print_totals",
     "Trained": "ppsim.printing.steps:print_trained",
     "Tuned": "ppsim.printing.tuning:print_tuned",
     "Validated": "ppsim.printing.validation:print_validations",
 }
 
 __all__ = [
-    "Action", "Calibration", "Comparison", "Job", "Op", "Plan", "Profile", "Projection", "Schedule", "StageCosts",
-    "Timeline", "Trained", "Tuned", "Validated", "build", "calibrate", "check", "clusters", "compare", "export",
-    "job", "load_profile", "models", "profile", "project", "project_all", "read_run_config", "read_schedule",
-    "read_timeline", "report", "save", "schedules", "simulate", "train", "trainer_options", "tune", "validate",
+    "Action", "Calibration", "Comparison", "Job", "MeasuredRun", "Op", "Plan", "Profile", "Projection", "Schedule",
+    "StageCosts", "Timeline", "Totals", "Trained", "Tuned", "Validated", "build", "calibrate", "check", "clusters",
+    "compare", "export", "job", "load_profile", "models", "profile", "project", "project_all", "read",
+    "read_run_config", "read_schedule", "read_timeline", "report", "save", "schedules", "simulate", "train",
+    "trainer_options", "tune", "validate",
 ]  # fmt: skip
 
 

@@ -81,7 +81,8 @@ def trace(folder: Path, device: str) -> None:
     from ppsim.profiling.layers import build_layer
     from ppsim.profiling.measure import Module
     from ppsim.profiling.models import MODELS
-    from ppsim.runs.readers.kineto import read_json_or_gz, result_of, trace_from_json
+    from ppsim.runs.readers.kineto import read_trace
+    from ppsim.runs.traces import result_of
 
     shape = MODELS["llama-mini"]
     layer = build_layer(shape.layer, shape.sequence_length).to(device, torch.bfloat16)
@@ -99,7 +100,7 @@ def trace(folder: Path, device: str) -> None:
             with record_function("PP:0W0"):
                 subject.backward_weight(given, output, grad, groups)
     profiler.export_chrome_trace(str(path))
-    read = trace_from_json(read_json_or_gz(path), str(path))
+    read = read_trace(path)
     if device == "cuda" and not read.on_device:
         sys.exit(f"{path} holds no kernels")
     record = result_of([read], num_warm_up=1)["steps"][-1][0]["records"]

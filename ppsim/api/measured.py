@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ppsim.api.plans import overheads_of
+from ppsim.api.reading import MeasuredRun, Opened, at_costs, kind_of, open_run
 from ppsim.api.runs import Trained
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
@@ -16,12 +16,9 @@ from ppsim.runs import timeline_file as timeline_json
 from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison
 from ppsim.runs.peaks import peak_errors, peaks_in
-from ppsim.runs.readers import kineto
-from ppsim.runs.readers.kineto import is_trace, read_json_or_gz, trace_from_json
-from ppsim.runs.recorded import run_of
 from ppsim.runs.run import Run
-from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json
-from ppsim.schedule.check import validate
+from ppsim.runs.timeline_file import FORMAT, timeline_from_json
+from ppsim.runs.totals import Totals
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_schema import Overheads, costs_from
@@ -45,17 +42,17 @@ def read_timeline(path: str | Path) -> Timeline:
 
 
 def compare(
-    measured: Trained | str | Path,
+    measured: Trained | MeasuredRun | str | Path,
     projected: Projection | Trained | Timeline | str | Path | None = None,
     *,
     overheads: str | Path | Calibration | None = None,
 ) -> Comparison:
     """Return a measured step beside a projected one: signed errors by step, pass, stage and peak memory.
 
-    Both may be the files of `ppsim.save`, or of `-o NAME.json`. Without a projection, the measured run's own costs
-    are simulated, with `overheads` where they are given. Errors are projected / measured − 1: negative is too
-    optimistic. Raises `ConfigError` for files that are no timelines, for what was not measured, and where the two
-    run different tables.
+    Both may be the files of `ppsim.save`, or of `-o NAME.json`, and the measured one all that `ppsim.read` reads.
+    Without a projection, the measured run's own costs are simulated, with `overheads` where they are given.
+    Errors are projected / measured − 1: negative is too optimistic. Raises `ConfigError` for files that are no
+    timelines, for what was not measured, and where the two run different tables.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -64,9 +61,9 @@ def compare(
     >>> abs(ppsim.compare(run).step_error) < 0.5
     True
     """
-    data = measured.to_json() if isinstance(measured, Trained) else read_json(measured)
-    source = "the run" if isinstance(measured, Trained) else str(measured)
-    run, (real, _) = run_from_json(data, source), timeline_from_json(data, source)
+    source = "the run" if isinstance(measured, Trained | MeasuredRun) else str(measured)
+    opened = _opened(measured)
+    run, real = opened.run, opened.measured.timeline
     costs: StageCosts | None = None
     if projected is None:
         fixed = Overheads({}) if overheads is None else overheads_of(overheads)
@@ -80,24 +77,24 @@ def compare(
         expected, costs = projected.timeline, projected.costs
     else:
         expected, costs = timeline_json.read_timeline(projected)
-    peaks = peak_errors(peaks_in(data.get("run"), source), expected)
+    peaks = peak_errors(peaks_in(opened.facts, source), expected)
     with naming(f"{source} and {projected if isinstance(projected, str | Path) else 'the projection'}"):
         compared = comparing.compare(real, expected)
     return replace(compared, peaks=peaks, projected_costs=costs)
 
 
 def calibrate(
-    *measured: Trained | str | Path,
+    *measured: Trained | MeasuredRun | str | Path,
     schedule: Schedule | str | Path | None = None,
     costs: StageCosts | str | Path | None = None,
     warm_up: int = 1,
 ) -> Calibration:
     """Return host time per action, hops, slow-down beside transfers and time between steps, fitted to runs.
 
-    `measured` are runs, files of runs, or torch.profiler's chrome traces (a folder of them is one run, all loose
-    trace files together are one), of which `warm_up` steps are dropped. `schedule` is the table that was traced
-    (None: inferred), `costs` what the actions should take (None: what was emulated, else the medians of the run's
-    passes). The result goes into `overheads` of `ppsim.project` and `ppsim.compare`, and by `ppsim.save` to a file.
+    `measured` are runs, or what `ppsim.read` reads (a folder is one run, all loose traces together are one), of
+    which `warm_up` steps are dropped. `schedule` is the table that was traced (None: inferred), `costs` what the
+    actions should take (None: what was emulated, else the medians of the run's passes). The result goes into
+    `overheads` of `ppsim.project` and `ppsim.compare`, and by `ppsim.save` to a file.
 
     Raises `ConfigError` for files that hold no run, and for runs of another table.
 
@@ -128,53 +125,34 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
     return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
 
 
-def files_of(path: str | Path) -> list[str]:
-    """Return the files that `calibrate` reads of a folder of traces, or the one file."""
-    if not Path(path).is_dir():
-        return [str(path)]
-    return sorted(str(file) for file in Path(path).iterdir() if file.name.endswith((".json", ".json.gz")))
+def _opened(measured: Trained | MeasuredRun | str | Path) -> Opened:
+    """A run with its timeline, of an object, a file or a folder."""
+    if isinstance(measured, Trained | MeasuredRun):
+        return Opened(measured.measured.run, measured.measured, measured.facts)
+    return _with_timeline(open_run(measured))
+
+
+def _with_timeline(opened: Opened | Totals) -> Opened:
+    if isinstance(opened, Totals):
+        raise ConfigError(f"{opened.source} is a log, which has totals and no timeline: ppsim read prints them")
+    return opened
 
 
 def _runs(
-    measured: Sequence[Trained | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
+    measured: Sequence[Trained | MeasuredRun | str | Path],
+    table: Schedule | None,
+    given: StageCosts | None,
+    warm_up: int,
 ) -> list[Run]:
+    """The runs, each at the costs given: of objects, of files and folders, and all loose traces as one."""
     runs, loose = [], []
     for one in measured:
-        if isinstance(one, Trained):
-            runs.append(_checked_run(one.measured.run, "the run", table, given))
-        elif Path(one).is_dir():
-            files = files_of(one)
-            if not files:
-                raise ConfigError(f"{one} holds no .json or .json.gz file")
-            traces = [trace_from_json(read_json_or_gz(file), file) for file in files]
-            runs.append(_traced_run(str(one), traces, table, given, warm_up))
-        elif is_trace(data := read_json_or_gz(str(one))):
-            loose.append(trace_from_json(data, str(one)))
+        if isinstance(one, Trained | MeasuredRun):
+            runs.append(at_costs(one.measured.run, "the run", table, given))
+        elif not Path(one).is_dir() and kind_of(one) in ("trace", "sqlite"):
+            loose.append(one)
         else:
-            runs.append(_checked_run(run_from_json(data, str(one)), str(one), table, given))
+            runs.append(_with_timeline(open_run(one, table=table, given=given, warm_up=warm_up)).run)
     if loose:
-        runs.append(_traced_run(loose[0].source, loose, table, given, warm_up))
+        runs.append(_with_timeline(open_run(*loose, table=table, given=given, warm_up=warm_up)).run)
     return runs
-
-
-def _checked_run(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
-    """The run at the costs given on its own network, for which its graph is built."""
-    if table is not None and table.compute_only() != run.graph.schedule:
-        raise ConfigError(f"{source} was measured with another table than --schedule {table.name}.csv")
-    if given is None:
-        return run
-    network = {name: getattr(run.costs, name) for name in ("channel", "communication", "receives")}
-    return replace(run, costs=given.replace(**network), has_own_costs=True)
-
-
-def _traced_run(
-    source: str, traces: list[Any], table: Schedule | None, given: StageCosts | None, warm_up: int
-) -> Run:
-    traces = kineto.in_rank_order(traces)
-    traced = Schedule.from_rows(kineto.table_rows_of(traces), name=source)
-    with naming(source):
-        validate(traced)
-    if table is not None and table.compute_only() != traced.compute_only():
-        raise ConfigError(f"{source} was traced with another table than --schedule {table.name}.csv")
-    result = kineto.result_of(traces, num_warm_up=warm_up)
-    return run_of(result, traced, given, source=source, message_bytes=kineto.message_bytes_of(traces))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
+from ppsim.api.reading import MeasuredRun
 from ppsim.api.runs import Trained
 from ppsim.api.suffixes import CALIBRATION, SEARCH, TABLE, TIMELINE, Drawn
 from ppsim.api.texts import parse_split
@@ -30,7 +31,7 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.search import Tuned
 
-OneOfThem: TypeAlias = Timeline | Projection | Trained
+OneOfThem: TypeAlias = Timeline | Projection | Trained | MeasuredRun
 
 
 def save(
@@ -66,7 +67,7 @@ def save(
         write([path], TIMELINE, comparison_drawn(what))
     else:
         those = what.projections if isinstance(what, Projections) else what
-        several = [those] if isinstance(those, Timeline | Projection | Trained) else those
+        several = [those] if isinstance(those, OneOfThem) else those
         write([path], TIMELINE, _drawn(several, path, titles, costs))
 
 
@@ -76,7 +77,7 @@ def _require_suffix(path: str, formats: Formats, what: str) -> None:
 
 
 def _drawn(those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, costs: StageCosts | None) -> Drawn:
-    if wrong := [one for one in those if not isinstance(one, Timeline | Projection | Trained)]:
+    if wrong := [one for one in those if not isinstance(one, OneOfThem)]:
         raise ConfigError(f"cannot save {type(wrong[0]).__name__}: it is no timeline, projection or run")
     if not those:
         raise ConfigError("there is nothing to save")
@@ -99,13 +100,13 @@ def _drawn(those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, 
 def _view_of(one: OneOfThem, title: str) -> View:
     if isinstance(one, Projection):
         return view_of(one, title)
-    return View(one.timeline if isinstance(one, Trained) else one, title)
+    return View(one.timeline if isinstance(one, Trained | MeasuredRun) else one, title)
 
 
 def _title_of(one: OneOfThem) -> str:
     if isinstance(one, Projection):
         return one.plan.schedule_name
-    if isinstance(one, Trained):
+    if isinstance(one, Trained | MeasuredRun):
         return one.title
     return one.schedule.name + (", measured" if one.origin == "measured" else "")
 
@@ -113,7 +114,7 @@ def _title_of(one: OneOfThem) -> str:
 def _report_json(one: OneOfThem, costs: StageCosts | None) -> dict[str, Any]:
     if isinstance(one, Projection):
         return _projection_json(one, one.answer)
-    if isinstance(one, Trained):
+    if isinstance(one, Trained | MeasuredRun):
         return one.to_json()
     return timeline_to_json(one, cast(StageCosts, costs))
 
@@ -132,6 +133,11 @@ def projections_drawn(projections: Sequence[Projection], answer: Answer | None) 
     first = projections[0]
     views = [view_of(one, one.plan.schedule_name) for one in projections]
     return Drawn(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
+
+
+def measured_drawn(run: MeasuredRun) -> Drawn:
+    """Return what files hold of a measured run: the median step; .json has every step."""
+    return Drawn([View(run.timeline, run.title)], run.to_json)
 
 
 def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) -> Drawn:

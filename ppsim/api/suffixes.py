@@ -145,4 +145,5 @@ VALIDATION: Formats = {
     **_figures("projected against measured", _validation_figure),
 }
 TABLE: Formats = {".csv": ("", _table_csv), ".json": ("", _table_json)}
+TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))}
 CALIBRATION: Formats = {".json": ("", _calibration_json)}

@@ -37,16 +37,18 @@ def calibrate(
       ppsim calibrate small.json large.json -o overheads.json
       ppsim calibrate traces/ --schedule T.csv -o overheads.json
 
-    MEASURED is a timeline of `ppsim train -o NAME.json`, or torch.profiler's chrome traces (.json, .json.gz, or a
-    folder of them; one file a rank, of one host, two steps or more) of a run of torch's pipeline runtime: all loose
-    trace files together are one run, each folder is one. Runs of two message sizes tell latency from bandwidth.
+    MEASURED is a timeline of `ppsim train -o NAME.json`, or what `ppsim read` reads: torch.profiler's traces
+    (.json, .json.gz, or a folder of them; one file a rank, two steps or more), exports of Nsight Systems, dumps
+    of Primus: all loose traces together are one run, each folder is one. Runs of two message sizes tell latency
+    from bandwidth.
     """
     from ppsim.api import measured as runs
+    from ppsim.api.reading import inputs_of
     from ppsim.printing import runs as show
     from ppsim.runs.calibrate import calibration_to_json
 
     if output:
-        check_outputs([output], CALIBRATION, inputs=[file for one in measured for file in runs.files_of(one)])
+        check_outputs([output], CALIBRATION, inputs=[file for one in measured for file in inputs_of(one)])
     with progress("fitting"):
         found = runs.calibrate(*measured, schedule=schedule, costs=costs, warm_up=warm_up)
     if output:

@@ -1,10 +1,10 @@
-"""Commands that run for real, or look at what did: `train`, `compare`."""
+"""Commands that run for real, or look at what did: `train`, `read`, `compare`."""
 
 from typing import Annotated, Any, TypedDict
 
 import click
 
-from ppsim.api.suffixes import CALIBRATION, TIMELINE
+from ppsim.api.suffixes import CALIBRATION, TIMELINE, TOTALS
 from ppsim.base.outputs import suffix_of, write
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import (
@@ -81,7 +81,69 @@ def train(
 
 
 @click.command()
-@click.argument("measured", metavar="MEASURED.json")
+@click.argument("recorded", nargs=-1, required=True, metavar="RUN...")
+@click.option(
+    "--schedule", metavar="T.csv",
+    help="The table that was run: needed where ranks have several stages and the recording does not tell which a "
+         "pass is of. Default: inferred.",
+)  # fmt: skip
+@click.option(
+    "--pattern", "patterns", multiple=True, metavar="REGEX",
+    help="How ranges name passes, with groups kind (forward, backward, …), stage or chunk, microbatch, rank, as "
+         "far as names tell them. May be repeated. Default: the names of torch, Megatron-LM, DeepSpeed and others.",
+)  # fmt: skip
+@click.option(
+    "--warm-up", type=int, metavar="N", default=1, show_default=True,
+    help="Steps dropped at the start of a recording (a timeline of ppsim has its own left out).",
+)  # fmt: skip
+@timeline_option
+@rows_option
+@json_option
+@output_option
+def read(
+    recorded: tuple[str, ...],
+    schedule: str | None,
+    patterns: tuple[str, ...],
+    warm_up: int,
+    with_timeline: bool | None,
+    with_rows: bool,
+    as_json: bool,
+    outputs: tuple[str, ...],
+) -> None:
+    """Read a run of any trainer: its timeline, which schedule it ran, and what its recording tells.
+
+    \b
+      ppsim read pp_dump/ -o run.json
+      ppsim read traces/ --pattern '(?P<kind>fwd|bwd)-(?P<microbatch>.+)'
+      ppsim read train.log
+
+    RUN is told by content: a folder of Primus' dump_pp_data; torch.profiler's traces or Nsight Systems'
+    sqlite exports, files or a folder, one a rank or node; a CSV of passes (rank, kind, stage, microbatch, start,
+    end); a timeline of ppsim; a log of Megatron-LM, which has totals only. Clocks are aligned by messages where
+    they differ.
+    """
+    from ppsim.api import reading
+    from ppsim.api.outputs import measured_drawn
+    from ppsim.printing import runs as show
+    from ppsim.runs.totals import Totals
+
+    inputs = [file for one in recorded for file in reading.inputs_of(one)]
+    check_outputs(outputs, TIMELINE, inputs=inputs)
+    with progress("reading"):
+        found = reading.read(*recorded, schedule=schedule, pattern=patterns, warm_up=warm_up)
+    if isinstance(found, Totals):
+        write(outputs, TOTALS, found, announce=say)
+        print_json(found.to_json()) if as_json else show.print_totals(found)
+        return
+    write(outputs, TIMELINE, measured_drawn(found), announce=say)
+    if as_json:
+        print_json(found.report() | {"run": found.facts})
+    else:
+        show.print_measured(found, with_rows=with_rows, with_timeline=with_timeline)
+
+
+@click.command()
+@click.argument("measured", metavar="MEASURED")
 @click.argument("projected", metavar="[PROJECTED.json]", required=False)
 @option_of(words_of(PlanOptions)["overheads"])
 @click.option("--fit", metavar="FILE", help="Fit overheads to the run, as `ppsim calibrate`, and write them there.")
@@ -104,17 +166,18 @@ def compare(
       ppsim compare measured.json --fit overheads.json
       ppsim compare measured.json --overheads overheads.json
 
-    Without a projection, the measured run's own costs are simulated. Errors are projected / measured − 1:
-    negative is too optimistic.
+    MEASURED is a run of ppsim train, or what ppsim read reads. Without a projection, its own costs are simulated.
+    Errors are projected / measured − 1: negative is too optimistic.
     """
     from ppsim.api import measured as runs
     from ppsim.api.outputs import comparison_drawn
+    from ppsim.api.reading import inputs_of
     from ppsim.printing import runs as show
     from ppsim.runs.compare import summary_of
 
     if fit:
         suffix_of(fit, CALIBRATION)
-    check_outputs(outputs, TIMELINE, beside=fit)
+    check_outputs(outputs, TIMELINE, beside=fit, inputs=inputs_of(measured))
     with progress("comparing"):
         comparison = runs.compare(measured, projected, overheads=overheads)
         fitted = runs.calibrate(measured) if fit else None

@@ -1,15 +1,91 @@
 """What a terminal shows of measured steps beside projected ones, and of what was fitted to them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ppsim.base.units import rate, seconds, signed_percent, size
+from ppsim.base.units import percent, rate, seconds, signed_percent, size
 from ppsim.printing.page import Columns, Page, facts, some_of
+from ppsim.printing.steps import print_report, print_timeline
 
 if TYPE_CHECKING:
     from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
     from ppsim.runs.peaks import PeakError
+
+
+def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
+    """Print a `ppsim.MeasuredRun`: what it is of and what its recording tells, then its median step."""
+    run = found.facts
+    extra = [("run", _recorded(run)), ("order", run["schedule"]["sentence"])]
+    if clocks := run.get("clocks"):
+        extra.append(
+            (
+                "clocks",
+                f"{clocks['num_clocks']}, aligned by their messages to ± {seconds(clocks['uncertainty_s'])}; "
+                f"a hop takes {seconds(clocks['hop_s'])} or more",
+            )
+        )
+    if reserved := run.get("reserved_bytes"):
+        extra.append(
+            ("memory", f"{size(max(reserved))} reserved on the fullest rank, {size(min(reserved))} on the emptiest")
+        )
+    if missing := _not_recorded(run):
+        extra.append(("not recorded", missing))
+    print_report(found.report(), extra, with_rows=with_rows)
+    print_timeline(found.timeline, is_wanted=with_timeline)
+
+
+def _recorded(run: dict[str, Any]) -> str:
+    times = sorted(run["step_times_s"])
+    kind = run.get("kind") or "ppsim train"
+    by = f" by {run['passes_by']}" if "passes_by" in run else ""
+    spread = f"{seconds(times[0])} … {seconds(times[-1])}" if len(times) > 1 else seconds(times[0])
+    return (
+        f"{kind}{by}; {len(times)} steps after {run.get('num_warm_up', 0)} of warm-up took {spread}; the median "
+        f"one is shown"
+    )
+
+
+def _not_recorded(run: dict[str, Any]) -> str:
+    """What a recording does not tell, and what that means for the report."""
+    missing = []
+    if not run.get("knows_transfers", True):
+        missing.append(
+            "what transfers took on the wire: the wait for one counts as overhead of the pass that needs it"
+        )
+    if not run.get("reserved_bytes") and not run.get("memory"):
+        missing.append("memory")
+    if not run.get("between_steps_s"):
+        missing.append("the time between steps")
+    return "; ".join(missing)
+
+
+def print_totals(found: Any) -> None:
+    """Print a `ppsim.Totals`: the iteration, and the timers within it."""
+    out = Page()
+    times = sorted(found.iterations_s)
+    rows = [
+        ("iteration", f"{seconds(found.iteration_s)}, the median of {len(times)} logged after {found.num_warm_up} "
+                      f"of warm-up ({seconds(times[0])} … {seconds(times[-1])})"),
+        *((name, size(value)) for name, value in found.memory_bytes.items()),
+        ("not recorded", "a timeline: a log has totals; ppsim read says of what recordings have one"),
+    ]  # fmt: skip
+    out.add(facts(rows))
+    if found.timers_s:
+        out.add()
+        out.add(
+            Columns.of(
+                [
+                    {
+                        "timer": name,
+                        "least of the ranks": seconds(least),
+                        "most": seconds(most),
+                        "of the iteration": percent(most / found.iteration_s),
+                    }
+                    for name, (least, most) in found.timers_s.items()
+                ]
+            )
+        )
 
 
 def print_comparison(comparison: "Comparison", *, with_rows: bool = False) -> None:

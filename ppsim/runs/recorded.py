@@ -8,8 +8,9 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
 from ppsim.runs.run import Run, median_costs
+from ppsim.schedule.choices import Channel
 from ppsim.schedule.graph import EventGraph, build_graph
-from ppsim.schedule.table import Op, Schedule
+from ppsim.schedule.table import Op, Schedule, last_of_cell
 from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -60,6 +61,11 @@ def measured_of(
     `given` are the costs a run emulated; without them the costs are the medians of what each stage took.
     """
     run = run_of(result, table, given, source=source, message_bytes=message_bytes)
+    return measured_in(run, result["num_warm_up"])
+
+
+def measured_in(run: Run, num_warm_up: int) -> Measured:
+    """Return a run with the timeline of the step whose time is their (lower) median."""
     length = run.step_times_s.tolist()
     chosen = sorted(range(len(length)), key=length.__getitem__)[(len(length) - 1) // 2]
     start, end = run.start[chosen], run.end[chosen]
@@ -72,7 +78,7 @@ def measured_of(
         costs=run.costs.resolved_for(run.graph.schedule),
         origin="measured",
     )
-    return Measured(timeline, run, length, result["num_warm_up"] + chosen)
+    return Measured(timeline, run, length, num_warm_up + chosen)
 
 
 def run_of(
@@ -85,9 +91,15 @@ def run_of(
 ) -> Run:
     """Return the steps after the warm-up; `result` has what each rank recorded of each step.
 
-    Without `given`, the costs are medians, also of transfers where the times of all are known.
+    Without `given`, the costs are medians, also of transfers where the times of all are known. Where nothing is
+    known of transfers, not even that they were posted, they take no time, and there are no queues.
     """
-    channel = given.channel if given is not None and given.channel != "ideal" else "edge"
+    tells_transfers = any(
+        not line["calls"] for step in result["steps"] for rank in step for line in rank["records"]
+    )
+    channel: Channel = given.channel if given is not None and given.channel != "ideal" else "edge"
+    if given is None and not tells_transfers:
+        channel = "ideal"
     graph = build_graph(table, channel=channel, receives=given.receives if given is not None else "torch")
     times = [_times_of(step, graph) for step in result["steps"][result["num_warm_up"] :]]
     start, end = np.stack([begin for begin, _ in times]), np.stack([finish for _, finish in times])
@@ -151,15 +163,18 @@ def _times_of(ranks: list[dict[str, Any]], graph: EventGraph) -> tuple[Floats, F
                 end[entry] = later[0][0] if later else following
                 if waits and waits[-1][1] - waits[-1][0] > _NO_WAIT_S:
                     arrived[entry] = waits[-1][1]
+    made_by = last_of_cell(schedule)[graph.source]
     for transfer in range(graph.num_transfers):
         source, target = int(graph.source[transfer]), int(graph.target[transfer])
         node = graph.num_actions + transfer
         op, stage, microbatch = schedule[source]
         name = f"{stage}{'SEND_F' if op is Op.F else 'SEND_B'}{microbatch}"
-        begin, finish = posted[name]
         if name in under_way:
             start[node], end[node] = under_way[name]
+        elif name not in posted:
+            start[node] = end[node] = end[made_by[transfer]]
         else:
+            begin, finish = posted[name]
             # Without a wait nobody knows when it arrived; it did so before it was needed.
             start[node], end[node] = begin, max(arrived.get(target, finish), begin)
     return start, end

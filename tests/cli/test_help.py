@@ -67,6 +67,8 @@ def test_every_example_runs(folder, line):
         traces_of([simulate(read_schedule("T.csv"), StageCosts(**COSTS))] * 2, gap_s=0.5, cuda=False),
         folder / "traces",
     )
+    shutil.copytree(ROOT / "tests" / "runs" / "data" / "primus_pp8_1f1b", folder / "pp_dump")
+    (folder / "train.log").write_text(2 * " iteration 1/ 2 | elapsed time per iteration (ms): 3240.1 |\n")
     ppsim(*shlex.split(line)[1:])
     outputs = [
         word for before, word in zip(line.split(), line.split()[1:], strict=False) if before in ("-o", "--fit")

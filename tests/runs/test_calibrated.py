@@ -10,9 +10,10 @@ pytest.importorskip("torch")
 
 from ppsim.base.files import read_json
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.readers.kineto import in_rank_order, read_json_or_gz, result_of, table_rows_of, trace_from_json
+from ppsim.runs.readers.kineto import read_trace
 from ppsim.runs.recorded import measured_of, run_of
 from ppsim.runs.timeline_file import run_from_json
+from ppsim.runs.traces import in_rank_order, result_of, table_rows_of
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
@@ -67,7 +68,7 @@ def test_a_trace_and_our_recorder_tell_the_same_of_the_same_steps(
     assert ours.step_times_s == pytest.approx(data["run"]["step_times_s"])
 
     files = sorted((tmp_path / "traces").iterdir())
-    ranks = in_rank_order([trace_from_json(read_json_or_gz(file), str(file)) for file in files])
+    ranks = in_rank_order([read_trace(file) for file in files])
     theirs = run_of(
         result_of(ranks, num_warm_up=1), Schedule.from_rows(table_rows_of(ranks)), None, source="traces"
     )

@@ -1,0 +1,292 @@
+"""Measured runs of any trainer, told apart by content: files and folders → a run and what is known of it."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppsim.api.recognised import recognised
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
+from ppsim.base.shown import Shown
+from ppsim.catalog.build import build
+from ppsim.runs.assembled import Assembled, assembled
+from ppsim.runs.readers import kineto, megatron_log, nsight, primus, rows
+from ppsim.runs.readers.patterns import Pattern, patterns_with
+from ppsim.runs.readers.stream import entries_of, first_bytes, is_gzip
+from ppsim.runs.recorded import Measured, measured_in
+from ppsim.runs.run import Run
+from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json, timeline_to_json
+from ppsim.runs.totals import Totals
+from ppsim.runs.traces import RankTrace, Recordings
+from ppsim.schedule.grammar import read_schedule
+from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.report import report_of
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pandas
+
+_SUFFIXES = (".json", ".json.gz", ".sqlite")
+_PEEKED = 2**16
+
+
+@dataclass(frozen=True)
+class MeasuredRun(Shown):
+    """A run that somebody measured: its steps, the timeline of the median one, and what is known besides.
+
+    `facts` are the `run` of `ppsim read --json`: where it is from, which schedule it ran, what its recording tells.
+    `str` is what the command prints.
+
+    >>> import ppsim
+    >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
+    >>> ppsim.save(ppsim.train(table, partitions=2, steps=2), "run.json")
+    >>> ppsim.read("run.json").timeline.schedule == table
+    True
+    """
+
+    measured: Measured
+    facts: dict[str, Any]
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline of the median step."""
+        return self.measured.timeline
+
+    @property
+    def costs(self) -> StageCosts:
+        """What was given or emulated, or the medians of what each stage took."""
+        return self.measured.costs
+
+    @property
+    def step_times_s(self) -> list[float]:
+        """Seconds of each step."""
+        return self.measured.step_times_s
+
+    @property
+    def title(self) -> str:
+        """What pictures call it."""
+        return f"{' = '.join(self.facts['schedule']['names']) or 'own order'}, measured"
+
+    def report(self) -> dict[str, Any]:
+        """Return what the simulator reports of the median step (`ppsim read --json`, but for `run`)."""
+        return report_of(self.timeline, self.costs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file of the run, with every step: for `ppsim.calibrate` and `ppsim.compare`."""
+        return timeline_to_json(self.timeline, self.costs, run=self.facts, steps=self.measured.to_json())
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return `Timeline.to_frame` of the median step.
+
+        >>> import ppsim
+        >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
+        >>> ppsim.save(ppsim.train(table, partitions=2, steps=2), "run.json")
+        >>> ppsim.read("run.json").to_frame()["name"].head(2).tolist()
+        ['0F0', '0F1']
+        """
+        return self.timeline.to_frame()
+
+
+def read(
+    *recorded: str | Path,
+    schedule: Schedule | str | Path | None = None,
+    pattern: Sequence[str] = (),
+    warm_up: int = 1,
+) -> MeasuredRun | Totals:
+    """Return a run that was recorded: its steps on one clock, the schedule that it ran, and what is known of it.
+
+    `recorded` is a file of `ppsim train` or `ppsim read`, a folder of Primus' `dump_pp_data`, torch.profiler's
+    traces or Nsight Systems' sqlite exports (files, or a folder of them; one a rank or node), a CSV of passes, or
+    a log of Megatron-LM, which gives `Totals`. `schedule` is the table that was run, needed where ranks have
+    several stages and the recording does not tell which a pass is of. `pattern` are regular expressions with
+    groups kind, stage, chunk, microbatch, rank, for ranges with names of one's own. `warm_up` steps are dropped
+    from recordings.
+
+    Raises `ConfigError` for what holds no run, with what it does hold.
+
+    >>> import ppsim
+    >>> with open("passes.csv", "w") as file:
+    ...     _ = file.write("rank,kind,start,end\\n" + "0,F,0,1\\n0,B,1,3\\n0,F,4,5\\n0,B,5,8\\n")
+    >>> ppsim.read("passes.csv").step_times_s
+    [4.0]
+    """
+    table = schedule if schedule is None or isinstance(schedule, Schedule) else read_schedule(schedule)
+    opened = open_run(*recorded, table=table, patterns=patterns_with(pattern), warm_up=warm_up)
+    if isinstance(opened, Totals):
+        return opened
+    found = recognised(opened.measured.timeline.schedule)
+    told = {"names": found.names, "nearest": found.nearest, "difference": found.difference}
+    return MeasuredRun(opened.measured, opened.facts | {"schedule": told | {"sentence": found.sentence}})
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run with its steps and what its file says of it."""
+
+    run: Run
+    measured: Measured
+    facts: dict[str, Any]
+
+
+def open_run(
+    *recorded: str | Path,
+    table: Schedule | None = None,
+    patterns: Sequence[Pattern] | None = None,
+    given: StageCosts | None = None,
+    warm_up: int = 1,
+) -> Opened | Totals:
+    """Return the run in files or a folder; arguments and errors as of `read`, `given` what passes should take."""
+    if warm_up < 0:
+        raise ConfigError(f"--warm-up must not be negative: got {warm_up}")
+    if not recorded:
+        raise ConfigError("there must be at least one measured run")
+    patterns = patterns_with(()) if patterns is None else patterns
+    if len(recorded) == 1 and not Path(recorded[0]).is_dir():
+        kind = kind_of(recorded[0])
+        if kind in ("timeline", "other"):
+            return _of_file(recorded[0], table, given)
+        if kind == "log":
+            return megatron_log.read_log(recorded[0], num_warm_up=warm_up)
+    recordings = recordings_of(recorded, patterns)
+    if table is None:
+        table = _table_told(recordings)
+    found = assembled(recordings, table=table, given=given, num_warm_up=warm_up)
+    measured = measured_in(found.run, warm_up)
+    return Opened(found.run, measured, _facts(found, measured))
+
+
+def _facts(found: Assembled, measured: Measured) -> dict[str, Any]:
+    return found.facts() | {"chosen_step": measured.chosen_step}
+
+
+def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None) -> Opened:
+    """The run in a file of ppsim's own."""
+    data = read_json(path)
+    run, (timeline, _) = run_from_json(data, str(path)), timeline_from_json(data, str(path))
+    facts = data.get("run") or {}
+    run = at_costs(run, str(path), table, given)
+    measured = Measured(timeline, run, run.step_times_s.tolist(), facts.get("chosen_step", 0))
+    return Opened(run, measured, facts)
+
+
+def at_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
+    """Return the run at the costs given (None: its own) on its own network, for which its graph is built.
+
+    Raises `ConfigError` for a run of another table.
+    """
+    if table is not None and table.compute_only() != run.graph.schedule:
+        raise ConfigError(f"{source} was measured with another table than --schedule {table.name}.csv")
+    if given is None:
+        return run
+    network = {name: getattr(run.costs, name) for name in ("channel", "communication", "receives")}
+    return replace(run, costs=given.replace(**network), has_own_costs=True)
+
+
+def kind_of(path: str | Path) -> str:
+    """Return what a file holds: timeline, trace, dump, sqlite, csv, log, or other JSON.
+
+    Raises `ConfigError` for a file that is none of these, saying what there is.
+    """
+    if str(path).endswith(".gz") and not is_gzip(path):
+        raise ConfigError(f"cannot read {path}: it is not packed by gzip")
+    begin = first_bytes(path, _PEEKED, unpacked=True)
+    if begin.startswith(nsight.MAGIC):
+        return "sqlite"
+    text = begin.decode("utf-8-sig", "replace")
+    if text.lstrip().startswith("{"):
+        return _kind_of_json(path)
+    if rows.has_header(text.partition("\n")[0]):
+        return "csv"
+    if megatron_log.is_log(text) or _is_long_log(path, text):
+        return "log"
+    raise ConfigError(
+        f"{path} holds no run that can be told: there are timelines of ppsim (-o NAME.json), traces of "
+        f"torch.profiler (.json, .json.gz), exports of Nsight Systems (nsys export --type sqlite), folders of "
+        f"Primus' dump_pp_data, CSVs with columns {', '.join(rows.NEEDED)}, and logs of Megatron-LM"
+    )
+
+
+def _is_long_log(path: str | Path, begin: str) -> bool:
+    """Whether a text's first iteration comes late: a log begins with all the arguments."""
+    if "\x00" in begin or "�" in begin:
+        return False
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        return any(megatron_log.is_log(line) for line in lines)
+
+
+def _kind_of_json(path: str | Path) -> str:
+    """What a JSON object is, by its first key that tells."""
+    with closing(entries_of(path, "traceEvents")) as entries:
+        for key, value in entries:
+            if key == "traceEvents":
+                return "trace"
+            if key == "format":
+                return "timeline" if value == FORMAT else "other"
+            if isinstance(value, dict) and "fwd_start" in value:
+                return "dump"
+    return "other"
+
+
+def recordings_of(recorded: Sequence[str | Path], patterns: Sequence[Pattern]) -> Recordings:
+    """Return the ranks in files and folders, which are all of one run."""
+    paths = [Path(one) for one in recorded]
+    if len(paths) == 1 and primus.is_dump(paths[0]):
+        return primus.read_dump(paths[0])
+    files = [file for path in paths for file in files_of(path)]
+    kinds = {kind_of(file) for file in files}
+    if len(kinds) > 1 or not kinds <= {"trace", "sqlite", "csv"} or (kinds == {"csv"} and len(files) > 1):
+        raise ConfigError(_why_not_together(files, kinds))
+    if kinds == {"csv"}:
+        return rows.read_rows(files[0])
+    traces: list[RankTrace] = []
+    for file in files:
+        if kinds == {"trace"}:
+            traces.append(kineto.read_trace(file, patterns))
+        else:
+            traces += nsight.read_processes(file, patterns)
+    return Recordings(
+        source=str(recorded[0]),
+        traces=traces,
+        kind="traces of torch.profiler" if kinds == {"trace"} else "exports of Nsight Systems",
+        passes_by="the device's work" if traces[0].on_device else "ranges on the host",
+    )
+
+
+def _why_not_together(files: Sequence[str], kinds: set[str]) -> str:
+    if kinds == {"dump"}:
+        return f"{files[0]} is one rank of a dump: give the folder that holds all of them, pp_rank_0.json and on"
+    return (
+        f"{', '.join(files[:4])} are no ranks of one run: several files are traces of torch.profiler, or exports "
+        f"of Nsight Systems, one a rank or node (found: {', '.join(sorted(kinds))})"
+    )
+
+
+def files_of(path: str | Path) -> list[str]:
+    """Return the files of recordings in a folder, or the one file."""
+    if not Path(path).is_dir():
+        return [str(path)]
+    files = sorted(str(file) for file in Path(path).iterdir() if file.name.endswith(_SUFFIXES))
+    if not files:
+        reports = [file.name for file in Path(path).iterdir() if file.name.endswith(".nsys-rep")]
+        hint = f"; export {reports[0]} with nsys export --type sqlite" if reports else ""
+        raise ConfigError(f"{path} holds no .json or .json.gz file, and no .sqlite{hint}")
+    return files
+
+
+def inputs_of(path: str | Path) -> list[str]:
+    """Return all the files of a folder, or the one: no output may replace them."""
+    return [str(file) for file in Path(path).iterdir()] if Path(path).is_dir() else [str(path)]
+
+
+def _table_told(recordings: Recordings) -> Schedule | None:
+    """Megatron-LM's interleaved table, where ranks have several stages and nobody tells which pass is of which."""
+    if recordings.vpp == 1 or all(trace.is_told for trace in recordings.traces):
+        return None
+    step = recordings.traces[0].steps[0]
+    forwards = sum(action.op is Op.F for cell in step for action in cell.members)
+    return build(
+        "interleaved-1f1b", pp=len(recordings.traces), vpp=recordings.vpp, microbatches=forwards // recordings.vpp
+    )

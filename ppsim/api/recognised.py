@@ -1,0 +1,100 @@
+"""Which schedule a run's table is: compared, action by action, with those of the catalogue."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from inspect import signature
+from itertools import zip_longest
+
+import numpy as np
+
+from ppsim.base.errors import PpsimError
+from ppsim.catalog.build import build, every_schedule
+from ppsim.catalog.entry import Entry
+from ppsim.schedule.table import Schedule
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """The schedules that the table is, as a rule one, or else the nearest, with what is different first.
+
+    `difference` is "" where it is one of the catalogue. No name and no `nearest`: no schedule of it has such a
+    placement.
+    """
+
+    names: list[str]
+    nearest: str | None = None
+    difference: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What is to be said of it."""
+        if self.names:
+            return f"{' = '.join(self.names)}, action by action"
+        if self.nearest is None:
+            return "an own order; no schedule of the catalogue places stages so"
+        return f"an own order, nearest to {self.nearest}: {self.difference}"
+
+
+def recognised(table: Schedule) -> Recognised:
+    """Return what a table is among the schedules whose tables are the same at any costs."""
+    table = table.compute_only()
+    names, nearest, most = [], None, -1
+    for candidate in _candidates(table):
+        if table == candidate:
+            names.append(candidate.name)
+        elif (common := _common(table, candidate)) > most:
+            nearest, most = candidate, common
+    if names or nearest is None:
+        return Recognised(names)
+    return Recognised([], nearest.name, _difference(table, nearest))
+
+
+def _candidates(table: Schedule) -> Iterator[Schedule]:
+    """The tables of its shape and placement."""
+    for entry in every_schedule().values():
+        least, most = entry.stages_per_rank
+        if (
+            _is_fitted(entry)
+            or entry.num_slices != table.num_slices
+            or not least <= table.vpp <= (most or table.vpp)
+        ):
+            continue
+        try:
+            made = build(entry, pp=table.num_ranks, vpp=table.vpp, microbatches=table.num_microbatches)
+        except PpsimError:  # such a number of ranks or microbatches it has not
+            continue
+        if np.array_equal(made.stage_to_rank, table.stage_to_rank):
+            yield made.compute_only()
+
+
+def _is_fitted(entry: Entry) -> bool:
+    return "costs" in signature(entry.build).parameters
+
+
+def _rows(table: Schedule) -> list[list[str]]:
+    names = [str(action) for action in table]
+    return [names[begin:end] for begin, end in zip(table.rank_offsets, table.rank_offsets[1:], strict=False)]
+
+
+def _common(table: Schedule, other: Schedule) -> int:
+    """How many actions each rank has in common with the other table before it parts from it, in all."""
+    number = 0
+    for row, expected in zip(_rows(table), _rows(other), strict=True):
+        parts = [one != two for one, two in zip_longest(row, expected)]
+        number += parts.index(True) if True in parts else len(parts)
+    return number
+
+
+def _difference(table: Schedule, other: Schedule) -> str:
+    """The first action that differs of the first rank that does, and how many ranks do."""
+    ranks = [
+        (rank, row, expected)
+        for rank, (row, expected) in enumerate(zip(_rows(table), _rows(other), strict=True))
+        if row != expected
+    ]
+    rank, row, expected = ranks[0]
+    pairs = list(zip_longest(row, expected, fillvalue="nothing"))
+    place = next(place for place, (one, two) in enumerate(pairs) if one != two)
+    here, there = pairs[place]
+    number = f"{len(ranks)} of {table.num_ranks} ranks differ" if table.num_ranks > 1 else "it differs"
+    return f"{number}, rank {rank} first at action {place}, where it runs {here} and {other.name} has {there}"

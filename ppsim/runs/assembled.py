@@ -1,0 +1,88 @@
+"""The ranks of a run as a reader found them → its steps on one clock, and what is known of them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import naming
+from ppsim.runs.clocks import Alignment, aligned
+from ppsim.runs.numbering import numbered
+from ppsim.runs.recorded import run_of
+from ppsim.runs.run import Run
+from ppsim.runs.traces import Recordings, in_rank_order, message_bytes_of, result_of, table_rows_of
+from ppsim.schedule.check import validate
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A run, how its ranks' clocks were brought together (None: they were one), and what its recording says.
+
+    What is not in a recording is None or absent: nothing is filled in.
+    """
+
+    run: Run
+    alignment: Alignment | None
+    recordings: Recordings
+    num_warm_up: int
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known of the run, as JSON."""
+        run, reserved = self.run, self.recordings.reserved_bytes
+        found = self.alignment
+        clocks = found and {
+            "num_clocks": found.num_clocks, "uncertainty_s": found.uncertainty_s, "hop_s": found.hop_s,
+        }  # fmt: skip
+        return {
+            "source": self.recordings.source,
+            "kind": self.recordings.kind,
+            "emulated": run.has_own_costs,
+            "num_warm_up": self.num_warm_up,
+            "step_times_s": run.step_times_s.tolist(),
+            "between_steps_s": list(run.gaps_s),
+            "passes_by": self.recordings.passes_by,
+            "knows_transfers": run.knows_transfers,
+            "message_bytes": run.message_bytes,
+            "clocks": clocks,
+            "reserved_bytes": reserved,
+        }
+
+
+def assembled(
+    recordings: Recordings, *, table: Schedule | None, given: StageCosts | None, num_warm_up: int
+) -> Assembled:
+    """Return the steps of a run after the first `num_warm_up`, on one clock.
+
+    `table` is what was run, needed where the recording does not tell which stage a pass is of; `given` what the
+    passes should take. Raises `ConfigError` and `ScheduleError` for recordings that make no run, or another table.
+    """
+    source = recordings.source
+    with naming(source):
+        ranks = in_rank_order(numbered(recordings.traces, table))
+        ran = Schedule.from_rows(table_rows_of(ranks), name=source)
+        if table is not None and table.num_stages == ran.num_stages:
+            ran = replace(ran, num_replicas=table.num_replicas, num_slices=table.num_slices,
+                          num_microbatches=table.num_microbatches)  # fmt: skip
+        validate(ran)
+        if table is not None and table.compute_only() != ran.compute_only():
+            raise ConfigError(f"{source} was recorded with another table than --schedule {table.name}")
+        result = result_of(ranks, num_warm_up=num_warm_up)
+        run = run_of(result, ran, given, source=source, message_bytes=message_bytes_of(ranks))
+        hosts = [trace.host for trace in ranks]
+        if recordings.clocks == "one" or (
+            recordings.clocks == "host" and len(set(hosts)) == 1 and _is_ordered(run)
+        ):
+            return Assembled(run, None, recordings, num_warm_up)
+        by_step = recordings.clocks == "step"
+        apart = list(range(len(ranks))) if by_step or len(set(hosts)) == 1 else [hosts.index(one) for one in hosts]
+        run, alignment = aligned(run, apart, by_step=by_step)
+    return Assembled(run, alignment, recordings, num_warm_up)
+
+
+def _is_ordered(run: Run) -> bool:
+    """Whether no pass ends before the one that makes its input has ended: else its rank's clock is another one."""
+    ends = run.end[:, run.graph.target] - run.end[:, run.graph.source]
+    return bool(np.all(ends > 0))

@@ -1,0 +1,124 @@
+"""Ranks' clocks, aligned by their messages: no pass starts before the one that it takes its input from has ended.
+
+Of two clocks each message tells a bound: one from a to b that was ready at eₐ, by the clock of a, and used at
+s_b, by that of b, says oₐ − o_b ≤ s_b − eₐ of the offsets o that put both on one clock. Forwards bound them from
+one side, backwards from the other; bounds along a chain of clocks add up (Floyd and Warshall's closure). Within
+the bounds the middle is taken, as in the Network Time Protocol: hops then take as long in both directions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ppsim.base.arrays import Floats, Ints64
+from ppsim.base.errors import ConfigError
+from ppsim.base.units import seconds
+from ppsim.runs.run import Run
+from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.table import last_of_cell
+
+_SLACK_S = 2e-6
+"""By so much may a message seem to arrive before it was sent: what the resolution of clocks explains."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How clocks were brought together; offsets are within `uncertainty_s`, half of what the messages leave open.
+
+    `hop_s` is the least that a message between two clocks takes then, the median of the steps.
+    """
+
+    num_clocks: int
+    uncertainty_s: float
+    hop_s: float
+
+
+def aligned(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Alignment | None]:
+    """Return a run with all ranks on one clock, and how sure that is; unchanged where they are on one already.
+
+    `clocks` has one entry a rank: ranks of one entry share a clock. `by_step`: clocks start anew with every step,
+    so that no time between steps is known. Raises `ConfigError` for clocks without messages in between, and for
+    messages that no offsets explain.
+    """
+    clock_of_rank = np.unique(np.array(clocks), return_inverse=True)[1]
+    num_clocks = int(clock_of_rank.max()) + 1
+    if num_clocks == 1:
+        return run, None
+    graph, actions = run.graph, run.graph.num_actions
+    bounds = np.stack([_bounds(graph, clock_of_rank, *times) for times in zip(run.start, run.end, strict=True)])
+    if not by_step:
+        bounds = np.broadcast_to(bounds.min(axis=0), bounds.shape)
+    offsets = np.zeros((len(bounds), num_clocks))
+    widths, hops = np.zeros(len(bounds)), np.zeros(len(bounds))
+    for step, bound in enumerate(bounds):
+        if step == 0 or by_step:
+            closed = _closed(bound, graph, clock_of_rank, run.source)
+            offsets[step], widths[step] = _middles(closed, run.source)
+        else:
+            offsets[step], widths[step] = offsets[0], widths[0]
+        sure = np.isfinite(bound) & ~np.eye(num_clocks, dtype=bool)
+        hops[step] = (bound - offsets[step][:, None] + offsets[step][None, :])[sure].min()
+    shift = offsets[:, clock_of_rank[graph.schedule.rank]]
+    start, end = run.start.copy(), run.end.copy()
+    start[:, :actions] += shift
+    end[:, :actions] += shift
+    known = run.knows_transfers
+    made = last_of_cell(graph.schedule)[graph.source]
+    sent = shift[:, graph.source] if known else end[:, made] - start[:, actions:]
+    start[:, actions:] += sent
+    end[:, actions:] += shift[:, graph.target] if known else end[:, made] - end[:, actions:]
+    first, last = start[:, :actions].min(axis=1), end[:, :actions].max(axis=1)
+    gaps_s = () if by_step else (first[1:] - last[:-1]).tolist()
+    moved = replace(run, start=start, end=end, gaps_s=gaps_s)
+    return moved, Alignment(num_clocks, float(widths.max()), float(np.median(hops)))
+
+
+def _bounds(graph: EventGraph, clock_of_rank: Ints64, start: Floats, end: Floats) -> Floats:
+    """Of one step: how much the offset of clock a may exceed that of clock b, by the messages from a to b."""
+    num_clocks = int(clock_of_rank.max()) + 1
+    rank = graph.schedule.rank
+    made = last_of_cell(graph.schedule)[graph.source]
+    bound = np.full((num_clocks, num_clocks), np.inf)
+    np.fill_diagonal(bound, 0.0)
+    pair = clock_of_rank[rank[graph.source]], clock_of_rank[rank[graph.target]]
+    apart = pair[0] != pair[1]
+    np.minimum.at(bound, (pair[0][apart], pair[1][apart]), (start[graph.target] - end[made])[apart])
+    return bound
+
+
+def _closed(bound: Floats, graph: EventGraph, clock_of_rank: Ints64, source: str) -> Floats:
+    """The tightest bounds that follow along chains of clocks."""
+    closed = bound.copy()
+    for middle in range(len(closed)):
+        np.minimum(closed, closed[:, middle, None] + closed[None, middle], out=closed)
+    missing = -float(closed.diagonal().min())
+    if missing > _SLACK_S * len(closed):
+        worst = int(np.argmin(closed.diagonal()))
+        ranks = np.flatnonzero(clock_of_rank == worst).tolist()
+        raise ConfigError(
+            f"{source}: the clocks of the ranks cannot be aligned: whatever their offsets, around rank {ranks[0]} "
+            f"messages arrive {seconds(missing)} before they are sent: recordings of two runs, of different steps, "
+            f"or of another table than it seems (--schedule says which)"
+        )
+    return closed
+
+
+def _middles(closed: Floats, source: str) -> tuple[Floats, float]:
+    """Offsets within closed bounds, that of clock 0 being 0, and half of the widest range that was left."""
+    offsets, widest = np.zeros(len(closed)), 0.0
+    closed = closed.copy()
+    for clock in range(1, len(closed)):
+        most, least = closed[clock, 0], -closed[0, clock]
+        if np.isinf(most) and np.isinf(least):
+            raise ConfigError(
+                f"{source}: the clock of rank {clock} cannot be aligned: no message goes between it and the others"
+            )
+        # Messages of one direction only: the fastest of them took no time.
+        middle = most if np.isinf(least) else least if np.isinf(most) else (most + least) / 2
+        widest = max(widest, (most - least) / 2 if np.isfinite(most - least) else np.inf)
+        offsets[clock] = middle
+        closed[clock, 0], closed[0, clock] = middle, -middle
+        for fixed in (clock, 0):
+            np.minimum(closed, closed[:, fixed, None] + closed[None, fixed], out=closed)
+    return offsets, float(widest)

@@ -1,0 +1,132 @@
+"""Which stage and microbatch each pass is of, where a recording's names leave it open: from the order of passes.
+
+On every rank the forwards of a stage come in the order of the microbatches, and so do its backwards. A rank's
+stage is its place in the pipeline; of several stages a rank, a table says which pass is of which: the k-th
+forward of a rank is the table's k-th.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ppsim.base.errors import ConfigError
+from ppsim.runs.traces import CellRange, RankTrace, require_like_steps, split_by_names
+from ppsim.schedule.table import NONE, Action, Op, Schedule
+
+
+def numbered(traces: Sequence[RankTrace], table: Schedule | None = None) -> list[RankTrace]:
+    """Return the traces with the stage and microbatch of every pass, in steps.
+
+    The traces are those of one pipeline; where they do not tell their rank, their order does. `table` is what they
+    ran, needed where a rank has several stages that the names do not tell. Raises `ConfigError` for passes that
+    make no whole steps or are not those of the table.
+    """
+    if all(trace.is_told for trace in traces):
+        return list(traces)
+    ranks = [trace.rank for trace in traces]
+    ordered = list(traces) if None in ranks else sorted(traces, key=lambda trace: trace.rank or 0)
+    if table is not None and table.num_ranks != len(ordered):
+        raise ConfigError(f"there are recordings of {len(ordered)} ranks, and the table has {table.num_ranks}")
+    staged = [_with_stages(trace, place, len(ordered), table) for place, trace in enumerate(ordered)]
+    if all(trace.is_told for trace in staged):
+        return [split_by_names(trace) for trace in staged]
+    num_steps = min(_steps_closed(trace) for trace in staged)
+    found = []
+    for place, trace in enumerate(staged):
+        is_split = len(trace.steps) > 1
+        steps = trace.steps if is_split else _by_marks(trace) if trace.marks else _by_count(trace, num_steps)
+        row = None if table is None else _row(table, place)
+        found.append(require_like_steps(replace(trace, steps=[_named(step, trace, row) for step in steps])))
+    return found
+
+
+def _with_stages(trace: RankTrace, place: int, num_ranks: int, table: Schedule | None) -> RankTrace:
+    """The trace with the stage of each pass that tells its chunk, or that is of the rank's only one."""
+    own = [place] if table is None else [stage for stage, rank in enumerate(table.stage_to_rank) if rank == place]
+
+    def staged(cell: CellRange, action: Action) -> Action:
+        if action.stage != NONE:
+            return action
+        if cell.chunk is None:
+            return action._replace(stage=own[0] if len(own) == 1 else NONE)
+        if table is not None and cell.chunk >= len(own):
+            raise ConfigError(f"{trace.source} has a chunk {cell.chunk}, and the table has {len(own)} stages there")
+        return action._replace(stage=place + cell.chunk * num_ranks if table is None else own[cell.chunk])
+
+    return replace(trace, steps=[[_with_actions(cell, staged) for cell in step] for step in trace.steps])
+
+
+def _with_actions(cell: CellRange, changed: Callable[[CellRange, Action], Action]) -> CellRange:
+    actions = tuple(changed(cell, action) for action in cell.members)
+    return replace(cell, cell=actions[0] if isinstance(cell.cell, Action) else actions)
+
+
+def _passes(trace: RankTrace) -> list[CellRange]:
+    return [cell for step in trace.steps for cell in step if cell.is_compute]
+
+
+def _steps_closed(trace: RankTrace) -> int:
+    """How often as many backwards as forwards have run: after every step, on a last rank after every microbatch."""
+    open_forwards, closed = 0, 0
+    for cell in _passes(trace):
+        for action in cell.members:
+            open_forwards += (action.op is Op.F) - (action.op in (Op.B, Op.I))
+        closed += open_forwards == 0
+    if open_forwards:
+        raise ConfigError(
+            f"{trace.source} has {abs(open_forwards)} {'forwards' if open_forwards > 0 else 'backwards'} more than "
+            f"{'backwards' if open_forwards > 0 else 'forwards'}: trace whole steps"
+        )
+    return closed
+
+
+def _by_marks(trace: RankTrace) -> list[list[CellRange]]:
+    """The passes by the range around their step; of the first and last, those that are cut off are left out."""
+    steps: list[list[CellRange]] = [[] for _ in trace.marks]
+    for cell in _passes(trace):
+        place = bisect_right(trace.marks, cell.begin) - 1
+        if place >= 0:
+            steps[place].append(cell)
+    usual, _ = Counter(len(step) for step in steps if step).most_common(1)[0] if any(steps) else (0, 0)
+    while steps and len(steps[0]) != usual:
+        del steps[0]
+    while steps and len(steps[-1]) != usual:
+        del steps[-1]
+    return steps
+
+
+def _by_count(trace: RankTrace, num_steps: int) -> list[list[CellRange]]:
+    """The passes in as many equal parts as there are steps."""
+    passes = _passes(trace)
+    if len(passes) % num_steps:
+        raise ConfigError(f"{trace.source} has {len(passes)} passes in {num_steps} steps: trace whole steps")
+    size = len(passes) // num_steps
+    return [passes[begin : begin + size] for begin in range(0, len(passes), size)]
+
+
+def _row(table: Schedule, rank: int) -> list[Action]:
+    begin, end = table.rank_offsets[rank : rank + 2].tolist()
+    return [action for action in (table[entry] for entry in range(begin, end)) if action.op.is_compute]
+
+
+def _named(step: list[CellRange], trace: RankTrace, row: list[Action] | None) -> list[CellRange]:
+    """A step's passes, the k-th of a kind (and stage) being the k-th of the table's row, or of microbatch k."""
+    count: Counter[tuple[Op, int]] = Counter()
+    of_kind = {op: [action for action in row or () if action.op is op] for op in Op}
+
+    def named(cell: CellRange, action: Action) -> Action:
+        if NONE not in (action.stage, action.microbatch):
+            return action
+        key = (action.op, NONE if row is not None and action.stage == NONE else action.stage)
+        count[key] += 1
+        if row is None:
+            return action._replace(microbatch=count[key] - 1)
+        known = [one for one in of_kind[action.op] if action.stage in (NONE, one.stage)]
+        if count[key] > len(known):
+            raise ConfigError(
+                f"{trace.source} has more passes {action.op.name} in a step than the table: {len(known)}"
+            )
+        return known[count[key] - 1]
+
+    return [_with_actions(cell, named) for cell in step]

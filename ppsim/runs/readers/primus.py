@@ -1,0 +1,140 @@
+"""Primus' folders of `dump_pp_data` (AMD-AGI/Primus, megatron/core/pipeline_parallel patches) → what each rank ran.
+
+`pp_rank_R.json` has for each iteration lists in ms between CUDA events, from the rank's own start of the step:
+`fwd_start`, `fwd_end`, `bwd_start`, `bwd_end`, where the backward is split `wgrad_start` and `wgrad_end`, and in
+newer dumps which minibatch and chunk each entry is of. `memory` is the most that the allocator has reserved so far,
+in GiB. `config.json` has the sizes of the groups, `vp_size` (older: `vpp_size`) and `num_mbs` (older:
+`micro_batches`). Sends and receives are not recorded. A fused forward and backward is in both lists with one start.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
+from ppsim.runs.traces import CellRange, RankTrace, Recordings
+from ppsim.schedule.table import NONE, Action, Op
+
+_FILE = re.compile(r"pp_rank_(\d+)\.json")
+_GIB = 2**30
+
+
+def is_dump(folder: Path) -> bool:
+    """Return whether a folder holds a rank's file."""
+    return folder.is_dir() and any(_FILE.fullmatch(file.name) for file in folder.iterdir())
+
+
+def read_dump(folder: Path) -> Recordings:
+    """Return what the files of a folder hold; raises `ConfigError` for a rank without, and for unlike ranks."""
+    files = {int(found[1]): file for file in folder.iterdir() if (found := _FILE.fullmatch(file.name))}
+    config = _config(folder)
+    num_ranks = config.get("pp_size") or max(files) + 1
+    missing = [f"pp_rank_{rank}.json" for rank in range(num_ranks) if rank not in files]
+    if missing:
+        raise ConfigError(f"{folder} lacks {missing[0]}: it is a dump of {num_ranks} pipeline ranks")
+    if beyond := sorted(set(files) - set(range(num_ranks))):
+        raise ConfigError(f"{folder} holds pp_rank_{beyond[0]}.json, and its config.json says pp_size {num_ranks}")
+    iterations = {rank: _iterations(files[rank]) for rank in range(num_ranks)}
+    split = any("wgrad_start" in one for found in iterations.values() for one in found.values())
+    traces = [_trace(str(files[rank]), rank, found, split) for rank, found in iterations.items()]
+    _require_one_run(folder, traces, config)
+    held = [max(float(one.get("memory", 0)) for one in found.values()) for found in iterations.values()]
+    return Recordings(
+        source=str(folder),
+        traces=traces,
+        kind="Primus' dump_pp_data",
+        passes_by="CUDA events around each pass",
+        clocks="step",
+        vpp=config.get("vp_size") or config.get("vpp_size") or 1,
+        reserved_bytes=[one * _GIB for one in held] if all(held) else None,
+    )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The numbers of config.json; nothing where there is none."""
+    path = folder / "config.json"
+    if not path.exists():
+        return {}
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} is no configuration of dump_pp_data")
+    numbers = {name: value for name, value in found.items() if value is not None}
+    if odd := [name for name, value in numbers.items() if not isinstance(value, int)]:
+        raise ConfigError(f"{path}: {odd[0]} is {json.dumps(numbers[odd[0]])}: it must be a whole number")
+    return numbers
+
+
+def _iterations(path: Path) -> dict[str, dict[str, Any]]:
+    found = read_json(path)
+    if not isinstance(found, dict) or not found or not all(isinstance(one, dict) for one in found.values()):
+        raise ConfigError(f"{path} is no file of dump_pp_data: it must map iterations to lists of times")
+    return found
+
+
+_LISTS: Mapping[str, Op] = {"fwd": Op.F, "bwd": Op.B, "wgrad": Op.W}
+
+
+def _trace(source: str, rank: int, iterations: Mapping[str, dict[str, Any]], is_split: bool) -> RankTrace:
+    """The rank's steps; whether it is told which microbatch each pass is of depends on the dump."""
+    steps = []
+    for name, lists in sorted(iterations.items(), key=lambda one: (len(one[0]), one[0])):
+        step: list[CellRange] = []
+        for kind, op in _LISTS.items():
+            step += _passes(f"{source}: iteration {name}", lists, kind, Op.I if is_split and op is Op.B else op)
+        steps.append(_one_by_one(sorted(step, key=lambda cell: cell.begin), source))
+    return RankTrace(source, rank, host=source, on_device=False, steps=steps)
+
+
+def _passes(where: str, lists: dict[str, Any], kind: str, op: Op) -> list[CellRange]:
+    columns = {name: lists.get(f"{kind}_{name}") for name in ("start", "end", "minibatch", "chunk")}
+    starts, ends = columns["start"] or [], columns["end"] or []
+    length = len(starts)
+    for name, column in columns.items():
+        if column is None and name in ("minibatch", "chunk"):
+            columns[name] = [None] * length
+        elif not isinstance(column or [], list) or len(column or []) != length:
+            raise ConfigError(f"{where}: {kind}_start and {kind}_{name} have not as many entries")
+    found = []
+    rows = zip(starts, ends, columns["minibatch"] or (), columns["chunk"] or (), strict=True)
+    for place, (start, end, microbatch, chunk) in enumerate(rows):
+        if not all(isinstance(time, int | float) for time in (start, end)) or not 0 <= start <= end < float("inf"):
+            raise ConfigError(f"{where}: {kind}_start and {kind}_end of entry {place} are no times: {start}, {end}")
+        action = Action(op, NONE, NONE if microbatch is None else int(microbatch))
+        found.append(CellRange(start / 1e3, end / 1e3, action, chunk=chunk))
+    return found
+
+
+def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:
+    """The passes; raises `ConfigError` where a forward and a backward ran as one, whose parts nobody recorded."""
+    if any(
+        (one.begin, one.end) == (other.begin, other.end) for one, other in pairwise(step) if one.end > one.begin
+    ):
+        raise ConfigError(
+            f"{source} holds forwards and backwards that ran as one (overlap_moe_expert_parallel_comm): the dump "
+            f"does not tell how long each took; trace such a run with torch.profiler"
+        )
+    return step
+
+
+def _require_one_run(folder: Path, traces: list[RankTrace], config: Mapping[str, int]) -> None:
+    num_steps = {trace.source: len(trace.steps) for trace in traces}
+    least, most = min(num_steps, key=num_steps.__getitem__), max(num_steps, key=num_steps.__getitem__)
+    if num_steps[least] != num_steps[most]:
+        raise ConfigError(
+            f"{least} has {num_steps[least]} iterations, {most} has {num_steps[most]}: files of two runs, or of "
+            f"one that was cut off"
+        )
+    num = config.get("num_mbs") or config.get("micro_batches")
+    passes = {trace.source: sum(cell.cell.op is Op.F for cell in trace.steps[0]) for trace in traces}  # type: ignore[union-attr]
+    wanted = num * (config.get("vp_size") or config.get("vpp_size") or 1) if num else passes[traces[0].source]
+    for source, number in passes.items():
+        if number != wanted:
+            raise ConfigError(
+                f"{source} has {number} forwards an iteration, where "
+                f"{'config.json says' if num else traces[0].source + ' has'} {wanted}: files of two runs, or a "
+                f"dump of another shape"
+            )

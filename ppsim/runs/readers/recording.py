@@ -1,0 +1,125 @@
+"""One process's recording, whoever made it: named ranges on the host, launches, the device's work → cells.
+
+A recording that has any work of a device is read by it: an action is from its first kernel's start to its last
+one's end, wherever on the host it was launched within the range (a backward is launched by a thread of
+autograd's). NCCL's kernels are no part of it; what a send or receive launched is a transfer.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
+
+from ppsim.base.errors import ConfigError
+from ppsim.runs.readers.patterns import Named, Names
+from ppsim.runs.traces import CellRange, RankTrace, Span, split_by_names
+from ppsim.schedule.table import Action, Op
+
+MOST_KEPT = 6_000_000
+"""Of a process: so many ranges, launches, kernels and operators are kept, at about 200 bytes each."""
+
+_Item = TypeVar("_Item")
+
+
+class Work(NamedTuple):
+    """A kernel, copy or fill on the device; `message_bytes` is what it carries, of NCCL's that tell it."""
+
+    begin: float
+    end: float
+    is_nccl: bool
+    message_bytes: float | None
+
+
+@dataclass
+class Recording:
+    """What one process recorded, in seconds from `base_ns` on; `rank` and `host` as far as it tells them.
+
+    `ranges` are those whose names match a pattern, with the pattern's place; `steps` those around a whole step.
+    `launches` are moments with the number by which `device` knows what was launched. `messages` are sizes that the
+    host noted where it sent. `waits`, `nodes` (autograd's) and `operators` tell the parts of a cell on a host.
+    """
+
+    source: str
+    names: Names
+    rank: int | None = None
+    host: str = ""
+    base_ns: int = 0
+    ranges: list[tuple[float, float, int, Named]] = field(default_factory=list)
+    steps: list[tuple[float, float]] = field(default_factory=list)
+    launches: list[tuple[float, int]] = field(default_factory=list)
+    device: dict[int, list[Work]] = field(default_factory=dict)
+    messages: list[tuple[float, float]] = field(default_factory=list)
+    waits: list[tuple[float, float]] = field(default_factory=list)
+    nodes: list[tuple[float, float]] = field(default_factory=list)
+    operators: list[tuple[float, float]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """How many entries it keeps."""
+        kept = (self.ranges, self.launches, self.messages, self.waits, self.nodes, self.operators)
+        return len(self.device) + sum(len(one) for one in kept)
+
+
+def trace_of(recording: Recording) -> RankTrace:
+    """Return what the rank ran, in steps where its names tell them; raises `ConfigError` for no range of a pass."""
+    places = [place for _, _, place, named in recording.ranges if _op_of(named).is_compute]
+    if not places:
+        seen = recording.names.most_common()
+        raise ConfigError(
+            f"{recording.source} has no range that names a pass of a pipeline (torch's PP:3F0, 'Forward 3', "
+            f"Megatron-LM's forward_step, …); it has {f'ranges {seen}' if seen else 'no named range at all'}: "
+            r"tell how passes are named, as --pattern '(?P<kind>forward|backward) (?P<microbatch>\d+)'"
+        )
+    best = min(places)
+    wanted = [(begin, end, named) for begin, end, place, named in recording.ranges if place == best]
+    wanted.sort(key=lambda one: one[0])
+    for kept in (recording.launches, recording.messages, recording.nodes, recording.operators, recording.steps):
+        kept.sort()
+    recording.waits.sort(key=lambda wait: wait[1])
+    ranges = [_cell_range(recording, begin, end, named) for begin, end, named in wanted]
+    ranks = {named.rank for _, _, named in wanted if named.rank is not None}
+    if len(ranks) > 1:
+        raise ConfigError(f"{recording.source} holds passes of {len(ranks)} ranks: give one recording a rank")
+    return split_by_names(
+        RankTrace(
+            source=recording.source,
+            rank=next(iter(ranks), recording.rank),
+            host=recording.host,
+            on_device=bool(recording.device),
+            steps=[ranges],
+            base_ns=recording.base_ns,
+            marks=[begin for begin, _ in recording.steps],
+        )
+    )
+
+
+def _op_of(named: Named) -> Op:
+    return named.cell.op if isinstance(named.cell, Action) else named.cell[0].op
+
+
+def _cell_range(recording: Recording, begin: float, end: float, named: Named) -> CellRange:
+    item = CellRange(begin, end, named.cell, chunk=named.chunk)
+    inside = _between(recording.launches, item, key=lambda launch: launch[0])
+    work = [(moment, one) for moment, number in inside for one in recording.device.get(number, ())]
+    told = [one.message_bytes for _, one in work if one.message_bytes]
+    told += [size for _, size in _between(recording.messages, item, key=lambda message: message[0])]
+    if item.is_compute:
+        work = [(moment, one) for moment, one in work if not one.is_nccl]
+    found = replace(
+        item,
+        waits=[Span(*wait) for wait in _between(recording.waits, item, key=lambda wait: wait[1])],
+        device=sorted(((moment, Span(one.begin, one.end)) for moment, one in work), key=lambda one: one[1].begin),
+        message_bytes=next(iter(told), None),
+    )
+    if len(item.members) == 1:
+        return found
+    nodes, operators = (
+        [Span(*one) for one in _between(spans, item, key=lambda one: one[0])]
+        for spans in (recording.nodes, recording.operators)
+    )
+    return replace(found, nodes=nodes, operators=operators)
+
+
+def _between(sorted_items: list[_Item], at: Span, *, key: Callable[[_Item], float]) -> list[_Item]:
+    """Those whose key lies within the span."""
+    first = bisect_left(sorted_items, at.begin, key=key)
+    return sorted_items[first : bisect_right(sorted_items, at.end, key=key)]

@@ -1,0 +1,74 @@
+"""A CSV of passes, for recordings of everybody else: rank, kind, stage, microbatch, start, end, and maybe step.
+
+Times are in seconds. `kind` is F, B, I or W, or forward, backward, dgrad, wgrad. An empty stage or microbatch
+follows from the order; without a column `step`, a step ends where a pass comes again. `clock` names, where ranks
+have clocks of their own, which one a row's times are of.
+"""
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_text
+from ppsim.runs.readers.patterns import KINDS
+from ppsim.runs.traces import CellRange, RankTrace, Recordings, require_like_steps, split_by_names
+from ppsim.schedule.table import NONE, Action
+
+NEEDED = ("rank", "kind", "start", "end")
+
+
+def has_header(line: str) -> bool:
+    """Return whether a file's first line names the columns of passes."""
+    return set(NEEDED) <= {name.strip().lower() for name in line.split(",")}
+
+
+def read_rows(path: str | Path) -> Recordings:
+    """Return the ranks of a CSV; raises `ConfigError` naming the line that is wrong."""
+    lines = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
+    lines.fieldnames = [name.strip().lower() for name in lines.fieldnames or ()]
+    if missing := [name for name in NEEDED if name not in lines.fieldnames]:
+        raise ConfigError(f"{path} lacks the column {missing[0]}: there must be {', '.join(NEEDED)}")
+    ranks: dict[int, dict[int, list[CellRange]]] = defaultdict(lambda: defaultdict(list))
+    clocks: dict[int, str] = {}
+    for row in lines:
+        where = f"{path}: line {lines.line_num}"
+        rank, step, cell = _cell_range(row, where)
+        ranks[rank][step].append(cell)
+        if clocks.setdefault(rank, row.get("clock") or "") != (row.get("clock") or ""):
+            raise ConfigError(f"{where}: rank {rank} has two clocks")
+    if not ranks:
+        raise ConfigError(f"{path} has no passes below its header")
+    traces = []
+    for rank in sorted(ranks):
+        steps = [sorted(ranks[rank][step], key=lambda cell: cell.begin) for step in sorted(ranks[rank])]
+        trace = RankTrace(f"{path}: rank {rank}", rank, clocks[rank], on_device=False, steps=steps)
+        told = trace.is_told
+        traces.append(trace if not told else require_like_steps(trace) if len(steps) > 1 else split_by_names(trace))
+    return Recordings(str(path), traces, kind="CSV of passes", passes_by="the file's times")
+
+
+def _cell_range(row: dict[str, str], where: str) -> tuple[int, int, CellRange]:
+    kind = (row["kind"] or "").strip()
+    if kind.lower() not in KINDS:
+        raise ConfigError(f"{where}: kind '{kind}' is none of {', '.join(KINDS)}")
+    rank, step, stage, microbatch = (_number(row, name, where, default) for name, default in _DEFAULTS.items())
+    try:
+        begin, end = float(row["start"]), float(row["end"])
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where}: start and end must be seconds: got {row['start']} and {row['end']}") from None
+    if not -float("inf") < begin <= end < float("inf"):
+        raise ConfigError(f"{where}: start and end must be numbers, end not before start: got {begin} and {end}")
+    return rank, step, CellRange(begin, end, Action(KINDS[kind.lower()], stage, microbatch))
+
+
+_DEFAULTS = {"rank": None, "step": 0, "stage": NONE, "microbatch": NONE}
+
+
+def _number(row: dict[str, str], name: str, where: str, default: int | None) -> int:
+    text = (row.get(name) or "").strip()
+    if not text and default is not None:
+        return default
+    if not text.isdigit():
+        raise ConfigError(f"{where}: {name} must be a whole number from 0 on: got '{text}'")
+    return int(text)

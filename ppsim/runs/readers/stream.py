@@ -1,0 +1,170 @@
+"""A large JSON object, entry by entry and one long list of it item by item: in bounded memory, packed or not.
+
+Each value is parsed by the standard library's own decoder from a window that slides over the text. A JSON library
+that streams (ijson) gives events for single numbers, from which the items would be put together in Python.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from ppsim.base.errors import ConfigError
+
+_CHUNK = 4 * 2**20
+LONGEST = 64 * 2**20
+"""Characters of the longest value, of an event of the list as of an entry beside it."""
+
+MOST_UNPACKED = 64 * 2**30
+"""Bytes that a packed file may unpack to: more is no trace but a bomb."""
+
+_MARGIN = 16
+"""Characters: an error so near to the end of the window may come from what is not read yet."""
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder(strict=False)  # names of operators may hold control characters
+
+
+def is_gzip(path: str | Path) -> bool:
+    """Return whether a file begins as gzip's do; raises `ConfigError` for one that cannot be read."""
+    return first_bytes(path, 2) == b"\x1f\x8b"
+
+
+def first_bytes(path: str | Path, number: int, *, unpacked: bool = False) -> bytes:
+    """Return the begin of a file, of what it holds where it is packed and `unpacked` is asked for."""
+    try:
+        with gzip.open(path) if unpacked and is_gzip(path) else open(path, "rb") as file:
+            return file.read(number)
+    except EOFError:
+        raise ConfigError(f"{path} is cut off: its gzip stream has no end") from None
+    except (OSError, zlib.error) as error:
+        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def entries_of(path: str | Path, listed: str) -> Generator[tuple[str, Any], None, None]:
+    """Yield the entries of the object in a JSON file as (key, value), each item of the list `listed` on its own.
+
+    Raises `ConfigError` for what is no object, is cut off, is no JSON, or is too long to be parsed.
+    """
+    packed = is_gzip(path) or str(path).endswith(".gz")
+    try:
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            yield from _Window(file, str(path)).entries(listed)
+    except EOFError:
+        raise ConfigError(f"{path} is cut off: its gzip stream has no end") from None
+    except (OSError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
+        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file") from None
+
+
+class _Window:
+    """A part of the text from `place` on, which grows where a value does not end in it."""
+
+    def __init__(self, file: Any, source: str) -> None:
+        self.file: IO[bytes] = file
+        self.source = source
+        self.text, self.place = "", 0
+        self.num_bytes, self.passed = 0, 0
+        self.rest = b""  # of a character that a chunk ends in
+        self.has_more = True
+
+    def entries(self, listed: str) -> Iterator[tuple[str, Any]]:
+        self.expect("{")
+        if self.next() == "}":
+            return
+        while True:
+            key = self.value()
+            self.expect(":")
+            if key == listed and self.next() == "[":
+                self.place += 1
+                yield from ((listed, item) for item in self.items())
+            else:
+                yield str(key), self.value()
+            if self.next() == "}":
+                return
+            self.expect(",")
+
+    def items(self) -> Iterator[Any]:
+        """The items of a list whose bracket is read, which is read to its end."""
+        if self.next() == "]":
+            self.place += 1
+            return
+        while True:
+            yield self.value()
+            if self.next() == "]":
+                self.place += 1
+                return
+            self.expect(",")
+
+    def next(self) -> str:
+        """The next character that is no space, "" at the end."""
+        while True:
+            self.place = _SPACE.match(self.text, self.place).end()  # type: ignore[union-attr]
+            if self.place < len(self.text):
+                return self.text[self.place]
+            if not self.grow():
+                return ""
+
+    def expect(self, character: str) -> None:
+        found = self.next()
+        if found != character:
+            raise self.wrong(f"{character} is missing" if found else "it is cut off")
+        self.place += 1
+
+    def value(self) -> Any:
+        if not self.next():
+            raise self.wrong("it is cut off")
+        while True:
+            try:
+                found, end = _DECODER.raw_decode(self.text, self.place)
+            except json.JSONDecodeError as error:
+                ends_too_early = error.msg.startswith("Unterminated") or error.pos > len(self.text) - _MARGIN
+                if ends_too_early and len(self.text) - self.place > LONGEST:
+                    raise self.wrong(f"a value is longer than {LONGEST // 2**20} MiB") from None
+                if not ends_too_early or not self.grow():
+                    self.place = error.pos
+                    raise self.wrong(error.msg) from None
+                continue
+            except (ValueError, RecursionError):
+                raise ConfigError(f"{self.source} holds a number too long or lists too deep to be read") from None
+            if end == len(self.text) and self.grow():  # a number may go on
+                continue
+            self.place = end
+            return found
+
+    def grow(self) -> bool:
+        """Read more, and forget what was passed; whether there was any."""
+        # Twice as much for a value twice as long, so that a long one is not parsed again and again.
+        chunk = self.file.read(max(_CHUNK, len(self.text) - self.place)) if self.has_more else b""
+        self.num_bytes += len(chunk)
+        self.has_more = bool(chunk)
+        if self.num_bytes > MOST_UNPACKED:
+            raise ConfigError(f"{self.source} unpacks to more than {MOST_UNPACKED // 2**30} GiB: it is no trace")
+        data = self.rest + chunk
+        whole = _whole_characters(data) if chunk else len(data)
+        self.rest = data[whole:]
+        self.passed += self.place
+        more = data[:whole].decode("utf-8")
+        if self.num_bytes == len(chunk):
+            more = more.removeprefix("\ufeff")
+        self.text, self.place = self.text[self.place :] + more, 0
+        return bool(chunk)
+
+    def wrong(self, why: str) -> ConfigError:
+        return ConfigError(f"{self.source} is not valid JSON: character {self.passed + self.place + 1}: {why}")
+
+
+def _whole_characters(data: bytes) -> int:
+    """How many bytes from the begin hold whole characters of UTF-8."""
+    for length in range(1, min(4, len(data)) + 1):
+        byte = data[-length]
+        if byte < 0x80:
+            return len(data)
+        if byte >= 0xC0:  # the first of a character of two to four bytes
+            needed = 2 + (byte >= 0xE0) + (byte >= 0xF0)
+            return len(data) - length if length < needed else len(data)
+    return len(data)

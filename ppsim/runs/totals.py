@@ -1,0 +1,50 @@
+"""What a run took where there is no timeline of it: iterations, and timers summed over each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.shown import Shown
+
+FORMAT = "ppsim-totals/1"
+
+
+@dataclass(frozen=True)
+class Totals(Shown):
+    """Seconds of each logged iteration, and of timers: the least and the most over the ranks, median of the logs.
+
+    `num_warm_up` logged iterations were dropped. `memory_bytes` are what a log line of the allocator says, by its
+    words, the largest of the ranks that print one. `num_ranks` is where the timers of every rank are logged.
+
+    >>> Totals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_s
+    2.0
+    """
+
+    source: str
+    iterations_s: Sequence[float]
+    timers_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    memory_bytes: Mapping[str, float] = field(default_factory=dict)
+    num_warm_up: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.iterations_s:
+            raise ConfigError(f"{self.source} has no iteration left after {self.num_warm_up} of warm-up")
+
+    @property
+    def iteration_s(self) -> float:
+        """The median iteration."""
+        return median(self.iterations_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it."""
+        return {
+            "format": FORMAT,
+            "source": self.source,
+            "num_warm_up": self.num_warm_up,
+            "iteration_time_s": self.iteration_s,
+            "iterations_s": list(self.iterations_s),
+            "timers_s": {name: list(pair) for name, pair in self.timers_s.items()},
+            "memory_bytes": dict(self.memory_bytes),
+        }

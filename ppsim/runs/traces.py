@@ -1,0 +1,325 @@
+"""What each rank of a run did, as a recording tells it → the shape in which `ppsim train` reports its ranks.
+
+Every reader of recordings makes these: ranges in which a rank executed a cell, in the order of their begin, in
+steps.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ppsim.base.errors import ConfigError
+from ppsim.schedule.grammar import format_cell
+from ppsim.schedule.table import NONE, Action, Cell, Op
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something with a begin and an end, in seconds of the host's clock."""
+
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class CellRange(Span):
+    """One execution of a cell: its text without prefix, what it is, and what was traced inside it.
+
+    `waits` are receives waited for; `device` is what it launched, each with the moment of its launch; `nodes` are
+    autograd's, `operators` the others on the host, both of a fused cell only. `message_bytes` is what it sent,
+    where that is told. A stage or microbatch that the recording does not tell is NONE; `chunk` then is the
+    how-manieth of the rank's stages, as far as that is told.
+    """
+
+    cell: Cell
+    waits: list[Span] = field(default_factory=list)
+    device: list[tuple[float, Span]] = field(default_factory=list)
+    nodes: list[Span] = field(default_factory=list)
+    operators: list[Span] = field(default_factory=list)
+    message_bytes: float | None = None
+    chunk: int | None = None
+
+    @property
+    def members(self) -> tuple[Action, ...]:
+        """The actions of the cell."""
+        return (self.cell,) if isinstance(self.cell, Action) else self.cell
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether it is an F, B, I or W, or fused of them."""
+        return self.members[0].op.is_compute
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """The steps of one rank, each a list of ranges in the order of their begin. `rank` is None where not told.
+
+    Where names leave a stage or microbatch open (`is_told` False) all ranges are in one list, until all ranks are
+    there (`ppsim.runs.numbering`); `marks` are then the begins of steps, as far as they are told. Times count from
+    `base_ns` on, of a clock that all ranks of a `host` share.
+    """
+
+    source: str
+    rank: int | None
+    host: str
+    on_device: bool
+    steps: list[list[CellRange]]
+    base_ns: int = 0
+    marks: list[float] = field(default_factory=list)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the stage and microbatch of every pass are known."""
+        actions = [action for step in self.steps for cell in step if cell.is_compute for action in cell.members]
+        return all(NONE not in (action.stage, action.microbatch) for action in actions)
+
+    @property
+    def stages(self) -> list[int]:
+        """The stages that it computes."""
+        return sorted({action.stage for cell in self.steps[0] if cell.is_compute for action in cell.members})
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The ranks of one run as a reader found them, and what it knows besides.
+
+    `kind` says whose recording it is, `passes_by` what the times of passes are those of. `clocks` says how far
+    the ranks share a clock: "host" (ranks of one host do), "step" (each rank's begins anew with each step) or
+    "one". `vpp` is the number of stages a rank, where that is told. `reserved_bytes` is the most that each rank's
+    allocator held, None where nobody recorded it.
+    """
+
+    source: str
+    traces: list[RankTrace]
+    kind: str
+    passes_by: str
+    clocks: Literal["one", "host", "step"] = "host"
+    vpp: int = 1
+    reserved_bytes: list[float] | None = None
+
+
+def split_by_names(trace: RankTrace) -> RankTrace:
+    """Return the trace in steps, where its names tell them: one ends where an action comes again.
+
+    Raises `ConfigError` for a single step, and for unlike steps.
+    """
+    if not trace.is_told:
+        return trace
+    steps: list[list[CellRange]] = [[]]
+    seen: set[Action] = set()
+    for cell in (cell for step in trace.steps for cell in step):
+        numbered = [action for action in cell.members if action.op.has_microbatch]
+        if seen.intersection(numbered):
+            steps.append([])
+            seen = set()
+        seen.update(numbered)
+        steps[-1].append(cell)
+    return require_like_steps(replace(trace, steps=steps))
+
+
+def require_like_steps(trace: RankTrace) -> RankTrace:
+    """Return the trace; raises `ConfigError` for a single step, and for steps of other passes or another order."""
+    names = [[format_cell(cell.cell) for cell in step if cell.is_compute] for step in trace.steps]
+    if len(names) < 2:
+        raise ConfigError(f"{trace.source} has one step only: the first is warm-up, trace three or more")
+    for number, step in enumerate(names[1:], start=1):
+        missing = [name for name in names[0] if name not in set(step)]
+        if missing:
+            raise ConfigError(
+                f"{trace.source}: step {number} lacks {missing[0]}, which step 0 has: trace whole steps"
+            )
+        if step != names[0]:
+            raise ConfigError(f"{trace.source}: step {number} has other actions than step 0, or another order")
+    return trace
+
+
+def on_one_base(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Return the traces with times that count from one moment of the clock."""
+    least = min(trace.base_ns for trace in traces)
+    return [
+        trace if trace.base_ns == least else _later(trace, (trace.base_ns - least) / 1e9, least) for trace in traces
+    ]
+
+
+def _later(trace: RankTrace, seconds: float, base_ns: int) -> RankTrace:
+    def later(span: Span) -> Span:
+        return Span(span.begin + seconds, span.end + seconds)
+
+    steps = [
+        [
+            replace(
+                cell,
+                begin=cell.begin + seconds,
+                end=cell.end + seconds,
+                waits=list(map(later, cell.waits)),
+                device=[(moment + seconds, later(one)) for moment, one in cell.device],
+                nodes=list(map(later, cell.nodes)),
+                operators=list(map(later, cell.operators)),
+            )
+            for cell in step
+        ]
+        for step in trace.steps
+    ]
+    return replace(trace, steps=steps, base_ns=base_ns)
+
+
+def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """Return the traces by pipeline rank; raises `ConfigError` for one that is missing or there twice.
+
+    Ranks are those that the traces tell, where they are 0 … p−1; beside other kinds of parallelism those are not
+    the pipeline's, which are then taken by each one's first stage.
+    """
+    holder: dict[int, RankTrace] = {}
+    for trace in traces:
+        for stage in trace.stages:
+            if stage in holder:
+                raise ConfigError(
+                    f"{holder[stage].source} and {trace.source} both hold stage {stage}: two traces of one rank, "
+                    f"or of two replicas (give one a pipeline rank)"
+                )
+            holder[stage] = trace
+    missing = sorted(set(range(max(holder) + 1)) - set(holder)) or _stages_beyond(traces, max(holder))
+    if missing:
+        raise ConfigError(
+            f"no trace of the rank with stage {', '.join(map(str, missing))}: give the traces of all pipeline ranks"
+        )
+    if sorted(-1 if trace.rank is None else trace.rank for trace in traces) == list(range(len(traces))):
+        return sorted(traces, key=lambda trace: trace.rank or 0)
+    return sorted(traces, key=lambda trace: trace.stages[0])
+
+
+def _stages_beyond(traces: Iterable[RankTrace], last: int) -> list[int]:
+    """The stage behind the last where somebody sends to it."""
+    sends = {
+        action.stage
+        for trace in traces
+        for cell in trace.steps[0]
+        for action in cell.members
+        if action.op is Op.SEND_F
+    }
+    return [last + 1] if last in sends else []
+
+
+def table_rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
+    """Return the table's rows as the first step ran them, sends and receives included."""
+    wanted = (*range(Op.F, Op.W + 1), Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B)
+    return [[cell.cell for cell in trace.steps[0] if cell.members[0].op in wanted] for trace in traces]
+
+
+def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any]:
+    """Return the ranks' steps in the shape in which the ranks of `ppsim train` report theirs.
+
+    `ppsim.runs.recorded.run_of` makes the run of it. Raises `ConfigError` for ranks with unlike numbers of steps,
+    and for too few.
+    """
+    counts = {trace.source: len(trace.steps) for trace in traces}
+    if len(set(counts.values())) > 1:
+        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+        raise ConfigError(f"{least} has {counts[least]} steps, {most} has {counts[most]}: trace the same steps")
+    traces = on_one_base(traces)
+    number = len(traces[0].steps)
+    if num_warm_up >= number:
+        raise ConfigError(f"{traces[0].source} has {number} steps: none is left after {num_warm_up} of warm-up")
+    if len({trace.on_device for trace in traces}) > 1:
+        without = next(trace.source for trace in traces if not trace.on_device)
+        raise ConfigError(f"{without} holds no kernels, other ranks' traces do: trace CPU and CUDA on all")
+    return {
+        "steps": [_step_record([trace.steps[step] for trace in traces], traces) for step in range(number)],
+        "num_warm_up": num_warm_up,
+        "differences": None,
+    }
+
+
+def message_bytes_of(traces: Sequence[RankTrace]) -> float | None:
+    """Return what the sends carry (the median), None where the traces do not tell."""
+    sizes = sorted(
+        cell.message_bytes
+        for trace in traces
+        for cell in trace.steps[0]
+        if cell.members[0].op in (Op.SEND_F, Op.SEND_B) and cell.message_bytes is not None
+    )
+    return sizes[len(sizes) // 2] if sizes else None
+
+
+def _step_record(ranks: list[list[CellRange]], traces: Sequence[RankTrace]) -> list[dict[str, Any]]:
+    """One step of all ranks; a transfer is known where both of its ends are kernels."""
+    ends = {
+        str(cell.members[0]): Span(cell.device[0][1].begin, max(one.end for _, one in cell.device))
+        for rank in ranks
+        for cell in rank
+        if cell.device and not cell.is_compute
+    }
+    records = []
+    for cells, trace in zip(ranks, traces, strict=True):
+        last = 0.0
+        lines: list[dict[str, Any]] = []
+        transfers: dict[str, tuple[float, float]] = {}
+        for cell in cells:
+            if cell.is_compute:
+                line = _on_device(cell, last, trace.source) if trace.on_device else _on_host(cell, trace.source)
+                last = line["end"]
+                lines.append(line)
+                continue
+            action = cell.members[0]
+            lines.append({"name": str(action), "begin": cell.begin, "end": cell.end, "waits": [], "calls": []})
+            if action.op in (Op.RECV_F, Op.RECV_B):
+                sender = _sender_of(action)
+                if str(action) in ends and sender in ends:
+                    here, there = ends[str(action)], ends[sender]
+                    # Both kernels run from when they are launched: nothing moves before the second of them.
+                    transfers[sender] = (max(here.begin, there.begin), max(here.end, there.end))
+        records.append({"records": lines, "transfers": transfers})
+    return records
+
+
+def _sender_of(receive: Action) -> str:
+    """`2RECV_F0` takes what `1SEND_F0` sent."""
+    step = -1 if receive.op is Op.RECV_F else 1
+    return str(Action(Op(receive.op - 1), receive.stage + step, receive.microbatch))
+
+
+def _on_host(cell: CellRange, source: str) -> dict[str, Any]:
+    """A cell whose work is on the host: each of its actions from its last receive on, to the end of the range."""
+    calls = [max((wait.end for wait in cell.waits), default=cell.begin)]
+    waits = [[max(wait.begin, cell.begin), wait.end] for wait in cell.waits]
+    if len(cell.members) > 1:
+        forward_first, node_begin, node_end = _parts(cell, source)
+        if forward_first:
+            # Nothing tells when the forward ended but its last operator before the backward's receive was there.
+            second = node_begin
+            done = max((one.end for one in cell.operators if one.end <= node_begin), default=node_begin)
+        else:
+            done = node_end
+            second = max((wait.end for wait in cell.waits if wait.end > done), default=done)
+        first = max((wait.end for wait in cell.waits if wait.end <= done), default=cell.begin)
+        later = [[done, wait.end] for wait in cell.waits if done < wait.end <= second]
+        calls, waits = [first, second], [[cell.begin, first], *later[-1:]]
+    return {"name": format_cell(cell.cell), "begin": cell.begin, "end": cell.end, "waits": waits, "calls": calls}
+
+
+def _on_device(cell: CellRange, last: float, source: str) -> dict[str, Any]:
+    """A cell whose work is kernels: each of its actions from its first one's start to its last one's end."""
+    name = format_cell(cell.cell)
+    if not cell.device:
+        if all(action.op is Op.I for action in cell.members):  # of a first stage, which does nothing
+            at = max(last, cell.begin)
+            return {"name": name, "begin": at, "end": at, "waits": [], "calls": [at]}
+        raise ConfigError(f"{source}: {name} launched no kernel: trace CPU and CUDA activities, and whole steps")
+    begin, end = cell.device[0][1].begin, max(one.end for _, one in cell.device)
+    calls = [begin]
+    if len(cell.members) > 1:
+        forward_first, node_begin, node_end = _parts(cell, source)
+        turn = node_begin if forward_first else node_end
+        calls.append(min((one.begin for moment, one in cell.device if moment > turn), default=end))
+    return {"name": name, "begin": begin, "end": end, "waits": [], "calls": calls}
+
+
+def _parts(cell: CellRange, source: str) -> tuple[bool, float, float]:
+    """Of a fused forward and backward: whether the forward comes first; when autograd's nodes began and ended."""
+    kinds = [action.op is Op.F for action in cell.members]
+    if sorted(kinds) != [False, True] or not cell.nodes:
+        raise ConfigError(
+            f"{source}: the actions of {format_cell(cell.cell)} cannot be told apart; of a fused cell only one "
+            f"forward and one backward can, by the nodes of autograd"
+        )
+    return kinds[0], cell.nodes[0].begin, max(node.end for node in cell.nodes)

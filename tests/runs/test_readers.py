@@ -1,0 +1,545 @@
+"""Runs of other trainers are read as what they are: dumps, traces by names of their own, exports, CSVs, logs."""
+
+import csv
+import gzip
+import json
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ppsim as public
+from ppsim import StageCosts, build, simulate
+from ppsim.api.recognised import recognised
+from ppsim.schedule.table import Action, Op, Schedule
+from ppsim.simulation.timeline import Timeline
+from tests.cli.running import ppsim, words_of
+from tests.runtime.traces import rescaled, traces_of, written
+
+DATA = Path(__file__).parent / "data"
+DUMP = DATA / "primus_pp8_1f1b"
+COSTS = StageCosts(
+    forward_s=20e-3, backward_input_s=20e-3, backward_weight_s=14e-3, transfer_s=3e-3, action_overhead_s=1e-3
+)
+
+
+def timeline_of(name: str, *, pp: int = 4, microbatches: int = 8, **shape: Any) -> Timeline:
+    return simulate(build(name, pp=pp, microbatches=microbatches, **shape), COSTS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- Primus' dumps ---
+
+
+@pytest.fixture(scope="module")
+def primus() -> Any:
+    return public.read(DUMP)
+
+
+def test_a_real_dump_is_1f1b_on_one_clock(primus: Any) -> None:
+    """MI300X: 19 steps after the first, a median of 3.24 s; a hop of some 0.6 ms is what the clocks leave."""
+    assert primus.facts["schedule"]["names"] == ["1f1b"]
+    assert primus.timeline.schedule == build("1f1b", pp=8, microbatches=16)
+    assert len(primus.step_times_s) == 19
+    assert np.median(primus.step_times_s) == pytest.approx(3.2447, abs=1e-4)
+    assert primus.facts["clocks"]["num_clocks"] == 8
+    assert 0.5e-3 < primus.facts["clocks"]["hop_s"] < 0.8e-3
+    assert primus.facts["reserved_bytes"][0] == pytest.approx(104.3 * 2**30, rel=1e-3)
+    assert not primus.facts["knows_transfers"]
+    assert primus.facts["between_steps_s"] == []
+
+
+def test_no_pass_of_a_real_dump_starts_before_its_input_is_there(primus: Any) -> None:
+    run = primus.measured.run
+    slack = run.start[:, run.graph.target] - run.end[:, run.graph.source]
+    assert slack.min() > 0.4e-3
+
+
+def test_a_real_dump_is_simulated_within_what_was_found_of_it(primus: Any) -> None:
+    """The medians of its passes alone come out 2.0 % short, with its waits the replay is what was measured."""
+    found = public.compare(primus)
+    assert found.step_error == pytest.approx(-0.0203, abs=0.001)
+    assert abs(found.replay_error) < 0.005
+
+
+def test_a_dump_is_taken_by_every_command_that_takes_a_run(folder: Path) -> None:
+    ppsim("read", DUMP, "-o", "run.json", "-o", "run.csv", "-o", "run.html")
+    assert (folder / "run.csv").read_text().startswith("0F0,0F1,0F2,0F3,0F4,0F5,0F6,0F7,0B0")
+    direct, through = (json.loads(ppsim("compare", one, "--json").stdout) for one in (DUMP, "run.json"))
+    assert direct == through
+    fitted = json.loads(ppsim("calibrate", DUMP, "-o", "overheads.json", "--json").stdout)
+    assert fitted["action_overhead_s"] == pytest.approx(0.79e-3, rel=0.05)
+    ppsim("project", "--pp", 8, "--overheads", "overheads.json")
+
+
+def dump_of(
+    steps: list[Timeline], folder: Path, *, split: bool = False, told: bool = False, config: bool = True
+) -> None:
+    """What Primus would write of these steps: every rank's times from its own start of the step."""
+    folder.mkdir()
+    schedule = steps[0].schedule
+    lists = {Op.F: "fwd", Op.B: "bwd", Op.I: "bwd", Op.W: "wgrad"}
+    for rank in range(schedule.num_ranks):
+        begin, end = schedule.rank_offsets[rank : rank + 2]
+        iterations = {}
+        for number, step in enumerate(steps):
+            found: dict[str, Any] = {"total": 1.0, "memory": 40.0 - rank}
+            for entry in range(begin, end):
+                op, stage, microbatch = schedule[entry]
+                values = {
+                    "start": (step.start[entry] - step.start[begin]) * 1e3,
+                    "end": (step.end[entry] - step.start[begin]) * 1e3,
+                }
+                if told:
+                    values |= {"minibatch": microbatch, "chunk": stage // schedule.num_ranks}
+                for key, value in values.items():
+                    found.setdefault(f"{lists[op]}_{key}", []).append(value)
+            iterations[str(number + 1)] = found
+        (folder / f"pp_rank_{rank}.json").write_text(json.dumps(iterations))
+    if config:
+        (folder / "config.json").write_text(
+            json.dumps(
+                {"pp_size": schedule.num_ranks, "vp_size": schedule.vpp, "num_mbs": schedule.num_microbatches}
+            )
+        )
+
+
+@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "zb-h1"])
+def test_a_dump_of_any_of_megatrons_tables_comes_back(folder: Path, name: str, told: bool) -> None:
+    """Also where it does not tell chunks: Megatron-LM's table then says which pass is of which."""
+    step = timeline_of(name)
+    dump_of([step] * 3, folder / "dump", told=told)
+    run = public.read("dump")
+    assert run.facts["schedule"]["names"] == [name]
+    actions = step.num_actions
+    begins = run.timeline.start[:actions] - step.start[:actions]
+    assert np.abs(begins - begins[0]).max() < 3.1e-3  # clocks are aligned to within a hop
+    assert run.step_times_s == pytest.approx([step.step_time_s] * 2, abs=3.1e-3)
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def later(times: Any) -> Any:
+    """Backwards half a second before they can be: as of a run with other costs."""
+    for step in times.values():
+        for key in ("bwd_start", "bwd_end"):
+            step[key] = [time - 60 for time in step[key]]
+    return times
+
+
+BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a rank's file missing": (lambda dump: (dump / "pp_rank_2.json").unlink(), "lacks pp_rank_2.json: it is a dump of 4 pipeline ranks"),
+    "half-written": (lambda dump: (dump / "pp_rank_1.json").write_text((dump / "pp_rank_1.json").read_text()[:900]), "pp_rank_1.json is not valid JSON: line 1"),
+    "fewer iterations": (lambda dump: edit(dump / "pp_rank_3.json", lambda found: {"1": found["1"]}), "has 1 iterations, dump/pp_rank_0.json has 3: files of two runs"),
+    "another number of microbatches": (lambda dump: edit(dump / "config.json", lambda found: found | {"num_mbs": 12}), "has 8 forwards an iteration, where config.json says 12"),
+    "clocks that no offset explains": (lambda dump: edit(dump / "pp_rank_2.json", later), "the clocks of the ranks cannot be aligned"),
+    "no times": (lambda dump: edit(dump / "pp_rank_0.json", lambda found: found | {"2": found["2"] | {"fwd_end": ["x"] * 8}}), "iteration 2: fwd_start and fwd_end of entry 0 are no times"),
+    "no lists": (lambda dump: (dump / "pp_rank_0.json").write_text("[1]"), "pp_rank_0.json is no file of dump_pp_data"),
+    "a configuration of words": (lambda dump: (dump / "config.json").write_text('{"pp_size": "four"}'), "config.json: pp_size is \"four\": it must be a whole number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_dump_is_refused_with_a_sentence(folder: Path, case: str) -> None:
+    breaks, words = BROKEN[case]
+    dump_of([timeline_of("1f1b")] * 3, folder / "dump")
+    breaks(folder / "dump")
+    result = ppsim("read", "dump", "-o", "run.json", code=2)
+    assert words in words_of(result.output)
+    assert not (folder / "run.json").exists()
+
+
+def test_one_rank_of_a_dump_asks_for_the_folder(folder: Path) -> None:
+    assert "give the folder that holds all of them" in words_of(
+        ppsim("read", DUMP / "pp_rank_0.json", code=2).output
+    )
+
+
+# --- traces whose passes have other names ---
+
+MEGATRON = "megatron/core/pipeline_parallel/schedules.py(314): {kind}_step"
+NAMES = {
+    "torch's GPipe and 1F1B": lambda action: (
+        f"{'Forward' if action.op is Op.F else 'Backward'} {action.microbatch}"
+    ),
+    "zero-bubble": lambda action: f"{'F' if action.op is Op.F else 'B'}{action.microbatch}.0.0",
+    "Megatron-LM's functions": lambda action: MEGATRON.format(kind="forward" if action.op is Op.F else "backward"),
+    "DeepSpeed": lambda action: f"PipelineEngine._exec_{'forward' if action.op is Op.F else 'backward'}_pass",
+}
+
+
+def renamed(traces: list[Any], name_of: Callable[[Action], str], *, steps: bool = False) -> list[Any]:
+    """The traces with passes called otherwise, and no ranges of sends and receives."""
+    for trace in traces:
+        events = []
+        for event in trace["traceEvents"]:
+            found = re.fullmatch(r"PP:(\d+)([A-Z_]+)(\d+)", event["name"])
+            if found and found[2] in ("F", "B"):
+                event["name"] = name_of(Action(Op[found[2]], int(found[1]), int(found[3])))
+                if "schedules.py" in event["name"] and event["cat"] == "user_annotation":
+                    event["cat"] = "python_function"
+            if not event["name"].startswith("PP:"):
+                events.append(event)
+        trace["traceEvents"] = events
+    return traces
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+@pytest.mark.parametrize("trainer", NAMES)
+def test_passes_are_found_by_the_names_of_trainers(folder: Path, trainer: str, cuda: bool) -> None:
+    """Stage and microbatch follow from the order where names do not tell them."""
+    step = timeline_of("1f1b")
+    written(renamed(traces_of([step] * 3, gap_s=0.03, cuda=cuda), NAMES[trainer]), folder / "traces")
+    run = public.read("traces")
+    assert run.facts["schedule"]["names"] == ["1f1b"]
+    assert run.facts["passes_by"] == ("the device's work" if cuda else "ranges on the host")
+    assert run.measured.run.gaps_s == pytest.approx([0.03], abs=1e-6)
+    if cuda:  # on a host, ranges hold the wait for their message too
+        assert run.timeline.start[: step.num_actions] == pytest.approx(
+            step.start[: step.num_actions] - step.begin_s, abs=2e-6
+        )
+
+
+def test_a_pattern_of_ones_own_goes_before_the_table(folder: Path) -> None:
+    def name_of(action: Action) -> str:
+        return f"my stage {action.stage} {action.op.name.lower()} #{action.microbatch}"
+
+    written(renamed(traces_of([timeline_of("1f1b")] * 2, gap_s=0.03, cuda=True), name_of), folder / "traces")
+    message = words_of(ppsim("read", "traces", code=2).output)
+    assert "traces/rank0.json has no range that names a pass" in message
+    assert "'my stage 0 f #0'" in message
+    assert "--pattern" in message
+    given = r"my stage (?P<stage>\d+) (?P<kind>[fb]) #(?P<microbatch>\d+)"
+    report = json.loads(ppsim("read", "traces", "--pattern", given, "--json").stdout)
+    assert report["run"]["schedule"]["names"] == ["1f1b"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("(", "--pattern '(' is no regular expression"),
+        (r"(?P<stage>\d+)", "does not tell a forward from a backward"),
+        (r"(?P<kind>.)(?P<what>.)", "has a group what: there are cell, rank, stage"),
+        (r"my stage \d+ (?P<kind>. #\d+)", "is of kind 'f #0', which is none of f, fwd"),
+    ],
+)
+def test_a_pattern_that_cannot_be_is_refused(folder: Path, pattern: str, words: str) -> None:
+    traces = traces_of([timeline_of("1f1b")] * 2, gap_s=0.03, cuda=True)
+    written(renamed(traces, lambda action: f"my stage {action.stage} f #{action.microbatch}"), folder / "traces")
+    assert words in words_of(ppsim("read", "traces", "--pattern", pattern, code=2).output)
+
+
+def test_hosts_with_clocks_of_their_own_are_aligned(folder: Path) -> None:
+    """Two nodes of two ranks, the second 5 s ahead and with another zero of its times."""
+    step = timeline_of("1f1b")
+    traces = traces_of([step] * 3, gap_s=0.03, cuda=True)
+    for trace in traces[2:]:
+        trace["host_name"] = "second"
+        trace["baseTimeNanoseconds"] += 5_000_000_000
+    written(traces, folder / "traces")
+    run = public.read("traces")
+    assert run.facts["clocks"]["num_clocks"] == 2
+    assert run.step_times_s == pytest.approx([step.step_time_s] * 2, abs=4e-3)
+    assert run.measured.run.gaps_s == pytest.approx([0.03], abs=4e-3)
+
+
+def test_times_keep_their_nanoseconds(folder: Path) -> None:
+    """Seconds of the epoch as floats would have steps of 0.24 µs: times count from the recording's own zero."""
+    events, number = [], 0
+    for step in range(2):
+        for name, dur in (("PP:0F0", 1.284), ("PP:0B0", 2.561)):
+            number += 1
+            at = 7.1e12 + step * 100 + number * 10.123
+            args = {"correlation": number}
+            events.append({"ph": "X", "cat": "user_annotation", "name": name, "ts": at, "dur": 3.0})
+            events.append(
+                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 1, "dur": 1, "args": args}
+            )
+            events.append({"ph": "X", "cat": "kernel", "name": "gemm", "ts": at + 2, "dur": dur, "args": args})
+    trace = {"baseTimeNanoseconds": 1_711_964_646_000_000_000, "traceEvents": events}
+    (folder / "trace.json").write_text(json.dumps(trace))
+    run = public.read("trace.json").measured.run
+    assert (run.end - run.start)[0] == pytest.approx([1.284e-6, 2.561e-6], abs=2e-9)
+
+
+# --- real CUDA and HIP traces ---
+
+PASSES = ["--pattern", "## (?P<kind>forward|backward) ##"]
+
+
+@pytest.mark.parametrize(("name", "num_steps", "forward_s"), [("a100_ddp", 2, 0.0976), ("v100_resnet", 4, 0.0305)])
+def test_a_real_cuda_trace_is_read_by_its_kernels(name: str, num_steps: int, forward_s: float) -> None:
+    """One rank of one microbatch: from the first kernel launched in a range to the end of the last."""
+    path = DATA / "kineto" / f"{name}.json.gz"
+    run = public.read(path, pattern=PASSES[1:])
+    assert run.facts["passes_by"] == "the device's work"
+    assert [str(action) for action in run.timeline.schedule] == ["0F0", "0B0"]
+    assert len(run.step_times_s) == num_steps
+    with gzip.open(path) as file:
+        events = [event for event in json.load(file)["traceEvents"] if event["ph"] == "X"]
+    launches = {event["args"]["correlation"]: event["ts"] for event in events if event["cat"] == "cuda_runtime"}
+    kernels = [event for event in events if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
+    (at,) = [event for event in events if event["name"] == "## forward ##"][1:2]
+    ours = [
+        one
+        for one in kernels
+        if at["ts"] <= launches[one["args"]["correlation"]] <= at["ts"] + at["dur"] and "nccl" not in one["name"]
+    ]
+    whole = max(one["ts"] + one["dur"] for one in ours) - min(one["ts"] for one in ours)
+    taken = (run.measured.run.end - run.measured.run.start)[0, 0]
+    assert taken == pytest.approx(whole / 1e6, abs=5e-7)
+    assert taken == pytest.approx(forward_s, rel=0.05)
+
+
+def test_a_real_trace_without_passes_says_what_it_saw() -> None:
+    message = words_of(ppsim("read", DATA / "kineto" / "mi250_minitoy.json.gz", code=2).output)
+    assert "has no range that names a pass of a pipeline" in message
+    assert "'Optimizer.step#SGD.step'" in message
+
+
+# --- Nsight Systems ---
+
+SCHEMA = """
+CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER,
+    category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER, domainId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
+    globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, callchainId INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
+    contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
+    demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, mangledName INTEGER);
+CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
+CREATE TABLE TARGET_INFO_SYSTEM_ENV (globalVid INTEGER, devStateName TEXT, name TEXT, nameEnum INTEGER, value TEXT);
+"""
+
+
+def export_of(traces: list[Any], path: Path, *, host: str = "node0", zero_ns: int = 0, first: int = 0) -> None:
+    """The sqlite export of a session that recorded these ranks, of which the first runs on device `first`."""
+    file = sqlite3.connect(path)
+    file.executescript(SCHEMA)
+    strings: dict[str, int] = {}
+
+    def number_of(text: str) -> int:
+        return strings.setdefault(text, len(strings) + 1)
+
+    for rank, trace in enumerate(traces):
+        pid = (1 << 48) | ((4000 - rank) << 24)  # processes in another order than devices
+        for event in trace["traceEvents"]:
+            if event["ph"] != "X":
+                continue
+            begin, end = (round(time * 1e3) - zero_ns for time in (event["ts"], event["ts"] + event["dur"]))
+            if event["cat"] == "user_annotation":
+                text = (event["name"], None) if rank % 2 else (None, number_of(event["name"]))
+                file.execute(
+                    "INSERT INTO NVTX_EVENTS (start, end, eventType, text, textId, globalTid) VALUES (?,?,59,?,?,?)",
+                    (begin, end, *text, pid | 7),
+                )
+            elif event["cat"] == "cuda_runtime":
+                file.execute(
+                    "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,0,?,?,?,0,NULL)",
+                    (begin, end, pid | 8, event["args"]["correlation"], number_of("cudaLaunchKernel")),
+                )
+            elif event["cat"] == "kernel":
+                name = number_of(event["name"])
+                file.execute(
+                    "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,1,?,?,?,?,?,NULL)",
+                    (
+                        begin,
+                        end,
+                        first + rank,
+                        event["args"]["stream"],
+                        event["args"]["correlation"],
+                        pid,
+                        name,
+                        name,
+                    ),
+                )
+    file.executemany("INSERT INTO StringIds VALUES (?, ?)", [(number, text) for text, number in strings.items()])
+    file.execute(
+        "INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, '', '')", (1_700_000_000_000_000_000 + zero_ns,)
+    )
+    file.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (0, '', 'Hostname', 0, ?)", (host,))
+    file.commit()
+    file.close()
+
+
+def test_an_export_of_nsight_systems_is_read_a_process_a_rank(folder: Path) -> None:
+    step = timeline_of("1f1b")
+    export_of(renamed(traces_of([step] * 3, gap_s=0.03, cuda=True), NAMES["zero-bubble"]), folder / "run.sqlite")
+    run = public.read("run.sqlite")
+    assert run.facts["kind"] == "exports of Nsight Systems"
+    assert run.facts["schedule"]["names"] == ["1f1b"]
+    actions = step.num_actions
+    assert run.timeline.end[:actions] == pytest.approx(step.end[:actions] - step.begin_s, abs=2e-6)
+
+
+def test_exports_of_two_nodes_are_aligned(folder: Path) -> None:
+    """Each session's times count from its own begin, which the export tells; the nodes' clocks are 0.2 s apart."""
+    step = timeline_of("1f1b")
+    traces = traces_of([step] * 3, gap_s=0.03, cuda=True)
+    export_of(traces[:2], folder / "a.sqlite")
+    export_of(traces[2:], folder / "b.sqlite", host="node1", zero_ns=200_000_000)
+    run = public.read("a.sqlite", "b.sqlite")
+    assert run.facts["clocks"]["num_clocks"] == 2
+    assert run.step_times_s == pytest.approx([step.step_time_s] * 2, abs=4e-3)
+
+
+def test_an_export_that_lacks_what_is_needed_is_refused(folder: Path) -> None:
+    sqlite3.connect(folder / "empty.sqlite").executescript("CREATE TABLE StringIds (id INTEGER, value TEXT);")
+    assert "has no NVTX ranges" in words_of(ppsim("read", "empty.sqlite", code=2).output)
+    export_of(traces_of([timeline_of("1f1b")] * 2, gap_s=0.03, cuda=True), folder / "run.sqlite")
+    (folder / "cut.sqlite").write_bytes((folder / "run.sqlite").read_bytes()[:9000])
+    assert "cut.sqlite is no export of Nsight Systems, or is cut off" in words_of(
+        ppsim("read", "cut.sqlite", code=2).output
+    )
+
+
+# --- CSVs ---
+
+
+def csv_of(steps: list[Timeline], path: Path, *, columns: str = "rank,kind,stage,microbatch,start,end") -> None:
+    schedule = steps[0].schedule
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns.split(","), extrasaction="ignore")
+        writer.writeheader()
+        offset = 0.0
+        for number, step in enumerate(steps):
+            for entry, (op, stage, microbatch) in enumerate(schedule):
+                writer.writerow({"rank": schedule.rank[entry], "kind": op.name, "stage": stage, "microbatch": microbatch,
+                                 "start": offset + step.start[entry], "end": offset + step.end[entry], "step": number})  # fmt: skip
+            offset += step.step_time_s + 0.5
+
+
+@pytest.mark.parametrize(
+    "columns",
+    ["rank,kind,stage,microbatch,start,end", "rank,kind,start,end", "step,rank,kind,microbatch,start,end"],
+)
+def test_a_csv_of_passes_comes_back(folder: Path, columns: str) -> None:
+    step = timeline_of("1f1b")
+    csv_of([step] * 3, folder / "passes.csv", columns=columns)
+    run = public.read("passes.csv")
+    assert run.timeline.schedule == step.schedule
+    assert run.timeline.start[: step.num_actions] == pytest.approx(step.start[: step.num_actions] - step.begin_s)
+    assert run.measured.run.gaps_s == pytest.approx([0.5])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rank,kind,start\n0,F,1\n", "holds no run that can be told"),
+        ("rank,kind,start,end\n", "has no passes below its header"),
+        ("rank,kind,start,end\n0,X,1,2\n", "line 2: kind 'X' is none of f, fwd"),
+        ("rank,kind,start,end\n-1,F,1,2\n", "line 2: rank must be a whole number from 0 on: got '-1'"),
+        ("rank,kind,start,end\n0,F,2,1\n", "end not before start: got 2.0 and 1.0"),
+        ("rank,kind,start,end\n0,F,a,1\n", "start and end must be seconds: got a and 1"),
+        ("rank,kind,start,end\n0,F,0,1\n0,F,2,3\n0,B,3,4\n", "has 1 forwards more than backwards"),
+    ],
+)
+def test_a_csv_that_is_wrong_is_refused_with_its_line(folder: Path, text: str, words: str) -> None:
+    (folder / "passes.csv").write_text(text)
+    assert words in words_of(ppsim("read", "passes.csv", code=2).output)
+
+
+# --- logs ---
+
+LOG = """
+using world size: 64, data-parallel size: 8
+ [2025-08-01 07:19:37] iteration        1/    5000 | consumed samples:          128 | elapsed time per iteration (ms): 19138.8 | throughput per GPU (TFLOP/s/GPU): 80.2 | global batch size:   128 |
+(min, max) time across ranks (ms):
+    forward-backward ...............................: (18001.00, 18001.50)
+[Rank 0] (after 1 iterations) memory (MB) | allocated: 10770.38 | max allocated: 15754.89 | reserved: 16334.0 | max reserved: 16334.0
+\x1b[32m[rank-63]\x1b[0m iteration        2/    5000 | consumed samples:          256 | elapsed time per iteration (ms): 5100.0/5100.0 |
+(min, max) time across ranks (ms):
+    forward-backward ...............................: (4000.00, 4400.00)
+    forward-recv ...................................: (1.00, 900.00)
+ iteration        3/    5000 | elapsed time per iteration (ms): 5300.0 |
+(min, max) time across ranks (ms):
+    forward-backward ...............................: (4100.00, 4600.00)
+"""
+
+
+def test_a_log_has_totals(folder: Path) -> None:
+    (folder / "train.log").write_text(LOG)
+    found = json.loads(ppsim("read", "train.log", "-o", "totals.json", "--json").stdout)
+    assert found == json.loads((folder / "totals.json").read_text())
+    assert found["iterations_s"] == [5.1, 5.3]
+    assert found["iteration_time_s"] == pytest.approx(5.2)
+    assert found["timers_s"]["forward-backward"] == pytest.approx([4.05, 4.5])
+    assert found["timers_s"]["forward-recv"] == [0.001, 0.9]
+    assert found["memory_bytes"]["max allocated"] == pytest.approx(15754.89 * 2**20)
+    assert "5.20 s, the median of 2 logged" in words_of(ppsim("read", "train.log").stdout)
+    assert "has totals and no timeline" in words_of(ppsim("compare", "train.log", code=2).output)
+    assert "no iteration left after 3 of warm-up" in words_of(
+        ppsim("read", "train.log", "--warm-up", 3, code=2).output
+    )
+
+
+# --- which schedule it was ---
+
+
+def test_every_table_of_the_catalogue_is_known_by_its_name() -> None:
+    for name in ("gpipe", "eager-1f1b", "zb-h1", "interleaved-1f1b", "interleaved-zb", "dualpipev", "zbv-fixed"):
+        assert name in recognised(build(name, pp=4, microbatches=8)).names
+
+
+def test_an_own_order_says_where_it_parts_from_the_nearest() -> None:
+    """Rank 2 of 1F1B with two of its passes swapped."""
+    rows = build("1f1b", pp=4, microbatches=8).rows()
+    rows[2][3], rows[2][4] = rows[2][4], rows[2][3]
+    found = recognised(Schedule.from_rows(rows))
+    assert found.names == []
+    assert found.sentence == (
+        "an own order, nearest to 1f1b: 1 of 4 ranks differ, rank 2 first at action 3, where it runs 2B1 and 1f1b has 2F2"
+    )
+
+
+# --- what cannot be read ---
+
+
+def test_two_recordings_that_are_not_one_run_are_refused(folder: Path) -> None:
+    written(traces_of([timeline_of("1f1b")] * 2, gap_s=0.03, cuda=True), folder / "traces")
+    (folder / "train.log").write_text(LOG)
+    message = words_of(ppsim("read", "traces/rank0.json", "train.log", code=2).output)
+    assert "are no ranks of one run" in message
+    assert "found: log, trace" in message
+
+
+def test_traces_of_two_runs_are_refused(folder: Path) -> None:
+    """Of the same shape, but not the same run: no clock explains how their messages met."""
+    one = traces_of([timeline_of("1f1b")] * 3, gap_s=0.03, cuda=True)
+    other = traces_of([rescaled(timeline_of("1f1b"), 1.7)] * 3, gap_s=0.03, cuda=True)
+    for trace in other:
+        trace["host_name"] = "other"
+    written([*one[:2], *other[2:]], folder / "traces")
+    assert "cannot be aligned" in words_of(ppsim("read", "traces", code=2).output)
+
+
+def test_a_bomb_is_refused_before_it_fills_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A string without end, and more than a trace can be: neither is unpacked to its end."""
+    monkeypatch.setattr("ppsim.runs.readers.stream.LONGEST", 2**20)
+    (folder / "long.json.gz").write_bytes(gzip.compress(b'{"traceEvents": ["' + b"x" * 2**25))
+    assert "a value is longer than 1 MiB" in words_of(ppsim("read", "long.json.gz", code=2).output)
+    monkeypatch.setattr("ppsim.runs.readers.stream.MOST_UNPACKED", 2**22)
+    (folder / "wide.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 2**24))
+    assert "unpacks to more than" in words_of(ppsim("read", "wide.json.gz", code=2).output)
+    monkeypatch.setattr("ppsim.runs.readers.kineto.MOST_KEPT", 100)
+    written(traces_of([timeline_of("1f1b")] * 2, gap_s=0.03, cuda=True), folder / "traces")
+    assert "profile fewer steps" in words_of(ppsim("read", "traces", code=2).output)
+
+
+def test_no_output_replaces_a_file_of_the_run(folder: Path) -> None:
+    shutil.copytree(DUMP, folder / "dump")
+    assert "this command reads it" in words_of(ppsim("read", "dump", "-o", "dump/config.json", code=2).output)
