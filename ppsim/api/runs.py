@@ -288,8 +288,9 @@ def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[OwnModel, l
     require_layers(num_layers, "--layers")
     layers = _layers(num_layers, table, options)
     boundaries, dtype = tried(
-        function, layers, micro_batch=options["micro_batch"], seed=options["seed"] or 0, device=options["device"]
-    )
+        function, layers, micro_batch=options["micro_batch"], seed=options["seed"], device=options["device"],
+        splits=table.splits_backward,
+    )  # fmt: skip
     return OwnModel(function.where, num_layers, boundaries), layers, dtype
 
 

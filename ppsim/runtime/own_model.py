@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from ppsim.base.errors import ConfigError
 from ppsim.runtime.config import Boundary, OwnModel, TrainConfig
@@ -253,10 +254,11 @@ def _without_numbers(name: str) -> str:
 
 
 def tried(
-    function: Function, layers: Sequence[int], *, micro_batch: int, seed: int, device: str
+    function: Function, layers: Sequence[int], *, micro_batch: int, seed: int, device: str, splits: bool = False
 ) -> tuple[list[Boundary], str]:
     """Run one microbatch through the stages, one after the other, each forward and backward by itself.
 
+    With `splits`, the backward is split into I and W as torch's runtime does, on the first stage not.
     Returns what the microbatch is before, between and behind them, and the name of the parameters' type (of several
     the shortest). Raises `ConfigError` for what a pipeline could not run, naming the stage.
     """
@@ -265,13 +267,17 @@ def tried(
     boundaries, kinds, x = [_boundary(inputs)], set(), inputs
     for stage, module in enumerate(made.stages()):
         is_last = stage == len(layers) - 1
-        x = _tried_stage(made, stage, module.to(device), x, targets if is_last else None)
+        x = _tried_stage(
+            made, stage, module.to(device), x, targets=targets if is_last else None, splits=splits and stage > 0
+        )
         boundaries.append(_boundary(x))
         kinds |= {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
     return boundaries, _name(min(kinds, key=lambda kind: (kind.itemsize, str(kind))))
 
 
-def _tried_stage(made: Made, stage: int, module: nn.Module, x: Tensor, targets: Tensor | None) -> Tensor:
+def _tried_stage(
+    made: Made, stage: int, module: nn.Module, x: Tensor, *, targets: Tensor | None, splits: bool
+) -> Tensor:
     """The output of a stage, once its backward has come through too; `targets` are those of the last."""
     where = made.function.where
     before = f"what stage {stage - 1} returns" if stage else "the inputs"
@@ -282,18 +288,23 @@ def _tried_stage(made: Made, stage: int, module: nn.Module, x: Tensor, targets: 
         raise ConfigError(f"{where}: stage {stage} must return one tensor: got {_kind(output)}")
     if not output.is_floating_point():
         raise ConfigError(f"{where}: stage {stage} returns {_shown(output)}, which has no gradient")
-    total = output.sum()
+    what, end, grad = f"what stage {stage} returns", output, torch.ones_like(output)
     if targets is not None:
-        with _failing(f"{where}: the loss fails on {_shown(output)} and targets {_shown(targets)}"):
-            total = made.loss(output, targets)
-        if not isinstance(total, Tensor) or total.dim():
-            got = _shown(total) if isinstance(total, Tensor) else _kind(total)
-            raise ConfigError(f"{where}: the loss must be one number, a tensor without dimensions: got {got}")
-    what = f"the loss of stage {stage}" if targets is not None else f"what stage {stage} returns"
-    if not total.requires_grad:
+        what, end = f"the loss of stage {stage}", _tried_loss(made, output, targets)
+        grad = torch.ones_like(end)
+    if not end.requires_grad:
         raise ConfigError(f"{where}: {what} has no gradient: it depends on no parameter that learns")
-    with _failing(f"{where}: the backward of stage {stage} fails"):
-        total.backward()
+    if splits and end._is_view():
+        raise ConfigError(
+            f"{where}: {what} is a view of another tensor, which torch's split backward cannot detach: return a "
+            f"clone() of it, or run a table that does not split the backward"
+        )
+    with _failing(f"{where}: the {'split ' if splits else ''}backward of stage {stage} fails"):
+        if splits:
+            _, groups = stage_backward_input([end], [grad], [x], module.parameters())
+            stage_backward_weight(module.parameters(), groups)
+        else:
+            end.backward(grad)
     if all(parameter.grad is None for parameter in module.parameters()):
         raise ConfigError(f"{where}: no parameter of stage {stage} gets a gradient")
     if stage and x.grad is None:
@@ -302,6 +313,16 @@ def _tried_stage(made: Made, stage: int, module: nn.Module, x: Tensor, targets: 
         )
     module.zero_grad(set_to_none=True)
     return output.detach()
+
+
+def _tried_loss(made: Made, output: Tensor, targets: Tensor) -> Tensor:
+    where = made.function.where
+    with _failing(f"{where}: the loss fails on {_shown(output)} and targets {_shown(targets)}"):
+        loss = made.loss(output, targets)
+    if not isinstance(loss, Tensor) or loss.dim():
+        got = _shown(loss) if isinstance(loss, Tensor) else _kind(loss)
+        raise ConfigError(f"{where}: the loss must be one number, a tensor without dimensions: got {got}")
+    return loss
 
 
 def _boundary(x: Tensor) -> Boundary:
