@@ -16,6 +16,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.shown import Shown
 from ppsim.base.words import fields_of, with_defaults, words_of
+from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split, require_layers
 from ppsim.plot.view import View
@@ -125,7 +126,7 @@ def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trai
     if is_worker():
         raise ConfigError("ppsim.train starts the ranks itself: under torchrun, use `python -m ppsim train`")
     given = with_defaults(_WORDS, options)
-    with _as_files(table, given["emulate_costs"]) as (schedule, costs):
+    with as_files(table, given["emulate_costs"]) as (schedule, costs):
         trained = train_from(given | {"schedule": schedule, "emulate_costs": costs})
     assert trained is not None, "only a worker of torchrun has no result"
     require_verified(trained)
@@ -133,7 +134,7 @@ def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trai
 
 
 @contextmanager
-def _as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, str | None]]:
+def as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, str | None]]:
     """Paths of a table and of costs, which the processes of a run read: written to a folder where they are none."""
     with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
         if isinstance(table, Schedule):
@@ -146,6 +147,27 @@ def _as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, s
             write_whole(costs_path, to_json(costs_to_json(costs)))
             costs = costs_path
         yield str(path), None if costs is None else str(costs)
+
+
+def table_from(
+    schedule: str | None, *, pp: int | None, vpp: int | None, microbatches: int | None
+) -> Schedule | str:
+    """Return the path of a table, or, for `pp` ranks, the table of a schedule by name (1F1B where none is named).
+
+    Raises `ConfigError` where neither is given, and where the words do not go together.
+    """
+    if pp is None:
+        if schedule is None:
+            raise ConfigError("--schedule T.csv must be given, or --pp N with a schedule's name")
+        if vpp is not None or microbatches is not None:
+            raise ConfigError(
+                f"--vpp and --microbatches are for --pp, which builds a table; {schedule} is one: leave them out"
+            )
+        return schedule
+    if schedule is not None and schedule.endswith(".csv"):
+        raise ConfigError(f"{schedule} says how many ranks it has: leave out --pp, or name a schedule")
+    name = schedule or ("1f1b" if vpp in (None, 1) else "interleaved-1f1b")
+    return build(name, pp=pp, vpp=vpp, microbatches=4 * pp if microbatches is None else microbatches)
 
 
 def run_drawn(trained: Trained) -> Drawn:

@@ -49,7 +49,6 @@ def profile(output: str, **options: Any) -> None:
     \b
       ppsim profile --model mini --micro-batch 1,2 --seq-len 128,256 -o cpu.json
       ppsim profile --model gpt2 --device cuda --dtype bfloat16 --facts -o h.json
-      ppsim profile --module my_model.py:stages -o mine.json
       ppsim profile --suite standard -o profiles
 
     Passes are forward (F), backward (B), and backward for inputs (I) and for weights (W) apart. Several shapes go

@@ -1,5 +1,6 @@
 """A model or a layer of one's own, made by a function that is named on the command line, measured."""
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ def profile_made(
     for what it makes where that fails or does not fit.
     """
     function = function_of(where)
+    gc.freeze()  # each collection is then that of what is measured, not of all that torch has imported
     try:
         if function.takes_layers:
             return _profile_stages(function, settings, num_layers=num_layers, micro_batches=micro_batches, say=say)
@@ -49,6 +51,8 @@ def profile_made(
     except RuntimeError as error:
         reason = "does not fit the memory of this device" if is_out_of_memory(error) else f"fails: {error}"
         raise ConfigError(f"{where} {reason.splitlines()[0]}") from error
+    finally:
+        gc.unfreeze()
 
 
 def _layer_made(function: Function, device: str) -> tuple[nn.Module, tuple[Any, ...]]:

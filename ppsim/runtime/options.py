@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 MODULE = Option(
-    "A model of one's own: FILE.py is run, and FUNCTION(layers of each stage) returns stages, inputs, targets and "
-    "loss (docs/howto/own_model.md).",
+    "A model of one's own: FILE.py is imported, which runs its code, and FUNCTION(layers of each stage) returns "
+    "stages, inputs, targets and loss (docs/howto/own_model.md).",
     metavar="FILE.py:FUNCTION",
     section="model",
     after="model",

@@ -244,7 +244,8 @@ def same_weights(whole: nn.Module, stages: Sequence[nn.Module], where: str) -> l
             found[-1].append(alike.pop(0))
     if left := [name for name, alike in waiting.items() if alike]:
         raise ConfigError(
-            f"{where}: the model in one stage has {left[0]}, which no stage has, so that the two cannot be compared"
+            f"{where}: the model in one stage has {left[0]} once more than its stages, so that the two cannot be "
+            f"compared"
         )
     return found
 
