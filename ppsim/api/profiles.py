@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import check_place
+from ppsim.base.files import check_place, to_json, write_whole
 from ppsim.base.words import words_of
 from ppsim.model.recompute import recompute_of
-from ppsim.profiling.options import ProfileOptions
+from ppsim.profiling.options import OF_MODELS, ProfileOptions
 from ppsim.runtime.config import MODELS
 from ppsim.runtime.launch import require_device, require_extra
 from ppsim.runtime.partitions.check import queue_streams_apart
@@ -20,7 +20,7 @@ from ppsim.runtime.partitions.check import queue_streams_apart
 if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
     from ppsim.costs.profile import Profile
     from ppsim.model.shapes import ModelShape
-    from ppsim.profiling.settings import Key, Settings
+    from ppsim.profiling.settings import Key, Say, Settings
 
 _LEAST_S = 1.0
 _WORDS = words_of(ProfileOptions)
@@ -33,8 +33,9 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
 
     The words are those of `ppsim profile`, as are their defaults: a GPT called nano in float32 on the CPU. Where
     several shapes are measured, micro_batch, seq_len, tp, cp and ep are lists, as `optimizer` is. With `output` the
-    profile is also a file, written whole after each shape, and a repeated call goes on where one was stopped. A
-    module of one's own is measured by `ppsim.profiling.harness.profile_module`.
+    profile is also a file, written whole after each shape, and a repeated call goes on where one was stopped.
+    `module` names the function that makes a model of one's own (docs/howto/own_model.md), which is measured at
+    once; a module that is there already, `ppsim.profiling.harness.profile_module`.
 
     Raises `MissingExtra` without torch, `ConfigError` for what cannot be measured so, `RunFailed` for what fails.
 
@@ -52,13 +53,16 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
     settings = settings_from(options)
     require_device(settings.device)
     name = options.get("model") or DEFAULT_MODEL
-    model = model_from(options)
     optimizers = ["adamw"] if options.get("optimizer") is None else list(options["optimizer"] or ())
     with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
         path = Path(folder) / f"{name}.json" if output is None else Path(output)
         if path.suffix != ".json":
             raise ConfigError(f"a profile is a .json file: got {path}")
         check_place(path)
+        if options.get("module") is not None:
+            write_whole(path, to_json(profiled_module(options, settings)))
+            return load_profile(path)
+        model = model_from(options)
         contents = run_jobs(
             [SuiteJob(name, model, tuple(keys_from(options, model)), path)], settings, optimizers=optimizers,
             facts=grid_of(settings.device) if options.get("facts") else None,
@@ -66,6 +70,24 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
         )  # fmt: skip
         require_success(contents)
         return load_profile(path)
+
+
+def profiled_module(
+    options: Mapping[str, Any], settings: "Settings", say: "Say" = lambda message: None
+) -> dict[str, Any]:
+    """Return the profile of a model or a layer of one's own, which `options["module"]` names, as file content."""
+    from ppsim.profiling.module import profile_made
+
+    if wrong := [name for name in OF_MODELS if options[name] is not None]:
+        raise ConfigError(f"--module says what is measured: leave out --{wrong[0].replace('_', '-')}")
+    if settings.num_partitions > 1:
+        raise ConfigError("--module is measured on the whole device: leave out --partitions")
+    if options["facts"] or options["time_limit"] is not None:
+        raise ConfigError("--facts and --time-limit are for models: leave them out with --module")
+    micro_batches = _listed("micro_batch", options["micro_batch"]) or None
+    return profile_made(
+        options["module"], settings, num_layers=options["layers"], micro_batches=micro_batches, say=say
+    )
 
 
 def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None) -> "Settings":

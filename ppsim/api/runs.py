@@ -16,12 +16,13 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.shown import Shown
 from ppsim.base.words import fields_of, with_defaults, words_of
+from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
-from ppsim.layout.split import counts_of, even_split, given_split
+from ppsim.layout.split import counts_of, even_split, given_split, require_layers
 from ppsim.plot.view import View
 from ppsim.runs.recorded import Measured, measured_of, require_agreement
 from ppsim.runs.timeline_file import timeline_to_json
-from ppsim.runtime.config import MODELS, GPTShape, TrainConfig
+from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
 from ppsim.runtime.options import TrainOptions
 from ppsim.runtime.partitions.check import check_emulated, check_partitions
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 
 _WORDS = words_of(TrainOptions)
+DEFAULT_MODEL = "nano"
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,9 @@ def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trai
     """Execute a table for real with torch, and return losses and the measured timeline.
 
     The words are those of `ppsim train`, as are their defaults: a GPT called nano, 3 steps after one of warm-up,
-    float32 on the CPU, one local process a rank. `table` and `emulate_costs` may be files too. With
-    `emulate_costs`, ranks wait that long instead of computing. `partitions` runs all ranks in this process.
+    float32 on the CPU, one local process a rank. `module` names the function that makes a model of one's own
+    (docs/howto/own_model.md). `table` and `emulate_costs` may be files too. With `emulate_costs`, ranks wait that
+    long instead of computing. `partitions` runs all ranks in this process.
 
     Raises `MissingExtra` without torch, `ConfigError` for options that cannot be, `RunFailed` where a rank fails or
     `verify` finds a difference.
@@ -123,7 +126,7 @@ def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trai
     if is_worker():
         raise ConfigError("ppsim.train starts the ranks itself: under torchrun, use `python -m ppsim train`")
     given = with_defaults(_WORDS, options)
-    with _as_files(table, given["emulate_costs"]) as (schedule, costs):
+    with as_files(table, given["emulate_costs"]) as (schedule, costs):
         trained = train_from(given | {"schedule": schedule, "emulate_costs": costs})
     assert trained is not None, "only a worker of torchrun has no result"
     require_verified(trained)
@@ -131,7 +134,7 @@ def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trai
 
 
 @contextmanager
-def _as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, str | None]]:
+def as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, str | None]]:
     """Paths of a table and of costs, which the processes of a run read: written to a folder where they are none."""
     with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
         if isinstance(table, Schedule):
@@ -144,6 +147,27 @@ def _as_files(table: Schedule | str | Path, costs: Any) -> Iterator[tuple[str, s
             write_whole(costs_path, to_json(costs_to_json(costs)))
             costs = costs_path
         yield str(path), None if costs is None else str(costs)
+
+
+def table_from(
+    schedule: str | None, *, pp: int | None, vpp: int | None, microbatches: int | None
+) -> Schedule | str:
+    """Return the path of a table, or, for `pp` ranks, the table of a schedule by name (1F1B where none is named).
+
+    Raises `ConfigError` where neither is given, and where the words do not go together.
+    """
+    if pp is None:
+        if schedule is None:
+            raise ConfigError("--schedule T.csv must be given, or --pp N with a schedule's name")
+        if vpp is not None or microbatches is not None:
+            raise ConfigError(
+                f"--vpp and --microbatches are for --pp, which builds a table; {schedule} is one: leave them out"
+            )
+        return schedule
+    if schedule is not None and schedule.endswith(".csv"):
+        raise ConfigError(f"{schedule} says how many ranks it has: leave out --pp, or name a schedule")
+    name = schedule or ("1f1b" if vpp in (None, 1) else "interleaved-1f1b")
+    return build(name, pp=pp, vpp=vpp, microbatches=4 * pp if microbatches is None else microbatches)
 
 
 def run_drawn(trained: Trained) -> Drawn:
@@ -225,44 +249,79 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
         )
     if options["timeout"] <= 0:
         raise ConfigError(f"--timeout must be more than 0 seconds: got {options['timeout']:g}")
-    shape, num_stages = _shape(options), table.num_stages
-    split = parse_split(options["split"])
-    layers = even_split(shape.num_layers, num_stages) if isinstance(split, str) else (
-        given_split(counts_of(split), shape.num_layers, num_stages)
+    for option in ("micro_batch", "threads"):
+        if options[option] < 1:
+            raise ConfigError(f"--{option.replace('_', '-')} must be at least 1: got {options[option]}")
+    require_device(options["device"])
+    given = {**options, "trace": None if options["trace"] is None else str(options["trace"])}
+    if options["module"] is None:
+        shape = _shape(options)
+        layers = _layers(shape.num_layers, table, options)
+        model: GPTShape | OwnModel = shape
+    else:
+        model, layers, given["dtype"] = _own_model(table, options)
+    return TrainConfig(
+        schedule=options["schedule"],
+        num_ranks=table.num_ranks,
+        model=model,
+        layers_per_stage=layers,
+        **fields_of(_WORDS, given),
+    )
+
+
+def _layers(num_layers: int, table: Schedule, options: Mapping[str, Any]) -> list[int]:
+    """The layers of each stage."""
+    split, num_stages = parse_split(options["split"]), table.num_stages
+    layers = even_split(num_layers, num_stages) if isinstance(split, str) else (
+        given_split(counts_of(split), num_layers, num_stages)
     )  # fmt: skip
     empty = [stage for stage in range(1, num_stages - 1) if layers[stage] == 0]
     if empty and not options["emulate_costs"]:
         raise ConfigError(
-            f"stage {empty[0]} would hold no layer: {shape.num_layers} layers for {num_stages} stages "
+            f"stage {empty[0]} would hold no layer: {num_layers} layers for {num_stages} stages "
             f"(--layers {num_stages} gives each one)"
         )
-    require_device(options["device"])
-    read = {"trace": None if options["trace"] is None else str(options["trace"])}
-    return TrainConfig(
-        schedule=options["schedule"],
-        num_ranks=table.num_ranks,
-        model=shape,
-        layers_per_stage=layers,
-        **fields_of(_WORDS, {**options, **read}),
-    )
+    return layers
 
 
 def _shape(options: Mapping[str, Any]) -> GPTShape:
-    name = options["model"]
+    name = options["model"] or DEFAULT_MODEL
     if name not in MODELS:
         close = difflib.get_close_matches(name, MODELS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(MODELS)}"
         raise ConfigError(f"unknown model '{name}': {hint}")
-    for option in ("micro_batch", "threads"):
-        if options[option] < 1:
-            raise ConfigError(f"--{option.replace('_', '-')} must be at least 1: got {options[option]}")
     return replace(MODELS[name], **fields_of(_WORDS, options, "model"))
+
+
+_OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype")
+"""Words that say what a GPT is: with --module, the module says it."""
+
+
+def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[OwnModel, list[int], str]:
+    """A model of the user's, its layers on each stage and its number format; tried with one microbatch."""
+    from ppsim.runtime.own_model import function_of, tried
+
+    if wrong := [name for name in _OF_GPTS if options[name] is not None]:
+        raise ConfigError(f"--module says what is trained: leave out --{wrong[0].replace('_', '-')}")
+    if options["emulate_costs"] is not None:
+        raise ConfigError("--emulate-costs waits instead of computing, so that no --module is run: leave one out")
+    function = function_of(options["module"])
+    num_layers = function.num_layers(options["layers"])
+    require_layers(num_layers, "--layers")
+    layers = _layers(num_layers, table, options)
+    boundaries, dtype = tried(
+        function, layers, micro_batch=options["micro_batch"], seed=options["seed"], device=options["device"],
+        splits=table.splits_backward,
+    )  # fmt: skip
+    return OwnModel(function.where, num_layers, boundaries), layers, dtype
 
 
 def _message_bytes(config: TrainConfig) -> float | None:
     """What a microbatch sends from a stage to the next; of an emulated one, what its costs file says."""
     if config.emulate_costs is not None:
         return message_bytes_in(config.emulate_costs)
+    if isinstance(config.model, OwnModel):
+        return max((float(one.num_bytes) for one in config.model.boundaries[1:-1]), default=None)
     element = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}[config.dtype]
     return config.micro_batch * config.model.sequence_length * config.model.hidden_size * element
 

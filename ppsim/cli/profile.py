@@ -1,7 +1,7 @@
 """The command that measures: `profile`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 
@@ -10,24 +10,12 @@ from ppsim.base.files import check_place, to_json, write_whole
 from ppsim.base.words import Option
 from ppsim.cli.common import check_outputs, say
 from ppsim.cli.words import command_with
-from ppsim.profiling.options import ProfileOptions
-
-if TYPE_CHECKING:
-    from ppsim.profiling.settings import Settings
-
-_OF_MODELS = ("model", "layers", "hidden", "heads", "micro_batch", "seq_len", "tp", "cp", "ep", "recompute",
-               "dtype", "optimizer", "compile")  # fmt: skip
-"""Options that say what of a model is measured: with --module, the module says it."""
+from ppsim.profiling.options import OF_MODELS, ProfileOptions
 
 
 # fmt: off
 class CommandOptions(ProfileOptions, total=False):
     """The options of `profile`."""
-    module: Annotated[str | None, Option(
-        "A module of one's own: PKG.MOD is imported, which runs its code, and FACTORY() returns the module and "
-        "example inputs; taken as one layer.",
-        metavar="PKG.MOD:FACTORY", section="what", after="model",
-    )]
     suite: Annotated[Literal["standard", "smoke"] | None, Option(
         "Many models, a file each in the folder -o, and --facts: standard is what ppsim ships, for a GPU; smoke "
         "takes seconds on a CPU.",
@@ -71,7 +59,7 @@ def profile(output: str, **options: Any) -> None:
 
     require_extra("ppsim profile")
     _check(output, options)
-    from ppsim.api.profiles import DEFAULT_MODEL, keys_from, model_from, settings_from
+    from ppsim.api.profiles import DEFAULT_MODEL, keys_from, model_from, profiled_module, settings_from
     from ppsim.cli.profile_jobs import dry_run, measure
     from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import SUITES
@@ -96,7 +84,9 @@ def profile(output: str, **options: Any) -> None:
         optimizers = _optimizers(options["optimizer"])
         measure(jobs, settings, options, optimizers=optimizers, grid=suite.grid if suite else None)
         return
-    content = _profiled_module(output, options, settings)
+    content = profiled_module(given, settings, say=say)
+    content["name"] = Path(output).stem
+    write_whole(output, to_json(content))
     from ppsim.printing.profiles import print_beside, print_measurements
 
     print_measurements(content)
@@ -111,15 +101,11 @@ def _check(output: str, options: dict[str, Any]) -> None:
     if options["suite"] is None:
         check_outputs([output], [".json"])
     else:
-        if wrong := [name for name in (*_OF_MODELS, "module") if options[name] is not None]:
+        if wrong := [name for name in (*OF_MODELS, "micro_batch", "layers", "module") if options[name] is not None]:
             raise ConfigError(f"--suite says what is measured: leave out --{wrong[0].replace('_', '-')}")
         if Path(output).is_file():
             raise ConfigError(f"a suite is written to a folder: {output} is a file")
         check_place(Path(output, "x.json") if Path(output).is_dir() else output)
-    if options["partitions"] > 1 and options["module"] is not None:
-        raise ConfigError("--module is measured on the whole device: leave out --partitions")
-    if options["module"] is not None and (options["facts"] or options["time_limit"] is not None):
-        raise ConfigError("--facts and --time-limit are for models: leave them out with --module")
 
 
 def _threads(text: str) -> int:
@@ -136,16 +122,3 @@ def _threads(text: str) -> int:
 def _optimizers(given: list[str] | None) -> list[str]:
     """Their names; none for none."""
     return [] if given == ["none"] else given or ["adamw"]
-
-
-def _profiled_module(output: str, options: dict[str, Any], settings: "Settings") -> dict[str, Any]:
-    """Measure a module of one's own and write its profile."""
-    from ppsim.profiling.module import profile_made
-
-    layers = options["layers"]
-    if wrong := [name for name in _OF_MODELS if options[name] is not None and name != "layers"]:
-        raise ConfigError(f"--module says what is measured: leave out --{wrong[0].replace('_', '-')}")
-    content = profile_made(options["module"], settings, num_layers=1 if layers is None else layers, say=say)
-    content["name"] = Path(output).stem
-    write_whole(output, to_json(content))
-    return content

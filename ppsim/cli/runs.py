@@ -22,16 +22,24 @@ from ppsim.projection.options import PlanOptions
 from ppsim.runtime.options import TrainOptions
 
 
-class TableOptions(TypedDict):
+class TableOptions(TypedDict, total=False):
     """What is run."""
 
-    schedule: Annotated[
-        str,
-        Option(
-            "The table to execute, with or without communication.",
-            metavar="T.csv", section="processes", required=True,
-        ),
-    ]  # fmt: skip
+    schedule: Annotated[str | None, Option(
+        "The table to execute, with or without communication; or, with --pp, a name from `ppsim schedules`.",
+        metavar="T.csv|NAME", section="processes",
+    )]  # fmt: skip
+    pp: Annotated[int | None, Option(
+        "Pipeline ranks for which the schedule named is built (default: 1f1b, or interleaved-1f1b for --vpp).",
+        metavar="N", section="processes", least=1,
+    )]  # fmt: skip
+    vpp: Annotated[int | None, Option(
+        "Stages a rank holds, with --pp. Default: the fewest that the schedule takes.",
+        metavar="N", section="processes", least=1,
+    )]  # fmt: skip
+    microbatches: Annotated[int | None, Option(
+        "Microbatches a step, with --pp. Default: 4 a rank.", metavar="N", section="processes", least=1,
+    )]  # fmt: skip
 
 
 class RunOptions(TableOptions, TrainOptions, total=False):
@@ -61,13 +69,15 @@ def train(
     executor of ppsim's own instead of torch's runtime. The last warm-up step counts the activation bytes of every
     rank.
     """
-    from ppsim.api.runs import require_verified, run_drawn, train_from
+    from ppsim.api.runs import as_files, require_verified, run_drawn, table_from, train_from
     from ppsim.printing import steps as show
     from ppsim.runtime.launch import require_extra
 
     require_extra("ppsim train")
     check_outputs(outputs, TIMELINE)
-    trained = train_from(options)
+    table = table_from(**{name: options.pop(name) for name in words_of(TableOptions)})
+    with as_files(table, None) as (schedule, _):
+        trained = train_from(options | {"schedule": schedule})
     if trained is None:
         return
     try:

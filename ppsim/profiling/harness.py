@@ -54,21 +54,21 @@ def measure_shape(
     where, kind = torch.device(settings.device), type_of(key)
     batch, hidden_size = (key.micro_batch, key.sequence_length // key.cp), shard.layer.hidden_size
     layer_flops, head_flops = forward_flops(model, key)
-    num_tokens = batch[0] * batch[1]
+    like_tokens = torch.empty(batch, dtype=torch.int64, device="meta")
+    like_hidden = torch.empty(*batch, hidden_size, dtype=kind, device="meta")
     tokens = [
-        torch.randint(0, shard.vocab_size, batch, device=where) for _ in range(_num_inputs(where, 8 * num_tokens))
+        torch.randint(0, shard.vocab_size, batch, device=where) for _ in range(num_inputs(where, like_tokens))
     ]
     hidden = [
-        torch.randn(*batch, hidden_size, device=where, dtype=kind)
-        for _ in range(_num_inputs(where, num_tokens * hidden_size * kind.itemsize))
+        torch.randn(*batch, hidden_size, device=where, dtype=kind) for _ in range(num_inputs(where, like_hidden))
     ]
 
     def measured(component: str, *subjects: Module, flops: float, num_units: int = 1) -> dict[str, Any]:
         for subject in subjects:
             subject.module.to(where, kind)
-        say(f"measuring {component}")
-        found = _measured(subjects, settings, num_units=num_units, say=lambda why: say(f"{component}: {why}"))
-        return {"component": component, "shape": asdict(key), **found, "forward_flops": flops}
+        return component_of(
+            component, subjects, settings, shape=asdict(key), flops=flops, num_units=num_units, say=say
+        )
 
     with where:  # a CPU would take longer to draw billions of weights than all that is measured takes
         blocks = build_blocks(shard, key, settings)
@@ -83,6 +83,25 @@ def measure_shape(
         layer["attention"] = attention_in(lambda: alone.forward(alone.next_input()))
     head = Module(ends[1], hidden, loss=lambda logits: loss_of(logits, tokens[0]))
     return [embedding, layer, measured("head", head, flops=head_flops)]
+
+
+def component_of(
+    component: str,
+    subjects: Sequence[Module],
+    settings: Settings,
+    *,
+    shape: dict[str, Any],
+    flops: float,
+    num_units: int = 1,
+    say: Say = lambda message: None,
+) -> dict[str, Any]:
+    """Return the measurement of one of `num_units` alike in the first subject, as a profile file has it.
+
+    The second subject, if any, is one of them alone. `flops` are those of one's forward.
+    """
+    say(f"measuring {component}")
+    found = _measured(subjects, settings, num_units=num_units, say=lambda why: say(f"{component}: {why}"))
+    return {"component": component, "shape": shape, **found, "forward_flops": flops}
 
 
 def build_blocks(shard: ModelShape, key: Key, settings: Settings) -> nn.Sequential:
@@ -168,24 +187,27 @@ def profile_module(
     first = inputs[0]
     how = Settings(first.device.type, **settings)
     torch.set_num_threads(how.num_threads)
-    num_bytes = sum(one.numel() * one.element_size() for one in inputs)
-    rotated = [tuple(one.clone() for one in inputs) for _ in range(_num_inputs(first.device, num_bytes))]
+    rotated = [tuple(one.clone() for one in inputs) for _ in range(num_inputs(first.device, *inputs))]
     subject = Module(module, rotated, is_first=not any(one.is_floating_point() for one in inputs))
+    flops, width = counted(subject)
+    layer = component_of(name, [subject], how, shape=shape_of(first, module), flops=flops, say=say)
+    notes = ["A module of one's own, as a layer. Median and quartiles. FLOPs by torch's counter."]
+    model = {"name": name, "num_layers": num_layers, "hidden_size": width}
+    return {**header(name, model, how, notes), "measurements": [layer | {"component": "layer"}]}
+
+
+def shape_of(first: torch.Tensor, module: nn.Module) -> dict[str, Any]:
+    """Return the shape of a measurement by the input of a module of one's own, and by what of it learns.
+
+    The first dimension is the micro-batch, the second, where there are more than two or the input is of integers,
+    the sequence length.
+    """
     has_sequence = first.dim() > 2 or (first.dim() == 2 and not first.is_floating_point())
     learning = next(parameter for parameter in module.parameters() if parameter.requires_grad)
-    shape = {
+    return {
         "micro_batch": first.shape[0],
         "sequence_length": first.shape[1] if has_sequence else 1,
         "dtype": str(learning.dtype).removeprefix("torch."),
-    }
-    flops, width = _counted(subject)
-    say(f"measuring {name}")
-    found = _measured([subject], how, say=lambda why: say(f"{name}: {why}"))
-    notes = ["A module of one's own, as a layer. Median and quartiles. FLOPs by torch's counter."]
-    model = {"name": name, "num_layers": num_layers, "hidden_size": width}
-    return {
-        **header(name, model, how, notes),
-        "measurements": [{"component": "layer", "shape": shape, **found, "forward_flops": flops}],
     }
 
 
@@ -302,12 +324,12 @@ def _times(taken: dict[str, list[float]], num_units: int = 1) -> dict[str, Any]:
     }
 
 
-def _num_inputs(device: torch.device, num_bytes: int) -> int:
-    """How many inputs of so many bytes to rotate: on CUDA more than the cache holds."""
+def num_inputs(device: torch.device, *inputs: torch.Tensor) -> int:
+    """Return how many inputs like these to rotate: on CUDA more than the cache holds."""
     if device.type != "cuda":
         return _NUM_INPUTS
     cache = torch.cuda.get_device_properties(device).L2_cache_size
-    return max(_NUM_INPUTS, cache // num_bytes + 2)
+    return int(max(_NUM_INPUTS, cache // sum(one.nbytes for one in inputs) + 2))
 
 
 def type_of(key: Key) -> torch.dtype:
@@ -316,8 +338,8 @@ def type_of(key: Key) -> torch.dtype:
     return kind
 
 
-def _counted(subject: Module) -> tuple[float, int]:
-    """FLOPs of the forward by torch's counter, and the width of the output."""
+def counted(subject: Module) -> tuple[float, int]:
+    """Return the FLOPs of the forward by torch's counter, and the width of the output."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -1,48 +1,120 @@
-"""A module of one's own, made by a function that is named on the command line, measured as a layer."""
+"""A model or a layer of one's own, made by a function that is named on the command line, measured."""
 
-import importlib
-import sys
+import gc
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ppsim.base.errors import ConfigError
 from ppsim.profiling.failures import is_out_of_memory
-from ppsim.profiling.harness import profile_module
+from ppsim.profiling.harness import (
+    NUM_BLOCKS,
+    component_of,
+    counted,
+    header,
+    num_inputs,
+    profile_module,
+    shape_of,
+)
+from ppsim.profiling.measure import Module
 from ppsim.profiling.settings import Say, Settings
+from ppsim.runtime.own_model import Function, Made, function_of, made_by, tried
+
+_SEED = 0
 
 
-def profile_made(where: str, settings: Settings, *, num_layers: int, say: Say) -> dict[str, Any]:
-    """Return the profile of what the factory PKG.MOD:FACTORY makes, as `profile_module` does.
+def profile_made(
+    where: str, settings: Settings, *, num_layers: int | None, micro_batches: Sequence[int] | None, say: Say
+) -> dict[str, Any]:
+    """Return the profile of what a function makes, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.
 
-    Raises `ConfigError` for a factory that there is not, and for a module that fails or does not fit.
+    One that takes the layers of each stage makes a model (`ppsim.runtime.own_model`): embedding, layer and head are
+    measured, at each of `micro_batches` (default: 2). One without parameters returns a module and example inputs,
+    a layer, which is measured as `profile_module` does. Raises `ConfigError` for a function that there is not, and
+    for what it makes where that fails or does not fit.
     """
-    module, inputs = _made_by(where, settings.device)
+    function = function_of(where)
+    gc.freeze()  # each collection is then that of what is measured, not of all that torch has imported
     try:
+        if function.takes_layers:
+            return _profile_stages(function, settings, num_layers=num_layers, micro_batches=micro_batches, say=say)
+        if micro_batches is not None:
+            raise ConfigError(f"{where} says the micro-batch by its example inputs: leave out --micro-batch")
+        module, inputs = _layer_made(function, settings.device)
         return profile_module(
-            module, inputs, name=where.rpartition(":")[2], num_layers=num_layers, num_repeats=settings.num_repeats,
-            num_warm_up=settings.num_warm_up, num_threads=settings.num_threads, least_s=settings.least_s,
-            cuda_graphs=settings.cuda_graphs, say=say,
+            module, inputs, name=function.name, num_layers=1 if num_layers is None else num_layers,
+            num_repeats=settings.num_repeats, num_warm_up=settings.num_warm_up, num_threads=settings.num_threads,
+            least_s=settings.least_s, cuda_graphs=settings.cuda_graphs, say=say,
         )  # fmt: skip
     except RuntimeError as error:
         reason = "does not fit the memory of this device" if is_out_of_memory(error) else f"fails: {error}"
         raise ConfigError(f"{where} {reason.splitlines()[0]}") from error
-
-
-def _made_by(where: str, device: str) -> tuple[Any, Any]:
-    """What the factory PKG.MOD:FACTORY returns: a module and example inputs, on the device."""
-    home, colon, factory = where.partition(":")
-    if not (home and colon and factory):
-        raise ConfigError(f"--module is '{where}': write it as package.module:factory")
-    sys.path.insert(0, "")  # as `python -m` does: a module in the folder where the command is given
-    try:
-        make = getattr(importlib.import_module(home), factory)
-        module, inputs = make()
-    except Exception as error:
-        raise ConfigError(f"--module {where} fails: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.remove("")
-    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-    if not isinstance(module, torch.nn.Module) or not isinstance(inputs, tuple | list):
-        raise ConfigError(f"--module {where}: the factory returns a torch module and its example inputs, a tuple")
-    return module.to(device), tuple(one.to(device) if isinstance(one, torch.Tensor) else one for one in inputs)
+        gc.unfreeze()
+
+
+def _layer_made(function: Function, device: str) -> tuple[nn.Module, tuple[Any, ...]]:
+    """What a function without parameters returns, a module and example inputs, on the device."""
+    made = function.made()
+    module, inputs = made if isinstance(made, tuple | list) and len(made) == 2 else (None, None)
+    inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
+    if not isinstance(module, nn.Module) or not isinstance(inputs, tuple | list):
+        raise ConfigError(
+            f"--module {function.where}: a function without parameters returns a torch module and its example "
+            f"inputs, a tuple"
+        )
+    return module.to(device), tuple(one.to(device) if isinstance(one, Tensor) else one for one in inputs)
+
+
+def _profile_stages(
+    function: Function, settings: Settings, *, num_layers: int | None, micro_batches: Sequence[int] | None, say: Say
+) -> dict[str, Any]:
+    """The profile of a model: of its first and last stage without layers, and of `NUM_BLOCKS` and one between."""
+    num_layers = function.num_layers(num_layers)
+    torch.set_num_threads(settings.num_threads)
+    measurements, width = [], 1
+    for micro_batch in micro_batches or [2]:
+        tried(function, [0, 1, 0], micro_batch=micro_batch, seed=_SEED, device=settings.device)
+        found, width = _measured_stages(function, settings, micro_batch=micro_batch, say=say)
+        measurements += found
+    notes = [
+        f"A model of one's own: stages of 0, {NUM_BLOCKS} and 0 layers, per layer divided by {NUM_BLOCKS}. Median "
+        f"and quartiles. FLOPs by torch's counter."
+    ]
+    model = {"name": function.name, "num_layers": num_layers, "hidden_size": width}
+    return {**header(function.name, model, settings, notes), "measurements": measurements}
+
+
+def _measured_stages(
+    function: Function, settings: Settings, *, micro_batch: int, say: Say
+) -> tuple[list[dict[str, Any]], int]:
+    """The measurements of embedding, layer and head at a micro-batch, and the width between."""
+    where = torch.device(settings.device)
+    made = made_by(function, [0, NUM_BLOCKS, 0], seed=_SEED)
+    first, row, last = (module.to(where) for module in made.stages())
+    _, alone, _ = (module.to(where) for module in made_by(function, [0, 1, 0], seed=_SEED).stages())
+    inputs, targets = _data(made, micro_batch, where)
+    with torch.no_grad():
+        like = first(inputs[0])
+    hidden = [torch.randn_like(like) for _ in range(num_inputs(where, like))]
+    shape = shape_of(inputs[0], row)
+
+    def measured(component: str, *subjects: Module, num_units: int = 1) -> dict[str, Any]:
+        flops = counted(subjects[0])[0] / num_units
+        return component_of(component, subjects, settings, shape=shape, flops=flops, num_units=num_units, say=say)
+
+    parts = [
+        measured("embedding", Module(first, inputs, is_first=True)),
+        measured("layer", Module(row, hidden), Module(alone, hidden), num_units=NUM_BLOCKS),
+        measured("head", Module(last, hidden, loss=lambda output: made.loss(output, targets))),
+    ]
+    return parts, like.shape[-1] if like.dim() else 1
+
+
+def _data(made: Made, micro_batch: int, where: torch.device) -> tuple[list[Tensor], Tensor]:
+    """Microbatches to rotate, and the targets of one."""
+    one, targets = made.rows(micro_batch, _SEED)
+    count = num_inputs(where, one)
+    return [made.rows(micro_batch, seed)[0].to(where) for seed in range(count)], targets.to(where)

@@ -9,6 +9,9 @@ from ppsim.schedule.choices import Dtype
 
 _MANY = "N,N,…"
 
+OF_MODELS = ("model", "hidden", "heads", "seq_len", "tp", "cp", "ep", "recompute", "dtype", "optimizer", "compile")
+"""Words that say what of a model is measured: with `module`, the module says it."""
+
 
 # fmt: off
 class ProfileOptions(TypedDict, total=False):
@@ -18,6 +21,11 @@ class ProfileOptions(TypedDict, total=False):
         "nano, mini, llama-mini, moe-mini, deepseek-v3-like, or one of `ppsim models` whose layers are GPT's, "
         "Llama's or Mixtral's: gpt2, gpt3-175b, llama3-8b, mixtral-8x7b … Default: {default}.",
         metavar="NAME", section="what", default="nano",
+    )]
+    module: Annotated[str | None, Option(
+        "A model of one's own: FILE.py is imported, which runs its code, and FUNCTION(layers of each stage) returns "
+        "stages, inputs, targets and loss (docs/howto/own_model.md); FUNCTION() one layer and example inputs.",
+        metavar="FILE.py:FUNCTION", section="what",
     )]
     layers: Annotated[int | None, Option(
         "Layers, instead of the model's.", metavar="N", section="what",

@@ -50,6 +50,27 @@ MODELS = {
 
 
 @dataclass(frozen=True)
+class Boundary:
+    """What a microbatch is between two stages, before the first or behind the last; `dtype` is torch's name."""
+
+    shape: list[int]
+    dtype: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A model of a user's, of `num_layers`, that FILE.py:FUNCTION, `module`, makes (`ppsim.runtime.own_model`).
+
+    `boundaries` has one entry more than there are stages.
+    """
+
+    module: str
+    num_layers: int
+    boundaries: list[Boundary]
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One run: the table, the model, and how to run it.
 
@@ -60,7 +81,7 @@ class TrainConfig:
 
     schedule: str
     num_ranks: int
-    model: GPTShape
+    model: GPTShape | OwnModel
     layers_per_stage: list[int]
     micro_batch: int = 2
     num_steps: int = 3
@@ -79,4 +100,8 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "TrainConfig":
         """Return the configuration of which `dataclasses.asdict` made `data`."""
-        return cls(**(data | {"model": GPTShape(**data["model"])}))
+        model = data["model"]
+        if "module" not in model:
+            return cls(**(data | {"model": GPTShape(**model)}))
+        boundaries = [Boundary(**one) for one in model["boundaries"]]
+        return cls(**(data | {"model": OwnModel(**(model | {"boundaries": boundaries}))}))

@@ -5,7 +5,7 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from ppsim.runtime.config import TrainConfig
+from ppsim.runtime.config import GPTShape, TrainConfig
 
 
 def corpus() -> bytes:
@@ -24,12 +24,12 @@ def batch(step: int, *, batch_size: int, sequence_length: int, seed: int) -> tup
     return inputs, targets
 
 
-def batch_of(config: TrainConfig, step: int, num_microbatches: int, where: torch.device) -> tuple[Tensor, Tensor]:
-    """Return what `batch` does, for a step of a run, on a device."""
-    inputs, targets = batch(
+def batch_of(config: TrainConfig, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
+    """Return what `batch` does, for a step of a run of a GPT."""
+    assert isinstance(config.model, GPTShape)
+    return batch(
         step,
         batch_size=num_microbatches * config.micro_batch,
         sequence_length=config.model.sequence_length,
         seed=config.seed,
     )
-    return inputs.to(where), targets.to(where)

@@ -6,7 +6,7 @@ receives, and what a first-in-first-out channel makes of it.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -95,6 +95,32 @@ def stage_seconds(costs: CostArrays, stage: int) -> dict[str, float]:
         "I": float(costs.backward_input_s[stage]),
         "W": float(costs.backward_weight_s[stage]),
     }
+
+
+class EmulatedModel:
+    """Stages that wait, as `ppsim.runtime.trained.RunModel` has them."""
+
+    def __init__(self, costs: CostArrays) -> None:
+        self._costs = costs
+
+    def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
+        """Return these stages by index."""
+        return {stage: EmulatedStage(stage_seconds(self._costs, stage), is_first=stage == 0) for stage in wanted}
+
+    def boundary(self, stage: int) -> Tensor:
+        """Return what goes from any stage to the next."""
+        del stage
+        return torch.zeros(PAYLOAD, dtype=torch.float64)
+
+    def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
+        """Return zeros."""
+        del step
+        nothing = torch.zeros(num_microbatches, PAYLOAD[1], dtype=torch.float64)
+        return nothing, nothing
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return something to differentiate."""
+        return ((output - targets) ** 2).mean()
 
 
 class EmulatedNetwork:

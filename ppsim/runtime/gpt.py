@@ -1,11 +1,14 @@
 """A small GPT, whole or cut into stages: what `ppsim profile` measures is what `ppsim train` runs."""
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ppsim.model.shapes import LayerShape
 from ppsim.runtime.config import GPTShape, TrainConfig
+from ppsim.runtime.corpus import batch_of
 
 
 class Embedding(nn.Module):
@@ -86,7 +89,42 @@ def build_stage(
 
 
 def stage_of(config: TrainConfig, stage: int) -> nn.Sequential:
-    """Return one stage of a run's model."""
+    """Return one stage of a run's GPT."""
+    assert isinstance(config.model, GPTShape)
     num_layers, dtype = config.layers_per_stage[stage], getattr(torch, config.dtype)
     num_stages = len(config.layers_per_stage)
     return build_stage(stage, num_stages, num_layers, config.model, seed=config.seed, dtype=dtype)
+
+
+class GPT:
+    """The GPT of a run, as `ppsim.runtime.trained.TrainedModel` has it."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        assert isinstance(config.model, GPTShape)
+        self.config, self.shape = config, config.model
+
+    def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
+        """Return these stages by index."""
+        return {stage: stage_of(self.config, stage) for stage in wanted}
+
+    def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
+        """Return all stages in a row, and the parameters of each."""
+        stages = self.stages(range(len(self.config.layers_per_stage)))
+        return nn.Sequential(*stages.values()), [list(stage.parameters()) for stage in stages.values()]
+
+    def boundary(self, stage: int) -> Tensor:
+        """Return zeros of what a microbatch is before a stage, or behind the last."""
+        shape, config = (self.config.micro_batch, self.shape.sequence_length), self.config
+        if stage == 0:
+            return torch.zeros(shape, dtype=torch.int64)
+        is_last = stage == len(config.layers_per_stage)
+        width = self.shape.vocab_size if is_last else self.shape.hidden_size
+        return torch.zeros(*shape, width, dtype=getattr(torch, config.dtype))
+
+    def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of a step."""
+        return batch_of(self.config, step, num_microbatches)
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return what `loss_of` does."""
+        return loss_of(output, targets)

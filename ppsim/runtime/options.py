@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from ppsim.simulation.stage_costs import StageCosts
 
 
+MODULE = Option(
+    "A model of one's own: FILE.py is imported, which runs its code, and FUNCTION(layers of each stage) returns "
+    "stages, inputs, targets and loss (docs/howto/own_model.md).",
+    metavar="FILE.py:FUNCTION",
+    section="model",
+    after="model",
+)
+
+
 # fmt: off
 class TrainOptions(TypedDict, total=False):
     """A run; `ppsim train --help` has each word's meaning and default."""
@@ -34,9 +43,9 @@ class TrainOptions(TypedDict, total=False):
         metavar="SECONDS", section="processes", field="timeout_s", default=120.0, shown=True,
     )]
     model: Annotated[Literal["nano", "mini", "gpt2"] | str | None, Option(
-        "A GPT: a small one for tests, or gpt2.",
-        metavar="nano|mini|gpt2", section="model", default="nano", shown=True,
+        "A GPT: a small one for tests, or gpt2. Default: nano.", metavar="nano|mini|gpt2", section="model",
     )]
+    module: Annotated[str | None, MODULE]
     layers: Annotated[int | None, Option(
         "Layers, instead of the model's.", metavar="N", section="model", field="model.num_layers",
     )]
@@ -54,7 +63,8 @@ class TrainOptions(TypedDict, total=False):
         "Sequences a microbatch.", metavar="N", section="model", field="micro_batch", default=2, shown=True,
     )]
     dtype: Annotated[Dtype | None, Option(
-        "Number format of weights and activations.", section="model", field="dtype", default="float32", shown=True,
+        "Number format of weights and activations. Default: float32, with --module the module's own.",
+        section="model", field="dtype",
     )]
     split: Annotated[str | Sequence[int] | None, Option(
         "Layers a stage: even, or numbers as 2,3,3,2.",

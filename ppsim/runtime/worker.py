@@ -25,12 +25,11 @@ from ppsim.runtime import emulate
 from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.clock import clock_of
 from ppsim.runtime.config import TrainConfig
-from ppsim.runtime.corpus import batch_of
-from ppsim.runtime.gpt import loss_of, stage_of
 from ppsim.runtime.launch import word_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.recorder import Recorder
 from ppsim.runtime.torch_private import require_torch, schedule_runtime, schedules
+from ppsim.runtime.trained import RunModel, model_of
 from ppsim.runtime.verify import Differences, differences
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
@@ -83,35 +82,25 @@ class _Rank:
     def __init__(self, config: TrainConfig, table: Schedule, rank: int, device: torch.device) -> None:
         self.config, self.table, self.rank, self.device = config, table, rank, device
         self.costs = emulate.emulated_costs(config, table)
-        self.stages = [self._stage(stage) for stage in table.stages_of(rank)]
+        self.model: RunModel = emulate.EmulatedModel(self.costs[1]) if self.costs else model_of(config)
+        modules = self.model.stages(table.stages_of(rank))
+        self.stages = [self._stage(stage, modules[stage]) for stage in table.stages_of(rank)]
         self.live_bytes = LiveBytes(stage.submod for stage in self.stages)
         self.recorder = Recorder(clock_of(device), mark_trace=config.trace is not None)
-        loss = _square if self.costs else loss_of
         self.runtime = schedule_runtime(
-            self.stages, table.num_microbatches, loss, defer_receives=config.receives == "deferred"
+            self.stages, table.num_microbatches, self.model.loss, defer_receives=config.receives == "deferred"
         )
         self.runtime._load_csv(
             config.schedule, format="compute_comms" if table.has_communication else "compute_only"
         )
 
-    def _stage(self, stage: int) -> Any:
-        config, num_stages = self.config, self.table.num_stages
-        module: torch.nn.Module
-        if self.costs:
-            module = emulate.EmulatedStage(emulate.stage_seconds(self.costs[1], stage), is_first=stage == 0)
-            example_in = example_out = torch.zeros(emulate.PAYLOAD, dtype=torch.float64)
-        else:
-            module, dtype = stage_of(config, stage), getattr(torch, config.dtype)
-            shape = (config.micro_batch, config.model.sequence_length)
-            hidden = torch.zeros(*shape, config.model.hidden_size, dtype=dtype)
-            example_in = torch.zeros(shape, dtype=torch.int64) if stage == 0 else hidden
-            logits = torch.zeros(*shape, config.model.vocab_size, dtype=dtype)
-            example_out = logits if stage == num_stages - 1 else hidden
+    def _stage(self, stage: int, module: torch.nn.Module) -> Any:
         # With example tensors the runtime needs no first pass to learn the shapes.
-        example_in = example_in.to(self.device).requires_grad_(stage > 0)
+        example_in = self.model.boundary(stage).to(self.device).requires_grad_(stage > 0)
+        example_out = self.model.boundary(stage + 1).to(self.device).requires_grad_(True)
         return PipelineStage(
-            module.to(self.device), stage, num_stages, self.device,
-            input_args=example_in, output_args=example_out.to(self.device, copy=True).requires_grad_(True),
+            module.to(self.device), stage, self.table.num_stages, self.device,
+            input_args=example_in, output_args=example_out,
         )  # fmt: skip
 
     def train(self) -> dict[str, Any]:
@@ -133,7 +122,9 @@ class _Rank:
             if config.trace is not None:
                 stack.enter_context(_traced(Path(config.trace) / f"rank{self.rank}.json.gz"))
             for step in range(config.num_warm_up + config.num_steps):
-                inputs, targets = self._batch(step)
+                inputs, targets = (
+                    part.to(self.device) for part in self.model.batch(step, self.table.num_microbatches)
+                )
                 losses: list[torch.Tensor] = []
                 optimizer.zero_grad()
                 dist.barrier()
@@ -170,12 +161,6 @@ class _Rank:
         last = {"target": targets, "losses": losses} if self.table.num_stages - 1 in held else {}
         self.runtime.step(*arguments, return_outputs=False, **last)
 
-    def _batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.costs:
-            nothing = torch.zeros(self.table.num_microbatches, emulate.PAYLOAD[1], dtype=torch.float64)
-            return nothing, nothing
-        return batch_of(self.config, step, self.table.num_microbatches, self.device)
-
     def _differences(
         self, inputs: torch.Tensor, targets: torch.Tensor, losses: list[torch.Tensor]
     ) -> Differences | None:
@@ -205,10 +190,6 @@ def _traced(path: Path) -> Iterator[None]:
     with torch.profiler.profile(activities=activities) as profiler:
         yield
     profiler.export_chrome_trace(str(path))
-
-
-def _square(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return ((output - target) ** 2).mean()
 
 
 def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]) -> dict[str, Any]:

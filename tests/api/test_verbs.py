@@ -48,8 +48,12 @@ def arguments(options: dict[str, Any]) -> list[str]:
     [
         ("project", PlanOptions, {"tokens", "to_config", "with_timeline", "with_rows", "as_json", "outputs"}),
         ("tune", TuneOptions, {"to_config", "as_json", "outputs"}),
-        ("train", TrainOptions, {"schedule", "with_timeline", "with_rows", "as_json", "outputs"}),
-        ("profile", ProfileOptions, {"output", "module", "suite", "dry_run"}),
+        (
+            "train",
+            TrainOptions,
+            {"schedule", "pp", "vpp", "microbatches", "with_timeline", "with_rows", "as_json", "outputs"},
+        ),
+        ("profile", ProfileOptions, {"output", "suite", "dry_run"}),
     ],
 )
 def test_the_words_are_the_options_of_the_command(name: str, words: Any, others: set[str]) -> None:

@@ -82,7 +82,7 @@ def test_torch_holds_in_its_own_runtime_what_it_holds_in_ours(profile: ppsim.Pro
 def test_a_backward_leaves_nothing_behind(passes: tuple[Op, ...]) -> None:
     """Without the collector: nothing that was saved is part of a cycle."""
     module = build_stage(1, 3, 2, MODEL, seed=0, dtype=torch.float32)
-    stage, live = ModelStage(module, is_first=False, is_last=False), LiveBytes([module])
+    stage, live = ModelStage(module, is_first=False, loss=None), LiveBytes([module])
     gc.disable()
     try:
         with live.counting():

@@ -15,15 +15,14 @@ from torch import nn
 from ppsim.base.errors import RunFailed
 from ppsim.runtime.attention import attention_in
 from ppsim.runtime.config import TrainConfig
-from ppsim.runtime.corpus import batch_of
 from ppsim.runtime.emulate import emulated_costs, stage_seconds
-from ppsim.runtime.gpt import stage_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.partitions.check import check_emulated, check_streams
 from ppsim.runtime.partitions.device import SharedDevice, quick_turns
 from ppsim.runtime.partitions.executor import Executor
 from ppsim.runtime.partitions.opened import open_device
 from ppsim.runtime.partitions.stages import ModelStage, SpinningStage, StageRunner
+from ppsim.runtime.trained import model_of
 from ppsim.runtime.verify import differences
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
@@ -71,22 +70,23 @@ def _emulate(config: TrainConfig, table: Schedule, device: SharedDevice, costs: 
 
 def _train(config: TrainConfig, table: Schedule, device: SharedDevice) -> dict[str, Any]:
     num_stages, num_microbatches = table.num_stages, table.num_microbatches
-    modules = [stage_of(config, stage).to(device.where) for stage in range(num_stages)]
+    model = model_of(config)
+    modules = [module.to(device.where) for module in model.stages(range(num_stages)).values()]
     stages = [
-        ModelStage(module, is_first=stage == 0, is_last=stage == num_stages - 1)
+        ModelStage(module, is_first=stage == 0, loss=model.loss if stage == num_stages - 1 else None)
         for stage, module in enumerate(modules)
     ]
     by_index: dict[int, StageRunner] = dict(enumerate(stages))
     parameters = [parameter for module in modules for parameter in module.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate)
     result = _result(config, [], losses=[])
-    tokens = batch_of(config, 0, num_microbatches, device.where)[0][: config.micro_batch]
-    result["attention"] = attention_in(lambda: modules[0](tokens))
+    first = model.batch(0, num_microbatches)[0][: config.micro_batch].to(device.where)
+    result["attention"] = attention_in(lambda: modules[0](first))
     with closing(
         Executor(table, by_index, device, transfer_s=np.zeros(num_stages), timeout_s=config.timeout_s)
     ) as executor:
         for step in range(config.num_warm_up + config.num_steps):
-            inputs, targets = batch_of(config, step, num_microbatches, device.where)
+            inputs, targets = (part.to(device.where) for part in model.batch(step, num_microbatches))
             for stage in stages:
                 stage.begin_step(list(inputs.chunk(num_microbatches)), list(targets.chunk(num_microbatches)))
             optimizer.zero_grad()

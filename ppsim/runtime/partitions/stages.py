@@ -6,7 +6,6 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
 
-from ppsim.runtime.gpt import loss_of
 from ppsim.schedule.table import Op
 
 
@@ -18,14 +17,17 @@ class StageRunner(Protocol):
 
 
 class ModelStage:
-    """Layers of a model. On the first stage I does nothing and W is the whole backward, as in torch's runtime.
+    """Layers of a model; `loss` is that of the last stage, None elsewhere.
 
-    Gradients add up in the parameters over the microbatches; who ends the step divides them. `losses` holds the
-    loss of each microbatch on the last stage.
+    On the first stage I does nothing and W is the whole backward, as in torch's runtime. Gradients add up in the
+    parameters over the microbatches; who ends the step divides them. `losses` holds the loss of each microbatch on
+    the last stage.
     """
 
-    def __init__(self, module: nn.Module, *, is_first: bool, is_last: bool) -> None:
-        self.module, self._is_first, self._is_last = module, is_first, is_last
+    def __init__(
+        self, module: nn.Module, *, is_first: bool, loss: Callable[[Tensor, Tensor], Tensor] | None
+    ) -> None:
+        self.module, self._is_first, self._loss = module, is_first, loss
         self._inputs: list[Tensor] = []
         self._targets: list[Tensor] = []
         self._forwarded: dict[int, tuple[Tensor, Tensor]] = {}
@@ -33,7 +35,7 @@ class ModelStage:
         self.losses: dict[int, Tensor] = {}
 
     def begin_step(self, inputs: list[Tensor], targets: list[Tensor]) -> None:
-        """Take the step's microbatches: int64 [batch, sequence] each."""
+        """Take the step's microbatches: for a GPT int64 [batch, sequence] each."""
         self._inputs, self._targets, self.losses = inputs, targets, {}
 
     def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
@@ -51,11 +53,11 @@ class ModelStage:
     def _forward(self, microbatch: int, received: Tensor | None) -> Tensor | None:
         x = self._inputs[microbatch] if received is None else received.requires_grad_()
         output: Tensor = self.module(x)
-        if self._is_last:
-            output = loss_of(output, self._targets[microbatch])
+        if self._loss is not None:
+            output = self._loss(output, self._targets[microbatch])
             self.losses[microbatch] = output.detach()
         self._forwarded[microbatch] = x, output
-        return None if self._is_last else output.detach()
+        return None if self._loss is not None else output.detach()
 
     def _backward_input(self, microbatch: int, grad: Tensor | None) -> Tensor | None:
         x, output = self._forwarded.pop(microbatch)

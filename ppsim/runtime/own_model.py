@@ -1,0 +1,375 @@
+"""A model of a user's own: stages, data and loss, made by a function that is named on the command line.
+
+The function needs to know nothing of ppsim (docs/howto/own_model.md). Told the layers of each stage, it returns the
+stages, inputs, targets and the loss:
+
+    def stages(layers=(8,)):
+        return modules, inputs, targets, loss
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
+
+from ppsim.base.errors import ConfigError
+from ppsim.runtime.config import Boundary, OwnModel, TrainConfig
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A user's function: `where` is FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION as it was given.
+
+    `layers` is the default of its parameter, the layers of each stage where nothing is asked; None where the
+    parameter has none. `takes_layers` is false for a function without parameters, which can make no stages.
+    """
+
+    where: str
+    call: Callable[..., Any]
+    home: str
+
+    @property
+    def name(self) -> str:
+        """Its name in its file."""
+        return self.where.rpartition(":")[2]
+
+    @property
+    def takes_layers(self) -> bool:
+        """Whether it has a parameter: the layers of each stage."""
+        return bool(inspect.signature(self.call).parameters)
+
+    def num_layers(self, given: int | None) -> int:
+        """Return the layers of the whole model: those given, or those of the function's own default.
+
+        Raises `ConfigError` where neither is there.
+        """
+        if given is not None:
+            return given
+        default = next(iter(inspect.signature(self.call).parameters.values())).default
+        try:
+            return sum(int(count) for count in default)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{self.where} does not say how many layers the model has: give its parameter a default, as "
+                f"{self.name}(layers=(8,)), or --layers"
+            ) from None
+
+    def made(self, *arguments: Any) -> Any:
+        """Return what it returns; raises `ConfigError` for what it raises."""
+        told = f" for the layers {list(arguments[0])}" if arguments else ""
+        with imports_from(self.home), _failing(f"{self.where} fails{told}"):
+            return self.call(*arguments)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a function returned for some layers of each stage."""
+
+    function: Function
+    layers: Sequence[int]
+    modules: Iterable[nn.Module]
+    inputs: Tensor
+    targets: Tensor
+    loss: Loss
+
+    def stages(self) -> Iterator[nn.Module]:
+        """Yield the stages; raises `ConfigError` where they are not as many modules as asked for."""
+        where, found, wanted = self.function.where, 0, len(self.layers)
+        modules = iter(self.modules)
+        while True:
+            with (
+                imports_from(self.function.home),
+                _failing(f"{where} fails at stage {found} of the layers {list(self.layers)}"),
+            ):
+                module = next(modules, None)
+            if module is None:
+                break
+            if not isinstance(module, nn.Module):
+                raise ConfigError(f"{where}: stage {found} is no torch module: got {_kind(module)}")
+            found += 1
+            if found <= wanted:
+                yield module
+        if found != wanted:
+            raise ConfigError(f"{where} gives {found} stages for the {wanted} of the layers {list(self.layers)}")
+
+    def rows(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Return so many inputs and their targets, drawn with this seed."""
+        drawn = torch.randint(0, len(self.inputs), (count,), generator=torch.Generator().manual_seed(seed))
+        return self.inputs[drawn], self.targets[drawn]
+
+
+def function_of(where: str) -> Function:
+    """Return the function that FILE.py:FUNCTION, or PACKAGE.MODULE:FUNCTION, names; runs the code of its file.
+
+    Raises `ConfigError` where there is no such file, module or function, and where the file fails.
+    """
+    home, colon, name = where.rpartition(":")
+    if not (home and colon and name):
+        raise ConfigError(f"--module is '{where}': write it as FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION")
+    is_file = home.endswith(".py")
+    if is_file and not Path(home).is_file():
+        raise ConfigError(f"--module {where}: there is no file {home}")
+    folder = str(Path(home).resolve().parent) if is_file else ""
+    with imports_from(folder), _failing(f"--module {where} fails"):
+        module = _module_in(Path(home).resolve()) if is_file else importlib.import_module(home)
+    call = getattr(module, name, None)
+    if not callable(call):
+        functions = [each for each, value in vars(module).items() if inspect.isfunction(value)]
+        close = difflib.get_close_matches(name, functions, n=1)
+        there = f"did you mean {close[0]}?" if close else f"there are {', '.join(functions) or 'none'}"
+        raise ConfigError(f"--module {where}: {home} has no function {name} ({there})")
+    return Function(where, call, folder)
+
+
+def made_by(function: Function, layers: Sequence[int], *, seed: int) -> Made:
+    """Return what a function makes for the layers of each stage, torch's random numbers begun from `seed`.
+
+    Raises `ConfigError` where it does not return stages, inputs, targets and loss.
+    """
+    where, form = function.where, "it must return stages, inputs, targets and loss"
+    if not function.takes_layers:
+        raise ConfigError(
+            f"{where} takes no layers of each stage, so that there is nothing to split: write "
+            f"{function.name}(layers)"
+        )
+    torch.manual_seed(seed)
+    made = function.made(list(layers))
+    if not isinstance(made, tuple | list) or len(made) != 4:
+        got = f"{len(made)} things" if isinstance(made, tuple | list) else _kind(made)
+        raise ConfigError(f"{where} returns {got}: {form}")
+    modules, inputs, targets, loss = made
+    if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
+        raise ConfigError(
+            f"{where} returns one module ({_kind(modules)}) where the stages should be: a list of them"
+        )
+    if not isinstance(modules, Iterable):
+        raise ConfigError(f"{where} returns {_kind(modules)} where the stages should be: a list of modules")
+    for name, data in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(data, Tensor) or not data.dim() or not len(data):
+            raise ConfigError(f"{where}: {name} must be a tensor with a row for each sample: got {_kind(data)}")
+    if len(inputs) != len(targets):
+        raise ConfigError(f"{where}: there are {len(inputs)} inputs, but {len(targets)} targets")
+    if not callable(loss):
+        raise ConfigError(
+            f"{where} gives no loss: the fourth that it returns must be a function of output and targets, got "
+            f"{_kind(loss)}"
+        )
+    return Made(function, layers, modules, inputs, targets, loss)
+
+
+class OwnStages:
+    """The model of a run, as `ppsim.runtime.trained.TrainedModel` has it."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        assert isinstance(config.model, OwnModel)
+        self._config, self._model = config, config.model
+        self._function = function_of(config.model.module)
+        self._without_modules: Made | None = None
+
+    def _made(self, layers: Sequence[int]) -> Made:
+        return made_by(self._function, layers, seed=self._config.seed)
+
+    def _data(self) -> Made:
+        """The data and the loss, of the last call of the function if there was one."""
+        if self._without_modules is None:
+            self._without_modules = replace(self._made(self._config.layers_per_stage), modules=())
+        return self._without_modules
+
+    def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
+        """Return these stages by index; where the function yields them one by one, the others are not kept."""
+        made = self._made(self._config.layers_per_stage)
+        self._without_modules = replace(made, modules=())
+        return {stage: module for stage, module in enumerate(made.stages()) if stage in wanted}
+
+    def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
+        """Return what the function makes of all layers as one stage, with the weights of the stages in it.
+
+        Raises `ConfigError` where that has other parameters than the stages together.
+        """
+        stages = self.stages(range(len(self._config.layers_per_stage)))
+        (whole,) = self._made([self._model.num_layers]).stages()
+        return whole, same_weights(whole, list(stages.values()), self._model.module)
+
+    def boundary(self, stage: int) -> Tensor:
+        """Return zeros of what a microbatch is before a stage, or behind the last."""
+        boundary = self._model.boundaries[stage]
+        return torch.zeros(boundary.shape, dtype=getattr(torch, boundary.dtype))
+
+    def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
+        """Return samples of the function's data, drawn by seed and step."""
+        config = self._config
+        return self._data().rows(num_microbatches * config.micro_batch, 1_000_003 * config.seed + step)
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the function's loss."""
+        return self._data().loss(output, targets)
+
+
+def same_weights(whole: nn.Module, stages: Sequence[nn.Module], where: str) -> list[list[nn.Parameter]]:
+    """Give a model the weights of its stages, and return which of its parameters each stage has.
+
+    A parameter of the whole is the next of those of the stages whose names differ from its own in numbers only:
+    "layers.5.up.weight" of the model may be "layers.1.up.weight" of stage 1. Raises `ConfigError` where they are
+    not as many of each name, or of other shapes.
+    """
+    waiting: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in whole.named_parameters():
+        waiting.setdefault(_without_numbers(name), []).append(parameter)
+    found: list[list[nn.Parameter]] = []
+    for index, stage in enumerate(stages):
+        found.append([])
+        for name, parameter in stage.named_parameters():
+            alike = waiting.get(_without_numbers(name), [])
+            if not alike or alike[0].shape != parameter.shape:
+                raise ConfigError(
+                    f"{where}: the model in one stage has no parameter for {name} of stage {index} (shape "
+                    f"{list(parameter.shape)}), so that the two cannot be compared"
+                )
+            with torch.no_grad():
+                alike[0].copy_(parameter)
+            found[-1].append(alike.pop(0))
+    if left := [name for name, alike in waiting.items() if alike]:
+        raise ConfigError(
+            f"{where}: the model in one stage has {left[0]} once more than its stages, so that the two cannot be "
+            f"compared"
+        )
+    return found
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def tried(
+    function: Function, layers: Sequence[int], *, micro_batch: int, seed: int, device: str, splits: bool = False
+) -> tuple[list[Boundary], str]:
+    """Run one microbatch through the stages, one after the other, each forward and backward by itself.
+
+    With `splits`, the backward is split into I and W as torch's runtime does, on the first stage not.
+    Returns what the microbatch is before, between and behind them, and the name of the parameters' type (of several
+    the shortest). Raises `ConfigError` for what a pipeline could not run, naming the stage.
+    """
+    made = made_by(function, layers, seed=seed)
+    inputs, targets = (part.to(device) for part in made.rows(micro_batch, seed))
+    boundaries, kinds, x = [_boundary(inputs)], set(), inputs
+    for stage, module in enumerate(made.stages()):
+        is_last = stage == len(layers) - 1
+        x = _tried_stage(
+            made, stage, module.to(device), x, targets=targets if is_last else None, splits=splits and stage > 0
+        )
+        boundaries.append(_boundary(x))
+        kinds |= {parameter.dtype for parameter in module.parameters() if parameter.requires_grad}
+    return boundaries, _name(min(kinds, key=lambda kind: (kind.itemsize, str(kind))))
+
+
+def _tried_stage(
+    made: Made, stage: int, module: nn.Module, x: Tensor, *, targets: Tensor | None, splits: bool
+) -> Tensor:
+    """The output of a stage, once its backward has come through too; `targets` are those of the last."""
+    where = made.function.where
+    before = f"what stage {stage - 1} returns" if stage else "the inputs"
+    x = x.detach().requires_grad_(stage > 0)
+    with _failing(f"{where}: stage {stage} fails on {before}, {_shown(x)}"):
+        output = module(x)
+    if not isinstance(output, Tensor):
+        raise ConfigError(f"{where}: stage {stage} must return one tensor: got {_kind(output)}")
+    if not output.is_floating_point():
+        raise ConfigError(f"{where}: stage {stage} returns {_shown(output)}, which has no gradient")
+    what, end, grad = f"what stage {stage} returns", output, torch.ones_like(output)
+    if targets is not None:
+        what, end = f"the loss of stage {stage}", _tried_loss(made, output, targets)
+        grad = torch.ones_like(end)
+    if not end.requires_grad:
+        raise ConfigError(f"{where}: {what} has no gradient: it depends on no parameter that learns")
+    if splits and end._is_view():
+        raise ConfigError(
+            f"{where}: {what} is a view of another tensor, which torch's split backward cannot detach: return a "
+            f"clone() of it, or run a table that does not split the backward"
+        )
+    with _failing(f"{where}: the {'split ' if splits else ''}backward of stage {stage} fails"):
+        if splits:
+            _, groups = stage_backward_input([end], [grad], [x], module.parameters())
+            stage_backward_weight(module.parameters(), groups)
+        else:
+            end.backward(grad)
+    if all(parameter.grad is None for parameter in module.parameters()):
+        raise ConfigError(f"{where}: no parameter of stage {stage} gets a gradient")
+    if stage and x.grad is None:
+        raise ConfigError(
+            f"{where}: {what} does not depend on what stage {stage - 1} returns: no gradient goes back"
+        )
+    module.zero_grad(set_to_none=True)
+    return output.detach()
+
+
+def _tried_loss(made: Made, output: Tensor, targets: Tensor) -> Tensor:
+    where = made.function.where
+    with _failing(f"{where}: the loss fails on {_shown(output)} and targets {_shown(targets)}"):
+        loss = made.loss(output, targets)
+    if not isinstance(loss, Tensor) or loss.dim():
+        got = _shown(loss) if isinstance(loss, Tensor) else _kind(loss)
+        raise ConfigError(f"{where}: the loss must be one number, a tensor without dimensions: got {got}")
+    return loss
+
+
+def _boundary(x: Tensor) -> Boundary:
+    return Boundary(list(x.shape), _name(x.dtype), x.nbytes)
+
+
+def _name(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def _shown(x: Tensor) -> str:
+    return f"{_name(x.dtype)} {list(x.shape)}"
+
+
+def _kind(thing: Any) -> str:
+    return "nothing (None)" if thing is None else type(thing).__name__
+
+
+def _module_in(path: Path) -> ModuleType:
+    """What a file defines; under a name of its own, so that it stands for no installed package."""
+    name = f"ppsim_own_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where what the file defines looks itself up
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def imports_from(folder: str) -> Iterator[None]:
+    """Look for modules in a folder first, "" for the current one, as `python FILE.py` and `python -m` do."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+@contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Raise `ConfigError` for whatever code of a user raises within, in one line."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        lines = str(error).strip().splitlines() or ["no reason given"]
+        raise ConfigError(f"{what}: {type(error).__name__}: {lines[0]}") from error
