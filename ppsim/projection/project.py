@@ -204,6 +204,7 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
     if plan.stragglers:
         costs = _slowed(costs, schedule, dict(plan.stragglers))
     return costs.replace(
+        communication=plan.communication,
         channel=plan.channel or RUNTIMES[plan.runtime][0],
         receives=plan.receives,
         action_overhead_s=plan.action_overhead_s,
