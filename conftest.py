@@ -2,6 +2,8 @@
 
 import pytest
 
+collect_ignore = ["tests/schedule/megatron_loops.py"]  # runs in a process of its own: importing it takes seconds
+
 
 @pytest.fixture(autouse=True)
 def _place_of_an_example(request: pytest.FixtureRequest) -> None:

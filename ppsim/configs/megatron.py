@@ -97,6 +97,8 @@ def _pipeline(arguments: Arguments, pp: int, model: Model | None) -> dict[str, A
     elif layers_each and model is not None:
         vpp = len(model.layers) // pp // layers_each
     words["vpp"] = vpp if vpp and pp > 1 else None
+    overlaps = arguments.flag("overlap_p2p_comm", default=True, word="overlap_p2p")
+    words["overlap_p2p"] = None if overlaps or not words["vpp"] else False
     for name in _SPLIT:
         words[name] = arguments.count(name, word=name, least=0)
     for name in _COUNTED:
@@ -125,7 +127,7 @@ def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
             name = "1f1b-v"
     else:
         name = None
-    return {"schedule": name, "vpp": None, "runtime": "torch"} if name else {}
+    return {"schedule": name, "vpp": None, "runtime": "torch", "overlap_p2p": None} if name else {}
 
 
 def _step(arguments: Arguments) -> dict[str, Any]:

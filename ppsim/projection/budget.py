@@ -54,7 +54,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     budget = _compute(projection, busy)
     without = costs.replace(
         transfer_s=0.0, channel="ideal", communication="overlap", action_overhead_s=0.0, hop_overhead_s=0.0,
-        overlap_slowdown=0.0,
+        message_overhead_s=0.0, overlap_slowdown=0.0,
     )  # fmt: skip
     network = without.replace(transfer_s=costs.transfer_s, channel=costs.channel, communication=costs.communication)
     ideal = build_graph(schedule, pairs=costs.pairs)

@@ -35,6 +35,11 @@ SLICES = Option(
     "Slices of each microbatch's sequence (seq1f1b only). Default: 4.",
     metavar="N", section="pipeline", field="num_slices",
 )  # fmt: skip
+OVERLAP_P2P = Option(
+    "Whether Megatron-LM overlaps the transfers of interleaved-1f1b in its steady state (--runtime megatron). "
+    "Default: it does.",
+    section="runtime", field="overlap_p2p", has_no=True, flag="--overlap-p2p-communication",
+)  # fmt: skip
 CHANNEL = Option(
     "Which transfers queue behind each other: none, those of a directed edge, of a pair of ranks, of a "
     "direction, or all of a rank. Default: the runtime's, or the costs file's.",
@@ -296,6 +301,7 @@ class PlanOptions(JobOptions, total=False):
     runtime: Annotated[Runtime | None, RUNTIME]
     channel: Annotated[Channel | None, CHANNEL]
     receives: Annotated[Receives | None, RECEIVES]
+    overlap_p2p: Annotated[bool | None, OVERLAP_P2P]
     memory_limit: Annotated[str | float | None, Option(
         "Memory a rank has, as 80GiB or 80GB; exit 1 if the plan does not fit. Default: with --model 95 % of the "
         "device's; nothing is refused.",

@@ -9,14 +9,18 @@ from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.sources import JobSource, MeasuredSource, ProfileSource, RankCosts, Source
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.projection.options import Runtime
-from ppsim.schedule.choices import Channel, Receives
+from ppsim.schedule.choices import Channel, Communication, Receives
 
 RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
     "torch": (
         "pair",
         "torch.distributed.pipelining: NCCL communicators made on first use; stage 0 splits no backward",
     ),
-    "megatron": ("edge", "Megatron-LM with overlapped p2p: a queue per direction and peer"),
+    "megatron": (
+        "edge",
+        "Megatron-LM: 1F1B stands still at its sends and receives, interleaved overlaps them in the steady state; "
+        "others: a queue per direction and peer",
+    ),
     "ideal": ("ideal", "the literature's network: pure latency, nothing shared"),
 }
 
@@ -37,7 +41,8 @@ class Plan:
     `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
-    (`ppsim.catalog.auto`). `measured` are times of the job's ranks in place of estimates.
+    (`ppsim.catalog.auto`). `measured` are times of the job's ranks in place of estimates. `overlap_p2p`: whether
+    Megatron-LM overlaps the transfers of interleaved-1f1b, on its runtime and where no `channel` is given.
     `stragglers` are ranks whose compute takes so many times as long.
 
     >>> import ppsim
@@ -64,6 +69,7 @@ class Plan:
     receives: Receives = "torch"
     transfer_s: float | None = None
     measured: RankCosts | None = None
+    overlap_p2p: bool = True
     action_overhead_s: float = 0.0
     hop_overhead_s: float = 0.0
     overlap_slowdown: float = 0.0
@@ -101,6 +107,14 @@ class Plan:
         if self.memory_limit_bytes is None and self.job is not None:
             return self.job.cluster.device.usable_bytes()
         return self.memory_limit_bytes
+
+    @property
+    def communication(self) -> Communication:
+        """How transfers wait: Megatron-LM's own calls for the schedules that it runs, unless a channel is given."""
+        runs_it = self.schedule_name in ("1f1b", "interleaved-1f1b") and self.pp > 1
+        if self.runtime != "megatron" or self.channel is not None or not runs_it:
+            return "overlap"
+        return "megatron" if self.overlap_p2p else "megatron-no-overlap"
 
     @property
     def how_split(self) -> Split:

@@ -218,6 +218,7 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         costs = _slowed(costs, schedule, dict(plan.stragglers))
     launch_s = plan.job.seconds_a_launch if plan.job else 0.0
     return costs.replace(
+        communication=plan.communication,
         channel=plan.channel or RUNTIMES[plan.runtime][0],
         receives=plan.receives,
         action_overhead_s=plan.action_overhead_s + launch_s,

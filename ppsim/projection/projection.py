@@ -227,7 +227,7 @@ def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None
     times: dict[str, float | None] = {}
     for channel in CHANNELS:
         try:
-            there = costs.replace(channel=channel)
+            there = costs.replace(channel=channel, communication="overlap")
             times[channel] = simulate(timeline.schedule, there, ready_s=timeline.ready_s).step_time_s
         except ScheduleError:
             times[channel] = None

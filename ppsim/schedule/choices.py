@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-Communication = Literal["overlap", "blocking"]
+Communication = Literal["overlap", "blocking", "megatron", "megatron-no-overlap"]
 Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Pairs = Literal["parts", "whole"]

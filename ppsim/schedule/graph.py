@@ -9,7 +9,8 @@ How transfers wait is set by three choices:
 communication
     "overlap": compute goes on beside transfers; an action waits for its own input only. "blocking": a rank
     stands still from the posting of its sends and receives until they are done; those between two compute
-    actions are posted together, as Megatron's combined send-receive calls do.
+    actions are posted together. "megatron" and "megatron-no-overlap": the calls of Megatron-LM's own loops, for the
+    tables that it runs, without regard to `channel` and `receives`: see `ppsim.schedule.megatron_calls`.
 channel
     what shares a first-in-first-out queue, at each end of the transfer: see `CHANNELS`. "ideal" has no queues and
     does not wait for the receive to be posted, only for the send. Blocking communication has at most one batch
@@ -28,20 +29,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.compiling import Engine, run_kernel
-from ppsim.base.errors import Deadlock
+from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.lowering import lower
+from ppsim.schedule.megatron_calls import Ends, megatron_calls
 from ppsim.schedule.messages import Messages, messages_of
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 
 COMMUNICATIONS: dict[Communication, str] = {
     "overlap": "compute goes on beside transfers",
     "blocking": "a rank stands still until its transfers are done",
+    "megatron": "Megatron-LM's calls: 1F1B stands still at each, interleaved overlaps them in the steady state",
+    "megatron-no-overlap": "Megatron-LM's calls without --overlap-p2p-communication",
 }
 CHANNELS: dict[Channel, str] = {
     "ideal": "no queues: every transfer on its own",
@@ -100,6 +105,8 @@ def build_graph(
     place in the row on every channel, the ideal one too. Raises `Deadlock` naming
     the actions that wait for each other, and `ScheduleError` where sends and receives match out of order.
     """
+    if communication in ("megatron", "megatron-no-overlap"):
+        return _megatron_graph(schedule, communication, engine)
     if (communication, channel) != ("overlap", "ideal") or schedule.has_communication:
         messages = messages_in(schedule, receives=receives, engine=engine)
         return graph_of(messages, communication=communication, channel=channel, pairs=pairs, engine=engine)
@@ -232,10 +239,73 @@ def _blocking_waits(messages: Messages) -> _Waits:
         waited_for += [after[after != NONE], transfer[has_following]]
     waiting.insert(0, np.flatnonzero(previous != NONE))
     waited_for.insert(0, previous[previous != NONE])
+    return _sorted_waits(waiting, waited_for, num_actions + num_transfers)
+
+
+def _sorted_waits(waiting: list[Ints64], waited_for: list[Ints32], num_nodes: int) -> _Waits:
+    """Node `waiting[i][k]` waits for `waited_for[i][k]`; of a node's waits those listed first come first."""
     node, cause = np.concatenate(waiting), np.concatenate(waited_for).astype(np.int32)
     by_node = np.argsort(node, kind="stable")
-    counts = np.bincount(node, minlength=num_actions + num_transfers)
-    return np.concatenate(([0], np.cumsum(counts))), cause[by_node]
+    return np.concatenate(([0], np.cumsum(np.bincount(node, minlength=num_nodes)))), cause[by_node]
+
+
+def _megatron_graph(schedule: Schedule, communication: Communication, engine: Engine) -> EventGraph:
+    if schedule.has_communication:
+        raise ScheduleError("Megatron-LM's calls are for a compute-only table: this one has its own communication")
+    source, target = transfers_of(schedule)
+    ends = megatron_calls(schedule, source, target, overlap=communication == "megatron")
+    return _in_order(schedule, source, target, _called_waits(schedule, source, target, *ends), engine)
+
+
+def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends, receives: Ends) -> _Waits:
+    """A transfer starts when both ranks have come to its call; a rank goes on when the calls that hold it are done.
+
+    Transfers of one kind between two ranks go one after another. One that was handed over is waited for when the
+    rank hands over its next of that kind.
+    """
+    num_actions, num_transfers = len(compute), len(source)
+    transfer = np.arange(num_actions, num_actions + num_transfers, dtype=np.int32)
+    previous = _previous_on_rank(compute)
+    waiting, waited_for = [np.flatnonzero(previous != NONE)], [previous[previous != NONE]]
+
+    def wait(node: Ints32, cause: Ints32, where: NDArray[np.bool_]) -> None:
+        waiting.append(node[where].astype(np.int64))
+        waited_for.append(cause[where])
+
+    wait(target, transfer, np.ones(num_transfers, dtype=np.bool_))
+    rank = np.concatenate([compute.rank[source], compute.rank[target]])
+    calls = Ends(*(np.concatenate(both) for both in zip(sends.columns, receives.columns, strict=True)))
+    both = np.concatenate([transfer, transfer])
+    wait(both, calls.after, calls.after != NONE)
+    following = np.where(calls.after == NONE, compute.rank_offsets[rank], calls.after + 1)
+    is_on_rank = following < compute.rank_offsets[rank + 1]
+    wait(following, both, calls.holds & is_on_rank)
+    second, first = _first_calls(compute, rank, calls)
+    wait(both[second], both[first], np.ones(len(second), dtype=np.bool_))
+
+    kind = compute.op[source] == Op.F
+    order = np.lexsort((source, kind, compute.rank[target], compute.rank[source]))
+    ahead, behind = order[:-1], order[1:]
+    same = (compute.rank[source[ahead]] == compute.rank[source[behind]]) & (kind[ahead] == kind[behind])
+    same &= compute.rank[target[ahead]] == compute.rank[target[behind]]
+    wait(transfer[behind], transfer[ahead], same)
+    handed_over = same & ~sends.holds[ahead] & ~sends.holds[behind] & is_on_rank[behind]
+    wait(following[behind], transfer[ahead], handed_over)
+    return _sorted_waits(waiting, waited_for, num_actions + num_transfers)
+
+
+def _first_calls(compute: Schedule, rank: Ints32, ends: Ends) -> tuple[Ints64, Ints64]:
+    """Pairs of messages, the second and the first of two calls behind one action where the first holds the rank."""
+    place = np.where(ends.after == NONE, len(compute) + rank, ends.after)
+    held = np.flatnonzero((ends.turn == 0) & ends.holds)
+    second = np.flatnonzero(ends.turn == 1)
+    pairs = []
+    for one in (held, held[::-1]):  # a call sends a message and receives one
+        first = np.full(len(compute) + compute.num_ranks, NONE, dtype=np.int64)
+        first[place[one]] = one
+        pairs.append((second, first[place[second]]))
+    behind, ahead = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return behind[ahead != NONE], ahead[ahead != NONE]
 
 
 # --- order, or the cycle that forbids one ---

@@ -35,6 +35,7 @@ class _Costs(Strict):
     receives: Receives = "torch"
     action_overhead_s: NonNegative = 0.0
     hop_overhead_s: NonNegative = 0.0
+    message_overhead_s: NonNegative = 0.0
     overlap_slowdown: NonNegative = 0.0
     step_overhead_s: NonNegative = 0.0
     static_bytes: OneOrMany = [0.0]

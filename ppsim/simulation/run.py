@@ -114,6 +114,10 @@ def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: 
 
 def overheads_s(graph: EventGraph, costs: StageCosts) -> Floats:
     """Return the host time or latency before every node."""
-    return np.concatenate(
-        [np.full(graph.num_actions, costs.action_overhead_s), np.full(graph.num_transfers, costs.hop_overhead_s)]
-    )
+    of_actions = np.full(graph.num_actions, costs.action_overhead_s)
+    if costs.message_overhead_s:
+        schedule, behind = graph.schedule, graph.source + 1
+        is_followed = behind < schedule.rank_offsets[schedule.rank[graph.source] + 1]
+        messages = np.bincount(np.concatenate([behind[is_followed], graph.target]), minlength=graph.num_actions)
+        of_actions += messages * costs.message_overhead_s
+    return np.concatenate([of_actions, np.full(graph.num_transfers, costs.hop_overhead_s)])

@@ -46,6 +46,9 @@ class StageCosts:
     action_overhead_s, hop_overhead_s
         Host time before every compute action, and before a transfer that follows its content (in a queue the
         one behind is handed over while the one ahead is under way), on top of the costs.
+    message_overhead_s
+        What a message between ranks takes of the sending rank, before its next action, and of the receiving rank,
+        before the action that takes it, on top of the costs.
     overlap_slowdown
         How much longer compute takes beside a transfer of its rank, as a part of its own time: 0.1 makes an
         action of which half is beside transfers 5 % longer. See `ppsim.simulation.overlap`.
@@ -79,6 +82,7 @@ class StageCosts:
     receives: Receives = "torch"
     action_overhead_s: float = 0.0
     hop_overhead_s: float = 0.0
+    message_overhead_s: float = 0.0
     overlap_slowdown: float = 0.0
     step_overhead_s: float = 0.0
     static_bytes: Numbers = 0.0
@@ -88,7 +92,7 @@ class StageCosts:
     def __post_init__(self) -> None:
         problems = [
             problem
-            for name in (*_PER_STAGE, "static_bytes", *OVERHEADS, *_PER_SLICE)
+            for name in (*_PER_STAGE, "static_bytes", *OVERHEADS, "message_overhead_s", *_PER_SLICE)
             if (problem := _what_is_wrong(name, getattr(self, name)))
         ]
         missing = [name for name in _SPLIT if getattr(self, name) is None]

@@ -18,7 +18,7 @@ from ppsim.catalog.build import build, find
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import iteration_of, table_of
 from ppsim.schedule.check import validate
-from ppsim.schedule.choices import Channel, Receives
+from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
@@ -80,7 +80,7 @@ def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
     if task.bound_s > slowest_s and is_dominated(task.bound_s, peak, front):
         return Outcome("dominated", peak)
     try:
-        graph = None if _is_fitted(plan) else _graph(*shape_of(plan), RUNTIMES[plan.runtime][0], plan.receives)
+        graph = None if _is_fitted(plan) else _graph(*shape_of(plan), _network(plan))
         iteration_s, peak = iteration_of(plan, table, graph=graph)
     except ScheduleError:
         return Outcome("not possible", peak)
@@ -126,11 +126,19 @@ def _pattern(name: str, pp: int, vpp: int, microbatches: int) -> Schedule:
     return build(name, pp=pp, vpp=vpp, microbatches=microbatches)
 
 
+_Network: TypeAlias = tuple[Communication, Channel, Receives]
+
+
+def _network(plan: Plan) -> _Network:
+    return plan.communication, RUNTIMES[plan.runtime][0], plan.receives
+
+
 @lru_cache(maxsize=_KEPT)
-def _graph(name: str, pp: int, vpp: int, microbatches: int, channel: Channel, receives: Receives) -> EventGraph:
+def _graph(name: str, pp: int, vpp: int, microbatches: int, network: _Network) -> EventGraph:
     table = _pattern(name, pp, vpp, microbatches)
     validate(table)
-    return build_graph(table, channel=channel, receives=receives)
+    communication, channel, receives = network
+    return build_graph(table, communication=communication, channel=channel, receives=receives)
 
 
 _InFlight: TypeAlias = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
