@@ -263,10 +263,10 @@ def _assumptions(
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
     basis = job.measured.sentence(job.bases) if job.measured else BASIS
     lines = [
-        f"stack: {stack_of(job)} (--stack)",
         f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
         "on stage 0, head and loss on the last",
+        f"stack: {stack_of(job)} (--stack)",
         f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
         f"placed {layout.order}",
         f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",
