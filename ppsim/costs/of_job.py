@@ -19,7 +19,7 @@ from ppsim.layout.groups import GroupName, group, tier_between
 from ppsim.layout.split import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.machine import collectives
 from ppsim.model.activations import kept_for_weight
-from ppsim.model.memory import RankMemory, rank_memory, stage_activations
+from ppsim.model.memory import rank_memory, stage_activations
 from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -91,14 +91,6 @@ def _stage_costs(costs: Sequence[Estimate]) -> StageCosts:
         backward_weight_s=[cost.backward_weight.total_s for cost in costs],
         backward_s=[cost.backward.total_s for cost in costs] if is_measured else None,
     )
-
-
-def peak_memory(
-    job: Job, schedule: Schedule, counts: Sequence[int], rank: int, in_flight: Sequence[float]
-) -> RankMemory:
-    """Return what a rank holds at its peak, by component, with so many microbatches of each stage in flight."""
-    stages = stages_of(job.model, counts)
-    return rank_memory(job.model, of_ranks(schedule, stages)[rank], job.settings, in_flight=in_flight)
 
 
 def layers_per_stage(job: Job, num_stages: int, split: Split) -> list[int]:
@@ -263,10 +255,10 @@ def _assumptions(
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
     basis = job.measured.sentence(job.bases) if job.measured else BASIS
     lines = [
-        f"stack: {stack_of(job)} (--stack)",
         f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
         "on stage 0, head and loss on the last",
+        f"stack: {stack_of(job)} (--stack)",
         f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
         f"placed {layout.order}",
         f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",

@@ -68,7 +68,9 @@ class Execution:
         require_spelling(self.recompute)
         for name in ("hidden_tp_forward", "hidden_tp_backward", "hidden_ep", "hidden_cp"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} is a part from 0 to 1: got {getattr(self, name)}")
+                raise ConfigError(
+                    f"{name.replace('hidden', 'overlap')} is a part from 0 to 1: got {getattr(self, name)}"
+                )
         if self.compute_share is not None and not 0 < self.compute_share < float("inf"):
             raise ConfigError(f"compute_share is a number above 0: got {self.compute_share:g}")
 

@@ -63,7 +63,8 @@ def test_the_command_says_what_it_understood_and_what_not(script: Path) -> None:
     assert "save" not in done.stderr
     found = json.loads(done.stdout)["run_config"]
     assert found["trainer"] == "Megatron-LM"
-    assert {"name": "tp_comm_overlap", "value": True, "matters": "time"} in found["ignored"]
+    assert found["understood"]["tp_comm_overlap"] == "overlap_tp"
+    assert {one["name"] for one in found["ignored"]} == {"some_new_option"}
 
 
 def test_the_plan_goes_back_as_the_trainers_options(script: Path) -> None:

@@ -289,7 +289,7 @@ def test_what_is_hidden_is_not_counted():
     assert min(shown.forward.tp_s, shown.forward.ep_s, shown.forward.cp_s) > 0
     assert hidden.forward.tp_s == hidden.forward.ep_s == hidden.forward.cp_s == 0
     assert hidden.backward_input.tp_s == pytest.approx(0.75 * shown.backward_input.tp_s)
-    with pytest.raises(ConfigError, match=r"hidden_ep is a part from 0 to 1: got 1\.5"):
+    with pytest.raises(ConfigError, match=r"overlap_ep is a part from 0 to 1: got 1\.5"):
         Execution(hidden_ep=1.5)
 
 

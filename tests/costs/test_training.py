@@ -9,13 +9,14 @@ from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 from ppsim.costs.analytic import mtp_estimate
-from ppsim.costs.of_job import assemble_job, peak_memory
+from ppsim.costs.assembled import of_ranks
+from ppsim.costs.of_job import assemble_job
 from ppsim.costs.step import num_buckets, step_costs
 from ppsim.layout.groups import Group, all_devices
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.files import load_cluster
-from ppsim.model.memory import Optimizer
+from ppsim.model.memory import Optimizer, rank_memory
 from ppsim.model.names import find_model
 from ppsim.model.parameters import Held, held_parameters
 from ppsim.model.stages import stages_of
@@ -86,7 +87,8 @@ def test_the_simulated_peak_is_that_of_the_formulas_with_what_is_in_flight_there
         if last_frees:
             at = list(table.stages_of(rank)).index(int(table.stage[int(memory.peak_at[rank])]))
             in_flight[at] += 1
-        formula = peak_memory(one, table, made.split, rank, in_flight).total
+        mine = of_ranks(table, stages_of(one.model, made.split))[rank]
+        formula = rank_memory(one.model, mine, one.settings, in_flight=in_flight).total
         if table.splits_backward:
             assert memory.peak_bytes[rank] <= formula * (1 + 1e-9)
             assert memory.peak_bytes[rank] > 0.99 * formula

@@ -135,3 +135,58 @@ def test_a_device_of_ones_own_borrows_a_class_of_efficiency():
     data["device"] = device | {"efficiency": "h99"}
     with pytest.raises(ConfigError, match=r"device\.efficiency: unknown class of devices 'h99'"):
         cluster_from(data)
+
+
+MEASURED = """
+format = "ppsim-cluster/1"
+name = "mine"
+base = "{base}"
+[constants]
+launch_s = 3e-4
+[constants.compute_share.bfloat16]
+value = 0.9
+sigma = 0.02
+source = "two steps of last week"
+"""
+
+
+def test_a_cluster_that_extends_another_has_what_it_does_not_say(tmp_path):
+    (tmp_path / "mine.toml").write_text(MEASURED.format(base="eos-h100"))
+    (tmp_path / "again.toml").write_text(
+        'format = "ppsim-cluster/1"\nname = "again"\nbase = "mine.toml"\n[constants.compute_share]\nbfloat16 = 0.8\n'
+    )
+    mine, eos = load_cluster(tmp_path / "mine.toml"), load_cluster("eos-h100")
+    assert (mine.base, mine.device, mine.tiers) == ("eos-h100", eos.device, load_cluster("dgx-h100").tiers)
+    bfloat16 = mine.constants.compute_share["bfloat16"]
+    assert (bfloat16.value, bfloat16.sigma, bfloat16.source) == (0.9, 0.02, "two steps of last week")
+    assert mine.constants.compute_share["float8"] == eos.constants.compute_share["float8"]
+    assert mine.constants.launch_s.value == 3e-4
+    again = load_cluster(tmp_path / "again.toml").constants.compute_share
+    assert again["bfloat16"].value == 0.8
+    assert again["bfloat16"].sigma is None
+
+
+def test_constants_of_a_cluster_change_what_its_device_gets(tmp_path):
+    (tmp_path / "mine.toml").write_text(MEASURED.format(base="vtrain-a100"))
+    cluster = load_cluster(tmp_path / "mine.toml")
+    whole, mine = cluster.device.efficiency, cluster.device_for("bfloat16").efficiency
+    assert mine.matmul["bfloat16"] == 0.9 * whole.matmul["bfloat16"]
+    assert mine.attention_forward == 0.9 * whole.attention_forward
+    assert (mine.memory, mine.kernel_s) == (whole.memory, 14.8e-6)
+    assert cluster.device_for("float16").efficiency.matmul == whole.matmul
+    assert cluster.device_for("bfloat16", 1.1).efficiency.matmul["bfloat16"] == 1.1 * whole.matmul["bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('"dgx-h100"', '"dgx-h1000"'), "base is an unknown cluster 'dgx-h1000': did you mean dgx-h100"),
+        (('"dgx-h100"', '"mine.toml"'), "its base extends it"),
+        (("value = 0.9", "value = 0"), "constants.compute_share.bfloat16.value: must be more than 0, got 0"),
+        (("launch_s = 3e-4", "launch = 3e-4"), r"constants.launch: unknown key \(did you mean launch_s\?\)"),
+    ],
+)
+def test_a_wrong_base_or_constant_is_a_sentence(tmp_path, change, words):
+    (tmp_path / "mine.toml").write_text(MEASURED.format(base="dgx-h100").replace(*change))
+    with pytest.raises(ConfigError, match=words):
+        load_cluster(tmp_path / "mine.toml")

@@ -1,0 +1,170 @@
+"""What published runs were projected with, as options: stacks, hidden communication, constants, measured ranks."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+import ppsim
+from ppsim.base.words import words_of
+from ppsim.configs.stacks import stacks
+from ppsim.costs.job import Job
+from ppsim.costs.place import Execution
+from ppsim.errors import ConfigError
+from ppsim.projection.options import PlanOptions, Stack, StudyOptions
+
+SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
+OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms"}
+NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
+             "execution"}  # fmt: skip
+"""Of a job: what is made of other words, and what is the trainer's own."""
+
+
+@pytest.mark.parametrize(("holder", "under"), [(Execution, "job.execution"), (Job, "job")])
+def test_every_field_of_how_a_job_runs_is_an_option(holder: type, under: str) -> None:
+    words = words_of(PlanOptions)
+    set_by = {word.option.field for word in words.values()}
+    names = {one.name for one in fields(holder)} - NOT_ASKED
+    assert {name for name in names if f"{under}.{name}" not in set_by and OTHERWISE.get(name) not in words} == set()
+
+
+def test_every_stack_is_a_choice_and_says_words_of_studies_with_sources() -> None:
+    assert set(stacks()) == set(Stack.__args__)
+    words = words_of(PlanOptions)
+    for name, stack in stacks().items():
+        assert all(line.source for line in stack.lines)
+        for line in stack.lines:
+            assert line.word in {*words_of(StudyOptions), "sequence_parallel", "runtime"}
+            made = ppsim.project(**SMALL, **{line.word: line.value})
+            assert made.iteration_s > 0, (name, words[line.word].flag)
+
+
+def test_a_stack_sets_what_options_leave_open_and_no_more() -> None:
+    old = ppsim.job(**SMALL, stack="megatron-lm-2021")
+    said = (
+        old.execution.attention,
+        old.execution.dropout,
+        old.optimizer.zero_stage,
+        old.scatter_gather,
+        old.overlap,
+    )
+    assert said == ("unfused", True, 0, True, False)
+    assert not old.execution.sequence_parallel
+    mixed = ppsim.job(**SMALL, stack="megatron-lm-2021", attention="fused", zero=1)
+    assert (mixed.execution.attention, mixed.optimizer.zero_stage, mixed.execution.dropout) == ("fused", 1, True)
+    bridge = ppsim.project(**SMALL, stack="megatron-bridge")
+    assert bridge.plan.runtime == "megatron"
+    assert bridge.assumptions[2].startswith("stack: megatron-bridge: fused attention, no dropout, tp communication")
+    assert ppsim.project(**SMALL).assumptions[2].startswith("stack: plain: ")
+    assert ppsim.project(**SMALL, stack="plain").iteration_s == ppsim.project(**SMALL).iteration_s
+    assert "assumed        stack megatron-bridge: fused" in str(bridge)
+
+
+def test_the_defaults_of_torchtitan_depend_on_the_pipeline() -> None:
+    one = SMALL | {"stack": "torchtitan", "tp": 1}
+    assert ppsim.job(**one | {"pp": 1}).optimizer.zero_stage == 3
+    assert ppsim.job(**one).optimizer.zero_stage == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "is_longer"),
+    [
+        ({"overlap_tp": 0.75}, False), ({"overlap_tp": "0,0.5"}, False), ({"attention": "unfused"}, True),
+        ({"dropout": True}, True), ({"compute_share": 0.9}, True), ({"compute_share": "bfloat16:1.2"}, False),
+        ({"rest": 0.1}, True), ({"launch_ms": 0.5}, True), ({"fused_cross_entropy": False}, True),
+    ],
+)  # fmt: skip
+def test_each_option_moves_the_iteration_the_way_it_must(words: dict[str, Any], is_longer: bool) -> None:
+    usual, other = ppsim.project(**SMALL).iteration_s, ppsim.project(**SMALL, **words).iteration_s
+    assert other != usual
+    assert (other > usual) is is_longer
+    if "rest" in words:
+        assert other == pytest.approx(usual + 0.1)
+
+
+def test_hidden_parts_scale_what_is_exposed() -> None:
+    moe = {"model": "mixtral-8x7b", "gpus": 16, "pp": 2, "ep": 8, "global_batch": 32}
+    long = {"model": "llama3-8b", "gpus": 8, "pp": 2, "cp": 4, "global_batch": 32}
+    for words, option, term in ((moe, "overlap_ep", "expert-parallel"), (long, "overlap_cp", "context-parallel")):
+        whole, half = (
+            ppsim.project(**words, **{option: part}).answer.budget_s[f"{term} communication"] for part in (0.0, 0.5)
+        )
+        assert half == pytest.approx(whole / 2)
+
+
+def test_constants_of_a_cluster_are_the_defaults_of_options() -> None:
+    on = {"model": "llama3-8b", "gpus": 8, "pp": 2, "global_batch": 32}
+    by_cluster = ppsim.project(**on, cluster="zb-a100", runtime="megatron")
+    assert by_cluster.costs.action_overhead_s == 0.472e-3
+    assert by_cluster.costs.hop_overhead_s == 2 * 0.472e-3
+    by_option = ppsim.project(**on, cluster="dgx-a100", runtime="megatron", launch_ms=0.472)
+    assert by_option.iteration_s == by_cluster.iteration_s
+    shares = [
+        ppsim.project(**on, cluster=name, **share).iteration_s
+        for name, share in (("dgxc-h100", {}), ("dgx-h100", {"compute_share": 0.973}))
+    ]
+    assert shares[0] == shares[1]
+
+
+def test_measured_times_of_a_rank_take_the_place_of_estimates() -> None:
+    """1F1B on an ideal network: (m + p − 1)(F + B), however many of a model's stages a rank holds."""
+    words = {"model": "gpt", "layers": 24, "hidden": 256, "heads": 4, "seq_len": 128, "gpus": 4, "pp": 4,
+             "runtime": "ideal", "global_batch": 8}  # fmt: skip
+    times = {"forward_ms": 1.0, "backward_input_ms": 1.5, "backward_weight_ms": 0.5}
+    assert ppsim.project(**words, **times).iteration_s == pytest.approx(11 * 3e-3)
+    looped = ppsim.project(**words, **times, vpp=2)
+    assert looped.iteration_s == pytest.approx((8 + 3 / 2) * 3e-3)
+    assert {type(one.change) for one in looped.answer.advice} <= {str}
+    assert all("schedule" in one.change for one in looped.answer.advice)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            {"overlap_tp": "0.5,2"},
+            "--overlap-tp is '0.5,2': give a part from 0 to 1, or FORWARD,BACKWARD as 0.75,0.5",
+        ),
+        ({"overlap_ep": 2.0}, "overlap_ep is a part from 0 to 1: got 2"),
+        ({"compute_share": "x"}, "--compute-share is 'x': give a number, or one a dtype"),
+        ({"rest": -1.0}, "--rest must be 0 or more seconds: got -1"),
+        ({"launch_ms": -1.0}, "--launch-ms must be 0 or more: got -1"),
+        ({"forward_ms": 1.0}, "--forward-ms needs --backward-input-ms and --backward-weight-ms too"),
+        ({"hidden": 64}, "--hidden is for --model gpt: llama3-8b has its own"),
+        ({"stack": "nemo"}, "stack is 'nemo': choose one of plain, megatron-bridge"),
+        ({"model": "gpt", "hidden": 64}, "--model gpt needs --layers, --heads"),
+        ({"model": "gpt", "layers": 4, "hidden": 64, "heads": 5}, "--heads must divide --hidden: got 5 with 64"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_a_sentence(words: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ppsim.project(**SMALL | words)
+    assert sentence in str(refused.value)
+
+
+def test_a_search_keeps_what_it_was_asked_in_its_command() -> None:
+    asked = {
+        "stack": "megatron-lm-2021",
+        "overlap_tp": "0,0.5",
+        "compute_share": "0.9",
+        "launch_ms": 0.25,
+        "rest": 0.1,
+    }
+    found = ppsim.tune(
+        model="gpt", layers=8, hidden=512, heads=8, vocab=1000, seq_len=512, gpus=2, global_batch=16, tp=[2], pp=[1],
+        micro_batch=[8], **asked,
+    )  # fmt: skip
+    line = found.commands[0] if hasattr(found, "commands") else str(found)
+    best = found.best[0]
+    words = {"model": "gpt", "layers": 8, "hidden": 512, "heads": 8, "vocab": 1000, "seq_len": 512, "gpus": 2,
+             "global_batch": 16, "tp": 2, "pp": 1, "micro_batch": 8, "schedule": best.candidate.schedule,
+             "split": best.candidate.split, "recompute": best.candidate.recompute, "vpp": 1}  # fmt: skip
+    assert ppsim.project(**words, **asked).iteration_s == pytest.approx(best.iteration_s, rel=1e-12)
+    for part in (
+        "--overlap-tp 0,0.5",
+        "--launch-ms 0.25",
+        "--rest 0.1",
+        "--hidden 512",
+        "--stack megatron-lm-2021",
+    ):
+        assert part in " ".join(line.split())
