@@ -100,8 +100,10 @@ class Link:
     """What one device can send, one direction, and what of it collectives get.
 
     A message of x bytes takes `launch_s` + steps · `step_s` + x / (`bytes_per_s` · `efficiency`); an all-reduce
-    inside a domain whose switch adds up gets `reduction_gain` times the bandwidth. A group of half as many ranks as
-    the domain has devices loses `small_group_loss` of the bandwidth, and so on by halves.
+    inside a domain whose switch adds up gets `reduction_gain` times the bandwidth, if the group fills the domain. A
+    group of half as many ranks as the domain has devices loses `small_group_loss` of the bandwidth, and so on by
+    halves. What a rank keeps for itself of a collective that is not done in place it copies at
+    `copy_bytes_per_s` (None: at no cost): half of all bytes among two ranks, little among many.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Link:
     step_s: float
     source: str
     small_group_loss: float = 0.0
+    copy_bytes_per_s: float | None = None
 
     def among(self, num_ranks: int, num_devices: int | None) -> "Link":
         """Return the link as a group of so many ranks in a domain of so many devices gets it."""
@@ -124,6 +127,10 @@ class Link:
     def achieved_bytes_per_s(self) -> float:
         """What large messages get."""
         return self.bytes_per_s * self.efficiency
+
+    def copied_s(self, num_bytes: float) -> float:
+        """Return the seconds in which a rank copies what it keeps for itself."""
+        return num_bytes / self.copy_bytes_per_s if self.copy_bytes_per_s else 0.0
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class _Link(Strict):
     launch_s: NonNegative = 10e-6
     step_s: NonNegative = 2e-6
     small_group_loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    copy_bytes_per_s: AboveZero | None = None
     source: str = "the cluster file"
 
 
