@@ -5,10 +5,11 @@ from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.layout.groups import GroupName, group
+from ppsim.layout.groups import Group, GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
+from ppsim.machine.dispatch import Dispatcher
 from ppsim.machine.kernels.specified import Specified, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
@@ -29,9 +30,14 @@ class Execution:
         Whether masks are drawn, behind attention and both halves of a layer.
     context
         How cp ranks exchange keys and values: round the "ring", or by "all-to-all" of heads.
+    moe_dispatcher
+        How tokens go to their experts and back (`ppsim.machine.dispatch`).
+    expert_imbalance
+        The tokens that the busiest rank's experts get, of the mean, 1 or more: all others wait for it.
     hidden_tp_forward, hidden_tp_backward, hidden_ep, hidden_cp
         What part of that communication runs beside computation, 0 to 1. Megatron-LM hides an all-reduce of the
-        backward behind the weight gradient.
+        backward behind the weight gradient. Of ep no more than the other pass of a pair takes: a forward's
+        all-to-alls run beside the backward of another microbatch, and the other way round.
     """
 
     dtype: str = "bfloat16"
@@ -41,6 +47,8 @@ class Execution:
     dropout: bool = False
     fused_cross_entropy: bool = False
     context: Literal["ring", "all-to-all"] = "ring"
+    moe_dispatcher: Dispatcher = "deepep"
+    expert_imbalance: float = 1.0
     hidden_tp_forward: float = 0.0
     hidden_tp_backward: float = 0.0
     hidden_ep: float = 0.0
@@ -53,6 +61,8 @@ class Execution:
 
     def __post_init__(self) -> None:
         require_spelling(self.recompute)
+        if not 1 <= self.expert_imbalance < float("inf"):
+            raise ConfigError(f"expert_imbalance is 1 (even) or more: got {self.expert_imbalance:g}")
         for name in ("hidden_tp_forward", "hidden_tp_backward", "hidden_ep", "hidden_cp"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is a part from 0 to 1: got {getattr(self, name)}")
@@ -93,10 +103,13 @@ class Place:
         """How many of the layout's devices share a domain of each tier."""
         return self.cluster.domain_sizes(self.layout.num_devices)
 
+    def ranks(self, name: GroupName) -> Group:
+        """Return how the groups of a name lie on the cluster."""
+        return group(self.layout, name, self.domain_sizes)
+
     def seconds(self, operation: collectives.Operation, num_bytes: float, name: GroupName) -> float:
         """A collective among the ranks of a group."""
-        ranks = group(self.layout, name, self.domain_sizes)
-        return collectives.seconds(operation, num_bytes, ranks, self.cluster)
+        return collectives.seconds(operation, num_bytes, self.ranks(name), self.cluster)
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
         """What ends a tensor-parallel region and starts the next: an all-reduce, or its two halves."""
