@@ -52,8 +52,16 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> StepCos
         optimizer_s=once_each(lambda mine: _update_s(job, mine), rank_stages),
         update=job.update,
         rest_s=job.rest_s,
-        straggling=device.efficiency.jitter * expected_maximum(job.layout.dp * replicas),
+        straggling=device.efficiency.jitter * expected_maximum(num_independent(job)),
     )
+
+
+def num_independent(job: Job) -> int:
+    """Return how many of a stage's data-parallel ranks lie in domains of their own.
+
+    Those of one innermost domain, a node, share its host, power and cooling, and count as one draw.
+    """
+    return math.prod(group(job.layout, "dp", job.domain_sizes).extents[1:])
 
 
 @lru_cache(maxsize=4096)
