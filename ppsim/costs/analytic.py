@@ -34,7 +34,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     Raises `ConfigError` where tp, cp or ep divide the shape badly, or the device has no peak for the dtype.
     """
     execution, tp = place.execution, place.layout.tp
-    part, tokens = rank_part(layer, place.cut, imbalance=execution.expert_imbalance), place.tokens(micro_batch, sequence_length)
+    part, tokens = rank_part(layer, place.cut, load=execution.expert_load), place.tokens(micro_batch, sequence_length)
     core = attention(layer, place, micro_batch=micro_batch, sequence_length=sequence_length)
     kernels = products_of(part, place, tokens=tokens) + core + elementwise(part, place, tokens=tokens)
     message = float(tokens * layer.hidden_size * execution.element_bytes)
@@ -43,12 +43,12 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     cp_s = _context_s(layer, place, tokens)
     scores = sequence_length * layer.attention.score_width * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
-    launching_s = place.cluster.device.efficiency.routing_host_s if layer.is_moe else 0.0
-    beside_forward, beside_backward = kernels.forward, kernels.backward_input + kernels.backward_weight
+    has_to_wait = layer.is_moe and execution.expert_capacity is None
+    launching_s = place.cluster.device.efficiency.routing_host_s if has_to_wait else 0.0
     forward = _parts(
         place, kernels.forward, flops,
         tp_s=(1 - execution.hidden_tp_forward) * tp_s,
-        ep_s=ep_s - execution.hidden_ep * min(ep_s, beside_backward.busy_s),
+        ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.backward_input + kernels.backward_weight),
         cp_s=(1 - execution.hidden_cp) * cp_s,
         launching_s=launching_s,
     )  # fmt: skip
@@ -58,7 +58,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         kernels.backward_input,
         flops + scores,
         tp_s=(1 - execution.hidden_tp_backward) * (tp_s + gathered),
-        ep_s=ep_s - execution.hidden_ep * min(ep_s, beside_forward.busy_s),
+        ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
         launching_s=launching_s,
         cp_s=(1 - execution.hidden_cp) * (1 if execution.context == "all-to-all" else 2) * cp_s,
         recompute_s=_again_s(layer, place, tokens, core.forward, forward),
@@ -72,7 +72,7 @@ def _again_s(layer: Layer, place: Place, tokens: int, core: KernelTime, forward:
     if recompute == "full":
         return forward.total_s
     modules = [module for module in MODULES if recomputes(recompute, module)]
-    part = module_part(layer, modules, place.cut, imbalance=place.execution.expert_imbalance)
+    part = module_part(layer, modules, place.cut, load=place.execution.expert_load)
     kernels = products_of(part, place, tokens=tokens).forward
     kernels += between_products(part, place, tokens=tokens).forward
     if "core_attn" in modules:
@@ -219,7 +219,7 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
         return 0.0
     execution = place.execution
     routing = Routing(
-        tokens=tokens * execution.expert_imbalance,
+        tokens=tokens * execution.expert_load,
         token_bytes=layer.hidden_size * execution.element_bytes,
         num_experts=layer.ffn.num_experts,
         experts_per_token=layer.experts_per_token,

@@ -70,8 +70,8 @@ class RankPart:
     biases: int = 0
 
 
-def rank_part(layer: Layer, cut: Cut, *, imbalance: float = 1.0) -> RankPart:
-    """Return a rank's part of a layer, whose experts get `imbalance` of the mean's tokens.
+def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
+    """Return a rank's part of a layer, whose experts get `load` of the mean's tokens.
 
     Raises `ConfigError` naming what the cut does not divide.
     """
@@ -80,24 +80,24 @@ def rank_part(layer: Layer, cut: Cut, *, imbalance: float = 1.0) -> RankPart:
     return RankPart(
         layer.hidden_size,
         linears,
-        pairs=imbalance * _pairs(layer, cut),
+        pairs=load * _pairs(layer, cut),
         rotated=_rotated(layer, cut.tp),
-        activated=_activated(layer, cut.tp, MODULES, imbalance),
+        activated=_activated(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
         biases=sum(one.biases for one in linears if one.kind == "dense"),
     )
 
 
-def module_part(layer: Layer, modules: Collection[str], cut: Cut, *, imbalance: float = 1.0) -> RankPart:
+def module_part(layer: Layer, modules: Collection[str], cut: Cut, *, load: float = 1.0) -> RankPart:
     """Return what modules of `ppsim.model.recompute` have of a rank's part: their products, and what is between."""
     ups = "mla_up_proj" in modules and isinstance(layer.attention, LatentAttention)
     whole = ("moe" if layer.is_moe else "mlp") in modules
     return RankPart(
         layer.hidden_size,
         tuple(one for one in layer.linears(cut) if _is_in(one, modules)),
-        pairs=imbalance * _pairs(layer, cut) if whole else 0.0,
+        pairs=load * _pairs(layer, cut) if whole else 0.0,
         rotated=_rotated(layer, cut.tp) if ups else 0,
-        activated=_activated(layer, cut.tp, modules, imbalance),
+        activated=_activated(layer, cut.tp, modules, load),
         is_gated=layer.ffn.gated,
     )
 
@@ -124,7 +124,7 @@ def _rotated(layer: Layer, tp: int) -> int:
     return heads * a.head_size if layer.norm == "rmsnorm" else 0
 
 
-def _activated(layer: Layer, tp: int, modules: Collection[str], imbalance: float) -> float:
+def _activated(layer: Layer, tp: int, modules: Collection[str], load: float) -> float:
     """Columns a token; those of its experts are as many whatever etp, which has fewer columns of more tokens."""
     ffn = layer.ffn
 
@@ -134,7 +134,7 @@ def _activated(layer: Layer, tp: int, modules: Collection[str], imbalance: float
     if isinstance(ffn, FeedForward):
         return ffn.size // tp * any_of("mlp", "mlp_act")
     routed = ffn.expert.size * ffn.experts_per_token * any_of("moe", "moe_act")
-    return (imbalance * routed + ffn.shared_size * any_of("moe", "shared_experts")) / tp
+    return (load * routed + ffn.shared_size * any_of("moe", "shared_experts")) / tp
 
 
 def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:

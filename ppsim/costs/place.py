@@ -11,8 +11,12 @@ from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.dispatch import Dispatcher
 from ppsim.machine.kernels.specified import Specified, activation_bytes, at_least_16_bits
-from ppsim.machine.kernels.times import KernelTimes
+from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
+
+
+_DISPATCH_CORES = 20
+"""Cores that send tokens to experts and back: what DeepEP takes by default, and Megatron-LM asks it for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +38,14 @@ class Execution:
         How tokens go to their experts and back (`ppsim.machine.dispatch`).
     expert_imbalance
         The tokens that the busiest rank's experts get, of the mean, 1 or more: all others wait for it.
+    expert_capacity
+        Tokens that each expert is padded or cut to, of the mean; None: as many as come. The shapes are known to the
+        host then, which waits for no counts, and no rank's experts get more than others'.
     hidden_tp_forward, hidden_tp_backward, hidden_ep, hidden_cp
         What part of that communication runs beside computation, 0 to 1. Megatron-LM hides an all-reduce of the
         backward behind the weight gradient. Of ep no more than the other pass of a pair takes: a forward's
-        all-to-alls run beside the backward of another microbatch, and the other way round.
+        all-to-alls run beside the backward of another microbatch, and the other way round, on cores that compute
+        lacks meanwhile (`Place.hidden_ep_s`).
     """
 
     dtype: str = "bfloat16"
@@ -49,10 +57,16 @@ class Execution:
     context: Literal["ring", "all-to-all"] = "ring"
     moe_dispatcher: Dispatcher = "deepep"
     expert_imbalance: float = 1.0
+    expert_capacity: float | None = None
     hidden_tp_forward: float = 0.0
     hidden_tp_backward: float = 0.0
     hidden_ep: float = 0.0
     hidden_cp: float = 0.0
+
+    @property
+    def expert_load(self) -> float:
+        """Tokens that the busiest rank's experts compute, of the mean."""
+        return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
 
     @property
     def element_bytes(self) -> int:
@@ -63,6 +77,8 @@ class Execution:
         require_spelling(self.recompute)
         if not 1 <= self.expert_imbalance < float("inf"):
             raise ConfigError(f"expert_imbalance is 1 (even) or more: got {self.expert_imbalance:g}")
+        if self.expert_capacity is not None and not 0 < self.expert_capacity < float("inf"):
+            raise ConfigError(f"expert_capacity must be above 0: got {self.expert_capacity:g}")
         for name in ("hidden_tp_forward", "hidden_tp_backward", "hidden_ep", "hidden_cp"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is a part from 0 to 1: got {getattr(self, name)}")
@@ -97,6 +113,11 @@ class Place:
         if sequence_length % self.layout.cp:
             raise ConfigError(f"cp must divide the sequence: got {self.layout.cp} with {sequence_length}")
         return micro_batch * sequence_length // self.layout.cp
+
+    def hidden_ep_s(self, ep_s: float, beside: KernelTime) -> float:
+        """Return what of `ep_s` is hidden where it runs beside these kernels, on cores that they go without."""
+        hidden_s = self.execution.hidden_ep * min(ep_s, beside.busy_s)
+        return hidden_s * (1 - min(_DISPATCH_CORES / self.cluster.device.num_cores, 1))
 
     @property
     def domain_sizes(self) -> tuple[int | None, ...]:

@@ -117,6 +117,10 @@ class StudyOptions(TypedDict, total=False):
         "Tokens that the busiest rank's experts get, of the mean; 1 is even. Default: {default}.",
         metavar="FACTOR", section="model", field="job.execution.expert_imbalance", default=1.0,
     )]
+    moe_expert_capacity_factor: Annotated[float | None, Option(
+        "Tokens that each expert is padded or cut to, of the mean. Default: as many as come.",
+        metavar="FACTOR", section="model", field="job.execution.expert_capacity",
+    )]
     overlap_dp: Annotated[bool | None, Option(
         "Whether gradients are reduced and parameters gathered beside compute. Default: they are.",
         section="optimizer", field="job.overlap", default=True, has_no=True,
