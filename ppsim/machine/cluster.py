@@ -111,8 +111,9 @@ class Link:
     inside a domain whose switch adds up gets `reduction_gain` times the bandwidth, if the group fills the domain. A
     group of half as many ranks as the domain has devices loses `small_group_loss` of the bandwidth, and so on by
     halves. What a rank keeps for itself of a collective that is not done in place it copies at
-    `copy_bytes_per_s` (None: at no cost): half of all bytes among two ranks, little among many. Kernels that send
-    tokens to their experts get `dispatch_share` of what collectives get, and take `token_s` for each copy of one.
+    `copy_bytes_per_s` (None: at no cost): half of all bytes among two ranks, little among many. An
+    all-to-all gets `exchange_share` of what rings get; kernels that send tokens to their experts get
+    `dispatch_share` of it, and take `token_s` for each copy of one.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Link:
     source: str
     small_group_loss: float = 0.0
     copy_bytes_per_s: float | None = None
+    exchange_share: float = 1.0
     dispatch_share: float = 1.0
     token_s: float = 0.0
 

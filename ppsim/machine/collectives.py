@@ -141,6 +141,7 @@ def _all_to_all(num_bytes: float, levels: _Levels) -> Collective:
         peers = reached * (extent - 1)
         reached *= extent
         latency += peers * link.step_s
-        if (transfer := peers / ranks * num_bytes / link.achieved_bytes_per_s) > longest:
+        rate = link.achieved_bytes_per_s * link.exchange_share
+        if (transfer := peers / ranks * num_bytes / rate) > longest:
             slowest, longest = link, transfer
     return Collective(levels[-1][1].launch_s + latency + longest, "direct", slowest.name)

@@ -57,6 +57,7 @@ class _Link(Strict):
     step_s: NonNegative = 2e-6
     small_group_loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
     copy_bytes_per_s: AboveZero | None = None
+    exchange_share: Share = 1.0
     dispatch_share: Share = 1.0
     token_s: NonNegative = 0.0
     source: str = "the cluster file"
