@@ -33,8 +33,7 @@ def collective(operation: Operation, num_bytes: float, group: Group, cluster: Cl
     ranks of the group work side by side; R - 1 steps, twice for an all-reduce. tree (all-reduce): each byte up and
     down once, 2 log2 R steps. hierarchical: a reduce-scatter inside the domains, the collective of the parts
     between them, an all-gather inside (Thakur et al. 2005 for the parts). direct (all-to-all): each pair by itself,
-    inside and outside at once. All but an all-reduce copy what a rank keeps beside. A group of one rank takes no
-    time.
+    inside and outside at once. What a rank keeps it copies beside. A group of one rank takes no time.
     """
     levels = [
         (extent, tier.link.among(extent, tier.num_devices))
@@ -44,8 +43,6 @@ def collective(operation: Operation, num_bytes: float, group: Group, cluster: Cl
     if not levels:
         return Collective(0.0, "direct", cluster.tiers[0].link.name)
     fastest = min(_candidates(operation, num_bytes, levels), key=lambda one: one.seconds)
-    if operation == "all-reduce":
-        return fastest
     return replace(fastest, seconds=fastest.seconds + levels[0][1].copied_s(num_bytes / group.num_ranks))
 
 
