@@ -66,9 +66,7 @@ class Combine:
             experts_per_token=8,
         )
         extents = (8, self.nodes)
-        return dispatch_s(
-            "deepep", routing, Group("ep", math.prod(extents), extents), load_cluster(self.cluster)
-        )
+        return dispatch_s("deepep", routing, Group("ep", math.prod(extents), extents), load_cluster(self.cluster))
 
 
 COMBINES = [

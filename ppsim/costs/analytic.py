@@ -34,7 +34,10 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     Raises `ConfigError` where tp, cp or ep divide the shape badly, or the device has no peak for the dtype.
     """
     execution, tp = place.execution, place.layout.tp
-    part, tokens = rank_part(layer, place.cut, load=execution.expert_load), place.tokens(micro_batch, sequence_length)
+    part, tokens = (
+        rank_part(layer, place.cut, load=execution.expert_load),
+        place.tokens(micro_batch, sequence_length),
+    )
     core = attention(layer, place, micro_batch=micro_batch, sequence_length=sequence_length)
     kernels = products_of(part, place, tokens=tokens) + core + elementwise(part, place, tokens=tokens)
     message = float(tokens * layer.hidden_size * execution.element_bytes)
@@ -184,8 +187,8 @@ def _parts(
 ) -> Parts:
     """The seconds of kernels by cause; the device waits where the host cannot launch them as fast.
 
-    `model_flops` are those of the model that these kernels compute; `launching_s` what the host has to launch beside
-    them, for which it has the time of the communication too.
+    `model_flops` are those of the model that these kernels compute; `launching_s` what the host has to launch
+    beside them, for which it has the time of the communication too.
     """
     device = place.cluster.device
     launches = max(kernels.count * device.efficiency.host_s, launching_s - sum(communication.values()))

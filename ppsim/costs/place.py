@@ -14,7 +14,6 @@ from ppsim.machine.kernels.specified import Specified, activation_bytes, at_leas
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
 
-
 _DISPATCH_CORES = 20
 """Cores that send tokens to experts and back: what DeepEP takes by default, and Megatron-LM asks it for."""
 

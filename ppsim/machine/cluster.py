@@ -108,11 +108,11 @@ class Link:
     """What one device can send, one direction, and what of it collectives get.
 
     A message of x bytes takes `launch_s` + steps · `step_s` + x / (`bytes_per_s` · `efficiency`); an all-reduce
-    inside a domain whose switch adds up gets `reduction_gain` times the bandwidth, if the group fills the domain. A
-    group of half as many ranks as the domain has devices loses `small_group_loss` of the bandwidth, and so on by
-    halves. What a rank keeps for itself, 1/R of all bytes, it copies at `copy_bytes_per_s` (None: at no
-    cost): half of all among two ranks, little among many. An all-to-all gets `exchange_share` of what rings get; kernels that send tokens to their experts get
-    `dispatch_share` of it, and take `token_s` for each copy of one.
+    inside a domain whose switch adds up gets `reduction_gain` times the bandwidth, if more than four ranks take
+    part. A group of half as many ranks as the domain has devices loses `small_group_loss` of the bandwidth, and so
+    on by halves. What a rank keeps for itself, 1/R of all bytes, it copies at `copy_bytes_per_s` (None: at no
+    cost): half of all among two ranks, little among many. An all-to-all gets `exchange_share` of what rings get;
+    kernels that send tokens to their experts get `dispatch_share` of it, and take `token_s` for each copy of one.
     """
 
     name: str
