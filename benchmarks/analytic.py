@@ -88,6 +88,7 @@ def estimate_of(row: dict[str, str]) -> float:
         fused_cross_entropy=row["fused_cross_entropy"] == "yes",
         context=row["context"],
         hidden_tp_backward=float(row["hidden_tp_backward"]),
+        expert_capacity=1.0 if "tokendrop" in row["model"] else None,
     )
     place = Place(cluster=cluster, layout=layout, execution=execution)
     shape = {"micro_batch": int(row["micro_batch"]), "sequence_length": int(row["seq_len"])}

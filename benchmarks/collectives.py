@@ -1,41 +1,123 @@
-"""Bus bandwidths that the link model gives beside those published for NCCL, eight devices of a node.
+"""Bandwidths that the link model gives beside measured ones of NCCL and DeepEP.
 
 python benchmarks/collectives.py
 
-A link class has two constants for them, its efficiency and what a switch that adds up gives an all-reduce, found by
-least squares from the three rows of its device at 512 MiB; the sizes below show how the model falls off.
+Measured: the nccl and wideep_deepep tables of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0; pip download
+aiconfigurator-core==0.12.0, systems/data). A link class has few constants for all of them, found by least squares from
+the groups inside a node: efficiency, the rate of copies, what all-to-alls get, what a switch that adds up gives an
+all-reduce of eight ranks, and two of DeepEP's kernels. What crosses nodes was not fitted.
 """
 
-from ppsim.base.units import rate, signed_percent, size
+import math
+from dataclasses import dataclass
+
+from ppsim.base.units import rate, signed_percent
 from ppsim.base.units import seconds as in_words
-from ppsim.layout.groups import group
+from ppsim.layout.groups import Group, group
 from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import Operation, bus_bytes_per_s, seconds
+from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.files import load_cluster
 
-PUBLISHED: dict[str, dict[Operation, float]] = {  # GB/s at 512 MiB
-    "dgx-a100": {"all-reduce": 222, "all-gather": 205, "all-to-all": 203},
-    "dgx-h100": {"all-reduce": 445, "all-gather": 335, "all-to-all": 315},
-    "dgx-b200": {"all-reduce": 704, "all-gather": 617, "all-to-all": 563},
+PUBLISHED: dict[str, dict[Operation, tuple[float, float, float]]] = {  # GB/s at 512 MiB among 2, 4 and 8 ranks
+    "dgx-a100": {
+        "all-reduce": (193, 217, 222),
+        "all-gather": (150, 192, 205),
+        "reduce-scatter": (167, 203, 213),
+        "all-to-all": (164, 195, 203),
+    },
+    "dgx-h100": {
+        "all-reduce": (318, 350, 445),
+        "all-gather": (258, 318, 335),
+        "reduce-scatter": (249, 310, 336),
+        "all-to-all": (280, 288, 315),
+    },
+    "dgx-b200": {
+        "all-reduce": (534, 634, 704),
+        "all-gather": (438, 567, 617),
+        "reduce-scatter": (412, 552, 613),
+        "all-to-all": (331, 488, 563),
+    },
 }
-SIZES = [2**10, 2**20, 16 * 2**20, 128 * 2**20]
+RANKS = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Combine:
+    """A measured combine of DeepEP's normal kernels, in bfloat16, top 8, at the fastest number of cores.
+
+    The tokens of DeepSeek-V3's size, those between nodes included, and of others.
+    """
+
+    cluster: str
+    nodes: int
+    hidden_size: int
+    num_experts: int
+    tokens: int
+    seconds: float
+
+    @property
+    def estimated_s(self) -> float:
+        """What the link model gives."""
+        routing = Routing(
+            tokens=self.tokens,
+            token_bytes=2 * self.hidden_size,
+            num_experts=self.num_experts,
+            experts_per_token=8,
+        )
+        extents = (8, self.nodes)
+        return dispatch_s("deepep", routing, Group("ep", math.prod(extents), extents), load_cluster(self.cluster))
+
+
+COMBINES = [
+    Combine("dgx-h100", 1, 7168, 256, 4096, 0.961e-3),
+    Combine("dgx-h100", 1, 7168, 256, 16384, 3.565e-3),
+    Combine("dgx-h100", 1, 4096, 128, 4096, 0.577e-3),
+    Combine("dgx-h100", 1, 4096, 128, 16384, 2.105e-3),
+    Combine("dgx-h100", 1, 2048, 128, 4096, 0.316e-3),
+    Combine("dgx-h100", 1, 2048, 128, 16384, 1.127e-3),
+    Combine("dgx-h100", 2, 7168, 256, 4096, 1.827e-3),
+    Combine("dgx-h100", 2, 7168, 256, 16384, 6.611e-3),
+    Combine("dgx-h100", 4, 7168, 256, 4096, 3.626e-3),
+    Combine("dgx-h100", 4, 7168, 256, 16384, 13.724e-3),
+    Combine("dgx-b200", 1, 7168, 256, 4096, 0.756e-3),
+    Combine("dgx-b200", 1, 7168, 256, 16384, 2.634e-3),
+    Combine("dgx-b200", 1, 4096, 128, 4096, 0.505e-3),
+    Combine("dgx-b200", 1, 4096, 128, 16384, 1.758e-3),
+    Combine("dgx-b200", 1, 2048, 128, 4096, 0.357e-3),
+    Combine("dgx-b200", 1, 2048, 128, 16384, 1.279e-3),
+]
+
+
+def ours(name: str, operation: Operation, ranks: int) -> float:
+    """Return the bus bandwidth of so many ranks of a node at 512 MiB, in GB/s."""
+    cluster = load_cluster(name)
+    among = group(Layout(tp=ranks), "tp", cluster.domain_sizes(8))
+    return bus_bytes_per_s(operation, 512 * 2**20, among, cluster) / 1e9
 
 
 def main() -> None:
-    print("| cluster | collective | published, 512 MiB | ours | error | 8 B takes |", end="")
-    print("".join(f" {size(num_bytes)} |" for num_bytes in SIZES))
-    print("|---|---|--:|--:|--:|--:|" + "--:|" * len(SIZES))
+    columns = "".join(f" measured, {count} | ours | error |" for count in RANKS)
+    print(f"| cluster | collective |{columns} 8 B among 8 |")
+    print("|---|---|" + "--:|" * (3 * len(RANKS) + 1))
     for name, rows in PUBLISHED.items():
         cluster = load_cluster(name)
-        ranks = group(Layout(tp=8), "tp", cluster.domain_sizes(8))
-        for operation, published in rows.items():
-            ours = bus_bytes_per_s(operation, 512 * 2**20, ranks, cluster)
-            print(
-                f"| {name} | {operation} | {published} GB/s | {rate(ours)} | {signed_percent(ours / published / 1e9 - 1)} "
-                f"| {in_words(seconds(operation, 8, ranks, cluster))} |",
-                end="",
+        for operation, measured in rows.items():
+            found = [ours(name, operation, count) for count in RANKS]
+            cells = "".join(
+                f" {rate(1e9 * was)} | {rate(1e9 * now)} | {signed_percent(now / was - 1)} |"
+                for was, now in zip(measured, found, strict=True)
             )
-            print("".join(f" {rate(bus_bytes_per_s(operation, n, ranks, cluster))} |" for n in SIZES))
+            least = seconds(operation, 8, group(Layout(tp=8), "tp", cluster.domain_sizes(8)), cluster)
+            print(f"| {name} | {operation} |{cells} {in_words(least)} |")
+    print("\n| cluster | nodes | hidden | experts | tokens a rank | combine measured | ours | error |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    for one in COMBINES:
+        error = signed_percent(one.estimated_s / one.seconds - 1)
+        print(
+            f"| {one.cluster} | {one.nodes} | {one.hidden_size} | {one.num_experts} | {one.tokens} "
+            f"| {in_words(one.seconds)} | {in_words(one.estimated_s)} | {error} |"
+        )
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.place import Place
 from ppsim.layout.groups import group
 from ppsim.machine import collectives
+from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
-from ppsim.model.architecture import LatentAttention, Layer, Model, mtp_linear
+from ppsim.model.architecture import LatentAttention, Layer, MixtureOfExperts, Model, mtp_linear
 from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import MODULES, Recompute, recomputes
@@ -34,18 +35,26 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     Raises `ConfigError` where tp, cp or ep divide the shape badly, or the device has no peak for the dtype.
     """
     execution, tp = place.execution, place.layout.tp
-    part, tokens = rank_part(layer, place.cut), place.tokens(micro_batch, sequence_length)
+    part, tokens = (
+        rank_part(layer, place.cut, load=execution.expert_load),
+        place.tokens(micro_batch, sequence_length),
+    )
     core = attention(layer, place, micro_batch=micro_batch, sequence_length=sequence_length)
     kernels = products_of(part, place, tokens=tokens) + core + elementwise(part, place, tokens=tokens)
     message = float(tokens * layer.hidden_size * execution.element_bytes)
     tp_s, num_gathered = _tensor_s(layer, place, message)
-    ep_s = (1 - execution.hidden_ep) * _experts_s(layer, place, tokens / place.cut.norm_divisor)
+    ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
     cp_s = _context_s(layer, place, tokens)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
+    has_to_wait = layer.is_moe and execution.expert_capacity is None
+    launching_s = place.cluster.device.efficiency.routing_host_s if has_to_wait else 0.0
     forward = _parts(
         place, kernels.forward, flops,
-        tp_s=(1 - execution.hidden_tp_forward) * tp_s, ep_s=ep_s, cp_s=(1 - execution.hidden_cp) * cp_s,
+        tp_s=(1 - execution.hidden_tp_forward) * tp_s,
+        ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.backward_input + kernels.backward_weight),
+        cp_s=(1 - execution.hidden_cp) * cp_s,
+        launching_s=launching_s,
     )  # fmt: skip
     gathered = num_gathered * _gathered_s(place, message)
     backward_input = _parts(
@@ -53,7 +62,8 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         kernels.backward_input,
         flops + scores,
         tp_s=(1 - execution.hidden_tp_backward) * (tp_s + gathered),
-        ep_s=ep_s,
+        ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
+        launching_s=launching_s,
         cp_s=(1 - execution.hidden_cp) * (1 if execution.context == "all-to-all" else 2) * cp_s,
         recompute_s=_again_s(layer, place, tokens, core.forward, forward),
     )
@@ -66,7 +76,7 @@ def _again_s(layer: Layer, place: Place, tokens: int, core: KernelTime, forward:
     if recompute == "full":
         return forward.total_s
     modules = [module for module in MODULES if recomputes(recompute, module)]
-    part = module_part(layer, modules, place.cut)
+    part = module_part(layer, modules, place.cut, load=place.execution.expert_load)
     kernels = products_of(part, place, tokens=tokens).forward
     kernels += between_products(part, place, tokens=tokens).forward
     if "core_attn" in modules:
@@ -172,13 +182,22 @@ def _reduced_s(place: Place, num_bytes: float) -> float:
     return place.seconds("reduce-scatter" if place.execution.sequence_parallel else "all-reduce", num_bytes, "tp")
 
 
-def _parts(place: Place, kernels: KernelTime, model_flops: float = 0.0, **communication: float) -> Parts:
+def _parts(
+    place: Place,
+    kernels: KernelTime,
+    model_flops: float = 0.0,
+    *,
+    launching_s: float = 0.0,
+    **communication: float,
+) -> Parts:
     """The seconds of kernels by cause; the device waits where the host cannot launch them as fast.
 
-    `model_flops` are those of the model that these kernels compute.
+    `model_flops` are those of the model that these kernels compute; `launching_s` what the host has to launch
+    beside them, for which it has the time of the communication too.
     """
     device = place.cluster.device
-    launches, ideal_s = kernels.count * device.efficiency.host_s, model_flops / device.peak(place.execution.dtype)
+    launches = max(kernels.count * device.efficiency.host_s, launching_s - sum(communication.values()))
+    ideal_s = model_flops / device.peak(place.execution.dtype)
     return Parts(
         ideal_s=ideal_s,
         more_flops_s=kernels.matmul_ideal_s + kernels.attention_ideal_s - ideal_s,
@@ -203,11 +222,17 @@ def _tensor_s(layer: Layer, place: Place, message: float) -> tuple[float, int]:
 
 
 def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
-    """Dispatch to the experts and the way back: two all-to-alls of every (token, expert) pair."""
-    if not layer.is_moe:
+    """Dispatch to the experts and the way back; the busiest rank's tokens take longest."""
+    if not isinstance(layer.ffn, MixtureOfExperts):
         return 0.0
-    pairs = tokens * layer.experts_per_token
-    return 2 * place.seconds("all-to-all", pairs * layer.expert_width * place.execution.element_bytes, "ep")
+    execution = place.execution
+    routing = Routing(
+        tokens=tokens * execution.expert_load,
+        token_bytes=layer.expert_width * execution.element_bytes,
+        num_experts=layer.ffn.num_experts,
+        experts_per_token=layer.experts_per_token,
+    )
+    return 2 * dispatch_s(execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster)
 
 
 def _context_s(layer: Layer, place: Place, tokens: int) -> float:

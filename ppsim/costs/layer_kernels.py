@@ -68,7 +68,7 @@ class RankPart:
     pairs: float = 0.0
     expert_width: int = 0
     rotated: int = 0
-    activated: int = 0
+    activated: float = 0
     is_gated: bool = True
     biases: int = 0
     convolved: int = 0
@@ -76,17 +76,20 @@ class RankPart:
     halves: int = 2
 
 
-def rank_part(layer: Layer, cut: Cut) -> RankPart:
-    """Return a rank's part of a layer; raises `ConfigError` naming what the cut does not divide."""
+def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
+    """Return a rank's part of a layer, whose experts get `load` of the mean's tokens.
+
+    Raises `ConfigError` naming what the cut does not divide.
+    """
     require_division_of_layer(layer, cut)
     linears, mixer = layer.linears(cut), layer.attention
     return RankPart(
         layer.hidden_size,
         linears,
-        pairs=_pairs(layer, cut),
+        pairs=load * _pairs(layer, cut),
         expert_width=layer.expert_width,
         rotated=_rotated(layer, cut.tp),
-        activated=_activated(layer, cut.tp, MODULES),
+        activated=_activated(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
         biases=sum(one.biases for one in linears if one.kind == "dense"),
         convolved=mixer.convolved // cut.tp if isinstance(mixer, Mamba | GatedDeltaNet) else 0,
@@ -95,17 +98,17 @@ def rank_part(layer: Layer, cut: Cut) -> RankPart:
     )
 
 
-def module_part(layer: Layer, modules: Collection[str], cut: Cut) -> RankPart:
+def module_part(layer: Layer, modules: Collection[str], cut: Cut, *, load: float = 1.0) -> RankPart:
     """Return what modules of `ppsim.model.recompute` have of a rank's part: their products, and what is between."""
     ups = "mla_up_proj" in modules and isinstance(layer.attention, LatentAttention)
     whole = ("moe" if layer.is_moe else "mlp") in modules
     return RankPart(
         layer.hidden_size,
         tuple(one for one in layer.linears(cut) if _is_in(one, modules)),
-        pairs=_pairs(layer, cut) if whole else 0.0,
+        pairs=load * _pairs(layer, cut) if whole else 0.0,
         expert_width=layer.expert_width,
         rotated=_rotated(layer, cut.tp) if ups else 0,
-        activated=_activated(layer, cut.tp, modules),
+        activated=_activated(layer, cut.tp, modules, load),
         is_gated=layer.ffn.gated,
     )
 
@@ -134,7 +137,7 @@ def _rotated(layer: Layer, tp: int) -> int:
     return heads * a.head_size if layer.norm == "rmsnorm" else 0
 
 
-def _activated(layer: Layer, tp: int, modules: Collection[str]) -> int:
+def _activated(layer: Layer, tp: int, modules: Collection[str], load: float) -> float:
     """Columns a token; those of its experts are as many whatever etp, which has fewer columns of more tokens."""
     ffn = layer.ffn
 
@@ -144,7 +147,7 @@ def _activated(layer: Layer, tp: int, modules: Collection[str]) -> int:
     if isinstance(ffn, FeedForward):
         return ffn.size // tp * any_of("mlp", "mlp_act")
     routed = ffn.expert.size * ffn.experts_per_token * any_of("moe", "moe_act")
-    return (routed + ffn.shared_size * any_of("moe", "shared_experts")) // tp
+    return (load * routed + ffn.shared_size * any_of("moe", "shared_experts")) / tp
 
 
 def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
@@ -245,11 +248,12 @@ def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernel
     """Return what passes over memory between the products, bytes a token.
 
     An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
-    way; moe, for each of a token's k experts, to and from them 4e times its width
-    either way.
+    way; moe, for each of a token's k experts, to and from them 4e times its width either way, twice that where the
+    tokens of an all-to-all are ordered by ranks before it and by experts behind it.
     """
     f, e = part.activated, place.execution.element_bytes
-    around = 2 * e * part.rotated + 4 * e * part.expert_width * part.pairs
+    orderings = 2 if place.execution.moe_dispatcher == "alltoall" and place.cut.ep > 1 else 1
+    around = 2 * e * part.rotated + 4 * e * part.expert_width * part.pairs * orderings
     launches = 8 if part.pairs else (f > 0) + (part.rotated > 0)
     return PassKernels(
         *(

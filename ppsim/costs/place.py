@@ -6,13 +6,17 @@ from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.layout.groups import GroupName, group
+from ppsim.layout.groups import Group, GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster, Device
+from ppsim.machine.dispatch import Dispatcher
 from ppsim.machine.kernels.specified import Specified, activation_bytes, at_least_16_bits
-from ppsim.machine.kernels.times import KernelTimes
+from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
+
+_DISPATCH_CORES = 20
+"""Cores that send tokens to experts and back: what DeepEP takes by default, and Megatron-LM asks it for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +34,18 @@ class Execution:
         Whether masks are drawn, behind attention and both halves of a layer.
     context
         How cp ranks exchange keys and values: round the "ring", or by "all-to-all" of heads.
+    moe_dispatcher
+        How tokens go to their experts and back (`ppsim.machine.dispatch`).
+    expert_imbalance
+        The tokens that the busiest rank's experts get, of the mean, 1 or more: all others wait for it.
+    expert_capacity
+        Tokens that each expert is padded or cut to, of the mean; None: as many as come. The shapes are known to the
+        host then, which waits for no counts, and no rank's experts get more than others'.
     hidden_tp_forward, hidden_tp_backward, hidden_ep, hidden_cp
         What part of that communication runs beside computation, 0 to 1. Megatron-LM hides an all-reduce of the
-        backward behind the weight gradient.
+        backward behind the weight gradient. Of ep no more than the other pass of a pair takes: a forward's
+        all-to-alls run beside the backward of another microbatch, and the other way round, on cores that compute
+        lacks meanwhile (`Place.hidden_ep_s`).
     compute_share
         How many times what the class of devices gets products and attention run at; None: by the cluster's
         constants.
@@ -45,6 +58,9 @@ class Execution:
     dropout: bool = False
     fused_cross_entropy: bool = True
     context: Literal["ring", "all-to-all"] = "ring"
+    moe_dispatcher: Dispatcher = "deepep"
+    expert_imbalance: float = 1.0
+    expert_capacity: float | None = None
     hidden_tp_forward: float = 0.0
     hidden_tp_backward: float = 0.0
     hidden_ep: float = 0.0
@@ -60,12 +76,21 @@ class Execution:
         )
 
     @property
+    def expert_load(self) -> float:
+        """Tokens that the busiest rank's experts compute, of the mean."""
+        return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
+
+    @property
     def element_bytes(self) -> int:
         """Bytes of an element of activations, and of messages of them."""
         return activation_bytes(self.dtype)
 
     def __post_init__(self) -> None:
         require_spelling(self.recompute)
+        if not 1 <= self.expert_imbalance < float("inf"):
+            raise ConfigError(f"expert_imbalance is 1 (even) or more: got {self.expert_imbalance:g}")
+        if self.expert_capacity is not None and not 0 < self.expert_capacity < float("inf"):
+            raise ConfigError(f"expert_capacity must be above 0: got {self.expert_capacity:g}")
         for name in ("hidden_tp_forward", "hidden_tp_backward", "hidden_ep", "hidden_cp"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(
@@ -110,15 +135,23 @@ class Place:
             raise ConfigError(f"cp must divide the sequence: got {self.layout.cp} with {sequence_length}")
         return micro_batch * sequence_length // self.layout.cp
 
+    def hidden_ep_s(self, ep_s: float, beside: KernelTime) -> float:
+        """Return what of `ep_s` is hidden where it runs beside these kernels, on cores that they go without."""
+        hidden_s = self.execution.hidden_ep * min(ep_s, beside.busy_s)
+        return hidden_s * (1 - min(_DISPATCH_CORES / self.cluster.device.num_cores, 1))
+
     @property
     def domain_sizes(self) -> tuple[int | None, ...]:
         """How many of the layout's devices share a domain of each tier."""
         return self.cluster.domain_sizes(self.layout.num_devices)
 
+    def ranks(self, name: GroupName) -> Group:
+        """Return how the groups of a name lie on the cluster."""
+        return group(self.layout, name, self.domain_sizes)
+
     def seconds(self, operation: collectives.Operation, num_bytes: float, name: GroupName) -> float:
         """A collective among the ranks of a group."""
-        ranks = group(self.layout, name, self.domain_sizes)
-        return collectives.seconds(operation, num_bytes, ranks, self.cluster)
+        return collectives.seconds(operation, num_bytes, self.ranks(name), self.cluster)
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
         """What ends a tensor-parallel region and starts the next: an all-reduce, or its two halves."""

@@ -33,6 +33,12 @@ class Efficiency:
         Seconds from a kernel's end to the next one's start on a busy device.
     host_s
         Seconds that the host needs to launch one kernel: a pass is never faster than its kernels' launches.
+    routing_host_s
+        Seconds that the host needs to launch a forward of a layer of experts, and again for its backward, whatever
+        the size of both: the many small kernels of routing and permutation, and its wait for how many tokens each
+        expert has, before which it launches nothing ahead. The device waits where it is done sooner.
+    jitter
+        Relative standard deviation of a replica's step: of n replicas all wait for the slowest.
     source
         Where each of the numbers comes from.
     """
@@ -47,6 +53,8 @@ class Efficiency:
     kernel_s: float
     host_s: float
     source: str
+    routing_host_s: float = 0.0
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +119,11 @@ class Link:
     """What one device can send, one direction, and what of it collectives get.
 
     A message of x bytes takes `launch_s` + steps · `step_s` + x / (`bytes_per_s` · `efficiency`); an all-reduce
-    inside a domain whose switch adds up gets `reduction_gain` times the bandwidth. A group of half as many ranks as
-    the domain has devices loses `small_group_loss` of the bandwidth, and so on by halves.
+    inside a domain whose switch adds up gets `reduction_gain` times the bandwidth, if more than four ranks take
+    part. A group of half as many ranks as the domain has devices loses `small_group_loss` of the bandwidth, and so
+    on by halves. What a rank keeps for itself, 1/R of all bytes, it copies at `copy_bytes_per_s` (None: at no
+    cost): half of all among two ranks, little among many. An all-to-all gets `exchange_share` of what rings get;
+    kernels that send tokens to their experts get `dispatch_share` of it, and take `token_s` for each copy of one.
     """
 
     name: str
@@ -123,6 +134,10 @@ class Link:
     step_s: float
     source: str
     small_group_loss: float = 0.0
+    copy_bytes_per_s: float | None = None
+    exchange_share: float = 1.0
+    dispatch_share: float = 1.0
+    token_s: float = 0.0
 
     def among(self, num_ranks: int, num_devices: int | None) -> "Link":
         """Return the link as a group of so many ranks in a domain of so many devices gets it."""
@@ -135,6 +150,10 @@ class Link:
     def achieved_bytes_per_s(self) -> float:
         """What large messages get."""
         return self.bytes_per_s * self.efficiency
+
+    def copied_s(self, num_bytes: float) -> float:
+        """Return the seconds in which a rank copies what it keeps for itself."""
+        return num_bytes / self.copy_bytes_per_s if self.copy_bytes_per_s else 0.0
 
 
 @dataclass(frozen=True)

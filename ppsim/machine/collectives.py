@@ -7,7 +7,7 @@ the others (NCCL tests, doc/PERFORMANCE.md). A message of a few bytes costs laun
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ppsim.layout.groups import Group
@@ -33,7 +33,7 @@ def collective(operation: Operation, num_bytes: float, group: Group, cluster: Cl
     ranks of the group work side by side; R - 1 steps, twice for an all-reduce. tree (all-reduce): each byte up and
     down once, 2 log2 R steps. hierarchical: a reduce-scatter inside the domains, the collective of the parts
     between them, an all-gather inside (Thakur et al. 2005 for the parts). direct (all-to-all): each pair by itself,
-    inside and outside at once. A group of one rank takes no time.
+    inside and outside at once. What a rank keeps it copies beside. A group of one rank takes no time.
     """
     levels = [
         (extent, tier.link.among(extent, tier.num_devices))
@@ -42,7 +42,8 @@ def collective(operation: Operation, num_bytes: float, group: Group, cluster: Cl
     ]
     if not levels:
         return Collective(0.0, "direct", cluster.tiers[0].link.name)
-    return min(_candidates(operation, num_bytes, levels), key=lambda one: one.seconds)
+    fastest = min(_candidates(operation, num_bytes, levels), key=lambda one: one.seconds)
+    return replace(fastest, seconds=fastest.seconds + levels[0][1].copied_s(num_bytes / group.num_ranks))
 
 
 def seconds(operation: Operation, num_bytes: float, group: Group, cluster: Cluster) -> float:
@@ -63,6 +64,9 @@ def point_to_point_s(num_bytes: float, link: Link) -> float:
 
 
 _Levels = list[tuple[int, Link]]
+
+_LARGEST_RING = 4
+"""Ranks of an all-reduce of large messages for which NCCL takes rings where a switch could add up."""
 
 
 def _candidates(operation: Operation, num_bytes: float, levels: _Levels) -> list[Collective]:
@@ -86,8 +90,11 @@ def _slowest(levels: _Levels) -> tuple[float, Link]:
 
 
 def _gain(levels: _Levels) -> float:
-    """What a switch that adds up gives: only where it connects the whole group, and more than two ranks."""
-    return levels[0][1].reduction_gain if len(levels) == 1 and levels[0][0] > 2 else 1.0
+    """What a switch that adds up gives: only where it connects the whole group, and more ranks than four.
+
+    Public measurements of NCCL have it among eight H100 or B200, and not among two or four.
+    """
+    return levels[0][1].reduction_gain if len(levels) == 1 and levels[0][0] > _LARGEST_RING else 1.0
 
 
 def _num_ranks(levels: _Levels) -> int:
@@ -131,6 +138,7 @@ def _all_to_all(num_bytes: float, levels: _Levels) -> Collective:
         peers = reached * (extent - 1)
         reached *= extent
         latency += peers * link.step_s
-        if (transfer := peers / ranks * num_bytes / link.achieved_bytes_per_s) > longest:
+        rate = link.achieved_bytes_per_s * link.exchange_share
+        if (transfer := peers / ranks * num_bytes / rate) > longest:
             slowest, longest = link, transfer
     return Collective(levels[-1][1].launch_s + latency + longest, "direct", slowest.name)

@@ -27,6 +27,8 @@ class _Efficiency(Strict):
     kernel_s: NonNegative
     host_s: NonNegative
     source: str
+    routing_host_s: NonNegative = 0.0
+    jitter: NonNegative = 0.0
 
 
 class _Device(Strict):
@@ -54,6 +56,10 @@ class _Link(Strict):
     launch_s: NonNegative = 10e-6
     step_s: NonNegative = 2e-6
     small_group_loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    copy_bytes_per_s: AboveZero | None = None
+    exchange_share: Share = 1.0
+    dispatch_share: Share = 1.0
+    token_s: NonNegative = 0.0
     source: str = "the cluster file"
 
 

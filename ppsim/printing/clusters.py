@@ -85,6 +85,7 @@ def _link_facts(link: Link) -> list[tuple[str, str]]:
     return [
         ("line rate", f"{rate(link.bytes_per_s)} a device, one direction"),
         ("of it", f"{percent(link.efficiency)}{gain}"),
+        *([("copies", rate(link.copy_bytes_per_s))] if link.copy_bytes_per_s else []),
         ("latency", f"{seconds(link.launch_s)} a launch, {seconds(link.step_s)} a step"),
         ("source", link.source),
     ]

@@ -72,6 +72,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     for name, kinds in _OF_STEP.items():
         budget[name] = budget.get(name, 0.0) + sum(exposed[kind] for kind in kinds)
     budget["host"] += exposed["rest"] + costs.step_overhead_s
+    budget["stragglers among replicas"] = exposed["stragglers"]
     # Ranks that wait for nobody between steps take less than the step, and what they save is bubble.
     budget[_OF_BUBBLE[0]] += projection.iteration_s - sum(budget.values())
     budget["host"] = budget.pop("host")

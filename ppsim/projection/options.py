@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
+from ppsim.machine.dispatch import Dispatcher
 from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.choices import Channel, Receives, Update
 
@@ -175,6 +176,19 @@ class StudyOptions(TypedDict, total=False):
     update: Annotated[Update | None, Option(
         "Whether ranks wait for each other's gradients before the optimizer. Default: {default}.",
         section="optimizer", field="job.update", default="synchronised",
+    )]
+    moe_dispatcher: Annotated[Dispatcher | None, Option(
+        "How tokens go to their experts: deepep (once to each node and rank that has one; HybridEP too), alltoall "
+        "(once for each expert), allgather (to all ranks). Default: {default}.",
+        section="cluster", field="job.execution.moe_dispatcher", default="deepep",
+    )]
+    expert_imbalance: Annotated[float | None, Option(
+        "Tokens that the busiest rank's experts get, of the mean; 1 is even. Default: {default}.",
+        metavar="FACTOR", section="model", field="job.execution.expert_imbalance", default=1.0,
+    )]
+    moe_expert_capacity_factor: Annotated[float | None, Option(
+        "Tokens that each expert is padded or cut to, of the mean. Default: as many as come.",
+        metavar="FACTOR", section="model", field="job.execution.expert_capacity",
     )]
     overlap_dp: Annotated[bool | None, Option(
         "Whether gradients are reduced and parameters gathered beside compute. Default: they are.",

@@ -102,7 +102,9 @@ def simulate_step(
     for name, (before, now) in zip(("reduce", "share", "norm", "optimizer"), pairwise(ends), strict=True):
         exposed_s[name] = now - before
     exposed_s["rest"] = around.rest_s
-    return Step(timeline, pieces, ends[-1] - float(begins[last]) + around.rest_s, exposed_s)
+    exposed_s["stragglers"] = around.straggling * timeline.step_time_s
+    beside_s = around.rest_s + exposed_s["stragglers"]
+    return Step(timeline, pieces, ends[-1] - float(begins[last]) + beside_s, exposed_s)
 
 
 def _gathered(

@@ -39,6 +39,8 @@ class StepCosts:
         later, beside compute.
     rest_s
         Host time a step that nothing else covers.
+    straggling
+        What part of the pipeline's time the slowest replica is expected to take more than the mean one.
     """
 
     gather_s: Numbers = 0.0
@@ -50,3 +52,4 @@ class StepCosts:
     optimizer_s: Numbers = 0.0
     update: Update = "synchronised"
     rest_s: float = 0.0
+    straggling: float = 0.0

@@ -59,7 +59,8 @@ def test_round_the_ring_the_backward_exchanges_twice_what_the_forward_does(conte
 def by_bandwidth(execution, **sizes):
     """A place whose launches and steps take no time: what is left goes by bytes and FLOPs."""
     where = place(execution=execution, **sizes)
-    tiers = tuple(replace(tier, link=replace(tier.link, launch_s=0.0, step_s=0.0)) for tier in where.cluster.tiers)
+    free = {"launch_s": 0.0, "step_s": 0.0, "token_s": 0.0}
+    tiers = tuple(replace(tier, link=replace(tier.link, **free)) for tier in where.cluster.tiers)
     device = where.cluster.device
     device = replace(device, efficiency=replace(device.efficiency, kernel_s=0.0, host_s=0.0))
     return replace(where, cluster=replace(where.cluster, device=device, tiers=tiers))
@@ -287,10 +288,67 @@ def test_what_is_hidden_is_not_counted():
         layer_estimate(LAYERS["moe"], place(execution=one, **sizes), **SHAPE) for one in (Execution(), execution)
     )
     assert min(shown.forward.tp_s, shown.forward.ep_s, shown.forward.cp_s) > 0
-    assert hidden.forward.tp_s == hidden.forward.ep_s == hidden.forward.cp_s == 0
+    assert hidden.forward.tp_s == hidden.forward.cp_s == 0
     assert hidden.backward_input.tp_s == pytest.approx(0.75 * shown.backward_input.tp_s)
+    # what sends tokens takes 20 of the 132 cores from the compute beside it
+    assert hidden.forward.ep_s == pytest.approx(20 / 132 * shown.forward.ep_s)
     with pytest.raises(ConfigError, match=r"overlap_ep is a part from 0 to 1: got 1\.5"):
         Execution(hidden_ep=1.5)
+
+
+def test_no_more_of_the_dispatch_is_hidden_than_the_other_pass_of_the_pair_takes():
+    """A forward's all-to-alls run beside a backward, and the other way round; what is longer than that stays."""
+    bare, hiding = (by_bandwidth(Execution(hidden_ep=part), dp=64, ep=64) for part in (0.0, 1.0))
+    shown, hidden = (layer_estimate(LAYERS["moe"], where, **SHAPE) for where in (bare, hiding))
+    forward, backward = shown.forward, shown.backward
+    busy_s = [one.total_s - one.ep_s - one.host_s for one in (forward, backward)]
+    assert shown.forward.ep_s > busy_s[0]
+    kept = 1 - 20 / 132
+    assert hidden.backward_input.ep_s == pytest.approx(shown.backward_input.ep_s - kept * busy_s[0])
+    assert hidden.forward.ep_s == pytest.approx(shown.forward.ep_s - kept * min(shown.forward.ep_s, busy_s[1]))
+
+
+def test_the_busiest_experts_take_as_much_longer_as_they_have_more_tokens():
+    """Products, what moves around them, and the dispatch; attention and its like as before."""
+    one, twice = (
+        layer_estimate(LAYERS["moe"], by_bandwidth(Execution(expert_imbalance=load), dp=8, ep=8), **SHAPE)
+        for load in (1.0, 2.0)
+    )
+    assert twice.forward.ep_s == pytest.approx(2 * one.forward.ep_s)
+    assert one.forward.memory_s < twice.forward.memory_s < 2 * one.forward.memory_s
+    assert twice.forward.attention_loss_s == one.forward.attention_loss_s
+    with pytest.raises(ConfigError, match=r"expert_imbalance is 1 \(even\) or more: got 0\.5"):
+        Execution(expert_imbalance=0.5)
+
+
+def test_experts_of_a_fixed_capacity_keep_no_host_waiting_and_are_even():
+    """The host launches a layer of experts in 4.2 ms a pass, which a small one waits for unless shapes are known."""
+    small = {"micro_batch": 1, "sequence_length": 1024}
+    waits, knows, half = (
+        layer_estimate(LAYERS["moe"], place(dp=8, ep=8, execution=one), **small)
+        for one in (
+            Execution(),
+            Execution(expert_capacity=1.0, expert_imbalance=3.0),
+            Execution(expert_capacity=0.5),
+        )
+    )
+    host_s = load_cluster("dgx-h100").device.efficiency.routing_host_s
+    assert waits.forward.total_s == pytest.approx(host_s)
+    assert knows.forward.ep_s == waits.forward.ep_s
+    assert knows.forward.total_s < host_s / 2
+    assert half.forward.matmul_loss_s < knows.forward.matmul_loss_s
+    with pytest.raises(ConfigError, match="expert_capacity must be above 0: got 0"):
+        Execution(expert_capacity=0.0)
+
+
+def test_tokens_of_an_all_to_all_are_ordered_twice():
+    """By ranks before it and by experts behind it: 4eh bytes a pair more, either way."""
+    bare = {how: by_bandwidth(Execution(moe_dispatcher=how), dp=8, ep=8) for how in ("deepep", "alltoall")}
+    once, twice = (layer_estimate(LAYERS["moe"], where, **SHAPE) for where in bare.values())
+    device = bare["deepep"].cluster.device
+    more = 8192 * 4 * 2 * 4096 * 8 / (device.memory_bytes_per_s * device.efficiency.memory)
+    assert twice.forward.memory_s - once.forward.memory_s == pytest.approx(more)
+    assert twice.backward_input.memory_s - once.backward_input.memory_s == pytest.approx(more)
 
 
 def test_experts_across_nodes_wait_longer_than_those_in_one():

@@ -110,6 +110,19 @@ def test_fewer_ranks_share_an_expert_than_a_layer_where_etp_says_so() -> None:
     assert (cut.expert_tp, cut.expert_replicas) == (1, group(layout, "expert-dp", (4, None)).num_ranks)
 
 
+def test_experts_fold_over_tensor_and_context_parallel_ranks_into_a_node() -> None:
+    """MoE Parallel Folding (Liu et al. 2025, arXiv 2504.14960, §3.2): ep over tp · cp · dp, here a node's 2 · 2 · 2.
+
+    Unfolded, experts of two tensor parts and their eight ranks lie in two nodes.
+    """
+    folded = Layout(tp=2, cp=2, dp=8, pp=4, ep=8, etp=1)
+    assert folded.num_devices == 128
+    assert group(folded, "ep", (8, None)).extents == (8, 1)
+    assert group(folded, "expert-dp", (8, None)).extents == (1, 4)
+    assert group(folded, "cp", (8, None)).extents == (2, 1)
+    assert group(Layout(tp=2, cp=2, dp=8, pp=4, ep=8), "ep", (8, None)).extents == (4, 2)
+
+
 def test_experts_that_do_not_divide_the_ranks_of_a_stage_are_refused() -> None:
     with pytest.raises(
         ConfigError, match="ep · etp must divide tp · cp · dp: got ep 4 and etp 2 with tp 4, cp 1 and dp 1"
