@@ -36,7 +36,11 @@ def test_a_config_file_stands_for_a_name(tmp_path):
 
 def test_a_name_is_found_as_people_write_it_and_its_kinds_of_layers_are_said():
     written = json.loads(ppsim("models", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "--json").stdout)
-    assert (written["parameters"], written["recurrent_layers"], written["windowed_layers"]) == (31_577_940_288, 23, 0)
+    assert (written["parameters"], written["recurrent_layers"], written["windowed_layers"]) == (
+        31_577_940_288,
+        23,
+        0,
+    )
     assert "23 with experts, 23 with a state" in ppsim("models", "Nemotron-3-Nano").stdout
     assert "12 with a window" in ppsim("models", "gpt-oss-20b").stdout
 
