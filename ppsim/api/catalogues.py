@@ -7,7 +7,6 @@ from ppsim.configs.read import model_named
 from ppsim.exporting.targets import refusals
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.model.names import NAMES
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
 
 if TYPE_CHECKING:
     import pandas
@@ -75,7 +74,7 @@ def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
         "source": model.source,
         "layers": len(model.layers),
         "moe_layers": sum(layer.is_moe for layer in model.layers),
-        "recurrent_layers": sum(isinstance(layer.attention, Mamba | GatedDeltaNet) for layer in model.layers),
+        "recurrent_layers": sum(layer.is_recurrent for layer in model.layers),
         "windowed_layers": sum(bool(getattr(layer.attention, "window", None)) for layer in model.layers),
         "mtp_layers": len(model.mtp),
         "hidden_size": model.hidden_size,

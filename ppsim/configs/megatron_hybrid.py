@@ -8,7 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.configs.arguments import Arguments
 from ppsim.model.architecture import Attention, FeedForward, Layer, Mixer, MixtureOfExperts
 from ppsim.model.hybrid import Halves, windowed
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 
 HYBRIDS = ("mamba", "hybrid")
 """Values of `model_type` and `model_provider` that build a hybrid."""
@@ -65,14 +65,22 @@ def hybrid_layers(
     "M" is a Mamba mixer, or what the spec puts in its place.
     """
     spec = _spec(arguments)
-    if "kda" in spec:
-        raise ConfigError(f"{arguments.source}: spec {spec} asks for Kimi delta attention, which is not known")
     main, *further = pattern.split("/")
+    if not further and arguments.has("mtp_num_layers"):
+        one = arguments.get("mtp_hybrid_override_pattern")
+        if not one:
+            raise ConfigError(
+                f"{arguments.source}: mtp_num_layers of a hybrid needs their pattern, behind a / of {pattern}"
+            )
+        further = [str(one)] * arguments.number("mtp_num_layers", 0, least=0)
     if "M" in pattern:
-        mixer = _delta(arguments) if "gdn" in spec else _mamba(arguments, halves.hidden_size)
+        has_delta = "gdn" in spec or "kda" in spec
+        mixer = _delta(arguments, is_kimis="kda" in spec) if has_delta else _mamba(arguments, halves.hidden_size)
         halves = replace(halves, mamba=mixer)
     if "G" in pattern:
         halves = replace(halves, delta=_delta(arguments))
+    if len(further) > 1 and arguments.flag("mtp_use_repeated_layer"):
+        arguments.assumed.append("layers for further tokens have weights each, though the run repeats one")
     return halves.layers(main), tuple(halves.whole(one) for one in further if one)
 
 
@@ -106,14 +114,17 @@ def _mamba(arguments: Arguments, hidden: int) -> Mamba:
     )
 
 
-def _delta(arguments: Arguments) -> GatedDeltaNet:
-    return GatedDeltaNet(
+def _delta(arguments: Arguments, *, is_kimis: bool = False) -> GatedDeltaNet:
+    sizes = (
         arguments.number("linear_num_key_heads", 16),
         arguments.number("linear_num_value_heads", 32),
         arguments.number("linear_key_head_dim", 128),
         arguments.number("linear_value_head_dim", 128),
-        kernel=arguments.number("linear_conv_kernel_dim", 4),
     )
+    kernel = arguments.number("linear_conv_kernel_dim", 4)
+    if is_kimis:
+        return KimiDeltaAttention(*sizes, kernel=kernel, gate_bias=True)
+    return GatedDeltaNet(*sizes, kernel=kernel)
 
 
 def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixer]:

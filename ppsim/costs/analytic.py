@@ -57,6 +57,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         launching_s=launching_s,
     )  # fmt: skip
     gathered = num_gathered * _gathered_s(place, message)
+    both_ways = 1 if execution.context == "all-to-all" or layer.is_recurrent else 2
     backward_input = _parts(
         place,
         kernels.backward_input,
@@ -64,7 +65,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         tp_s=(1 - execution.hidden_tp_backward) * (tp_s + gathered),
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
         launching_s=launching_s,
-        cp_s=(1 - execution.hidden_cp) * (1 if execution.context == "all-to-all" else 2) * cp_s,
+        cp_s=(1 - execution.hidden_cp) * both_ways * cp_s,
         recompute_s=_again_s(layer, place, tokens, core.forward, forward),
     )
     return Estimate(forward, backward_input, _parts(place, kernels.backward_weight, flops - scores))
@@ -79,7 +80,7 @@ def _again_s(layer: Layer, place: Place, tokens: int, core: KernelTime, forward:
     part = module_part(layer, modules, place.cut, load=place.execution.expert_load)
     kernels = products_of(part, place, tokens=tokens).forward
     kernels += between_products(part, place, tokens=tokens).forward
-    if "core_attn" in modules:
+    if "core_attn" in modules and not layer.is_recurrent:
         kernels += core
     if "layernorm" in modules:
         kernels += norms(layer, place, tokens=tokens)
@@ -91,12 +92,13 @@ def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Pa
 
     Half of the tensor-parallel one is taken to belong to the feed-forward part or the mixture (all of it where the
     layer has nothing else), as does all of the
-    expert-parallel one; the context-parallel one to the core of attention.
+    expert-parallel one; the context-parallel one to the core of attention. A recurrent mixer computes itself again
+    in any backward, from what it keeps.
     """
     if recompute == "full":
         return Parts(tp_s=forward.tp_s, ep_s=forward.ep_s, cp_s=forward.cp_s)
     feeds, attends = recomputes(recompute, "moe" if layer.is_moe else "mlp"), recomputes(recompute, "core_attn")
-    feeds = feeds and layer.has_feed_forward
+    feeds, attends = feeds and layer.has_feed_forward, attends and not layer.is_recurrent
     return Parts(
         tp_s=forward.tp_s / layer.num_halves * feeds, ep_s=forward.ep_s * feeds, cp_s=forward.cp_s * attends
     )

@@ -328,6 +328,11 @@ class Layer:
         return not isinstance(self.attention, NoAttention)
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether its tokens change a state instead of looking at each other."""
+        return isinstance(self.attention, Mamba | GatedDeltaNet)
+
+    @property
     def has_feed_forward(self) -> bool:
         """Whether it has a feed-forward part or experts."""
         return not isinstance(self.ffn, NoFeedForward)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.architecture import Attention, FeedForward, Layer, Mixer, MixtureOfExperts, Model
+from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
 from ppsim.model.fields import Fields
 from ppsim.model.hybrid import Halves, windowed
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 
 _WINDOWS = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
 
@@ -160,6 +160,52 @@ def _qwen3_next(fields: Fields) -> Model:
     return _model(fields, layers)
 
 
+def _kimi_linear(fields: Fields) -> Model:
+    """Latent attention in `full_attn_layers`, which count from 1, and Kimi delta attention in the others."""
+    hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
+    linear = fields.nested("linear_attn_config")
+    heads, size = linear.count("num_heads"), linear.count("head_dim")
+    delta = KimiDeltaAttention(heads, heads, size, size, kernel=linear.count("short_conv_kernel_size", default=4))
+    attends = linear.layers("full_attn_layers")
+    if linear.layers("kda_layers") != set(range(1, num_layers + 1)) - attends:
+        fields.refuse("linear_attn_config", f"must have each of {num_layers} layers in one of its two lists")
+    linear.require_all_known()
+    attention = LatentAttention(
+        fields.count("num_attention_heads"),
+        q_lora_rank=fields.optional("q_lora_rank"),
+        kv_lora_rank=fields.count("kv_lora_rank"),
+        qk_nope_head_size=fields.count("qk_nope_head_dim"),
+        qk_rope_head_size=fields.count("qk_rope_head_dim"),
+        v_head_size=fields.count("v_head_dim"),
+    )
+    fields.seen.update(_OF_KIMI)
+    if fields.number("num_nextn_predict_layers", default=0):
+        fields.refuse("num_nextn_predict_layers", "is not known with kimi_linear; it is 0 in every release")
+    size = fields.count("moe_intermediate_size")
+    experts = MixtureOfExperts(
+        FeedForward(size), fields.count("num_experts"), fields.count("num_experts_per_token"),
+        shared_size=size * fields.number("num_shared_experts", default=0), router_bias=True,
+    )  # fmt: skip
+    dense, every = FeedForward(fields.count("intermediate_size")), fields.count("moe_layer_freq", default=1)
+    first = fields.number("first_k_dense_replace", default=0)
+    layers = [
+        Layer(
+            hidden,
+            attention if layer + 1 in attends else delta,
+            experts if layer >= first and layer % every == 0 else dense,
+        )
+        for layer in range(num_layers)
+    ]
+    return _model(fields, layers, length=fields.optional("model_max_length"))
+
+
+_OF_KIMI = (
+    "num_key_value_heads", "head_dim", "mla_use_nope", "moe_renormalize", "moe_router_activation_func",
+    "num_expert_group", "use_grouped_topk",
+)  # fmt: skip
+"""Fields of Kimi Linear that follow from others, or change no matrix product."""
+
+
 def _nemotron_h(fields: Fields) -> Model:
     """Nemotron-H and Nemotron 3: the pattern says what each layer is; its length is the number of layers."""
     hidden, pattern = fields.count("hidden_size"), fields.text("hybrid_override_pattern", "layers_block_type")
@@ -261,6 +307,7 @@ READERS: Mapping[str, Callable[[Fields], Model]] = MappingProxyType(
         "llama4_text": _llama4,
         "llama4": _llama4_of_images,
         "qwen3_next": _qwen3_next,
+        "kimi_linear": _kimi_linear,
         "nemotron_h": _nemotron_h,
         "mamba2": _mamba2,
         "bamba": _bamba,

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
 from ppsim.model.hybrid import Halves, windowed
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 
 _GPT_OSS = "OpenAI 2025, arXiv 2508.10925, Table 1; sizes of the released config.json"
 _LLAMA4 = "text_config of the config.json of meta-llama/Llama-4-{}"
@@ -91,6 +91,21 @@ def qwen3_next() -> Model:
     return Model(layers, 151_936, 4096)
 
 
+def kimi_linear() -> Model:
+    """Return Kimi-Linear-48B-A3B: latent attention in layers 4, 8, … 24 and 27, the delta rule in the others."""
+    delta = KimiDeltaAttention(32, 32, 128, 128)
+    attention = LatentAttention(
+        32, None, kv_lora_rank=512, qk_nope_head_size=128, qk_rope_head_size=64, v_head_size=128
+    )
+    experts = MixtureOfExperts(FeedForward(1024), 256, 8, shared_size=1024, router_bias=True)
+    dense, attends = FeedForward(9216), (*range(4, 25, 4), 27)
+    layers = tuple(
+        Layer(2304, attention if number in attends else delta, experts if number > 1 else dense)
+        for number in range(1, 28)
+    )
+    return Model(layers, 163_840, 4096)
+
+
 def nemotron_h(
     pattern: str,
     hidden: int,
@@ -159,6 +174,9 @@ FAMILIES: Mapping[str, Callable[[], Model]] = MappingProxyType(
         ),
         "gpt-oss-20b": lambda: _from(_GPT_OSS, gpt_oss(24, 32)),
         "gpt-oss-120b": lambda: _from(_GPT_OSS, gpt_oss(36, 128)),
+        "kimi-linear-48b-a3b": lambda: _from(
+            "config.json of moonshotai/Kimi-Linear-48B-A3B-Instruct", kimi_linear()
+        ),
         "llama4-scout": lambda: _from(_LLAMA4.format("Scout-17B-16E"), llama4(16, every=1)),
         "llama4-maverick": lambda: _from(_LLAMA4.format("Maverick-17B-128E"), llama4(128, every=2)),
         "gemma2-2b": lambda: _from(_GEMMA2, gemma(2, 26, 2304, (8, 4, 256), 9216, window=4096, vocab=256000)),

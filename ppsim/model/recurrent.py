@@ -263,6 +263,46 @@ class GatedDeltaNet:
         ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class KimiDeltaAttention(GatedDeltaNet):
+    """A delta rule whose decay is a column's own (Kimi Team 2025, arXiv 2510.26692), as Kimi Linear has it.
+
+    Decay and output gate come by way of one head's width, whole on every rank. `gate_bias`: the gate has one.
+    """
+
+    gate_bias: bool = False
+
+    @property
+    def kept_columns(self) -> int:
+        """Columns that a forward keeps behind its input.
+
+        Before the convolution, both narrow ones, a number a head, decay and gate; behind it queries and keys of
+        every value head, and values; rows of both products of a chunk; the result before and behind its norm.
+        """
+        heads, keys = self.num_value_heads, self.num_value_heads * self.key_size
+        projected = self.convolved + 2 * self.value_size + heads + keys + self.inner_size
+        return projected + 2 * keys + 3 * self.inner_size + 2 * heads * self.chunk_size
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices that a rank holds: in, down and up to both gates, convolution, decay, out."""
+        heads, inner, keys = (
+            count // tp for count in (self.num_value_heads, self.inner_size, self.num_key_heads * self.key_size)
+        )
+        read, low, decays = "attention input", self.value_size, heads * self.key_size
+        return [
+            Linear("queries, keys, values, strength", read, h, (keys, keys, inner, heads), split="outputs"),
+            Linear("decay and gate down", read, h, (low, low)),
+            Linear("decay up", "narrow decay", low, (decays,), split="outputs"),
+            Linear("gate up", "narrow gate", low, (inner,), split="outputs", biased=self.gate_bias),
+            Linear(
+                "convolution", "queries, keys, values", self.kernel, (keys, keys, inner), kind="vector",
+                split="outputs",
+            ),
+            Linear("rate and bias of decay", "decay", 1, (heads, decays), kind="vector", split="outputs"),
+            Linear("attention output", "heads", inner, (h,), split="inputs"),
+        ]  # fmt: skip
+
+
 def _chunk_flops(
     products: tuple[ChunkProduct, ...], chunk_size: int, sequence_length: int, *, causal: bool
 ) -> float:

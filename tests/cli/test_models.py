@@ -34,8 +34,19 @@ def test_a_config_file_stands_for_a_name(tmp_path):
     assert "which are the head's too" in ppsim("models", path).stdout
 
 
+def test_a_name_is_found_as_people_write_it_and_its_kinds_of_layers_are_said():
+    written = json.loads(ppsim("models", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "--json").stdout)
+    assert (written["parameters"], written["recurrent_layers"], written["windowed_layers"]) == (
+        31_577_940_288,
+        23,
+        0,
+    )
+    assert "23 with experts, 23 with a state" in ppsim("models", "Nemotron-3-Nano").stdout
+    assert "12 with a window" in ppsim("models", "gpt-oss-20b").stdout
+
+
 def test_mistakes_are_a_sentence_and_exit_2(tmp_path):
-    assert "did you mean llama3-8b" in ppsim("models", "llama-3-8b", code=2).stderr
+    assert "did you mean llama3-8b" in ppsim("models", "llamma3-8b", code=2).stderr
     assert "--seq-len is for one model" in ppsim("models", "--seq-len", 5, code=2).stderr
     assert "sequence_length must be at least 1: got 0" in ppsim("models", "gpt2", "--seq-len", 0, code=2).stderr
     assert "no-such" in ppsim("models", tmp_path / "no-such.json", code=2).stderr

@@ -87,3 +87,11 @@ def test_primus_spreads_attention_over_pairs(tmp_path: Path, ratio: float, patte
     letters = {Mamba: "M", Attention: "*"}
     found_letters = [letters.get(type(layer.attention), "-") for layer in found.layers]
     assert "".join(found_letters) == pattern
+
+
+def test_layers_for_further_tokens_have_the_older_arguments_pattern(tmp_path: Path) -> None:
+    pattern = {"hybrid_override_pattern": "M*-M", "mtp_hybrid_override_pattern": "M-"}
+    found = model(tmp_path, mtp_num_layers=2, **pattern)
+    assert len(found.mtp) == 2
+    assert found.mtp[0].attention == found.layers[0].attention
+    assert found.mtp[0].ffn == found.layers[2].ffn

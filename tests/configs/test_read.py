@@ -247,7 +247,7 @@ def test_a_model_of_layers_that_are_not_known_is_not_made_up(tmp_path: Path) -> 
         ("  --hybrid-layer-pattern: -E\n", "asks for experts, whose sizes are not given"),
         ("  --hybrid-layer-pattern: M*\n", "the Mamba heads must be a multiple of the groups: got 2 and 8"),
         ("  --is-hybrid-model: true\n  --hybrid-attention-ratio: 0.1\n", "give hybrid-layer-pattern"),
-        ("  --is-hybrid-model: true\n  --spec: a kda_stack_spec\n", "asks for Kimi delta attention"),
+        ("  --hybrid-layer-pattern: --\n  --mtp-num-layers: 1\n", "needs their pattern, behind a / of --"),
         ("  --experimental-attention-variant: dsa\n", "dsa is not known, only gated_delta_net"),
         ("  --window-size: (128,64)\n", "window_size must be so many tokens before and 0 behind: got '(128,64)'"),
         ("  --window-size: all\n", "window_size must be two whole numbers: got 'all'"),

@@ -53,15 +53,10 @@ def test_nearly_all_of_megatrons_own_tests_with_pipelining_have_a_model(configs:
 
 
 def test_every_decoder_of_primus_has_a_model(configs: Path) -> None:
-    reasons = []
-    for file in sorted((configs / "primus/examples/megatron/configs/MI300X").glob("*.yaml")):
-        try:
-            reasons.append(read_run_config(file).why_no_model)
-        except ConfigError as error:
-            reasons.append(str(error))
-    others = [reason for reason in reasons if reason]
-    assert (len(reasons), len(others)) == (80, 3)
-    assert all("Kimi delta attention, which is not known" in reason for reason in others)
+    files = sorted((configs / "primus/examples/megatron/configs/MI300X").glob("*.yaml"))
+    found = [read_run_config(file) for file in files]
+    assert len(found) == 80
+    assert not [one.why_no_model for one in found if one.model is None]
 
 
 def test_every_torchtitan_experiment_of_primus_has_a_model(configs: Path) -> None:

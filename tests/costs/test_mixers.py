@@ -134,6 +134,7 @@ def test_mamba_exchanges_heads_for_tokens_among_context_parallel_ranks() -> None
     expected = sum(where.seconds("all-to-all", 2.0 * count * tokens, "cp") for count in columns)
     found = estimate(MAMBA, where)
     assert found.forward.cp_s == pytest.approx(expected)
+    assert found.backward_input.cp_s == pytest.approx(expected)  # gradients the other way, no ring
     assert not estimate(MLP, where).forward.cp_s
 
 
@@ -142,3 +143,11 @@ def test_recomputing_a_feed_forward_part_repeats_nothing_of_a_layer_without_one(
     assert not estimate(MAMBA, where).backward_input.recompute_s
     again = estimate(MLP, where)
     assert again.backward_input.recompute_s > again.forward.tp_s > 0
+
+
+def test_the_core_of_attention_is_recomputed_where_there_is_one() -> None:
+    """A scan is computed again from what it keeps whatever is asked for; a word of attention adds nothing to it."""
+    where = place(cp=2, execution=Execution(recompute="core_attn"))
+    assert not estimate(MAMBA, where).backward_input.recompute_s
+    again = estimate(ATTENTION, where)
+    assert again.backward_input.recompute_s > again.forward.cp_s > 0

@@ -51,6 +51,7 @@ EXACT = {
     "deepseek-v2-lite": (15_706_484_224, SAFETENSORS),
     "deepseek-v2": (235_741_434_880, SAFETENSORS),
     "kimi-k2": (1_026_408_232_448, BUILT),
+    "kimi-linear-48b-a3b": (49_122_681_728, SAFETENSORS),
     "gpt-oss-20b": (20_914_757_184, f"20.91B: arXiv 2508.10925, Table 1; {BUILT}"),
     "gpt-oss-120b": (116_829_156_672, f"116.83B: arXiv 2508.10925, Table 1; {BUILT}"),
     "llama4-scout": (107_769_861_120, f"its text model alone; {BUILT}"),
@@ -154,6 +155,7 @@ def test_active_parameters_are_as_published(name: str, billions: float, digits: 
         ("nemotron-3-nano-30b-a3b", 3.2, 1, "arXiv 2512.20848, §2"),
         ("nemotron-3-super-120b-a12b", 12, 0, "its model card"),
         ("kimi-k2", 32, 0, "arXiv 2507.20534, abstract"),
+        ("kimi-linear-48b-a3b", 3, 0, "arXiv 2510.26692, abstract"),
         ("deepseek-v2", 21, 0, "arXiv 2405.04434, abstract"),
     ],
 )

@@ -78,6 +78,22 @@ GEMMA3 = {
         "rope_scaling": {"factor": 8.0}, "sliding_window": 1024,
     },
 }  # fmt: skip
+FULL = [4, 8, 12, 16, 20, 24, 27]
+KIMI_LINEAR = {
+    "model_type": "kimi_linear", "first_k_dense_replace": 1, "head_dim": 72, "hidden_act": "silu",
+    "hidden_size": 2304, "intermediate_size": 9216, "kv_lora_rank": 512,
+    "linear_attn_config": {
+        "full_attn_layers": FULL, "head_dim": 128, "kda_layers": sorted(set(range(1, 28)) - set(FULL)),
+        "num_heads": 32, "short_conv_kernel_size": 4,
+    },
+    "mla_use_nope": True, "model_max_length": 1048576, "moe_intermediate_size": 1024, "moe_layer_freq": 1,
+    "moe_renormalize": True, "moe_router_activation_func": "sigmoid", "num_attention_heads": 32,
+    "num_expert_group": 1, "num_experts": 256, "num_experts_per_token": 8, "num_hidden_layers": 27,
+    "num_key_value_heads": 32, "num_nextn_predict_layers": 0, "num_shared_experts": 1, "q_lora_rank": None,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rope_scaling": None, "rope_theta": 10000.0,
+    "routed_scaling_factor": 2.446, "tie_word_embeddings": False, "topk_group": 1, "use_grouped_topk": True,
+    "v_head_dim": 128, "vocab_size": 163840,
+}  # fmt: skip
 MAMBA2 = {
     "model_type": "mamba2", "hidden_size": 2560, "num_heads": 80, "head_dim": 64, "state_size": 128, "n_groups": 1,
     "expand": 2, "conv_kernel": 4, "chunk_size": 256, "num_hidden_layers": 64, "vocab_size": 50288, "use_bias": False,
@@ -97,6 +113,7 @@ BY_NAME = {
     "llama4-maverick": {"model_type": "llama4", "vision_config": {}, "text_config": LLAMA4_TEXT},
     "gemma2-9b": GEMMA2,
     "gemma3-4b": GEMMA3,
+    "kimi-linear-48b-a3b": KIMI_LINEAR,
     "mamba2-2.7b": MAMBA2,
 }
 
@@ -169,6 +186,12 @@ WRONG = {
     "new field of the text": (
         GEMMA3 | {"text_config": GEMMA3["text_config"] | {"laurel_rank": 64}},
         "config.json, text_config: unknown field 'laurel_rank'",
+    ),
+    "further tokens of kimi": (
+        KIMI_LINEAR | {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers is not known with kimi_linear"
+    ),
+    "a layer of neither kind": (
+        KIMI_LINEAR | {"num_hidden_layers": 28}, "linear_attn_config must have each of 28 layers in one of its two"
     ),
     "no text": ({"model_type": "llama4", "text_config": 5}, "text_config must be an object: got 5"),
     "groups": (MAMBA2 | {"n_groups": 3}, "the Mamba heads must be a multiple of the groups: got 80 and 3"),

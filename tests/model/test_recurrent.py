@@ -12,11 +12,13 @@ from ppsim.model.hybrid import Halves, windowed
 from ppsim.model.memory import MemorySettings, rank_memory
 from ppsim.model.names import find_model
 from ppsim.model.parameters import held_of_layer, require_division_of_layer
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 from ppsim.model.stages import Stage
 
 MAMBA = Mamba(num_heads=8, head_size=16, state_size=32, num_groups=2, chunk_size=64)
 DELTA = GatedDeltaNet(num_key_heads=2, num_value_heads=4, key_size=16, value_size=32)
+
+KIMI = KimiDeltaAttention(num_key_heads=2, num_value_heads=4, key_size=16, value_size=32, gate_bias=True)
 
 
 def alone(mixer) -> Layer:
@@ -87,6 +89,20 @@ def test_flops_of_the_delta_rule_are_those_of_its_chunks() -> None:
     within, across = 4 * 2 * 64 * (3 * 16 + 2 * 32), 4 * 6 * 16 * 32
     assert DELTA.core_flops(4096, causal=False) == within + across
     assert DELTA.core_flops(4096, causal=True) == within / 2 + across
+
+
+def test_kimis_gates_come_by_way_of_a_narrow_one() -> None:
+    """Beside what both have: h to two of a head's width, up to a decay a key column and a gate a value column."""
+    assert KIMI.core_flops(4096, causal=True) == DELTA.core_flops(4096, causal=True)
+    gates = 64 * 2 * 32 + 32 * (4 * 16 + 4 * 32) + 4 * 32 + 4 * 16  # a bias of the gate, one of the decay
+    plain = 64 * (4 * 32 + 4) + 4  # the gate at once, the decay at once, and its bias
+    assert alone(KIMI).parameters - alone(DELTA).parameters == gates - plain
+
+
+def test_kimis_narrow_gates_are_whole_on_every_rank() -> None:
+    layer, narrow = alone(KIMI), 64 * 2 * 32
+    whole = 64 + KIMI.norm_parameters + narrow
+    assert 2 * (held_of_layer(layer, Cut(tp=2)).dense - whole) == layer.parameters - whole
 
 
 @pytest.mark.parametrize("mixer", [MAMBA, DELTA], ids=["mamba", "delta"])
