@@ -94,8 +94,8 @@ def print_explanation(found: Any) -> None:
     out.add()
     out.add(Columns.of(rows, wraps=True))
     out.add(
-        "\ntime: what the step loses when causes are taken out in this order, each by a replay through the simulator; "
-        "the times sum to the step. rest: what the replay of the step as it was is off by."
+        "\ntime: what the step loses to each cause, taken out in this order by replays through the simulator; the "
+        "times sum to the step. rest: what the replay of the step as it was is off by."
     )
 
 

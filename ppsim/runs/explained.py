@@ -1,10 +1,10 @@
 """Why a measured step takes as long as it does: what each cause costs, by replays through the simulator without it.
 
-A step is replayed as it was: a pass takes what it took, and starts a wait after the last thing that it needs has ended
-(the pass before it on its rank, and the one that makes its input). Causes are then taken out one after the other,
-each from a replay that lacks those before it, so that they sum to the step; what the first replay is off by is the
-rest. The order goes from what lies between passes to what lies in them, and ends at stages of one pace, where only
-the schedule's own bubble is left.
+A step is replayed as it was: a pass takes what it took, and starts a wait after the last thing that it needs has
+ended (the pass before it on its rank, and the one that makes its input). Causes are then taken out one after the
+other, each from a replay that lacks those before it, so that they sum to the step; what the first replay is off
+by is the rest. The order goes from what lies between passes to what lies in them, and ends at stages of one pace,
+where only the schedule's own bubble is left.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,14 +25,14 @@ from ppsim.simulation.engine import evaluate
 
 CAUSES = {
     "straggling steps": "the mean step beyond the median one",
-    "waits for messages": "a pass starts later than its input was made, its rank being free",
-    "gaps between passes": "a pass starts later than the one before it on its rank ended, its input being there",
+    "waits for messages": "beyond that, a pass starts later than its input was made, its rank being free",
+    "gaps between passes": "what a rank does before a pass, its input being there: launches, blocking calls",
     "slow first passes": "the first pass of each kind of a stage beyond the stage's median",
     "passes that vary": "passes beyond or below the median of their stage",
     "slow ranks": "all stages of a rank are slower than the others'",
-    "uneven stages": "stages that take longer than the mean",
+    "uneven stages": "stages that take longer than the median one",
     "idle by the schedule": "what the order of passes leaves idle where all stages are alike",
-    "compute": "the passes themselves, at one pace",
+    "compute": "the passes themselves, at the pace of the median stage",
     "rest": "what the replay of the step is off by",
 }
 
@@ -141,8 +141,22 @@ def _step_of(graph: EventGraph, start: Floats, end: Floats) -> _Step:
     made = np.where(needs == NONE, 0.0, end[last_of_cell(schedule)[needs]])
     wait = np.maximum(start - np.maximum(before, made), 0.0)
     crosses = (needs != NONE) & (schedule.rank[needs] != schedule.rank)
-    of_message = crosses & (made > before)
-    return _Step(end - start, np.where(of_message, wait, 0.0), np.where(of_message, 0.0, wait))
+    own = _waits_after_own(made - before, wait, crosses)
+    return _Step(end - start, wait - own, own)
+
+
+def _waits_after_own(late: Floats, wait: Floats, crosses: Any) -> Floats:
+    """What a rank itself does before each pass: all of a wait that no message explains, else as much as is usual.
+
+    `late` is how much later the input was made than the pass before ended. A message explains waits where its input
+    was not made so long before that it had arrived.
+    """
+    usual = float(np.median(wait))
+    gaps, hops = wait[~crosses | (late < -usual)], wait[crosses & (late > usual)]
+    gap = float(np.median(gaps)) if len(gaps) else 0.0
+    hop = float(np.median(hops)) if len(hops) else 0.0
+    own: Floats = np.where(crosses & (late > -hop), np.minimum(wait, gap), wait)
+    return own
 
 
 def _replayed(graph: EventGraph, step: _Step) -> float:
@@ -161,12 +175,12 @@ _Without = Callable[[_Step], _Step]
 def _causes(
     schedule: Schedule, medians: dict[tuple[Op, int], float]
 ) -> Iterator[tuple[str, _Without, Callable[[_Step], str]]]:
-    """Each cause, what a step is without it, and where it is found in one, in the order in which they are removed."""
+    """Each cause, what a step is without it, and where it is found in one, in the order of their removal."""
     usual = np.array([medians[Op(op), stage] for op, stage in zip(schedule.op, schedule.stage, strict=True)])
     firsts = _first_passes(schedule)
     paces = _paces(schedule, medians)
     of_rank = paces[schedule.rank]
-    even = np.array([_mean_of(medians, Op(op)) for op in schedule.op])
+    even = np.array([_typical(medians, Op(op)) for op in schedule.op])
     none = np.zeros(len(schedule))
 
     def with_passes(factor: Callable[[_Step], Floats]) -> _Without:
@@ -211,9 +225,8 @@ def _first_passes(schedule: Schedule) -> Any:
 
 
 def _paces(schedule: Schedule, medians: dict[tuple[Op, int], float]) -> Floats:
-    """How much longer than the median stage the stages of each rank take, all of them; 1 for a rank as the others."""
-    kinds = {op for op, _ in medians}
-    typical = {op: float(np.median([one for (kind, _), one in medians.items() if kind is op])) for op in kinds}
+    """How much longer than the median stage all stages of a rank take; 1 for a rank that is like the others."""
+    typical = {op: _typical(medians, op) for op, _ in medians}
     paces = np.ones(schedule.num_ranks)
     for rank in range(schedule.num_ranks):
         ratios = [
@@ -225,8 +238,9 @@ def _paces(schedule: Schedule, medians: dict[tuple[Op, int], float]) -> Floats:
     return paces
 
 
-def _mean_of(medians: dict[tuple[Op, int], float], op: Op) -> float:
-    return float(np.mean([one for (kind, _), one in medians.items() if kind is op]))
+def _typical(medians: dict[tuple[Op, int], float], op: Op) -> float:
+    """Of the median stage."""
+    return float(np.median([one for (kind, _), one in medians.items() if kind is op]))
 
 
 def _median_wait(waits: Floats, what: str) -> str:
@@ -246,8 +260,8 @@ def _worst_stage(schedule: Schedule, medians: dict[tuple[Op, int], float]) -> st
     whole = np.zeros(schedule.num_stages)
     for (_, stage), one in medians.items():
         whole[stage] += one
-    worst, mean = int(np.argmax(whole)), float(whole.mean())
+    worst, typical = int(np.argmax(whole)), float(np.median(whole))
     return (
         f"stage {worst} on rank {schedule.stage_to_rank[worst]}: {seconds(float(whole[worst]))} a microbatch, "
-        f"{signed_percent(float(whole[worst]) / mean - 1)} over the mean"
+        f"{signed_percent(float(whole[worst]) / typical - 1)} over the median stage"
     )
