@@ -6,14 +6,15 @@ what there is   schedules, models, clusters, load_profile
 tables          build, check, simulate, export, read_schedule
 projections     job, project, project_all, tune
 configurations  read_run_config (a trainer's, as words), trainer_options (a projection as a trainer's)
-for real        profile, train, read, compare, calibrate, read_timeline, validate
+for real        profile, train, read, explain, compare, calibrate, read_timeline, validate
 results         save (a file, by its suffix), report (the text that the command prints)
 
 and as what they take and return:
 
 tables          Op, Action, Schedule
 costs           StageCosts, Profile, Job, Plan
-results         Timeline, Projection, Tuned, Trained, MeasuredRun, Totals, Comparison, Calibration, Validated
+results         Timeline, Projection, Tuned, Trained, MeasuredRun, Totals, Explanation,
+                Comparison, Calibration, Validated
 
 Inside are seconds and bytes, and every name says its unit. Results have `to_frame()`, a pandas view.
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from ppsim.api.catalogues import clusters, models, schedules
     from ppsim.api.jobs import job
-    from ppsim.api.measured import calibrate, compare, read_timeline
+    from ppsim.api.measured import calibrate, compare, explain, read_timeline
     from ppsim.api.outputs import export, report, save
     from ppsim.api.plans import project, project_all
     from ppsim.api.profiles import profile
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from ppsim.projection.projection import Projection
     from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
+    from ppsim.runs.explained import Explanation
     from ppsim.runs.totals import Totals
     from ppsim.schedule.check import check
     from ppsim.schedule.grammar import read_schedule
@@ -66,6 +68,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Action": "ppsim.schedule.table",
     "Calibration": "ppsim.runs.calibrate",
     "Comparison": "ppsim.runs.compare",
+    "Explanation": "ppsim.runs.explained",
     "Job": "ppsim.costs.job",
     "MeasuredRun": "ppsim.api.reading",
     "Op": "ppsim.schedule.table",
@@ -84,6 +87,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "check": "ppsim.schedule.check",
     "clusters": "ppsim.api.catalogues",
     "compare": "ppsim.api.measured",
+    "explain": "ppsim.api.measured",
     "export": "ppsim.api.outputs",
     "job": "ppsim.api.jobs",
     "load_profile": "ppsim.costs.profile",
@@ -109,6 +113,7 @@ TEXTS = {  # what prints a result, by the name of its class; loaded at the first
     "Calibration": "ppsim.printing.runs:print_calibration",
     "CheckReport": "ppsim.printing.schedules:print_check",
     "Comparison": "ppsim.printing.runs:print_comparison",
+    "Explanation": "ppsim.printing.runs:print_explanation",
     "MeasuredRun": "ppsim.printing.runs:print_measured",
     "Projection": "ppsim.printing.plans:print_answer",
     "Projections": "ppsim.printing.plans:print_plans",
@@ -121,11 +126,11 @@ TEXTS = {  # what prints a result, by the name of its class; loaded at the first
 }
 
 __all__ = [
-    "Action", "Calibration", "Comparison", "Job", "MeasuredRun", "Op", "Plan", "Profile", "Projection", "Schedule",
-    "StageCosts", "Timeline", "Totals", "Trained", "Tuned", "Validated", "build", "calibrate", "check", "clusters",
-    "compare", "export", "job", "load_profile", "models", "profile", "project", "project_all", "read",
-    "read_run_config", "read_schedule", "read_timeline", "report", "save", "schedules", "simulate", "train",
-    "trainer_options", "tune", "validate",
+    "Action", "Calibration", "Comparison", "Explanation", "Job", "MeasuredRun", "Op", "Plan", "Profile",
+    "Projection", "Schedule", "StageCosts", "Timeline", "Totals", "Trained", "Tuned", "Validated", "build",
+    "calibrate", "check", "clusters", "compare", "explain", "export", "job", "load_profile", "models", "profile",
+    "project", "project_all", "read", "read_run_config", "read_schedule", "read_timeline", "report", "save",
+    "schedules", "simulate", "train", "trainer_options", "tune", "validate",
 ]  # fmt: skip
 
 

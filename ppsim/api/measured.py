@@ -15,6 +15,7 @@ from ppsim.runs import compare as comparing
 from ppsim.runs import timeline_file as timeline_json
 from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison
+from ppsim.runs.explained import Explanation, explained
 from ppsim.runs.peaks import peak_errors, peaks_in
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_file import FORMAT, timeline_from_json
@@ -81,6 +82,24 @@ def compare(
     with naming(f"{source} and {projected if isinstance(projected, str | Path) else 'the projection'}"):
         compared = comparing.compare(real, expected)
     return replace(compared, peaks=peaks, projected_costs=costs)
+
+
+def explain(measured: Trained | MeasuredRun | str | Path) -> Explanation:
+    """Return where the time of a measured step goes: losses by cause, which sum to the step, and the reasons.
+
+    `measured` is a run, or what `ppsim.read` reads. Each loss is what the step would gain without its cause, by
+    replays through the simulator. Raises `ConfigError` for files that hold no run.
+
+    >>> import ppsim
+    >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
+    >>> costs = ppsim.StageCosts(forward_s=[0.01, 0.02], backward_input_s=0.01, backward_weight_s=0.01)
+    >>> found = ppsim.explain(ppsim.train(table, partitions=2, emulate_costs=costs))
+    >>> found.reasons[0].cause
+    'uneven stages'
+    >>> abs(sum(loss.seconds for loss in found.losses) / found.step_s - 1) < 0.005
+    True
+    """
+    return explained(_opened(measured).run)
 
 
 def calibrate(

@@ -31,6 +31,7 @@ COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
     "clusters": ("clusters", "List clusters, or print one with units and sources."),
     "train": ("runs", "Execute a table for real with torch, and measure it."),
     "read": ("runs", "Read a run of any trainer: its timeline, and what is known of it."),
+    "explain": ("runs", "Say why a measured step takes as long as it does."),
     "compare": ("runs", "Set a measured step beside a projected one."),
     "calibrate": ("calibrate", "Fit overheads to measured runs, for projections to take."),
     "validate": ("validate", "Signed errors against published runs."),

@@ -1,4 +1,4 @@
-"""Commands that run for real, or look at what did: `train`, `read`, `compare`."""
+"""Commands that run for real, or look at what did: `train`, `read`, `explain`, `compare`."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -150,6 +150,32 @@ def read(
         print_json(found.report() | {"run": found.facts})
     else:
         show.print_measured(found, with_rows=with_rows, with_timeline=with_timeline)
+
+
+@click.command()
+@click.argument("measured", metavar="RUN")
+@json_option
+def explain(measured: str, as_json: bool) -> None:
+    """Say why a measured step takes as long as it does: losses by cause, which sum to the step.
+
+    \b
+      ppsim explain pp_dump/
+      ppsim explain traces/ --json
+      ppsim explain measured.json
+
+    RUN is what ppsim read reads. The step is replayed through the simulator as it was, then without one cause after
+    the other: waits for messages, gaps between passes, slow first passes, passes that vary, slow ranks, uneven
+    stages. What remains is the schedule's own bubble.
+    """
+    from ppsim.api import measured as runs
+    from ppsim.printing import runs as show
+
+    with progress("explaining"):
+        found = runs.explain(measured)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        show.print_explanation(found)
 
 
 @click.command()

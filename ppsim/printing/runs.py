@@ -60,6 +60,45 @@ def _not_recorded(run: dict[str, Any]) -> str:
     return "; ".join(missing)
 
 
+_MOST_REASONS = 3
+
+_ADVICE = {
+    "straggling steps": "some steps take longer: look at what runs beside them (checkpoints, data, other jobs)",
+    "waits for messages": "sends and receives are not hidden: overlap them (--overlap-p2p-communication)",
+    "gaps between passes": "ranks do something between passes: launches, blocking sends and receives",
+    "slow first passes": "first passes are slower: caches, clocks, compilation, the loading of data",
+    "passes that vary": "passes of a stage differ: sequence lengths, routing of experts, clocks, other processes",
+    "slow ranks": "a rank is slower than the others with all its stages: look at its device and host",
+    "uneven stages": "stages are not alike, or a rank is slow: another split (--split auto of ppsim project)",
+}
+
+
+def print_explanation(found: Any) -> None:
+    """Print a `ppsim.Explanation`: the likeliest reasons, then where the step goes."""
+    out = Page()
+    out.add(f"[bold]a step of {seconds(found.step_s)}[/bold], the mean of {found.num_steps}", "")
+    for number, loss in enumerate(found.reasons[:_MOST_REASONS], start=1):
+        detail = f" ({loss.detail})" if loss.detail else ""
+        part = percent(loss.seconds / found.step_s)
+        out.add(f"{number}. {part} {loss.cause}: {_ADVICE[loss.cause]}{detail}.")
+    rows = [
+        {
+            "where a step goes": loss.cause,
+            "time": seconds(loss.seconds),
+            "part": percent(loss.seconds / found.step_s),
+            "gain without it alone": "" if loss.cause in ("compute", "rest") else seconds(loss.gain_s),
+            "where": loss.detail,
+        }
+        for loss in found.losses
+    ]
+    out.add()
+    out.add(Columns.of(rows, wraps=True))
+    out.add(
+        "\ntime: what the step loses to each cause, taken out in this order by replays through the simulator; the "
+        "times sum to the step. rest: what the replay of the step as it was is off by."
+    )
+
+
 def print_totals(found: Any) -> None:
     """Print a `ppsim.Totals`: the iteration, and the timers within it."""
     out = Page()

@@ -35,6 +35,7 @@ _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _NAMED = ("user_annotation", "python_function")
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _MESSAGE = "record_param_comms"
+_CHECKED = 2**16  # entries after which the room for them is looked at
 _ELEMENT_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4,
     "long": 8, "byte": 1, "char": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -56,7 +57,9 @@ def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequen
     """What is needed of a trace's entries: an event of its list at a time, and the rest by key."""
     found, is_one = Recording(source, Names(patterns)), False
     try:
-        for key, value in entries:
+        for count, (key, value) in enumerate(entries):
+            if count % _CHECKED == 0:
+                _require_room(found)
             if key == "traceEvents":
                 is_one = True
                 if value.get("ph") == "X":
@@ -70,6 +73,7 @@ def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequen
                 found.rank = rank if isinstance(rank, int) else None
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigError(f"{source} is no trace of torch.profiler: {type(error).__name__}: {error}") from None
+    _require_room(found)
     if not is_one:
         raise ConfigError(f"{source} is no trace of torch.profiler: it has no list 'traceEvents' with an event")
     return found
@@ -87,12 +91,17 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
         if "correlation" in args:
             work = Work(begin, end, "nccl" in name.lower(), _bytes_of(args))
             found.device.setdefault(int(args["correlation"]), []).append(work)
+            found.operators.clear()  # they tell the parts of a cell where there is no device
     elif kind == "cpu_op" and name.startswith(_AUTOGRAD):
         found.nodes.append((begin, end))
     elif kind == "cpu_op":
-        found.operators.append((begin, end))
+        if not found.device:
+            found.operators.append((begin, end))
         if name == _MESSAGE and args.get("Collective name") == "send" and (size := _bytes_of(args)):
             found.messages.append((begin, size))
+
+
+def _require_room(found: Recording) -> None:
     if len(found) > MOST_KEPT:
         raise ConfigError(
             f"{found.source} holds more than {MOST_KEPT:,} launches, kernels and operators, which memory is to "
