@@ -18,7 +18,7 @@ from ppsim.base.shown import Shown
 from ppsim.base.words import fields_of, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
-from ppsim.layout.split import counts_of, even_split, given_split, require_layers
+from ppsim.layout.split import counts_of, even_split, given_split
 from ppsim.plot.view import View
 from ppsim.runs.recorded import Measured, measured_of, require_agreement
 from ppsim.runs.timeline_file import timeline_to_json
@@ -307,7 +307,6 @@ def _own_model(table: Schedule, options: Mapping[str, Any]) -> tuple[OwnModel, l
         raise ConfigError("--emulate-costs waits instead of computing, so that no --module is run: leave one out")
     function = function_of(options["module"])
     num_layers = function.num_layers(options["layers"])
-    require_layers(num_layers, "--layers")
     layers = _layers(num_layers, table, options)
     boundaries, dtype = tried(
         function, layers, micro_batch=options["micro_batch"], seed=options["seed"], device=options["device"],

@@ -23,8 +23,8 @@ class ProfileOptions(TypedDict, total=False):
         metavar="NAME", section="what", default="nano",
     )]
     module: Annotated[str | None, Option(
-        "A model of one's own: FILE.py is imported, which runs its code, and FUNCTION(layers of each stage) returns "
-        "stages, inputs, targets and loss (docs/howto/own_model.md); FUNCTION() one layer and example inputs.",
+        "A model of one's own: FILE.py is imported, which runs its code, and FUNCTION(layers of each stage) "
+        "returns stages, inputs, targets and loss (docs/howto/own_model.md); FUNCTION() one layer and its inputs.",
         metavar="FILE.py:FUNCTION", section="what",
     )]
     layers: Annotated[int | None, Option(

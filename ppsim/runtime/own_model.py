@@ -14,7 +14,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.split import require_layers
 from ppsim.runtime.config import Boundary, OwnModel, TrainConfig
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -55,18 +56,21 @@ class Function:
     def num_layers(self, given: int | None) -> int:
         """Return the layers of the whole model: those given, or those of the function's own default.
 
-        Raises `ConfigError` where neither is there.
+        Raises `ConfigError` where neither is there, and for a number that no model has.
         """
         if given is not None:
+            require_layers(given, "--layers")
             return given
         default = next(iter(inspect.signature(self.call).parameters.values())).default
         try:
-            return sum(int(count) for count in default)
+            total = sum(int(count) for count in default)
         except (TypeError, ValueError):
             raise ConfigError(
                 f"{self.where} does not say how many layers the model has: give its parameter a default, as "
                 f"{self.name}(layers=(8,)), or --layers"
             ) from None
+        require_layers(total, f"the layers of {self.where}")
+        return total
 
     def made(self, *arguments: Any) -> Any:
         """Return what it returns; raises `ConfigError` for what it raises."""
@@ -367,9 +371,10 @@ def imports_from(folder: str) -> Iterator[None]:
 
 @contextmanager
 def _failing(what: str) -> Iterator[None]:
-    """Raise `ConfigError` for whatever code of a user raises within, in one line."""
+    """Raise `ConfigError` for whatever code of a user raises within, in one line; what it prints is no result."""
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     except (Exception, SystemExit) as error:
         lines = str(error).strip().splitlines() or ["no reason given"]
         raise ConfigError(f"{what}: {type(error).__name__}: {lines[0]}") from error

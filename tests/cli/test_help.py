@@ -119,4 +119,5 @@ def test_the_exit_codes_are_in_the_help():
 
 
 def test_an_option_that_runs_code_of_a_file_says_so():
-    assert "runs its code" in next(one.help for one in COMMANDS["profile"].params if one.name == "module")
+    for command in ("profile", "train"):
+        assert "runs its code" in next(one.help for one in COMMANDS[command].params if one.name == "module")

@@ -162,6 +162,7 @@ WRONG: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "no function": ("", "", {"module": "my_model.py:stage"}, r"has no function stage \(did you mean stages\?\)"),
     "a broken file": ("import torch", "import torhc", {}, "fails: ModuleNotFoundError: No module named 'torhc'"),
     "no layers": ("layers=(8,)", "layers", {}, r"give its parameter a default, as stages\(layers=\(8,\)\), or --layers"),
+    "0 layers": ("", "", {"layers": 0}, "--layers must be at least 1: got 0"),
     "no parameter": ("def stages(layers=(8,)):", "def stages():\n    layers = (8,)", {"layers": 8}, "takes no layers of"),
     "it raises": ("last = len", "last = [][1]\n    last = len", {}, r"the layers \[4, 4\]: IndexError: list index out of"),
     "three things": (", loss\n", "\n", {}, "returns 3 things: it must return stages, inputs, targets and loss"),
@@ -238,6 +239,14 @@ def test_what_profile_cannot_measure_is_said(module: str) -> None:
         result = CliRunner().invoke(main, ["profile", *arguments, "-o", "mine.json"])
         assert result.exit_code == 2
         assert sentence in result.stderr
+
+
+def test_what_the_file_prints_is_no_result(module: str) -> None:
+    Path("my_model.py").write_text("print('hello')\n" + MODEL)
+    arguments = ["--pp", "2", "--microbatches", "2", "--partitions", "2", "--module", module, "--steps", "1"]
+    result = CliRunner().invoke(main, ["train", *arguments, "--json"])
+    assert json.loads(result.stdout)["schedule"] == "1f1b"
+    assert "hello" in result.stderr
 
 
 def test_python_profiles_it_too_at_several_micro_batches(module: str) -> None:
