@@ -56,18 +56,18 @@ def measure_shape(
     layer_flops, head_flops = forward_flops(model, key)
     num_tokens = batch[0] * batch[1]
     tokens = [
-        torch.randint(0, shard.vocab_size, batch, device=where) for _ in range(_num_inputs(where, 8 * num_tokens))
+        torch.randint(0, shard.vocab_size, batch, device=where) for _ in range(num_inputs(where, 8 * num_tokens))
     ]
     hidden = [
         torch.randn(*batch, hidden_size, device=where, dtype=kind)
-        for _ in range(_num_inputs(where, num_tokens * hidden_size * kind.itemsize))
+        for _ in range(num_inputs(where, num_tokens * hidden_size * kind.itemsize))
     ]
 
     def measured(component: str, *subjects: Module, flops: float, num_units: int = 1) -> dict[str, Any]:
         for subject in subjects:
             subject.module.to(where, kind)
         say(f"measuring {component}")
-        found = _measured(subjects, settings, num_units=num_units, say=lambda why: say(f"{component}: {why}"))
+        found = measured_costs(subjects, settings, num_units=num_units, say=lambda why: say(f"{component}: {why}"))
         return {"component": component, "shape": asdict(key), **found, "forward_flops": flops}
 
     with where:  # a CPU would take longer to draw billions of weights than all that is measured takes
@@ -169,7 +169,7 @@ def profile_module(
     how = Settings(first.device.type, **settings)
     torch.set_num_threads(how.num_threads)
     num_bytes = sum(one.numel() * one.element_size() for one in inputs)
-    rotated = [tuple(one.clone() for one in inputs) for _ in range(_num_inputs(first.device, num_bytes))]
+    rotated = [tuple(one.clone() for one in inputs) for _ in range(num_inputs(first.device, num_bytes))]
     subject = Module(module, rotated, is_first=not any(one.is_floating_point() for one in inputs))
     has_sequence = first.dim() > 2 or (first.dim() == 2 and not first.is_floating_point())
     learning = next(parameter for parameter in module.parameters() if parameter.requires_grad)
@@ -180,7 +180,7 @@ def profile_module(
     }
     flops, width = _counted(subject)
     say(f"measuring {name}")
-    found = _measured([subject], how, say=lambda why: say(f"{name}: {why}"))
+    found = measured_costs([subject], how, say=lambda why: say(f"{name}: {why}"))
     notes = ["A module of one's own, as a layer. Median and quartiles. FLOPs by torch's counter."]
     model = {"name": name, "num_layers": num_layers, "hidden_size": width}
     return {
@@ -251,8 +251,10 @@ def split_ratio(measurement: dict[str, Any]) -> float | None:
     return float(sum(half["median"] for half in halves) / whole["median"])
 
 
-def _measured(subjects: Sequence[Module], settings: Settings, *, say: Say, num_units: int = 1) -> dict[str, Any]:
-    """The costs of one of `num_units` alike in the first subject; the second, if any, is one of them alone.
+def measured_costs(
+    subjects: Sequence[Module], settings: Settings, *, say: Say, num_units: int = 1
+) -> dict[str, Any]:
+    """Return the costs of one of `num_units` alike in the first subject; the second, if any, is one of them alone.
 
     `say` gets the sentence for a backward that cannot be split.
     """
@@ -302,8 +304,8 @@ def _times(taken: dict[str, list[float]], num_units: int = 1) -> dict[str, Any]:
     }
 
 
-def _num_inputs(device: torch.device, num_bytes: int) -> int:
-    """How many inputs of so many bytes to rotate: on CUDA more than the cache holds."""
+def num_inputs(device: torch.device, num_bytes: int) -> int:
+    """Return how many inputs of so many bytes to rotate: on CUDA more than the cache holds."""
     if device.type != "cuda":
         return _NUM_INPUTS
     cache = torch.cuda.get_device_properties(device).L2_cache_size

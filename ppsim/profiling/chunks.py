@@ -1,0 +1,236 @@
+"""The chunks of a model as a trainer builds them, one after the other on this device, measured.
+
+A trainer gives a `Builder`: what it builds of any run of its layers. Each chunk that differs is built once more and
+measured; what a pipeline of other chunks takes follows from them (`ppsim.costs.chunks`).
+"""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ppsim.base.errors import ConfigError
+from ppsim.costs.chunks import FIRST, KINDS, LAST, alike, short_contents, untold
+from ppsim.profiling.harness import NUM_BLOCKS, header, measured_costs, num_inputs
+from ppsim.profiling.measure import Module
+from ppsim.profiling.settings import Say, Settings
+
+
+@dataclass(frozen=True)
+class Window:
+    """The layers from `start` to before `stop`; `is_first` has the embedding, `is_last` head and loss as well.
+
+    A window without layers is the embedding or the head alone.
+    """
+
+    start: int
+    stop: int
+    is_first: bool = False
+    is_last: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """How many there are in it."""
+        return self.stop - self.start
+
+    def contents(self, kinds: str) -> str:
+        """Return what it holds, of layers with these letters."""
+        return FIRST * self.is_first + kinds[self.start : self.stop] + LAST * self.is_last
+
+
+@dataclass(frozen=True)
+class Built:
+    """A chunk ready to be called with tokens, or with the hidden states that the chunk before it sends.
+
+    `layers` are its layers in order; `loss` makes a number of the last chunk's output.
+    """
+
+    module: nn.Module
+    layers: Sequence[nn.Module]
+    loss: Callable[[Tensor], Tensor] | None = None
+
+
+class Builder(Protocol):
+    """What a trainer knows of its model."""
+
+    @property
+    def num_layers(self) -> int:
+        """Of the model."""
+
+    def build(self, window: Window) -> Built:
+        """Return the chunk that holds a window of the layers, as a pipeline of the trainer would have it."""
+
+    def tokens(self) -> Tensor:
+        """Return the input of the first chunk."""
+
+    def hidden(self) -> Tensor:
+        """Return what a chunk sends to the next: random numbers in its shape, type and place."""
+
+    def forward_flops(self, contents: str) -> float | None:
+        """Return the model FLOPs of a chunk's forward, None where the sizes of its layers have no formula here."""
+
+
+def windows_of(counts: Sequence[int]) -> list[Window]:
+    """Return the windows of stages with so many layers each.
+
+    >>> [window.contents("tttt") for window in windows_of([0, 3, 1])]
+    ['E', 'ttt', 'tL']
+    """
+    ends = [0]
+    for count in counts:
+        ends.append(ends[-1] + count)
+    last = len(counts) - 1
+    return [
+        Window(start, stop, is_first=stage == 0, is_last=stage == last)
+        for stage, (start, stop) in enumerate(pairwise(ends))
+    ]
+
+
+def profile_chunks(
+    builder: Builder,
+    splits: Sequence[Sequence[int]],
+    shape: dict[str, Any],
+    settings: Settings,
+    *,
+    model: dict[str, Any],
+    notes: list[str],
+    say: Say,
+) -> dict[str, Any]:
+    """Return the content of a profile file: every chunk of these splits, and what tells all others.
+
+    `splits` has the layers of each stage of a pipeline, one or several. Raises `ConfigError` where the builder
+    builds other layers than it was asked for, and for a model of which chunks cannot be told apart.
+    """
+    torch.set_num_threads(settings.num_threads)
+    torch.manual_seed(0)
+    kinds = kinds_of(builder, splits[0], say=say)
+    chunks = []
+    for contents, window in _wanted(kinds, splits).items():
+        say(f"measuring {short_contents(contents)}")
+        chunks.append({"contents": contents, "shape": shape, **_measured(builder, window, contents, settings, say)})
+    facts = model | {"num_layers": builder.num_layers, "layer_kinds": kinds}
+    content = header(str(model["name"]), facts, settings, notes)
+    return content | {"chunks": chunks}
+
+
+def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda message: None) -> str:
+    """Return a letter for each layer, the same for layers that are built alike; each stage is built once."""
+    traits: list[dict[str, Any]] = []
+    for window in windows_of(counts):
+        say(f"building {window.num_layers} layers from {window.start} on")
+        traits += [_traits(layer) for layer in _built(builder, window).layers]
+        _forget()
+    if len(traits) != builder.num_layers:
+        raise ConfigError(f"the splits have {len(traits)} layers, the model {builder.num_layers}")
+    places = {name for name in set().union(*traits) if _is_place([one.get(name) for one in traits], counts)}
+    seen: dict[str, str] = {}
+    letters = []
+    for one in traits:
+        key = repr(sorted((name, value) for name, value in one.items() if name not in places))
+        if key not in seen and len(seen) == len(KINDS):
+            raise ConfigError(f"the layers are of more than {len(KINDS)} kinds: too many to measure apart")
+        letters.append(seen.setdefault(key, KINDS[len(seen)]))
+    return "".join(letters)
+
+
+def _traits(layer: nn.Module) -> dict[str, Any]:
+    """All that may set a layer apart: the classes in it, their plain attributes, the shapes of parameters."""
+    found: dict[str, Any] = {}
+    for name, module in layer.named_modules():
+        found[f"{name} is"] = type(module).__qualname__
+        plain = {key: value for key, value in vars(module).items() if isinstance(value, bool | int | float | str)}
+        found |= {f"{name}.{key}": value for key, value in plain.items()}
+    for name, parameter in layer.named_parameters():
+        found[f"{name} has"] = (*parameter.shape, str(parameter.dtype), parameter.requires_grad)
+    return found
+
+
+def _is_place(values: Sequence[Any], counts: Sequence[int]) -> bool:
+    """Whether an attribute says where a layer is, not what it is: another in each, or rising within each chunk."""
+    if len(set(values)) == len(values):
+        return True
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return False
+    steps = [
+        after - before
+        for window in windows_of(counts)
+        for before, after in pairwise(values[window.start : window.stop])
+    ]
+    return bool(steps) and set(steps) == {1}
+
+
+def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, Window]:
+    """A window for each different chunk of the splits, and for what else it takes to tell all others."""
+    wanted: dict[str, Window] = {}
+    for window in [window for counts in splits for window in windows_of(counts)]:
+        if contents := window.contents(kinds):
+            wanted.setdefault(alike(contents), window)
+    for window in _more_windows(kinds, longest=max(NUM_BLOCKS, *(max(counts) for counts in splits))):
+        missing = untold(list(wanted))
+        if not missing:
+            break
+        contents = alike(window.contents(kinds))
+        if contents not in wanted and set(contents) & set(missing):
+            wanted[contents] = window
+    return wanted
+
+
+def _more_windows(kinds: str, *, longest: int) -> Iterator[Window]:
+    """Layers one alone, then as many alike in a row as there are, then the ends."""
+    num_layers = len(kinds)
+    for start in range(1, num_layers - 1):
+        yield Window(start, start + 1)
+    for count in (NUM_BLOCKS, *range(2, longest + 1)):
+        for start in range(1, num_layers - count):
+            if len(set(kinds[start : start + count])) == 1:
+                yield Window(start, start + count)
+    for count in range(1, min(longest, num_layers - 1) + 1):
+        yield Window(num_layers - count, num_layers, is_last=True)
+        yield Window(0, count, is_first=True)
+
+
+def _built(builder: Builder, window: Window) -> Built:
+    built = builder.build(window)
+    if len(built.layers) != window.num_layers:
+        raise ConfigError(
+            f"the model was built with {len(built.layers)} layers where {window.num_layers} were asked for: "
+            f"it has to be built from the configuration that it is given"
+        )
+    return built
+
+
+def _measured(builder: Builder, window: Window, contents: str, settings: Settings, say: Say) -> dict[str, Any]:
+    """The costs of a chunk; the model is let go of before the next is built."""
+    built = _built(builder, window)
+    make = builder.tokens if window.is_first else builder.hidden
+    first = make()
+    inputs = [first, *(make() for _ in range(num_inputs(first.device, first.nbytes) - 1))]
+    subject = Module(built.module, inputs, is_first=window.is_first, loss=built.loss)
+    flops = builder.forward_flops(contents)
+    if flops is None:
+        flops = _counted(subject)
+    found = measured_costs([subject], settings, say=lambda why: say(f"{short_contents(contents)}: {why}"))
+    if window.is_first:
+        found |= {"backward_input_s": None, "backward_weight_s": None}
+        found["activation_bytes_kept_for_weight"] = found["activation_bytes"]
+    del built, subject
+    _forget()
+    return found | {"forward_flops": flops}
+
+
+def _counted(subject: Module) -> float:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        subject.forward(subject.next_input())
+    return float(counter.get_total_flops())
+
+
+def _forget() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
