@@ -104,7 +104,7 @@ def untold(measured: Sequence[str]) -> list[str]:
     What I and W take is asked of chunks without an embedding, whose backward is split throughout.
 
     >>> untold(["Ett", "tt", "tttL"]), untold(["Ett", "t", "tt", "ttL"])
-    (['t', 'L', 'E'], [])
+    (['t', 'L'], [])
     """
     split = [contents for contents in measured if not contents.startswith(FIRST)]
     ways, split_ways = Combinations(measured), Combinations(split) if split else None
@@ -123,7 +123,7 @@ class ChunkNumbers:
     def __init__(self, chunks: Sequence[Mapping[str, Any]]) -> None:
         self._by_contents = {alike(chunk["contents"]): chunk for chunk in chunks}
         self._split = [contents for contents in self._by_contents if not contents.startswith(FIRST)]
-        self._ways = {True: Combinations(list(self._by_contents)), False: Combinations(self._split)}
+        self._ways = {False: Combinations(list(self._by_contents)), True: Combinations(self._split)}
         self.splits_backward = all(
             self._by_contents[contents]["backward_input_s"] is not None for contents in self._split
         )
@@ -137,19 +137,23 @@ class ChunkNumbers:
 
         Raises `ConfigError` where the measured chunks cannot tell it.
         """
-        if not contents:
-            return 0.0
+        found = self._found(name, contents) if contents else 0.0
+        if name == "activation_bytes_kept_for_weight":
+            return min(found, self.number("activation_bytes", contents))
+        return found
+
+    def _found(self, name: str, contents: str) -> float:
         if not self.splits_backward and name in ("backward_input_s", "backward_weight_s"):
             return self.number("backward_s", contents) if name == "backward_input_s" else 0.0
-        if name in _OF_FIRST and contents.startswith(FIRST) and self.splits_backward:
+        is_split = name in _OF_FIRST and self.splits_backward
+        if is_split and contents.startswith(FIRST):
             layers, whole = contents.removeprefix(FIRST), _OF_FIRST[name]
             more = self.number(whole, contents) - self.number(whole, layers) if whole else 0.0
             return max(0.0, self.number(name, layers) + more)
         if (chunk := self._by_contents.get(alike(contents))) is not None:
             return _plain(chunk[name])
-        has_first = name not in _OF_FIRST
-        measured = list(self._by_contents) if has_first else self._split
-        weights = self._ways[has_first].weights(contents)
+        measured = self._split if is_split else list(self._by_contents)
+        weights = self._ways[is_split].weights(contents)
         if weights is None:
             raise ConfigError(
                 f"what a stage {contents} takes cannot be told from the chunks {', '.join(measured)}: measure it, "
@@ -203,9 +207,6 @@ def _components(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[st
     layer["output_bytes"] = largest["output_bytes"]
     alone = component("layer", lambda name: layers(name, 1))
     layer["alone"] = {"num_in_row": size, **{key: alone[key] for key in _TIMES}}
-    layer["activation_bytes_kept_for_weight"] = min(
-        layer["activation_bytes_kept_for_weight"], layer["activation_bytes"]
-    )
     ends = [component(name, partial(_number_of, numbers, end)) for name, end in _ENDS.items()]
     for part in ends:
         part["output_bytes"] = layer["output_bytes"]

@@ -13,7 +13,7 @@ from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict,
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.costs.chunks import LAYER, components_of, require_contents
+from ppsim.costs.chunks import LAYER, alike, components_of, require_contents
 from ppsim.layout.split import MOST_LAYERS
 from ppsim.machine.kernels.facts import DeviceFacts
 from ppsim.model.recompute import Recompute, recompute_of
@@ -290,6 +290,16 @@ class Profile(Strict):
     does_not_fit: list[Shape] = []
     failed: list[Failure] = []
     device_facts: DeviceFacts | None = None
+
+    @field_validator("chunks")
+    @classmethod
+    def _built_once(cls, chunks: list[Chunk]) -> list[Chunk]:
+        seen = set()
+        for chunk in chunks:
+            if (key := (alike(chunk.contents), chunk.shape)) in seen:
+                raise ValueError(f"the chunk {chunk.contents} at {describe(chunk.shape)} stands there twice")
+            seen.add(key)
+        return chunks
 
     @field_validator("measurements")
     @classmethod

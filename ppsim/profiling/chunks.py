@@ -119,48 +119,62 @@ def profile_chunks(
 
 def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda message: None) -> str:
     """Return a letter for each layer, the same for layers that are built alike; each stage is built once."""
-    traits: list[dict[str, Any]] = []
-    for window in windows_of(counts):
+    layers: list[_Layer] = []
+    for chunk, window in enumerate(windows_of(counts)):
         say(f"building {window.num_layers} layers from {window.start} on")
-        traits += [_traits(layer) for layer in _built(builder, window).layers]
+        layers += [_Layer.of(layer, chunk) for layer in _built(builder, window).layers]
         _forget()
-    if len(traits) != builder.num_layers:
-        raise ConfigError(f"the splits have {len(traits)} layers, the model {builder.num_layers}")
-    places = {name for name in set().union(*traits) if _is_place([one.get(name) for one in traits], counts)}
-    seen: dict[str, str] = {}
-    letters = []
-    for one in traits:
-        key = repr(sorted((name, value) for name, value in one.items() if name not in places))
-        if key not in seen and len(seen) == len(KINDS):
+    if len(layers) != builder.num_layers:
+        raise ConfigError(f"the splits have {len(layers)} layers, the model {builder.num_layers}")
+    by_structure: dict[str, list[int]] = {}
+    for index, layer in enumerate(layers):
+        by_structure.setdefault(layer.structure, []).append(index)
+    kinds: dict[int, tuple[str, str]] = {}
+    for structure, members in by_structure.items():
+        names = [name for name in layers[members[0]].attributes if not _is_place(name, members, layers)]
+        for index in members:
+            kinds[index] = structure, repr([layers[index].attributes[name] for name in names])
+    letters: dict[tuple[str, str], str] = {}
+    for index in range(len(layers)):
+        if kinds[index] not in letters and len(letters) == len(KINDS):
             raise ConfigError(f"the layers are of more than {len(KINDS)} kinds: too many to measure apart")
-        letters.append(seen.setdefault(key, KINDS[len(seen)]))
-    return "".join(letters)
+        letters.setdefault(kinds[index], KINDS[len(letters) % len(KINDS)])
+    return "".join(letters[kinds[index]] for index in range(len(layers)))
 
 
-def _traits(layer: nn.Module) -> dict[str, Any]:
-    """All that may set a layer apart: the classes in it, their plain attributes, the shapes of parameters."""
-    found: dict[str, Any] = {}
-    for name, module in layer.named_modules():
-        found[f"{name} is"] = type(module).__qualname__
-        plain = {key: value for key, value in vars(module).items() if isinstance(value, bool | int | float | str)}
-        found |= {f"{name}.{key}": value for key, value in plain.items()}
-    for name, parameter in layer.named_parameters():
-        found[f"{name} has"] = (*parameter.shape, str(parameter.dtype), parameter.requires_grad)
-    return found
+@dataclass(frozen=True)
+class _Layer:
+    """What sets a layer apart: its classes and the shapes of its parameters, and its modules' plain attributes."""
+
+    chunk: int
+    structure: str
+    attributes: dict[str, bool | int | float | str]
+
+    @classmethod
+    def of(cls, layer: nn.Module, chunk: int) -> "_Layer":
+        """Return that of a layer in a chunk."""
+        plain = {
+            f"{name}.{key}": value
+            for name, module in layer.named_modules()
+            for key, value in sorted(vars(module).items())
+            if isinstance(value, bool | int | float | str)
+        }
+        classes = [(name, type(module).__qualname__) for name, module in layer.named_modules()]
+        shapes = [(name, *one.shape, one.dtype, one.requires_grad) for name, one in layer.named_parameters()]
+        return cls(chunk, repr((classes, shapes, list(plain))), plain)
 
 
-def _is_place(values: Sequence[Any], counts: Sequence[int]) -> bool:
-    """Whether an attribute says where a layer is, not what it is: another in each, or rising within each chunk."""
-    if len(set(values)) == len(values):
+def _is_place(name: str, members: Sequence[int], layers: Sequence[_Layer]) -> bool:
+    """Whether an attribute says where a layer is, not what it is: another in each, or counted within each chunk."""
+    values = [layers[index].attributes[name] for index in members]
+    if len(members) > 1 and len(set(values)) == len(values):
         return True
     if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return False
-    steps = [
-        after - before
-        for window in windows_of(counts)
-        for before, after in pairwise(values[window.start : window.stop])
-    ]
-    return bool(steps) and set(steps) == {1}
+    firsts: dict[int, set[int]] = {}
+    for index, value in zip(members, values, strict=True):
+        firsts.setdefault(layers[index].chunk, set()).add(int(value) - index)
+    return all(len(differences) == 1 for differences in firsts.values()) and len(members) > len(firsts)
 
 
 def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, Window]:
