@@ -194,12 +194,11 @@ def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, Window]:
 
 
 def _more_windows(kinds: str, *, longest: int) -> Iterator[Window]:
-    """Layers one alone, then as many alike in a row as there are, then the ends."""
+    """Layers one alone, then as many alike in a row as there are, then the ends; those in the middle come first."""
     num_layers = len(kinds)
-    for start in range(1, num_layers - 1):
-        yield Window(start, start + 1)
-    for count in (NUM_BLOCKS, *range(2, longest + 1)):
-        for start in range(1, num_layers - count):
+    for count in (1, NUM_BLOCKS, *range(2, longest + 1)):
+        starts = range(num_layers - count + 1)
+        for start in sorted(starts, key=lambda start: start in (0, num_layers - count)):
             if len(set(kinds[start : start + count])) == 1:
                 yield Window(start, start + count)
     for count in range(1, min(longest, num_layers - 1) + 1):
