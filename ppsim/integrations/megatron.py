@@ -95,9 +95,8 @@ def measure(
     import megatron.core
     import torch
 
-    from ppsim.base.files import to_json, write_whole
     from ppsim.integrations.megatron_chunks import MegatronBuilder, layer_shape_of
-    from ppsim.profiling.chunks import profile_chunks
+    from ppsim.profiling.chunks import profile_chunks, written
     from ppsim.profiling.settings import Settings
 
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -121,8 +120,5 @@ def measure(
         )  # fmt: skip
     finally:
         builder.close()
-    content["provenance"]["source"] = f"{content['provenance']['source'].replace('profile', 'inside Megatron-core')}"
-    content["provenance"]["software"]["megatron-core"] = megatron.core.__version__
-    if output is not None:
-        write_whole(output, to_json(content))
-    return content
+    software = {"megatron-core": megatron.core.__version__}
+    return written(content, inside="Megatron-core", software=software, output=output)

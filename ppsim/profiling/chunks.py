@@ -8,12 +8,15 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import to_json, write_whole
+from ppsim.base.version import __version__
 from ppsim.costs.chunks import FIRST, KINDS, LAST, alike, short_contents, untold
 from ppsim.profiling.harness import NUM_BLOCKS, header, measured_costs, num_inputs
 from ppsim.profiling.measure import Module
@@ -115,6 +118,18 @@ def profile_chunks(
     facts = model | {"num_layers": builder.num_layers, "layer_kinds": kinds}
     content = header(str(model["name"]), facts, settings, notes)
     return content | {"chunks": chunks}
+
+
+def written(
+    content: dict[str, Any], *, inside: str, software: dict[str, str], output: str | Path | None
+) -> dict[str, Any]:
+    """Return the content with the trainer inside which it was measured, in the file `output` too where there is one."""
+    provenance = content["provenance"]
+    provenance["source"] = f"ppsim {__version__} inside {inside}"
+    provenance["software"] |= software
+    if output is not None:
+        write_whole(output, to_json(content))
+    return content
 
 
 def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda message: None) -> str:
