@@ -2,6 +2,8 @@
 
 import pytest
 
+collect_ignore_glob = ["*/integrations/*_chunks.py"]  # import a trainer, which is there or warns of much
+
 
 @pytest.fixture(autouse=True)
 def _place_of_an_example(request: pytest.FixtureRequest) -> None:

@@ -1,14 +1,15 @@
 """Chunks of a model: what one takes that was not measured, told from those that were. Imports no pydantic.
 
-A chunk is written as E for the embedding, one letter for each layer (layers alike have the same letter, "t" where all
-are), and L for head and loss: "Ett", "tttt", "ttL". It takes a + Σ n_k·b_k + E + L: a beside its layers, b_k for each
-of the n_k layers of a kind k, and what the ends add. Each chunk that was measured is one equation; what another
-takes is that combination of them which makes up its letters.
+A chunk is written as E for the embedding, one letter for each layer (layers alike have the same letter, "t" where
+all are), and L for head and loss: "Ett", "tttt", "ttL". It takes a + Σ n_k·b_k + E + L: a beside its layers, b_k
+for each of the n_k layers of a kind k, and what the ends add. Each chunk that was measured is one equation; what
+another takes is that combination of them which makes up its letters.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def stages_of(kinds: str, counts: Sequence[int]) -> list[str]:
     ['Et', 'tt', 'tL']
     """
     ends = np.cumsum([0, *counts])
-    stages = [kinds[start:stop] for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+    stages = [kinds[start:stop] for start, stop in pairwise(ends)]
     stages[0] = FIRST + stages[0]
     stages[-1] += LAST
     return stages
@@ -173,8 +174,8 @@ _OF_FIRST = {
 def components_of(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[str, Any]]:
     """Return embedding, layer and head, as a profile file has them, that the chunks of a model tell.
 
-    `kinds` has one letter a layer; with several, the layer is the mean of all. Quartiles lie about a median as those
-    of the chunk with most layers do. Raises `ConfigError` where the chunks cannot tell one.
+    `kinds` has one letter a layer; with several, the layer is the mean of all. Quartiles lie about a median as
+    those of the chunk with most layers do. Raises `ConfigError` where the chunks cannot tell one.
     """
     by_shape: dict[str, list[Mapping[str, Any]]] = {}
     for chunk in chunks:
@@ -186,8 +187,8 @@ def _components(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[st
     contents = [chunk["contents"] for chunk in chunks]
     if missing := untold(contents):
         raise ConfigError(
-            f"the chunks {', '.join(contents)} cannot tell what {' and '.join(missing)} takes: it needs chunks without "
-            f"E of two sizes, of each kind of layer, and one each with E and L"
+            f"the chunks {', '.join(contents)} cannot tell what {' and '.join(missing)} takes: it needs chunks "
+            f"without E of two sizes, of each kind of layer, and one each with E and L"
         )
     numbers = ChunkNumbers(chunks)
     largest = max(chunks, key=lambda chunk: len(layers_of(chunk["contents"])))
@@ -198,7 +199,7 @@ def _components(chunks: Sequence[Mapping[str, Any]], kinds: str) -> list[dict[st
         return sum(share * numbers.number(name, kind * count) for kind, share in shares.items())
 
     def component(name: str, value: Callable[[str], float]) -> dict[str, Any]:
-        times = {key: _spread(value(key), largest) for key in _TIMES}
+        times: dict[str, Any] = {key: _spread(value(key), largest) for key in _TIMES}
         if not numbers.splits_backward:
             times |= {"backward_input_s": None, "backward_weight_s": None}
         return {"component": name, "shape": largest["shape"], **times, **{key: round(value(key)) for key in _BYTES}}
@@ -232,4 +233,8 @@ def _plain(value: Any) -> float:
 def _spread(median: float, like: Mapping[str, Any]) -> dict[str, float]:
     forward = like["forward_s"]
     scale = median / forward["median"] if forward["median"] else 0.0
-    return {"median": median, "low": min(median, scale * forward["low"]), "high": max(median, scale * forward["high"])}
+    return {
+        "median": median,
+        "low": min(median, scale * forward["low"]),
+        "high": max(median, scale * forward["high"]),
+    }

@@ -67,8 +67,8 @@ class _Chunks(_Components):
         """As many as were measured, where they are not alike; raises `ConfigError`."""
         if len(set(self.kinds)) > 1 and num_layers != len(self.kinds):
             raise ConfigError(
-                f"profile {self.name} has layers of {len(set(self.kinds))} kinds ({self.kinds}): it cannot tell what "
-                f"{num_layers} layers would be (it has {len(self.kinds)})"
+                f"profile {self.name} has layers of {len(set(self.kinds))} kinds ({self.kinds}): it cannot tell "
+                f"what {num_layers} layers would be (it has {len(self.kinds)})"
             )
 
     def balanced(self, num_layers: int, num_stages: int) -> list[int]:
@@ -188,9 +188,7 @@ def _stage_costs(parts: _Components, counts: Sequence[int], hop_s: float) -> Sta
     )
 
 
-def _more_assumptions(
-    profile: Profile, schedule: Schedule, shape: Shape, hop: str
-) -> Iterator[str]:
+def _more_assumptions(profile: Profile, schedule: Schedule, shape: Shape, hop: str) -> Iterator[str]:
     """What is said only where it is so."""
     if hop:
         yield hop

@@ -1,4 +1,4 @@
-"""Chunks of a Megatron-core model on one device: each pipeline rank in turn, with a process group that sends nothing.
+"""Chunks of a Megatron-core model on one device: each pipeline rank in turn, with process groups that send nothing.
 
 Megatron-LM has such groups itself (`--fake-process-group`). A run of layers is asked for by a layout of its own
 (`pipeline_model_parallel_layout`): what is before, the run, what is after.
@@ -25,10 +25,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from ppsim.base.errors import ConfigError
 from ppsim.costs.chunks import LAST, layers_of
 from ppsim.model.recompute import recompute_of
-from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops
+from ppsim.model.shapes import Kind, LayerShape, ModelShape, head_forward_flops, layer_forward_flops
 from ppsim.profiling.chunks import Built, Window
 
-Provider = Callable[..., nn.Module]
+Provider = Callable[..., Any]
 
 _SEED = 1234
 
@@ -36,7 +36,7 @@ _SEED = 1234
 class GptChunk(nn.Module):
     """A chunk as the pipeline calls it: tokens or hidden states in, hidden states or the loss of each token out."""
 
-    def __init__(self, model: nn.Module, *, tokens: Tensor, window: Window) -> None:
+    def __init__(self, model: Any, *, tokens: Tensor, window: Window) -> None:
         super().__init__()
         self.model, self._window, self._tokens = model, window, tokens
         length = tokens.shape[1]
@@ -62,7 +62,14 @@ class MegatronBuilder:
     """Builds any run of the layers of `provider`'s model by changing `config` for the time of it."""
 
     def __init__(
-        self, provider: Provider, config: Any, *, micro_batch: int, sequence_length: int, vocab_size: int, device: str
+        self,
+        provider: Provider,
+        config: Any,
+        *,
+        micro_batch: int,
+        sequence_length: int,
+        vocab_size: int,
+        device: str,
     ) -> None:
         self._provider, self.config = provider, config
         self.micro_batch, self.sequence_length, self.vocab_size = micro_batch, sequence_length, vocab_size
@@ -81,13 +88,17 @@ class MegatronBuilder:
         if layout is not None:
             stages = [layout.layout[rank][chunk] for chunk in range(len(layout.layout[0])) for rank in range(pp)]
             if any(LayerType.mtp in stage for stage in stages[:-1]):
-                raise ConfigError("multi-token prediction on a stage before the last is not measured: move it there")
+                raise ConfigError(
+                    "multi-token prediction on a stage before the last is not measured: move it there"
+                )
             return [stage.count(LayerType.decoder) for stage in stages]
         chunks = range(config.virtual_pipeline_model_parallel_size or 1)
-        return [get_num_layers_to_build(config, vp_stage=chunk, pp_rank=rank) for chunk in chunks for rank in range(pp)]
+        return [
+            get_num_layers_to_build(config, vp_stage=chunk, pp_rank=rank) for chunk in chunks for rank in range(pp)
+        ]
 
     def build(self, window: Window) -> Built:
-        """Return the chunk that holds a window of the layers; process groups are its pipeline rank's from now on."""
+        """Return the chunk that holds a window of the layers; process groups are those of its rank from now on."""
         self.close()
         layout, rank = _layout_of(window, self.num_layers, self.config.mtp_num_layers or 0)
         self._around.enter_context(_changed(self.config, _pipeline(layout)))
@@ -176,7 +187,7 @@ def layer_shape_of(config: Any) -> LayerShape | None:
         shared = config.moe_shared_expert_intermediate_size or 0
         widths = (config.moe_ffn_hidden_size or config.ffn_hidden_size, experts, config.moe_router_topk, shared)
     heads, groups = config.num_attention_heads, config.num_query_groups or config.num_attention_heads
-    kind = "moe" if experts else "llama" if is_llama else "gpt"
+    kind: Kind = "moe" if experts else "llama" if is_llama else "gpt"
     try:
         return LayerShape(kind, config.hidden_size, heads, groups, config.kv_channels, *widths)
     except ConfigError:
@@ -262,7 +273,7 @@ def _as_rank(config: Any, rank: int, num_stages: int) -> Iterator[None]:
 
 @contextmanager
 def _without_cuda() -> Iterator[None]:
-    """Within it, Megatron-core's own layers run on a CPU: they ask for the current GPU, and fork its random state."""
+    """Within it, Megatron-core's own layers run on a CPU: they ask for a current GPU, and fork its random state."""
     with (
         patch.object(torch.cuda, "current_device", lambda: torch.device("cpu")),
         patch.object(parallel_random.CudaRNGStatesTracker, "fork", lambda *_: nullcontext()),

@@ -1,7 +1,7 @@
 """Chunks of a TorchTitan model on one device: its own split, parallelisms and loss, in its dry mode's fake groups.
 
-Every chunk is built as stage 0 of the pipeline, where this process is, by `module_fqns_per_model_part`; which modules
-it holds decides what it does, not where it stands.
+Every chunk is built as stage 0 of the pipeline, where this process is, by `module_fqns_per_model_part`: which
+modules it holds decides what it does, not where it stands.
 """
 
 import dataclasses
@@ -39,7 +39,9 @@ class TitanBuilder:
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.config = trainer, trainer.config
         if not trainer.parallel_dims.pp_enabled:
-            raise ConfigError("the trainer has no pipeline: give it a parallelism.pipeline_parallel_degree of 2 or more")
+            raise ConfigError(
+                "the trainer has no pipeline: give it a parallelism.pipeline_parallel_degree of 2 or more"
+            )
         if torch.distributed.get_backend() != "fake":
             raise ConfigError("the trainer's process groups send: start it alone with --comm.mode fake_backend")
         self._hidden: Tensor | None = None
@@ -121,9 +123,7 @@ class TitanBuilder:
             with torch.no_grad():
                 self._hidden = built.module(self.tokens())
             if type(self._hidden) is not Tensor:
-                raise ConfigError(
-                    f"stages send a {type(self._hidden).__name__}: chunks are measured without a spmd_backend that has it"
-                )
+                raise ConfigError(f"stages send a {type(self._hidden).__name__}: only plain tensors are measured")
         return torch.randn_like(self._hidden)
 
     def forward_flops(self, contents: str) -> float | None:

@@ -120,10 +120,15 @@ def profile_chunks(
     return content | {"chunks": chunks}
 
 
+def named(output: str | Path | None) -> str:
+    """Return what a profile is called: as its file, or chunks."""
+    return "chunks" if output is None else Path(output).stem
+
+
 def written(
     content: dict[str, Any], *, inside: str, software: dict[str, str], output: str | Path | None
 ) -> dict[str, Any]:
-    """Return the content with the trainer inside which it was measured, in the file `output` too where there is one."""
+    """Return the content with the trainer inside which it was measured; it is also the file `output`, if any."""
     provenance = content["provenance"]
     provenance["source"] = f"ppsim {__version__} inside {inside}"
     provenance["software"] |= software

@@ -3,8 +3,8 @@
     pip install torchtitan==0.3.0 'torch>=2.14' ppsim
     python scripts/trainers/measure_torchtitan.py -o chunks.json
 
-The trainer is made as TorchTitan makes it, alone, with its fake process groups; `run_torchtitan._on_cpu` says what is
-put in its way where there is no GPU.
+The trainer is made as TorchTitan makes it, alone, with its fake process groups; `run_torchtitan._on_cpu` says what
+is put in its way where there is no GPU.
 """
 
 import argparse
@@ -37,8 +37,9 @@ def main() -> None:
         from ppsim.integrations.torchtitan import measure
 
         config = ConfigManager().parse_args([
-            "--module", "run_torchtitan", "--config", "debug", "--dump-folder", "out", "--hf-assets-path", "tokenizer",
-            "--comm.mode", "fake_backend", "--parallelism.pipeline-parallel-degree", str(NUM_RANKS),
+            "--module", "run_torchtitan", "--config", "debug", "--dump-folder", "out",
+            "--hf-assets-path", "tokenizer", "--comm.mode", "fake_backend",
+            "--parallelism.pipeline-parallel-degree", str(NUM_RANKS),
             "--training.local-batch-size", str(NUM_MICROBATCHES), "--training.seq-len", "64",
             "--training.disable-cuda-graphs", "activation-checkpoint:none", *given.options,
         ])  # fmt: skip

@@ -1,6 +1,7 @@
 """A model measured in chunks: any stage costs a + Σ n·b + E + L, told from the chunks that were measured."""
 
 import copy
+from itertools import pairwise
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_every_stage_costs_what_the_formula_says(kinds, measured, name, pp, vpp,
     given = split if split != "given" else [1] * (stages - 1) + [12 - stages + 1]
     made = assemble(profile(of_chunks(*measured, kinds=kinds)), table, split=given)
     ends = [sum(made.split[:stage]) for stage in range(stages + 1)]
-    held = [kinds[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    held = [kinds[a:b] for a, b in pairwise(ends)]
     held[0], held[-1] = "E" + held[0], held[-1] + "L"
     for key in PASSES:
         assert list(getattr(made.costs, key)) == pytest.approx([exact(one, key) for one in held]), key
@@ -139,7 +140,9 @@ def test_a_schedule_that_splits_is_refused_where_only_b_was_measured():
     with pytest.raises(ScheduleError, match="splits the backward"):
         assemble(whole, ppsim.build("zb-h1", pp=2, microbatches=4))
     made = assemble(whole, ppsim.build("1f1b", pp=2, microbatches=4), split=[2, 10])
-    assert list(made.costs.backward_s) == pytest.approx([exact(one, "backward_s") for one in ("Ett", 10 * "t" + "L")])
+    assert list(made.costs.backward_s) == pytest.approx(
+        [exact(one, "backward_s") for one in ("Ett", 10 * "t" + "L")]
+    )
 
 
 @pytest.mark.parametrize(

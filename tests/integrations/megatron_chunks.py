@@ -1,15 +1,13 @@
 """Chunks of Megatron-core's own GPTModel, measured on a CPU: python megatron_chunks.py FOLDER. Prints JSON.
 
-In a process of its own: Megatron-core warns of what is not installed, and its process groups are the process's.
+In a process of its own (with -W ignore): Megatron-core warns of what is not installed, and its process groups are
+the process's.
 """
 
 import gc
 import json
 import sys
-import warnings
 from pathlib import Path
-
-warnings.simplefilter("ignore")
 
 import torch
 import torch.distributed as dist

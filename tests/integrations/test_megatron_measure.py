@@ -25,7 +25,9 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def found(folder):
     script = Path(__file__).with_name("megatron_chunks.py")
-    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, folder], capture_output=True, text=True, timeout=280
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

@@ -77,9 +77,17 @@ def test_with_several_chunks_too_though_it_leaves_out_the_hop_back_to_the_first_
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [
-        ("finished_tasks", lambda data: data["0"][0].update(duration=None), "not what Megatron-LM's simulation writes"),
+        (
+            "finished_tasks",
+            lambda data: data["0"][0].update(duration=None),
+            "not what Megatron-LM's simulation writes",
+        ),
         ("finished_tasks", lambda data: data["1"].pop(), "1"),
-        ("finished_tasks", lambda data: data["0"][0]["dependencies"].append("pp_9"), "waits for a task that never ends"),
+        (
+            "finished_tasks",
+            lambda data: data["0"][0]["dependencies"].append("pp_9"),
+            "waits for a task that never ends",
+        ),
         ("all_pp_vpp_layout", lambda data: data["0"]["0"].append("conv"), "KeyError\\('conv'\\)"),
     ],
 )

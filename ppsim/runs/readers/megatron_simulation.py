@@ -2,8 +2,9 @@
 
 The format is that of its pull requests 3138 and 5104, which were open as of August 2026. Read are three files:
 
-- `finished_tasks.json`: by pipeline rank, the tasks in the order of their execution, each with `task_type` ("forward",
-  "backward"), `microbatch_id`, `model_chunk_id`, `dependencies` (the `task_id`s it waits for) and `duration` in ms.
+- `finished_tasks.json`: by pipeline rank, the tasks in the order of their execution, each with `task_type`
+  ("forward", "backward"), `microbatch_id`, `model_chunk_id`, `dependencies` (the `task_id`s it waits for) and
+  `duration` in ms.
 - `all_pp_vpp_layout.json`: by rank and chunk, what the chunk holds.
 - `static_memory_info.json`: by rank, GiB of parameters and gradients.
 
@@ -40,7 +41,7 @@ class MegatronSimulation:
 
 
 def read_simulation(folder: str | Path) -> MegatronSimulation:
-    """Return what a result folder holds; raises `ConfigError` for one that is none, and for tasks without a duration.
+    """Return what a result folder holds; raises `ConfigError` for one that is none, or that has unfinished tasks.
 
     A stage's F and B are medians over its microbatches. Costs have no activation bytes and no transfers.
     """
