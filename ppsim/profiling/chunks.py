@@ -18,7 +18,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.version import __version__
 from ppsim.costs.chunks import FIRST, KINDS, LAST, alike, short_contents, untold
-from ppsim.profiling.harness import NUM_BLOCKS, header, measured_costs, num_inputs
+from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, header, measured_costs, num_inputs, split_ratio
 from ppsim.profiling.measure import Module
 from ppsim.profiling.settings import Say, Settings
 
@@ -108,6 +108,9 @@ def profile_chunks(
     `splits` has the layers of each stage of a pipeline, one or several. Raises `ConfigError` where the builder
     builds other layers than it was asked for, and for a model of which chunks cannot be told apart.
     """
+    for counts in splits:
+        if sum(counts) != builder.num_layers or min(counts) < 0:
+            raise ConfigError(f"the split {list(counts)} does not hold the {builder.num_layers} layers of the model")
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
     kinds = kinds_of(builder, splits[0], say=say)
@@ -115,6 +118,9 @@ def profile_chunks(
     for contents, window in _wanted(kinds, splits).items():
         say(f"measuring {short_contents(contents)}")
         chunks.append({"contents": contents, "shape": shape, **_measured(builder, window, contents, settings, say)})
+    ratios = [ratio for chunk in chunks if (ratio := split_ratio(chunk)) is not None]
+    if ratios and max(ratios) > COSTLY_SPLIT:
+        say(f"(I + W) / B is up to {max(ratios):.2f}: splitting the backward costs that much in torch's runtime")
     facts = model | {"num_layers": builder.num_layers, "layer_kinds": kinds}
     content = header(str(model["name"]), facts, settings, notes)
     return content | {"chunks": chunks}
@@ -144,8 +150,6 @@ def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda messa
         say(f"building {window.num_layers} layers from {window.start} on")
         layers += [_Layer.of(layer, chunk) for layer in _built(builder, window).layers]
         _forget()
-    if len(layers) != builder.num_layers:
-        raise ConfigError(f"the splits have {len(layers)} layers, the model {builder.num_layers}")
     by_structure: dict[str, list[int]] = {}
     for index, layer in enumerate(layers):
         by_structure.setdefault(layer.structure, []).append(index)
@@ -210,6 +214,11 @@ def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, Window]:
         contents = alike(window.contents(kinds))
         if contents not in wanted and set(contents) & set(missing):
             wanted[contents] = window
+    if untold(list(wanted)):
+        raise ConfigError(
+            f"the chunks of a model with {len(kinds)} layer{'s' * (len(kinds) > 1)} cannot be told apart: "
+            f"each kind of layer has to come twice in a row"
+        )
     return wanted
 
 
