@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import rate, seconds, size
 from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
+from ppsim.costs.chunks import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
 from ppsim.costs.estimate import assumption
 from ppsim.costs.lines import line_through
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
-from ppsim.layout.split import MegatronSplit, Split, balanced_split, rule_of, split_layers
+from ppsim.layout.split import MegatronSplit, Split, balanced_split, layer_split, rule_of, split_layers
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 
@@ -32,6 +33,19 @@ class _Components:
     def all(self) -> tuple[Measurement, Measurement, Measurement]:
         return self.embedding, self.layer, self.head
 
+    def require_layers(self, num_layers: int) -> None:
+        """Any number of layers that are all alike."""
+
+    def balanced(self, num_layers: int, num_stages: int) -> list[int]:
+        """The layers per stage whose slowest stage is fastest."""
+        embedding_s, layer_s, head_s = map(_work, self.all)
+        return balanced_split(num_layers, num_stages, layer_s=layer_s, embedding_s=embedding_s, head_s=head_s)
+
+    def said(self, counts: Sequence[int]) -> Iterator[str]:
+        """What is said only where it is so."""
+        if intercept_s := sum(line_of(self.layer, name)[0] for name in ("forward_s", "backward_s")):
+            yield f"a stage takes {seconds(intercept_s)} for F and B beside its layers, measured"
+
     def per_stage(self, value: str, counts: Sequence[int]) -> NDArray[np.float64]:
         """A value of every stage that holds so many layers; the first has the embedding too, the last the head."""
         intercept, slope = line_of(self.layer, value)
@@ -39,6 +53,50 @@ class _Components:
         total[0] += _number(self.embedding, value)
         total[-1] += _number(self.head, value)
         return total
+
+
+@dataclass(frozen=True)
+class _Chunks(_Components):
+    """A model measured in chunks: a stage that was measured as it is, another made up of them."""
+
+    numbers: ChunkNumbers
+    kinds: str
+    name: str
+
+    def require_layers(self, num_layers: int) -> None:
+        """As many as were measured, where they are not alike; raises `ConfigError`."""
+        if len(set(self.kinds)) > 1 and num_layers != len(self.kinds):
+            raise ConfigError(
+                f"profile {self.name} has layers of {len(set(self.kinds))} kinds ({self.kinds}): it cannot tell "
+                f"what {num_layers} layers would be (it has {len(self.kinds)})"
+            )
+
+    def balanced(self, num_layers: int, num_stages: int) -> list[int]:
+        """The same, each layer by what its kind takes in a row."""
+        if len(set(self.kinds)) == 1 or num_layers < num_stages:
+            return super().balanced(num_layers, num_stages)
+        of_kind = {kind: self._work(2 * kind) - self._work(kind) for kind in set(self.kinds)}
+        ends = {name: self._work(end) for name, end in (("embedding_s", FIRST), ("head_s", LAST))}
+        return layer_split([of_kind[kind] for kind in self.kinds], num_stages, **ends)
+
+    def said(self, counts: Sequence[int]) -> Iterator[str]:
+        """Which stages were measured as they are."""
+        stages = self._stages(counts)
+        made_up = sorted({stage for stage in stages if not self.numbers.is_measured(stage)}, key=stages.index)
+        num_measured = sum(map(self.numbers.is_measured, stages))
+        rest = f", {', '.join(map(short_contents, made_up))} made up of others" if made_up else ""
+        yield f"chunks: {num_measured} of {len(stages)} stages measured as they are{rest}"
+
+    def per_stage(self, value: str, counts: Sequence[int]) -> NDArray[np.float64]:
+        """A value of every stage, as its chunk takes it."""
+        return np.array([self.numbers.number(value, stage) for stage in self._stages(counts)])
+
+    def _stages(self, counts: Sequence[int]) -> list[str]:
+        kinds = self.kinds[0] * sum(counts) if len(set(self.kinds)) == 1 else self.kinds
+        return stages_of(kinds, counts)
+
+    def _work(self, contents: str) -> float:
+        return self.numbers.number("forward_s", contents) + self.numbers.number("backward_s", contents)
 
 
 def assemble(
@@ -70,6 +128,7 @@ def assemble(
             f"profile {profile.name}: only B was measured"
         )
     num_layers = profile.model.num_layers if num_layers is None else num_layers
+    parts.require_layers(num_layers)
     counts = _counts(split, num_layers, schedule, parts)
     pp, vpp = schedule.num_ranks, len(counts) // schedule.num_ranks
     how = rule_of(split, num_layers, pp=pp, vpp=vpp, balanced="balanced by measured F + B")
@@ -82,7 +141,8 @@ def assemble(
         f"layers: {num_layers}, split {short_counts(counts)} ({how}), embedding on stage 0, head and loss on the "
         "last",
         f"static memory: {bytes_per_parameter:g} bytes a parameter, no sharding",
-        *_more_assumptions(profile, schedule, shape, parts, hop),
+        *parts.said(counts),
+        *_more_assumptions(profile, schedule, shape, hop),
     ]
     static = [bytes_per_parameter * sum(mine) for mine in of_ranks(schedule, parameters)]
     costs = _stage_costs(parts, counts, hop_s).replace(static_bytes=static)
@@ -104,7 +164,11 @@ def _components(profile: Profile, shape: Shape) -> _Components:
     layer = profile.find("layer", shape)
     if _is_only_layers(profile):
         return _Components(_nothing(layer), layer, _nothing(layer))
-    return _Components(profile.find("embedding", shape), layer, profile.find("head", shape))
+    embedding, head = profile.find("embedding", shape), profile.find("head", shape)
+    if chunks := [chunk.model_dump() for chunk in profile.chunks if chunk.shape == shape]:
+        kinds = profile.model.layer_kinds or profile.model.num_layers * LAYER
+        return _Chunks(embedding, layer, head, ChunkNumbers(chunks), kinds, profile.name)
+    return _Components(embedding, layer, head)
 
 
 def _is_only_layers(profile: Profile) -> bool:
@@ -124,12 +188,8 @@ def _stage_costs(parts: _Components, counts: Sequence[int], hop_s: float) -> Sta
     )
 
 
-def _more_assumptions(
-    profile: Profile, schedule: Schedule, shape: Shape, parts: _Components, hop: str
-) -> Iterator[str]:
+def _more_assumptions(profile: Profile, schedule: Schedule, shape: Shape, hop: str) -> Iterator[str]:
     """What is said only where it is so."""
-    if intercept_s := sum(line_of(parts.layer, name)[0] for name in ("forward_s", "backward_s")):
-        yield f"a stage takes {seconds(intercept_s)} for F and B beside its layers, measured"
     if hop:
         yield hop
     if _is_only_layers(profile):
@@ -150,10 +210,10 @@ def _counts(split: Split, num_layers: int, schedule: Schedule, parts: _Component
     """The layers of each stage; raises `ConfigError` for a split that does not fit."""
     if not isinstance(split, str | MegatronSplit) and any("m" in one for one in split if isinstance(one, str)):
         raise ConfigError("the layout holds m, but a profile has no layers of multi-token prediction")
-    num_stages, (embedding_s, layer_s, head_s) = schedule.num_model_stages, map(_work, parts.all)
+    num_stages = schedule.num_model_stages
 
     def balanced() -> list[int]:
-        return balanced_split(num_layers, num_stages, layer_s=layer_s, embedding_s=embedding_s, head_s=head_s)
+        return parts.balanced(num_layers, num_stages)
 
     return split_layers(split, num_layers, num_stages, pp=schedule.num_ranks, balanced=balanced)
 

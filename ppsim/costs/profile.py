@@ -7,12 +7,13 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
+from ppsim.costs.chunks import LAYER, alike, components_of, require_contents
 from ppsim.layout.split import MOST_LAYERS
 from ppsim.machine.kernels.facts import DeviceFacts
 from ppsim.model.recompute import Recompute, recompute_of
@@ -112,6 +113,7 @@ class ProfiledModel(Strict):
     """The model whose components were measured.
 
     Of a module of one's own heads and vocabulary are not known, nor are `layer_sizes`, which estimates need.
+    `layer_kinds` has a letter a layer, the same for layers alike, of a model that was measured in chunks.
     """
 
     name: str
@@ -120,6 +122,13 @@ class ProfiledModel(Strict):
     num_heads: Positive | None = None
     vocab_size: Positive | None = None
     layer_sizes: LayerSizes | None = None
+    layer_kinds: str | None = None
+
+    @model_validator(mode="after")
+    def _names_all_layers(self) -> "ProfiledModel":
+        if self.layer_kinds is not None and len(self.layer_kinds) != self.num_layers:
+            raise ValueError(f"layer_kinds has {len(self.layer_kinds)} letters for {self.num_layers} layers")
+        return self
 
 
 class Shape(Strict):
@@ -222,6 +231,25 @@ class Measurement(Strict):
         return self
 
 
+class Chunk(Times):
+    """The costs of one microbatch through a chunk of a model, as its trainer builds it (`ppsim.costs.chunks`).
+
+    `contents` is E, a letter for each layer, L. The bytes are those of a `Measurement`. I and W are null of a chunk
+    with the embedding, and where the backward cannot be split.
+    """
+
+    contents: Annotated[str, AfterValidator(require_contents)]
+    shape: Shape
+    backward_s: Quantity
+    activation_bytes: Count
+    activation_bytes_kept_for_weight: Count
+    output_bytes: Count
+    parameters: Count
+    transient_bytes: Count | None = None
+    forward_flops: NonNegative = 0.0
+    launch: Times | None = None
+
+
 class Transfer(Strict):
     """One message between two neighbouring stages."""
 
@@ -240,6 +268,7 @@ class Failure(Strict):
 class Profile(Strict):
     """A measured or published profile; `load_profile` reads one.
 
+    Where a model was measured in `chunks`, `measurements` are what these tell of its embedding, layers and head.
     `optimizer` has what a step takes, where it was measured; `does_not_fit` the shapes for which the device had not
     enough memory, `failed` those that ended with another error. With `device_facts`, shapes that were not measured
     can be estimated (`ppsim.costs.estimate`).
@@ -254,12 +283,35 @@ class Profile(Strict):
     name: str
     provenance: Provenance
     model: ProfiledModel
-    measurements: list[Measurement] = Field(min_length=1)
+    chunks: list[Chunk] = []
+    measurements: Annotated[list[Measurement], Field(validate_default=True)] = []
     optimizer: list[OptimizerStep] = []
     transfers: list[Transfer] = []
     does_not_fit: list[Shape] = []
     failed: list[Failure] = []
     device_facts: DeviceFacts | None = None
+
+    @field_validator("chunks")
+    @classmethod
+    def _built_once(cls, chunks: list[Chunk]) -> list[Chunk]:
+        seen = set()
+        for chunk in chunks:
+            if (key := (alike(chunk.contents), chunk.shape)) in seen:
+                raise ValueError(f"the chunk {chunk.contents} at {describe(chunk.shape)} stands there twice")
+            seen.add(key)
+        return chunks
+
+    @field_validator("measurements")
+    @classmethod
+    def _told_by_chunks(cls, measurements: list[Measurement], info: ValidationInfo) -> list[Measurement]:
+        chunks, model = info.data.get("chunks"), info.data.get("model")
+        if measurements or chunks is None or model is None:
+            return measurements
+        if not chunks:
+            raise ValueError("must not be empty, got []")
+        kinds = model.layer_kinds or model.num_layers * LAYER
+        plain = [chunk.model_dump() for chunk in chunks]
+        return [Measurement.model_validate(part) for part in components_of(plain, kinds)]
 
     @field_validator("measurements")
     @classmethod

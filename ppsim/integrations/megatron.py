@@ -1,10 +1,15 @@
-"""Whether Megatron-LM's parsed arguments run a table: `preflight`, wherever its `args` are at hand."""
+"""What runs inside Megatron-LM: `preflight` looks at its `args`, `measure` times the chunks of its model."""
 
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ppsim.profiling.harness import ModuleSettings
 
 _ONE_OF = {
     "num-virtual-stages-per-pipeline-rank": "num_virtual_stages_per_pipeline_rank",
@@ -58,3 +63,61 @@ def _microbatches(args: Any, wanted: int) -> list[str]:
         f"--global-batch-size {whole} makes {whole / (micro * replicas):g} microbatches of {micro} on {replicas} "
         f"data-parallel ranks, the table has {wanted}"
     ]
+
+
+def measure(
+    model_provider: Callable[..., Any],
+    config: Any,
+    *,
+    micro_batch: int,
+    sequence_length: int,
+    vocab_size: int,
+    splits: Sequence[Sequence[int]] = (),
+    output: str | Path | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    **settings: "Unpack[ModuleSettings]",
+) -> dict[str, Any]:
+    """Return the content of a profile of a Megatron-core model's chunks, measured on this GPU, else on the CPU.
+
+    `config` is the model's `TransformerConfig`; it says how many layers and chunks there are, tp, cp and ep.
+    `model_provider(pre_process=…, post_process=…, config=…)` builds a chunk from it, as Megatron-LM's does; one
+    without `config` has to build from the same object. Process groups are fake: of one rank's part, no collective
+    is in the times. Each chunk of the configuration's own pipeline that differs is built and measured, and those
+    of `splits` (the layers of each stage, one list a pipeline), and what else it takes to tell any other: a layer
+    alone and some in a row. `settings` are those of `ppsim.profiling.harness.profile_module`, `output` the file to
+    write.
+
+    Raises `ConfigError` where the model is built otherwise, where a process group that sends is there, and for
+    splits that do not have all layers.
+    """
+    import megatron.core
+    import torch
+
+    from ppsim.integrations.megatron_chunks import MegatronBuilder, layer_shape_of
+    from ppsim.profiling.chunks import named, profile_chunks, written
+    from ppsim.profiling.settings import Settings
+
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    builder = MegatronBuilder(
+        model_provider, config, micro_batch=micro_batch, sequence_length=sequence_length, vocab_size=vocab_size,
+        device=where,
+    )  # fmt: skip
+    sizes = layer_shape_of(config)
+    model = {"name": named(output), "hidden_size": config.hidden_size, "vocab_size": vocab_size}
+    if sizes is not None:
+        whole = {key: value for key, value in asdict(sizes).items() if value is not None}
+        model |= {"num_heads": sizes.num_heads, "layer_sizes": whole}
+    counted = "by torch's counter" if builder.forward_flops("t") is None else "by formula"
+    notes = [
+        "Chunks of a Megatron-core model, a pipeline rank after the other with a fake process group: no collective "
+        f"is in the times. Median and quartiles. FLOPs {counted}."
+    ]
+    try:
+        content = profile_chunks(
+            builder, [builder.own_split(), *splits], builder.shape(), Settings(where, **settings), model=model,
+            notes=notes, say=say,
+        )  # fmt: skip
+    finally:
+        builder.close()
+    software = {"megatron-core": megatron.core.__version__}
+    return written(content, inside="Megatron-core", software=software, output=output)

@@ -1,9 +1,13 @@
-"""Whether TorchTitan's constructed stages and loss fit a table: `preflight`, before the first step."""
+"""What runs inside TorchTitan: `preflight` looks at its stages and loss, `measure` times its model's chunks."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.integrations.stages import Table, problems_of_stages, read
+
+if TYPE_CHECKING:
+    from ppsim.profiling.harness import ModuleSettings
 
 
 def preflight(
@@ -58,3 +62,39 @@ def _owners(loss: Any, depth: int = 4) -> Iterator[str]:
     for one in [*wrapped, *inside] if depth else ():
         if callable(one) and one is not loss:
             yield from _owners(one, depth - 1)
+
+
+def measure(
+    trainer: Any,
+    *,
+    splits: Sequence[Sequence[int]] = (),
+    output: str | Path | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    **settings: "Unpack[ModuleSettings]",
+) -> dict[str, Any]:
+    """Return the content of a profile of a TorchTitan model's chunks, measured on the trainer's device.
+
+    `trainer` is a `torchtitan.trainer.Trainer` that was made alone with `--comm.mode fake_backend` and a pipeline.
+    Its chunks are built as it builds them (tensor parallelism, checkpointing, compile, mixed precision, its loss);
+    no collective is in the times. `splits`, `output` and `settings` as in `ppsim.integrations.megatron.measure`.
+
+    Raises `ConfigError` for a trainer without a pipeline, or whose process groups send.
+    """
+    import torchtitan
+
+    from ppsim.integrations.torchtitan_chunks import TitanBuilder
+    from ppsim.profiling.chunks import named, profile_chunks, written
+    from ppsim.profiling.settings import Settings
+
+    builder, sizes = TitanBuilder(trainer), trainer.model_config
+    notes = [
+        "Chunks of a TorchTitan model, built in its dry mode: no collective is in the times. Median and quartiles. "
+        "FLOPs by torch's counter."
+    ]
+    content = profile_chunks(
+        builder, [builder.own_split(), *splits], builder.shape(),
+        Settings(trainer.device.type, compiled=bool(trainer.config.compile.enable), **settings),
+        model={"name": named(output), "hidden_size": sizes.dim, "vocab_size": sizes.vocab_size}, notes=notes,
+        say=say,
+    )  # fmt: skip
+    return written(content, inside="TorchTitan", software={"torchtitan": torchtitan.__version__}, output=output)

@@ -100,7 +100,7 @@ def component_of(
     The second subject, if any, is one of them alone. `flops` are those of one's forward.
     """
     say(f"measuring {component}")
-    found = _measured(subjects, settings, num_units=num_units, say=lambda why: say(f"{component}: {why}"))
+    found = measured_costs(subjects, settings, num_units=num_units, say=lambda why: say(f"{component}: {why}"))
     return {"component": component, "shape": shape, **found, "forward_flops": flops}
 
 
@@ -273,8 +273,10 @@ def split_ratio(measurement: dict[str, Any]) -> float | None:
     return float(sum(half["median"] for half in halves) / whole["median"])
 
 
-def _measured(subjects: Sequence[Module], settings: Settings, *, say: Say, num_units: int = 1) -> dict[str, Any]:
-    """The costs of one of `num_units` alike in the first subject; the second, if any, is one of them alone.
+def measured_costs(
+    subjects: Sequence[Module], settings: Settings, *, say: Say, num_units: int = 1
+) -> dict[str, Any]:
+    """Return the costs of one of `num_units` alike in the first subject; the second, if any, is one of them alone.
 
     `say` gets the sentence for a backward that cannot be split.
     """

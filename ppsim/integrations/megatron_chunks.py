@@ -1,0 +1,281 @@
+"""Chunks of a Megatron-core model on one device: each pipeline rank in turn, with process groups that send nothing.
+
+Megatron-LM has such groups itself (`--fake-process-group`). A run of layers is asked for by a layout of its own
+(`pipeline_model_parallel_layout`): what is before, the run, what is after.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.tensor_parallel import random as parallel_random
+from megatron.core.transformer.enums import LayerType
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
+from megatron.core.transformer.transformer_block import get_num_layers_to_build
+from torch import Tensor, nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from ppsim.base.errors import ConfigError
+from ppsim.costs.chunks import LAST, layers_of
+from ppsim.model.recompute import recompute_of
+from ppsim.model.shapes import Kind, LayerShape, ModelShape, head_forward_flops, layer_forward_flops
+from ppsim.profiling.chunks import Built, Window
+
+Provider = Callable[..., Any]
+
+_SEED = 1234
+
+
+class GptChunk(nn.Module):
+    """A chunk as the pipeline calls it: tokens or hidden states in, hidden states or the loss of each token out."""
+
+    def __init__(self, model: Any, *, tokens: Tensor, window: Window) -> None:
+        super().__init__()
+        self.model, self._window, self._tokens = model, window, tokens
+        length = tokens.shape[1]
+        self._positions = torch.arange(length, device=tokens.device).expand_as(tokens)
+        # On a GPU attention masks by itself; elsewhere its default mask would be asked of a GPU.
+        ones = torch.ones(1, 1, length, length, dtype=torch.bool, device="cpu")
+        self._mask = None if tokens.is_cuda else ~ones.tril()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """F of the chunk."""
+        tokens = self._tokens if self._window.is_last else None  # multi-token prediction embeds them once more
+        if self._window.is_first:
+            tokens = x
+        else:
+            self.model.set_input_tensor(x)
+        positions = None if tokens is None else self._positions
+        labels = {"labels": self._tokens} if self._window.is_last else {}
+        output: Tensor = self.model(tokens, positions, self._mask, **labels)
+        return output
+
+
+class MegatronBuilder:
+    """Builds any run of the layers of `provider`'s model by changing `config` for the time of it."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        config: Any,
+        *,
+        micro_batch: int,
+        sequence_length: int,
+        vocab_size: int,
+        device: str,
+    ) -> None:
+        self._provider, self.config = provider, config
+        self.micro_batch, self.sequence_length, self.vocab_size = micro_batch, sequence_length, vocab_size
+        self.device = torch.device(device)
+        self._around = ExitStack()
+
+    @property
+    def num_layers(self) -> int:
+        """Of the model."""
+        return int(self.config.num_layers)
+
+    def own_split(self) -> list[int]:
+        """Return the layers of each stage of the configuration's own pipeline, by Megatron's rule."""
+        config, pp = self.config, self.config.pipeline_model_parallel_size
+        layout = config.pipeline_model_parallel_layout
+        if layout is not None:
+            stages = [layout.layout[rank][chunk] for chunk in range(len(layout.layout[0])) for rank in range(pp)]
+            if any(LayerType.mtp in stage for stage in stages[:-1]):
+                raise ConfigError(
+                    "multi-token prediction on a stage before the last is not measured: move it there"
+                )
+            return [stage.count(LayerType.decoder) for stage in stages]
+        chunks = range(config.virtual_pipeline_model_parallel_size or 1)
+        return [
+            get_num_layers_to_build(config, vp_stage=chunk, pp_rank=rank) for chunk in chunks for rank in range(pp)
+        ]
+
+    def build(self, window: Window) -> Built:
+        """Return the chunk that holds a window of the layers; process groups are those of its rank from now on."""
+        self.close()
+        layout, rank = _layout_of(window, self.num_layers, self.config.mtp_num_layers or 0)
+        self._around.enter_context(_changed(self.config, _pipeline(layout)))
+        self._around.enter_context(_as_rank(self.config, rank, len(layout)))
+        if self.device.type == "cuda":
+            tensor_parallel.model_parallel_cuda_manual_seed(_SEED)
+        else:
+            self._around.enter_context(_without_cuda())
+        given: dict[str, Any] = {"pre_process": window.is_first, "post_process": window.is_last}
+        if "config" in inspect.signature(self._provider).parameters:
+            given["config"] = self.config
+        model = self._provider(**given).to(self.device)
+        layers = list(model.decoder.layers)
+        if self.config.gradient_accumulation_fusion:  # as its DistributedDataParallel gives them
+            for parameter in model.parameters():
+                parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)
+        if self.config.fp16 or self.config.bf16:
+            model = Float16Module(self.config, model)
+        chunk = GptChunk(model, tokens=self.tokens(), window=window)
+        return Built(chunk, layers, torch.mean if window.is_last else None)
+
+    def close(self) -> None:
+        """Leave the process groups of the last chunk, and the configuration as it was."""
+        self._around.close()
+
+    def tokens(self) -> Tensor:
+        """Return tokens at random, of one context-parallel rank."""
+        shape = (self.micro_batch, self.sequence_length // self.config.context_parallel_size)
+        return torch.randint(0, self.vocab_size, shape, device=self.device)
+
+    def hidden(self) -> Tensor:
+        """Return hidden states, [tokens of a rank, micro-batch, hidden size]."""
+        config = self.config
+        length = self.sequence_length // config.context_parallel_size
+        if config.sequence_parallel:
+            length //= config.tensor_model_parallel_size
+        kind = torch.bfloat16 if config.bf16 else torch.float16 if config.fp16 else config.params_dtype
+        return torch.randn(length, self.micro_batch, config.hidden_size, dtype=kind, device=self.device)
+
+    def forward_flops(self, contents: str) -> float | None:
+        """Return the FLOPs of a rank's part by formula, None for layers that have none here."""
+        sizes, config = layer_shape_of(self.config), self.config
+        if sizes is None or (config.mtp_num_layers or 0) > 0:
+            return None
+        tp, ep, cp = (
+            config.tensor_model_parallel_size, config.expert_model_parallel_size, config.context_parallel_size,
+        )  # fmt: skip
+        model = ModelShape(sizes, self.num_layers, self.vocab_size, self.sequence_length).shard(tp=tp, ep=ep)
+        of_layer = layer_forward_flops(
+            model.layer, micro_batch=self.micro_batch, sequence_length=self.sequence_length, cp=cp
+        )
+        of_head = head_forward_flops(
+            model, micro_batch=self.micro_batch, sequence_length=self.sequence_length // cp
+        )
+        return len(layers_of(contents)) * of_layer + contents.endswith(LAST) * of_head
+
+    def shape(self) -> dict[str, Any]:
+        """Return the key of the measurements, as a profile file has it."""
+        config = self.config
+        modules = config.recompute_modules or ["core_attn"]
+        words = {None: "none", "full": "full", "selective": recompute_of("+".join(modules))}
+        kind = "bfloat16" if config.bf16 else "float16" if config.fp16 else str(config.params_dtype)
+        return {
+            "micro_batch": self.micro_batch,
+            "sequence_length": self.sequence_length,
+            "dtype": kind.removeprefix("torch."),
+            "tp": config.tensor_model_parallel_size,
+            "cp": config.context_parallel_size,
+            "ep": config.expert_model_parallel_size,
+            "recompute": words[config.recompute_granularity],
+        }
+
+
+def layer_shape_of(config: Any) -> LayerShape | None:
+    """Return the sizes of a layer as `ppsim profile` has them, None where they are of no kind that it has."""
+    is_llama = config.normalization == "RMSNorm" and config.gated_linear_unit and not config.add_bias_linear
+    is_gpt = config.normalization == "LayerNorm" and not config.gated_linear_unit and config.add_bias_linear
+    experts = config.num_moe_experts or 0
+    etp = config.expert_tensor_parallel_size
+    if getattr(config, "multi_latent_attention", False) or not (is_llama or (is_gpt and not experts)):
+        return None
+    if experts and (config.moe_layer_freq != 1 or etp != config.tensor_model_parallel_size):
+        return None
+    widths = (config.ffn_hidden_size, 0, 0, 0)
+    if experts:
+        shared = config.moe_shared_expert_intermediate_size or 0
+        widths = (config.moe_ffn_hidden_size or config.ffn_hidden_size, experts, config.moe_router_topk, shared)
+    heads, groups = config.num_attention_heads, config.num_query_groups or config.num_attention_heads
+    kind: Kind = "moe" if experts else "llama" if is_llama else "gpt"
+    try:
+        return LayerShape(kind, config.hidden_size, heads, groups, config.kv_channels, *widths)
+    except ConfigError:
+        return None
+
+
+def _layout_of(window: Window, num_layers: int, num_predictions: int) -> tuple[list[list[str]], int]:
+    """A layout of which one stage is the window, and that stage."""
+    before, after = window.start, num_layers - window.stop
+    stages = [window.num_layers]
+    if not window.is_first:
+        stages.insert(0, before)
+    if not window.is_last:
+        stages.append(after)
+    layout = [count * ["decoder"] for count in stages]
+    layout[0].insert(0, "embedding")
+    layout[-1] += [*(num_predictions * ["mtp"]), "loss"]
+    return layout, 0 if window.is_first else 1
+
+
+def _pipeline(layout: list[list[str]]) -> dict[str, Any]:
+    """The fields that make a configuration's pipeline this layout."""
+    num_stages = len(layout)
+    return {
+        "pipeline_model_parallel_size": num_stages,
+        "virtual_pipeline_model_parallel_size": None,
+        "pipeline_model_parallel_layout": (
+            PipelineParallelLayerLayout(layout, num_stages) if num_stages > 1 else None
+        ),
+        **dict.fromkeys(("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")),
+        **dict.fromkeys(("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"), False),
+    }
+
+
+@contextmanager
+def _changed(config: Any, fields: dict[str, Any]) -> Iterator[None]:
+    """Within it, the configuration has these fields."""
+    before = {name: getattr(config, name) for name in fields}
+    try:
+        for name, value in fields.items():
+            setattr(config, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(config, name, value)
+
+
+def num_ranks_of_stage(config: Any) -> int:
+    """Return how few ranks of a stage hold all that tp, cp, ep and etp divide."""
+    tp, cp, ep = (
+        config.tensor_model_parallel_size, config.context_parallel_size, config.expert_model_parallel_size,
+    )  # fmt: skip
+    return math.lcm(tp * cp, (config.expert_tensor_parallel_size or tp) * ep)
+
+
+@contextmanager
+def _as_rank(config: Any, rank: int, num_stages: int) -> Iterator[None]:
+    """Within it, this process is the first of a pipeline rank's, of as many as there would be."""
+    if dist.is_initialized():
+        if dist.get_backend() != "fake":
+            raise ConfigError(
+                "a process group that sends is there already: measure in a process of its own, or in one that "
+                "Megatron-LM began with --fake-process-group"
+            )
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+    of_stage = num_ranks_of_stage(config)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank * of_stage, world_size=num_stages * of_stage)
+    try:
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=config.tensor_model_parallel_size,
+            pipeline_model_parallel_size=num_stages,
+            context_parallel_size=config.context_parallel_size,
+            expert_model_parallel_size=config.expert_model_parallel_size,
+            expert_tensor_parallel_size=config.expert_tensor_parallel_size,
+            create_gloo_process_groups=False,
+        )
+        yield
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _without_cuda() -> Iterator[None]:
+    """Within it, Megatron-core's own layers run on a CPU: they ask for a current GPU, and fork its random state."""
+    with (
+        patch.object(torch.cuda, "current_device", lambda: torch.device("cpu")),
+        patch.object(parallel_random.CudaRNGStatesTracker, "fork", lambda *_: nullcontext()),
+    ):
+        yield

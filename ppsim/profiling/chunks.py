@@ -1,0 +1,278 @@
+"""The chunks of a model as a trainer builds them, one after the other on this device, measured.
+
+A trainer gives a `Builder`: what it builds of any run of its layers. Each chunk that differs is built once more and
+measured; what a pipeline of other chunks takes follows from them (`ppsim.costs.chunks`).
+"""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import to_json, write_whole
+from ppsim.base.version import __version__
+from ppsim.costs.chunks import FIRST, KINDS, LAST, alike, short_contents, untold
+from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, header, measured_costs, num_inputs, split_ratio
+from ppsim.profiling.measure import Module
+from ppsim.profiling.settings import Say, Settings
+
+
+@dataclass(frozen=True)
+class Window:
+    """The layers from `start` to before `stop`; `is_first` has the embedding, `is_last` head and loss as well.
+
+    A window without layers is the embedding or the head alone.
+    """
+
+    start: int
+    stop: int
+    is_first: bool = False
+    is_last: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """How many there are in it."""
+        return self.stop - self.start
+
+    def contents(self, kinds: str) -> str:
+        """Return what it holds, of layers with these letters."""
+        return FIRST * self.is_first + kinds[self.start : self.stop] + LAST * self.is_last
+
+
+@dataclass(frozen=True)
+class Built:
+    """A chunk ready to be called with tokens, or with the hidden states that the chunk before it sends.
+
+    `layers` are its layers in order; `loss` makes a number of the last chunk's output.
+    """
+
+    module: nn.Module
+    layers: Sequence[nn.Module]
+    loss: Callable[[Tensor], Tensor] | None = None
+
+
+class Builder(Protocol):
+    """What a trainer knows of its model."""
+
+    @property
+    def num_layers(self) -> int:
+        """Of the model."""
+
+    def build(self, window: Window) -> Built:
+        """Return the chunk that holds a window of the layers, as a pipeline of the trainer would have it."""
+
+    def tokens(self) -> Tensor:
+        """Return the input of the first chunk."""
+
+    def hidden(self) -> Tensor:
+        """Return what a chunk sends to the next: random numbers in its shape, type and place."""
+
+    def forward_flops(self, contents: str) -> float | None:
+        """Return the model FLOPs of a chunk's forward, None where the sizes of its layers have no formula here."""
+
+
+def windows_of(counts: Sequence[int]) -> list[Window]:
+    """Return the windows of stages with so many layers each.
+
+    >>> [window.contents("tttt") for window in windows_of([0, 3, 1])]
+    ['E', 'ttt', 'tL']
+    """
+    ends = [0]
+    for count in counts:
+        ends.append(ends[-1] + count)
+    last = len(counts) - 1
+    return [
+        Window(start, stop, is_first=stage == 0, is_last=stage == last)
+        for stage, (start, stop) in enumerate(pairwise(ends))
+    ]
+
+
+def profile_chunks(
+    builder: Builder,
+    splits: Sequence[Sequence[int]],
+    shape: dict[str, Any],
+    settings: Settings,
+    *,
+    model: dict[str, Any],
+    notes: list[str],
+    say: Say,
+) -> dict[str, Any]:
+    """Return the content of a profile file: every chunk of these splits, and what tells all others.
+
+    `splits` has the layers of each stage of a pipeline, one or several. Raises `ConfigError` where the builder
+    builds other layers than it was asked for, and for a model of which chunks cannot be told apart.
+    """
+    for counts in splits:
+        if sum(counts) != builder.num_layers or min(counts) < 0:
+            raise ConfigError(f"the split {list(counts)} does not hold the {builder.num_layers} layers of the model")
+    torch.set_num_threads(settings.num_threads)
+    torch.manual_seed(0)
+    kinds = kinds_of(builder, splits[0], say=say)
+    chunks = []
+    for contents, window in _wanted(kinds, splits).items():
+        say(f"measuring {short_contents(contents)}")
+        chunks.append({"contents": contents, "shape": shape, **_measured(builder, window, contents, settings, say)})
+    ratios = [ratio for chunk in chunks if (ratio := split_ratio(chunk)) is not None]
+    if ratios and max(ratios) > COSTLY_SPLIT:
+        say(f"(I + W) / B is up to {max(ratios):.2f}: splitting the backward costs that much in torch's runtime")
+    facts = model | {"num_layers": builder.num_layers, "layer_kinds": kinds}
+    content = header(str(model["name"]), facts, settings, notes)
+    return content | {"chunks": chunks}
+
+
+def named(output: str | Path | None) -> str:
+    """Return what a profile is called: as its file, or chunks."""
+    return "chunks" if output is None else Path(output).stem
+
+
+def written(
+    content: dict[str, Any], *, inside: str, software: dict[str, str], output: str | Path | None
+) -> dict[str, Any]:
+    """Return the content with the trainer inside which it was measured; it is also the file `output`, if any."""
+    provenance = content["provenance"]
+    provenance["source"] = f"ppsim {__version__} inside {inside}"
+    provenance["software"] |= software
+    if output is not None:
+        write_whole(output, to_json(content))
+    return content
+
+
+def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda message: None) -> str:
+    """Return a letter for each layer, the same for layers that are built alike; each stage is built once."""
+    layers: list[_Layer] = []
+    for chunk, window in enumerate(windows_of(counts)):
+        say(f"building {window.num_layers} layers from {window.start} on")
+        layers += [_Layer.of(layer, chunk) for layer in _built(builder, window).layers]
+        _forget()
+    by_structure: dict[str, list[int]] = {}
+    for index, layer in enumerate(layers):
+        by_structure.setdefault(layer.structure, []).append(index)
+    kinds: dict[int, tuple[str, str]] = {}
+    for structure, members in by_structure.items():
+        names = [name for name in layers[members[0]].attributes if not _is_place(name, members, layers)]
+        for index in members:
+            kinds[index] = structure, repr([layers[index].attributes[name] for name in names])
+    letters: dict[tuple[str, str], str] = {}
+    for index in range(len(layers)):
+        if kinds[index] not in letters and len(letters) == len(KINDS):
+            raise ConfigError(f"the layers are of more than {len(KINDS)} kinds: too many to measure apart")
+        letters.setdefault(kinds[index], KINDS[len(letters) % len(KINDS)])
+    return "".join(letters[kinds[index]] for index in range(len(layers)))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """What sets a layer apart: its classes and the shapes of its parameters, and its modules' plain attributes."""
+
+    chunk: int
+    structure: str
+    attributes: dict[str, bool | int | float | str]
+
+    @classmethod
+    def of(cls, layer: nn.Module, chunk: int) -> "_Layer":
+        """Return that of a layer in a chunk."""
+        plain = {
+            f"{name}.{key}": value
+            for name, module in layer.named_modules()
+            for key, value in sorted(vars(module).items())
+            if isinstance(value, bool | int | float | str)
+        }
+        classes = [(name, type(module).__qualname__) for name, module in layer.named_modules()]
+        shapes = [(name, *one.shape, one.dtype, one.requires_grad) for name, one in layer.named_parameters()]
+        return cls(chunk, repr((classes, shapes, list(plain))), plain)
+
+
+def _is_place(name: str, members: Sequence[int], layers: Sequence[_Layer]) -> bool:
+    """Whether an attribute says where a layer is, not what it is: another in each, or counted within each chunk."""
+    values = [layers[index].attributes[name] for index in members]
+    if len(members) > 1 and len(set(values)) == len(values):
+        return True
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return False
+    firsts: dict[int, set[int]] = {}
+    for index, value in zip(members, values, strict=True):
+        firsts.setdefault(layers[index].chunk, set()).add(int(value) - index)
+    return all(len(differences) == 1 for differences in firsts.values()) and len(members) > len(firsts)
+
+
+def _wanted(kinds: str, splits: Sequence[Sequence[int]]) -> dict[str, Window]:
+    """A window for each different chunk of the splits, and for what else it takes to tell all others."""
+    wanted: dict[str, Window] = {}
+    for window in [window for counts in splits for window in windows_of(counts)]:
+        if contents := window.contents(kinds):
+            wanted.setdefault(alike(contents), window)
+    for window in _more_windows(kinds, longest=max(NUM_BLOCKS, *(max(counts) for counts in splits))):
+        missing = untold(list(wanted))
+        if not missing:
+            break
+        contents = alike(window.contents(kinds))
+        if contents not in wanted and set(contents) & set(missing):
+            wanted[contents] = window
+    if untold(list(wanted)):
+        raise ConfigError(
+            f"the chunks of a model with {len(kinds)} layer{'s' * (len(kinds) > 1)} cannot be told apart: "
+            f"each kind of layer has to come twice in a row"
+        )
+    return wanted
+
+
+def _more_windows(kinds: str, *, longest: int) -> Iterator[Window]:
+    """Layers one alone, then as many alike in a row as there are, then the ends; those in the middle come first."""
+    num_layers = len(kinds)
+    for count in (1, NUM_BLOCKS, *range(2, longest + 1)):
+        starts = range(num_layers - count + 1)
+        for start in sorted(starts, key=lambda start: start in (0, num_layers - count)):
+            if len(set(kinds[start : start + count])) == 1:
+                yield Window(start, start + count)
+    for count in range(1, min(longest, num_layers - 1) + 1):
+        yield Window(num_layers - count, num_layers, is_last=True)
+        yield Window(0, count, is_first=True)
+
+
+def _built(builder: Builder, window: Window) -> Built:
+    built = builder.build(window)
+    if len(built.layers) != window.num_layers:
+        raise ConfigError(
+            f"the model was built with {len(built.layers)} layers where {window.num_layers} were asked for: "
+            f"it has to be built from the configuration that it is given"
+        )
+    return built
+
+
+def _measured(builder: Builder, window: Window, contents: str, settings: Settings, say: Say) -> dict[str, Any]:
+    """The costs of a chunk; the model is let go of before the next is built."""
+    built = _built(builder, window)
+    make = builder.tokens if window.is_first else builder.hidden
+    first = make()
+    inputs = [first, *(make() for _ in range(num_inputs(first.device, first) - 1))]
+    subject = Module(built.module, inputs, is_first=window.is_first, loss=built.loss)
+    flops = builder.forward_flops(contents)
+    if flops is None:
+        flops = _counted(subject)
+    found = measured_costs([subject], settings, say=lambda why: say(f"{short_contents(contents)}: {why}"))
+    if window.is_first:
+        found |= {"backward_input_s": None, "backward_weight_s": None}
+        found["activation_bytes_kept_for_weight"] = found["activation_bytes"]
+    del built, subject
+    _forget()
+    return found | {"forward_flops": flops}
+
+
+def _counted(subject: Module) -> float:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        subject.forward(subject.next_input())
+    return float(counter.get_total_flops())
+
+
+def _forget() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

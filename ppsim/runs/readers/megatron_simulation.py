@@ -1,0 +1,103 @@
+"""What Megatron-LM's simulation of a training step (`--simulate-global-step`) leaves in its result folder.
+
+The format is that of its pull requests 3138 and 5104, which were open as of August 2026. Read are three files:
+
+- `finished_tasks.json`: by pipeline rank, the tasks in the order of their execution, each with `task_type`
+  ("forward", "backward"), `microbatch_id`, `model_chunk_id`, `dependencies` (the `task_id`s it waits for) and
+  `duration` in ms.
+- `all_pp_vpp_layout.json`: by rank and chunk, what the chunk holds.
+- `static_memory_info.json`: by rank, GiB of parameters and gradients.
+
+Left are the memory snapshots, which are pickles: to read one is to run what it says.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import naming, read_json
+from ppsim.schedule.check import validate
+from ppsim.schedule.table import Action, Op, Schedule
+from ppsim.simulation.stage_costs import StageCosts
+
+_OPS = {"forward": Op.F, "backward": Op.B}
+_LETTERS = {"embedding": "E", "encoder": "t", "decoder_layer": "t", "mtp": "m", "loss": "L"}
+
+
+@dataclass(frozen=True)
+class MegatronSimulation:
+    """A simulated step: its table, the costs of its stages, what each holds, and the step time that it came to.
+
+    `step_time_s` is the longest path over the dependencies in the file, which is where its own timeline ends. They
+    leave out that the first rank waits for the last one's chunk before it. Transfers take no time there.
+    """
+
+    schedule: Schedule
+    costs: StageCosts
+    contents: list[str]
+    step_time_s: float
+
+
+def read_simulation(folder: str | Path) -> MegatronSimulation:
+    """Return what a result folder holds; raises `ConfigError` for one that is none, or that has unfinished tasks.
+
+    A stage's F and B are medians over its microbatches. Costs have no activation bytes and no transfers.
+    """
+    home = Path(folder)
+    ranks, layout, memory = (
+        read_json(home / name)
+        for name in ("finished_tasks.json", "all_pp_vpp_layout.json", "static_memory_info.json")
+    )
+    with naming(folder):
+        try:
+            tasks = [ranks[str(rank)] for rank in range(len(ranks))]
+            rows = [[_action(task, rank, len(tasks)) for task in row] for rank, row in enumerate(tasks)]
+            chunks = len(layout["0"])
+            contents = [
+                "".join(map(_letter, layout[str(rank)][str(chunk)]))
+                for chunk in range(chunks)
+                for rank in range(len(tasks))
+            ]
+            static = [memory["executor_0"][str(rank)]["static"] for rank in range(len(tasks))]
+            gib = [one["params_memory_gb"] + one["grads_memory_gb"] for one in static]
+            durations = [float(task["duration"]) / 1e3 for row in tasks for task in row]
+            step_time_s = _longest_path([task for row in tasks for task in row], durations)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"this is not what Megatron-LM's simulation writes: {error!r}") from None
+        schedule = Schedule.from_rows(rows, name="megatron-simulation")
+        validate(schedule)
+    taken: dict[tuple[Op, int], list[float]] = {}
+    for action, duration in zip([action for row in rows for action in row], durations, strict=True):
+        taken.setdefault((action.op, action.stage), []).append(duration)
+    forward, backward = ([median(taken[op, stage]) for stage in range(len(contents))] for op in (Op.F, Op.B))
+    costs = StageCosts(
+        forward_s=forward, backward_s=backward, backward_input_s=backward, backward_weight_s=0.0,
+        static_bytes=[one * 2**30 for one in gib],
+    )  # fmt: skip
+    return MegatronSimulation(schedule, costs, contents, step_time_s)
+
+
+def _action(task: dict[str, Any], rank: int, num_ranks: int) -> Action:
+    """A task as an action; stages are numbered as microbatches pass them."""
+    return Action(_OPS[task["task_type"]], task["model_chunk_id"] * num_ranks + rank, task["microbatch_id"])
+
+
+def _letter(part: str | list[str]) -> str:
+    return _LETTERS[part if isinstance(part, str) else part[0]]
+
+
+def _longest_path(tasks: list[dict[str, Any]], durations: list[float]) -> float:
+    """When the last task ends, each begun when all that it depends on has ended."""
+    lasts = {task["task_id"]: duration for task, duration in zip(tasks, durations, strict=True)}
+    before = {task["task_id"]: task["dependencies"] for task in tasks}
+    ends: dict[str, float] = {}
+    waiting = list(before)
+    while waiting:
+        ready = [one for one in waiting if all(other in ends for other in before[one])]
+        if not ready:
+            raise ConfigError(f"{waiting[0]} waits for a task that never ends")
+        ends |= {one: max((ends[other] for other in before[one]), default=0.0) + lasts[one] for one in ready}
+        waiting = [one for one in waiting if one not in ends]
+    return max(ends.values())

@@ -1,0 +1,119 @@
+"""Which chunks of a model are built and measured, and which of its layers are taken to be alike."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+
+from ppsim.base.boundary import validated
+from ppsim.base.errors import ConfigError
+from ppsim.costs.chunks import untold
+from ppsim.costs.profile import Profile
+from ppsim.profiling.chunks import Built, Window, kinds_of, profile_chunks
+from ppsim.profiling.settings import Settings
+
+WIDTH = 8
+SHAPE = {"micro_batch": 2, "sequence_length": 4, "dtype": "float32"}
+
+
+class Layer(nn.Module):
+    """A linear layer with a number of its place, and an attribute that has no parameter."""
+
+    def __init__(self, number: int, place: int, window: int, width: int) -> None:
+        super().__init__()
+        self.number, self.window = number, window
+        self.scale = 1.0 / (place + 1)
+        self.first, self.second = nn.Linear(WIDTH, width), nn.Linear(width, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.second(self.first(x))
+
+
+@dataclass
+class Stack:
+    """A builder of such layers between an embedding and a head; `built` are the windows that were asked for."""
+
+    windows: list[int]
+    widths: list[int] = field(default_factory=list)
+    counts_from_chunk: bool = False
+    spare: int = 0
+    built: list[Window] = field(default_factory=list)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.windows)
+
+    def build(self, window: Window) -> Built:
+        self.built.append(window)
+        widths = self.widths or [WIDTH] * self.num_layers
+        first = window.start if self.counts_from_chunk else 0
+        layers = [
+            Layer(index - first, index, self.windows[index], widths[index])
+            for index in range(window.start, window.stop + self.spare)
+        ]
+        ends = [nn.Embedding(16, WIDTH)] if window.is_first else []
+        module = nn.Sequential(*ends, *layers, *([nn.Linear(WIDTH, 16)] if window.is_last else []))
+        return Built(module, layers, torch.mean if window.is_last else None)
+
+    def tokens(self) -> torch.Tensor:
+        return torch.randint(0, 16, (2, 4))
+
+    def hidden(self) -> torch.Tensor:
+        return torch.randn(2, 4, WIDTH)
+
+    def forward_flops(self, contents: str) -> float | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("stack", "counts", "kinds"),
+    [
+        (Stack([0] * 6), [2, 2, 2], "tttttt"),
+        (Stack([0] * 6, counts_from_chunk=True), [2, 2, 2], "tttttt"),
+        (Stack([4, 4, 0, 4, 4, 0]), [2, 2, 2], "ttuttu"),
+        (Stack([0] * 6, widths=[16, 8, 8, 8, 8, 8]), [3, 3], "tuuuuu"),
+        (Stack([0] * 4, widths=[16, 8, 8, 16]), [1, 1, 1, 1], "tuut"),
+    ],
+)
+def test_layers_are_alike_where_all_but_their_place_is(stack, counts, kinds):
+    """A number that rises, and what is another in every layer, say where; a window that comes again says what."""
+    assert kinds_of(stack, counts) == kinds
+
+
+def measured(stack, *splits):
+    settings = Settings(num_repeats=2, num_warm_up=0)
+    model = {"name": "stack", "hidden_size": WIDTH, "vocab_size": 16}
+    return profile_chunks(stack, splits, SHAPE, settings, model=model, notes=[], say=lambda message: None)
+
+
+@pytest.mark.parametrize("counts", [[1], [1, 1], [2, 1], [0, 3, 0], [2, 2, 2], [6, 1, 1], [3, 0]])
+def test_whatever_the_pipeline_its_chunks_tell_every_other(counts):
+    if sum(counts) == 1:
+        with pytest.raises(ConfigError, match="of a model with 1 layer cannot be told apart"):
+            measured(Stack([0]), counts)
+        return
+    content = measured(Stack([0] * sum(counts)), counts)
+    assert untold([chunk["contents"] for chunk in content["chunks"]]) == []
+    layer = validated(Profile, content, "test").measurements[1]
+    assert (layer.parameters, layer.activation_bytes) == (144, 2 * 2 * 4 * WIDTH * 4)
+    assert layer.forward_flops == 2 * 2 * (2 * 4) * WIDTH * WIDTH
+
+
+def test_a_chunk_that_comes_again_is_measured_once_and_let_go_of():
+    stack = Stack([0] * 8)
+    content = measured(stack, [2, 2, 2, 2], [1, 3, 3, 1])
+    contents = [chunk["contents"] for chunk in content["chunks"]]
+    assert sorted(contents) == sorted(["Ett", "tt", "ttL", "Et", "ttt", "tL"])
+    assert len(stack.built) == 4 + len(contents)
+    assert all(chunk["backward_input_s"] is None for chunk in content["chunks"] if chunk["contents"][0] == "E")
+
+
+def test_a_split_of_other_layers_and_a_builder_that_does_not_listen_are_refused():
+    with pytest.raises(ConfigError, match=r"the split \[2, 3\] does not hold the 6 layers"):
+        measured(Stack([0] * 6), [3, 3], [2, 3])
+    with pytest.raises(ConfigError, match="built with 4 layers where 3 were asked for"):
+        measured(Stack([0] * 6 + [0], spare=1), [3, 4])
