@@ -214,13 +214,15 @@ def _parts(
 def _tensor_s(layer: Layer, place: Place, message: float) -> tuple[float, int]:
     """The sums behind attention and the feed-forward part, and how many of their inputs W gathers again.
 
-    Where etp is not tp, experts sum what they have of their tokens among etp ranks, and keep it.
+    Where tp ranks have parts of the sequence, etp of them gather what was dispatched to their experts, as many
+    times the tokens as a token has experts, and keep it for W (Megatron-LM, `MoEAlltoAllTokenDispatcher`).
     """
     cut, of_tp = place.cut, place.sum_over_tp_s(message)
-    if not layer.is_moe or cut.expert_tp == cut.tp:
+    if not layer.is_moe or (cut.expert_tp == cut.tp and not place.execution.sequence_parallel):
         return layer.num_halves * of_tp, layer.num_halves
     num_regions = layer.has_mixer + any(one.kind == "shared" for one in layer.all_linears)
-    return num_regions * of_tp + place.sum_over_tp_s(message * cut.expert_tp / cut.tp, "etp"), num_regions
+    dispatched = message * cut.expert_tp / cut.tp * layer.experts_per_token * layer.expert_width / layer.hidden_size
+    return num_regions * of_tp + place.sum_over_tp_s(dispatched, "etp"), num_regions
 
 
 def _experts_s(layer: Layer, place: Place, tokens: float) -> float:

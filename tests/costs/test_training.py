@@ -365,10 +365,16 @@ def test_a_job_with_more_microbatches_has_the_same_costs_a_microbatch() -> None:
 
 
 def test_experts_whole_on_a_rank_need_no_sum_among_tensor_parallel_ranks() -> None:
-    """etp 1: an expert's products are whole, its tokens come by the all-to-all alone; attention is as it was."""
+    """etp 1: an expert's products are whole, its tokens come by the dispatch alone; attention is as it was.
+
+    Where etp ranks share an expert they gather, and sum, every (token, expert) pair that was dispatched to it.
+    """
     usual, whole = (job("qwen3-30b-a3b", tp=4, dp=8, ep=8, etp=etp, pp=4) for etp in (4, 1))
     (one,), (other,) = usual.layer_costs.values(), whole.layer_costs.values()
-    assert other.forward.tp_s == pytest.approx(one.forward.tp_s / 2)
+    message, layer = 4096 * 2048 * 2.0, usual.model.layers[0]
+    of_attention, of_pairs = (usual.place.sum_over_tp_s(times * message) for times in (1, layer.experts_per_token))
+    assert other.forward.tp_s == pytest.approx(of_attention)
+    assert one.forward.tp_s == pytest.approx(of_attention + of_pairs)
     assert other.forward.ideal_s == one.forward.ideal_s
     table = build("1f1b", pp=4, microbatches=8)
     assert "ep 8, etp 1" in "".join(assemble_job(whole, table).assumptions)
