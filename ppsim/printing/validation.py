@@ -1,13 +1,14 @@
 """What a terminal and docs/accuracy.md show of validation."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.printing.page import Columns, Page, facts
-from ppsim.validation.cases import Case
+from ppsim.validation.cases import Case, Section
 from ppsim.validation.fit import FittedMachine
-from ppsim.validation.score import CaseError, Validation
+from ppsim.validation.score import CaseError, Unexpressed, Validation, hardware_scores
 
 if TYPE_CHECKING:
     from ppsim.validation.validated import Validated
@@ -20,11 +21,21 @@ def print_validations(found: "Validated", *, with_rows: bool | None = None) -> N
         for one in found.sets:
             _print_rows(out, one)
             out.add()
-    out.add(Columns.of([_summary(one) for one in found.sets], spare=["others", "order"]))
-    out.add()
+    for section, sets in _sections(found.sets):
+        if len(found.sets) > 1:
+            out.add(f"[bold]{section}[/bold]")
+        out.add(Columns.of([_summary(one) for one in sets], spare=["others", "order"]))
+        out.add()
+    if len(found.sets) > 1:
+        out.add("[bold]times of all sets, by hardware[/bold]")
+        out.add(Columns.of(_hardware_rows(found.sets), left=3))
+        out.add()
+        out.add(Columns.of(_listed_rows(found.sets), wraps=True))
+        out.add()
     out.add(
         "Errors of the rows that were not fitted (*: all were): predicted / measured - 1 of time or bytes, "
-        "negative is optimistic; absolute: mean of their sizes, given for a constant MFU and others too."
+        "negative is optimistic; absolute: mean of their sizes, given for a constant MFU and others too. listed: "
+        "rows for which no projection can be asked, in no error."
     )
     out.add("order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.")
 
@@ -54,20 +65,32 @@ def markdown(found: Sequence[Validation]) -> str:
         "Errors are predicted / measured − 1 of a step's time or of memory, of the rows that no constant was",
         "fitted on (*: all were); negative is optimistic. absolute: the mean of their sizes; the same of a",
         "constant MFU and of other tools on the same rows. order: rank correlation of schedules, mean of the",
-        "groups, and how many groups have every pair of schedules in the measured order. What ran: model,",
+        "groups, and how many groups have every pair of schedules in the measured order. listed: rows for which no",
+        "projection can be asked, which are in no error. What ran: model,",
         "devices, layout, global batch/micro-batch, tokens a sequence, schedule.",
         "",
     ]
-    lines += _markdown_table([_summary(one) for one in found])
+    for section, sets in _sections(found):
+        lines += [f"{_capital(section)}:", "", *_markdown_table([_summary(one) for one in sets]), ""]
+    lines += ["Times of all sets, by hardware (a model is dense or has experts):", ""]
+    lines += [*_markdown_table(_hardware_rows(found)), ""]
+    lines += ["Rows for which no projection can be asked:", "", *_markdown_table(_listed_rows(found))]
     for one in found:
-        lines += ["", f"**{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}.", ""]
-        lines += _markdown_table([_as_printed(one, row) for row in one.rows])
+        lines += ["", f"**{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}."]
+        if one.rows:
+            lines += ["", *_markdown_table([_as_printed(one, row) for row in one.rows])]
+        if one.listed:
+            lines += ["", "Not expressible:", "", *_markdown_table([_as_listed(row) for row in one.listed])]
     return "\n".join(lines) + "\n"
 
 
 def _print_rows(out: Page, one: Validation) -> None:
     out.add(f"[bold]{one.name}[/bold]   {one.told.title}")
-    out.add(Columns.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
+    if one.rows:
+        out.add(Columns.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
+    if one.listed:
+        out.add("not expressible:")
+        out.add(Columns.of([_as_listed(row) for row in one.listed], left=3, wraps=True))
     told = [("source", one.told.source), ("notes", one.told.notes)]
     if one.mfu_basis:
         told.append(("constant MFU", one.mfu_basis))
@@ -89,15 +112,64 @@ def _summary(one: Validation) -> dict[str, str]:
         "constant MFU": percent(constant.mean_absolute) if constant else "–",
         "others": ", ".join(others) or "–",
     }
-    if one.told.order_only:
+    if one.told.order_only or not one.rows:
         errors = dict.fromkeys(errors, "–")
     mean = one.mean_rank_correlation
     return {
         "set": one.name,
-        "rows": f"{len(one.judged)}{'*' if len(one.fitted) == len(one.rows) else ''}",
+        "rows": f"{len(one.judged)}{'*' if one.rows and len(one.fitted) == len(one.rows) else ''}",
+        "listed": str(len(one.listed) or "–"),
         **errors,
         "order": "–" if mean is None else f"{mean:.2f}, {one.right}/{len(one.ranks)}",
     }
+
+
+def _sections(sets: Sequence[Validation]) -> list[tuple[str, list[Validation]]]:
+    """Sets by what their tables are divided by, in its order."""
+    return [
+        (section, here)
+        for section in get_args(Section)
+        if (here := [one for one in sets if one.told.section == section])
+    ]
+
+
+def _hardware_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
+    """Clusters, dtypes and kinds of models as rows of a table."""
+    return [
+        {
+            "cluster": one.cluster,
+            "dtype": one.dtype,
+            "models": one.kind,
+            "rows": str(one.score.num_rows),
+            "mean": signed_percent(one.score.mean),
+            "absolute": percent(one.score.mean_absolute),
+            "worst": signed_percent(one.score.worst),
+            "constant MFU": percent(one.constant_mfu.mean_absolute),
+        }
+        for one in hardware_scores(sets)
+    ]
+
+
+def _listed_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
+    """How many rows of each set cannot be expressed, by reason."""
+    counts = Counter((one.name, _in_short(row.reason)) for one in sets for row in one.listed)
+    return [{"set": name, "rows": str(count), "why": reason} for (name, reason), count in counts.items()]
+
+
+def _as_listed(row: Unexpressed) -> dict[str, str]:
+    """A case that cannot be expressed as a row of a table."""
+    value = f"{row.case.value:g} {row.case.metric.replace('_', ' ')}"
+    return {
+        "use": row.case.use,
+        "published": value,
+        "what ran": _with_remarks(row.case),
+        "why": _in_short(row.reason),
+    }
+
+
+def _in_short(reason: str) -> str:
+    """A reason without the hint behind it."""
+    return reason.partition(": did you mean")[0].partition(": there are")[0]
 
 
 def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
@@ -113,7 +185,10 @@ def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
     }
     if any(row.case.other is not None for row in one.rows):
         cells[one.told.other_tool] = "–" if row.other_error is None else signed_percent(row.other_error)
-    return cells | {"what ran": what_ran(case)}
+    return cells | {"what ran": _with_remarks(case)}
+
+
+_SHORT = {"float8": "fp8", "mxfp8": "mxfp8", "float4": "fp4"}
 
 
 def what_ran(case: Case) -> str:
@@ -122,7 +197,8 @@ def what_ran(case: Case) -> str:
     "b 512/2" is a global batch of 512 in microbatches of 2 sequences, "8k" the tokens of one.
     """
     layers = [f"{case.layers} layers"] if case.layers and case.model != "gpt" else []
-    cuts = [f"{name}{getattr(case, name)}" for name in ("tp", "cp", "pp", "vpp") if getattr(case, name) > 1]
+    cuts = [f"{name}{getattr(case, name)}" for name in ("tp", "cp", "ep", "pp", "vpp") if getattr(case, name) > 1]
+    cuts += [f"etp{case.etp}"] if case.etp not in (None, case.tp) else []
     length = f"{case.seq_len // 1024}k" if case.seq_len >= 1024 else str(case.seq_len)
     parts = [
         case.title,
@@ -133,9 +209,13 @@ def what_ran(case: Case) -> str:
         length,
     ]
     parts += [case.schedule] if case.pp > 1 else []
-    parts += ["fp8"] if case.dtype == "float8" else []
+    parts += [_SHORT[case.dtype]] if case.dtype in _SHORT else []
     parts += [case.recompute] if case.recompute != "none" else []
     return ", ".join(part for part in parts if part)
+
+
+def _with_remarks(case: Case) -> str:
+    return f"{what_ran(case)} ({case.remarks})" if case.remarks else what_ran(case)
 
 
 def _markdown_table(rows: Sequence[Mapping[str, str]]) -> list[str]:

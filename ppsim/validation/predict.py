@@ -4,15 +4,15 @@ from collections import Counter
 
 import numpy as np
 
+from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import build, find
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job, peak_memory
 from ppsim.costs.place import Execution
 from ppsim.layout.layout import layout_on
+from ppsim.layout.split import Split
 from ppsim.machine.files import load_cluster
-from ppsim.model.architecture import Model
 from ppsim.model.memory import Optimizer
-from ppsim.model.names import find_model, gpt
 from ppsim.model.recompute import recompute_of
 from ppsim.schedule.table import Op
 from ppsim.simulation.stage_costs import StageCosts
@@ -20,51 +20,53 @@ from ppsim.simulation.step import simulate_step
 from ppsim.simulation.step_costs import StepCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.validation.cases import Case
+from ppsim.validation.flops import flops_a_token
 from ppsim.validation.machines import Machine, on_machine
 
 
 def predict(case: Case, machine: Machine | None) -> float:
     """Return the seconds of a step, or the bytes of the fullest rank, that ppsim says for a case.
 
-    The seconds are those that `project` has for the same job, without what else a projection looks into.
+    The seconds are those that `project` has for the same job, without what else a projection looks into. Raises
+    `ConfigError` for a case that cannot be expressed.
     """
+    _require_expressible(case)
     if case.forward_ms is not None:
         return _measured_costs_s(case, machine)
     job = job_of(case, machine)
     entry = find(case.schedule)
     table = build(entry, pp=case.pp, vpp=case.vpp, microbatches=job.num_microbatches)
-    assembled = assemble_job(job, table, split=case.split)
+    assembled = assemble_job(job, table, split=split_of(case))
     costs = _with_launches(assembled.costs, machine).replace(channel=case.channel)
     step = simulate_step(table, costs, assembled.around)
     return _fullest_rank(job, step.timeline, assembled.split) if case.is_memory else step.time_s
 
 
-def model_of(case: Case) -> Model:
-    """Return the model of a case."""
-    if case.model == "gpt":
-        length = case.seq_len
-        return gpt(case.layers or 1, case.hidden, case.heads, vocab=case.vocab, sequence_length=length)
-    model = find_model(case.model)
-    return model if case.layers is None else model.with_layers(case.layers)
+def _require_expressible(case: Case) -> None:
+    if case.unexpressed:
+        raise ConfigError(case.unexpressed)
+    device = load_cluster(case.cluster).device
+    if case.dtype == "float4" and case.dtype not in device.efficiency.matmul:
+        raise ConfigError(f"what {device.name} gets of its peak in float4 is not known")
 
 
 def flops_of(case: Case) -> float:
     """Return the model FLOPs of a step."""
-    return model_of(case).training_flops(case.seq_len, causal=True) * case.global_batch * case.seq_len
+    return flops_a_token(case.architecture, case.seq_len, "causal") * case.global_batch * case.seq_len
 
 
 def job_of(case: Case, machine: Machine | None) -> Job:
     """Return the job of a case whose costs are estimated, with the constants of its class of machines."""
     return Job(
-        model=model_of(case),
+        model=case.architecture,
         model_name=case.title,
-        cluster=on_machine(load_cluster(case.cluster), machine, case.dtype),
-        layout=layout_on(case.gpus, tp=case.tp, cp=case.cp, pp=case.pp),
+        cluster=on_machine(load_cluster(case.cluster), machine, case.device_dtype),
+        layout=layout_on(case.gpus, tp=case.tp, cp=case.cp, ep=case.ep, etp=case.etp, pp=case.pp),
         global_batch=case.global_batch,
         micro_batch=case.micro_batch,
         sequence_length=case.seq_len,
         execution=Execution(
-            dtype=case.dtype,
+            dtype=case.device_dtype,
             attention=case.attention,
             recompute=recompute_of(case.recompute),
             sequence_parallel=case.sequence_parallel and case.tp > 1,
@@ -73,12 +75,21 @@ def job_of(case: Case, machine: Machine | None) -> Job:
             context=case.context,
             hidden_tp_forward=case.hidden_tp,
             hidden_tp_backward=case.hidden_tp_backward,
+            hidden_ep=case.hidden_ep,
         ),
         optimizer=Optimizer(precision="fp16" if case.dtype == "float16" else "bf16", zero_stage=case.zero_stage),
         overlap=case.overlap,
         rest_s=machine.rest_s if machine else 0.0,
         scatter_gather=case.scatter_gather,
+        offload=case.offload,
     )
+
+
+def split_of(case: Case) -> Split:
+    """Return how layers are divided among stages: "auto", "even", or as many as the case says."""
+    if case.split == "auto" or case.split == "even":
+        return case.split
+    return [int(count) for count in case.split.split(",")]
 
 
 def _measured_costs_s(case: Case, machine: Machine | None) -> float:

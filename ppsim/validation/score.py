@@ -5,11 +5,11 @@ Errors are predicted / measured − 1 of time or bytes: negative is optimistic.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from ppsim.machine.files import load_cluster
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.validation.cases import Case, CaseSet, cases_of, require_set
 from ppsim.validation.machines import machine_of
 from ppsim.validation.predict import flops_of, predict
@@ -52,6 +52,18 @@ class CaseError:
 
 
 @dataclass(frozen=True)
+class Unexpressed:
+    """A case for which no projection can be asked, and why."""
+
+    case: Case
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the case and the reason."""
+        return {**self.case.model_dump(exclude_defaults=True), "reason": self.reason}
+
+
+@dataclass(frozen=True)
 class Score:
     """What errors come to: their number, mean, mean of absolute values, and the largest with its sign."""
 
@@ -65,6 +77,7 @@ class Score:
 class Validation:
     """A set's rows, and what is made of those that judge; of the rows that were fitted where there are no others.
 
+    `listed` are the rows that cannot be expressed: they are in no score.
     `ranks` has of each group of schedules Spearman's correlation of measured and predicted; `right` counts the
     groups in which no two schedules that differ by measurement are in the wrong order.
     """
@@ -75,6 +88,7 @@ class Validation:
     mfu_basis: str
     ranks: dict[str, float]
     right: int
+    listed: list[Unexpressed]
 
     @property
     def judged(self) -> list[CaseError]:
@@ -100,7 +114,7 @@ class Validation:
     def constant_mfu(self) -> Score | None:
         """Of a constant MFU on the same rows."""
         errors = [row.constant_mfu_error for row in self.judged]
-        return None if None in errors else score_of([error for error in errors if error is not None])
+        return None if None in errors or not errors else score_of([error for error in errors if error is not None])
 
     @property
     def other(self) -> Score | None:
@@ -129,19 +143,59 @@ class Validation:
             "order_only": self.told.order_only,
             "judged_rows": len(self.judged),
             "fit_rows": len(self.fitted),
-            "errors": {name: asdict(score) for name, score in scores.items() if score},
+            "errors": {name: asdict(score) for name, score in scores.items() if score and score.num_rows},
             "fit_rows_errors": {"mean_absolute": fitted.mean_absolute} if fitted else None,
             "constant_mfu_basis": self.mfu_basis,
             "rank_correlation": self.ranks,
             "groups_in_order": self.right,
             "rows": [row.to_json() for row in self.rows],
+            "not_expressible": [row.to_json() for row in self.listed],
         }
 
 
+@dataclass(frozen=True)
+class HardwareScore:
+    """What the judged times of a cluster and dtype come to, of dense models or of those with experts."""
+
+    cluster: str
+    dtype: str
+    kind: Literal["dense", "MoE"]
+    score: Score
+    constant_mfu: Score
+
+
+def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
+    """Return the errors of all sets' judged times by cluster, dtype and kind of model.
+
+    Left out are costs that were measured themselves, and sets of which only the order of the schedules counts.
+    """
+    groups: dict[tuple[str, str, Literal["dense", "MoE"]], list[CaseError]] = {}
+    for row in (row for one in sets if not one.told.order_only for row in one.judged):
+        if row.constant_mfu is not None and row.case.forward_ms is None:
+            kind: Literal["dense", "MoE"] = "MoE" if row.case.is_moe else "dense"
+            groups.setdefault((row.case.cluster, row.case.dtype, kind), []).append(row)
+    return [
+        HardwareScore(
+            *group,
+            score_of([row.error for row in rows]),
+            score_of([row.constant_mfu_error for row in rows if row.constant_mfu_error is not None]),
+        )
+        for group, rows in sorted(groups.items())
+    ]
+
+
 def validate_set(name: str) -> Validation:
-    """Return a set's comparison; raises `ConfigError` for an unknown set."""
-    told, cases = require_set(name), cases_of(name)
-    predicted = [predict(case, machine_of(case.machine)) for case in cases]
+    """Return a set's comparison; raises `ConfigError` for an unknown set.
+
+    A case that no projection can be asked for is listed with the reason.
+    """
+    told, cases, predicted, listed = require_set(name), [], [], []
+    for case in cases_of(name):
+        try:
+            predicted.append(predict(case, machine_of(case.machine)))
+            cases.append(case)
+        except (ConfigError, ScheduleError) as error:
+            listed.append(Unexpressed(case, str(error)))
     constant, basis = _constant_mfu(cases)
     rows = [CaseError(*found) for found in zip(cases, predicted, constant, strict=True)]
     groups: dict[str, list[CaseError]] = {}
@@ -152,15 +206,18 @@ def validate_set(name: str) -> Validation:
         name, told, rows, basis,
         {group: rank_correlation(*_pair(members)) for group, members in groups.items()},
         sum(_is_in_order(*_pair(members)) for members in groups.values()),
+        listed,
     )  # fmt: skip
 
 
 def score_of(errors: Sequence[float]) -> Score:
-    """Return what errors come to.
+    """Return what errors come to; 0 for none.
 
     >>> score_of([0.02, -0.04])
     Score(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
     """
+    if not errors:
+        return Score(0, 0.0, 0.0, 0.0)
     absolute = [abs(error) for error in errors]
     count = len(errors)
     return Score(count, sum(errors) / count, sum(absolute) / count, max(errors, key=abs))
@@ -195,6 +252,8 @@ def _constant_mfu(cases: Sequence[Case]) -> tuple[list[float | None], str]:
     for dtype in dict.fromkeys(case.dtype for case in cases):
         here = [(case, seconds) for case, seconds in zip(cases, at_peak, strict=True) if case.dtype == dtype]
         fit = [seconds / case.measured for case, seconds in here if case.use == "fit"]
+        if not fit and len(here) == 1:
+            return [None] * len(cases), ""  # which one share would meet exactly
         share[dtype] = sum(fit) / len(fit) if fit else _best_share([(c.measured, s) for c, s in here])
         bases.append(
             f"{100 * share[dtype]:.1f} % of {dtype}'s peak, {'mean of the fit rows' if fit else 'the best'}"
@@ -212,4 +271,4 @@ def _best_share(rows: Sequence[tuple[float, float]]) -> float:
 
 
 def _at_peak_s(case: Case) -> float:
-    return flops_of(case) / (case.gpus * load_cluster(case.cluster).device.peak(case.dtype))
+    return flops_of(case) / (case.gpus * case.peak_flops_per_s)
