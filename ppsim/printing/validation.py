@@ -188,7 +188,7 @@ def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
     return cells | {"what ran": _with_remarks(case)}
 
 
-_SHORT = {"float8": "fp8", "mxfp8": "mxfp8", "float4": "fp4"}
+_SHORT = {"float8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
 
 
 def what_ran(case: Case) -> str:

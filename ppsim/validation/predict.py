@@ -30,7 +30,8 @@ def predict(case: Case, machine: Machine | None) -> float:
     The seconds are those that `project` has for the same job, without what else a projection looks into. Raises
     `ConfigError` for a case that cannot be expressed.
     """
-    _require_expressible(case)
+    if case.unexpressed:
+        raise ConfigError(case.unexpressed)
     if case.forward_ms is not None:
         return _measured_costs_s(case, machine)
     job = job_of(case, machine)
@@ -40,14 +41,6 @@ def predict(case: Case, machine: Machine | None) -> float:
     costs = _with_launches(assembled.costs, machine).replace(channel=case.channel)
     step = simulate_step(table, costs, assembled.around)
     return _fullest_rank(job, step.timeline, assembled.split) if case.is_memory else step.time_s
-
-
-def _require_expressible(case: Case) -> None:
-    if case.unexpressed:
-        raise ConfigError(case.unexpressed)
-    device = load_cluster(case.cluster).device
-    if case.dtype == "float4" and case.dtype not in device.efficiency.matmul:
-        raise ConfigError(f"what {device.name} gets of its peak in float4 is not known")
 
 
 def flops_of(case: Case) -> float:

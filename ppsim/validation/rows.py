@@ -54,7 +54,7 @@ def _number_of(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "title": row["title"],
         "schedule": row.get("schedule", "1f1b"),
         "gpus": row["gpus"],
-        "cluster": row["cluster"],
+        "cluster": row.get("cluster", ""),
         "dtype": row.get("dtype", "bfloat16"),
         "use": row["use"],
         "quantity": quantity,
