@@ -1,6 +1,7 @@
 """A training job on a cluster, from the words of the command line."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -98,22 +99,32 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
 
 def _model(given: str | Path | RunConfig, options: Mapping[str, Any]) -> Model:
     """The model of a name or file with --layers of its layers, or a GPT of its sizes."""
-    sizes = {name: options[name] for name in ("hidden", "heads", "vocab") if options[name] is not None}
+    sizes = {name: options[name] for name in ("hidden", "heads", "vocab", "kv_heads") if options[name] is not None}
+    is_tied = options["tied_embeddings"]
     if given != GPT:
-        if sizes:
-            raise ConfigError(f"--{next(iter(sizes))} is for --model gpt: {given} has its own")
+        if wrong := [*sizes, *([] if is_tied is None else ["tied_embeddings"])]:
+            raise ConfigError(f"--{wrong[0].replace('_', '-')} is for --model gpt: {given} has its own")
         model = model_named(given)
-        return model if options["layers"] is None else model.with_layers(options["layers"])
+        model = model if options["layers"] is None else model.with_layers(options["layers"])
+        return replace(model, mtp=()) if options["mtp"] is False else model
+    if options["mtp"]:
+        raise ConfigError("--mtp is for a model that predicts further tokens: gpt does not")
     if missing := [name for name in ("layers", "hidden", "heads") if options[name] is None]:
         raise ConfigError(f"--model gpt needs {', '.join(f'--{name}' for name in missing)}")
     for name in ("layers", *sizes):
         if options[name] < 1:
-            raise ConfigError(f"--{name} must be at least 1: got {options[name]}")
-    if sizes["hidden"] % sizes["heads"]:
-        raise ConfigError(f"--heads must divide --hidden: got {sizes['heads']} with {sizes['hidden']}")
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1: got {options[name]}")
+    for part, whole in (("heads", "hidden"), ("kv_heads", "heads")):
+        if part in sizes and sizes[whole] % sizes[part]:
+            of = part.replace("_", "-")
+            raise ConfigError(f"--{of} must divide --{whole}: got {sizes[part]} with {sizes[whole]}")
     length = {} if options["seq_len"] is None else {"sequence_length": options["seq_len"]}
     vocab = {} if options["vocab"] is None else {"vocab": options["vocab"]}
-    return gpt(options["layers"], sizes["hidden"], sizes["heads"], **vocab, **length)
+    model = gpt(options["layers"], sizes["hidden"], sizes["heads"], **vocab, **length)
+    [layer] = model.kinds
+    attention = replace(layer.attention, num_kv_heads=sizes.get("kv_heads", sizes["heads"]))
+    layers = (replace(layer, attention=attention),) * options["layers"]
+    return replace(model, layers=layers, tied_embeddings=is_tied is not False)
 
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "float32": "fp32"}

@@ -1,13 +1,15 @@
 """What a terminal and docs/accuracy.md show of validation."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.printing.page import Columns, Page, facts
 from ppsim.projection.options import GPT
+from ppsim.validation.cases import Case, Section
 from ppsim.validation.fit import FittedCluster
-from ppsim.validation.score import CaseError, Validation
+from ppsim.validation.score import CaseError, Validation, hardware_scores
 
 if TYPE_CHECKING:
     from ppsim.validation.validated import Validated
@@ -20,11 +22,21 @@ def print_validations(found: "Validated", *, with_rows: bool | None = None) -> N
         for one in found.sets:
             _print_rows(out, one)
             out.add()
-    out.add(Columns.of([_summary(one) for one in found.sets], spare=["others", "order"]))
-    out.add()
+    for section, sets in _sections(found.sets):
+        if len(found.sets) > 1:
+            out.add(f"[bold]{section}[/bold]")
+        out.add(Columns.of([_summary(one) for one in sets], spare=["others", "order"]))
+        out.add()
+    if len(found.sets) > 1:
+        out.add("[bold]times of all sets, by hardware[/bold]")
+        out.add(Columns.of(_hardware_rows(found.sets), left=3))
+        out.add()
+        out.add(Columns.of(_listed_rows(found.sets), wraps=True))
+        out.add()
     out.add(
         "Errors of the rows that were not fitted (*: all were): predicted / measured - 1 of time or bytes, "
-        "negative is optimistic; absolute: mean of their sizes, given for a constant MFU and others too."
+        "negative is optimistic; absolute: mean of their sizes, given for a constant MFU and others too. listed: "
+        "rows for which no projection can be asked, in no error."
     )
     out.add("order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.")
 
@@ -53,28 +65,39 @@ def markdown(found: Sequence[Validation]) -> str:
         "Errors are predicted / measured − 1 of a step's time or of memory, of the rows that no constant was",
         "fitted on (*: all were); negative is optimistic. absolute: the mean of their sizes; the same of a",
         "constant MFU and of other tools on the same rows. order: rank correlation of schedules, mean of the",
-        "groups, and how many groups have every pair of schedules in the measured order. What ran: model,",
+        "groups, and how many groups have every pair of schedules in the measured order. listed: rows for which no",
+        "projection can be asked, which are in no error. What ran: model,",
         "devices, layout, global batch/micro-batch, tokens a sequence, schedule.",
         "",
     ]
-    lines += _markdown_table([_summary(one) for one in found])
+    for section, sets in _sections(found):
+        lines += [f"{_capital(section)}:", "", *_markdown_table([_summary(one) for one in sets]), ""]
+    lines += ["Times of all sets, by hardware (a model is dense or has experts):", ""]
+    lines += [*_markdown_table(_hardware_rows(found)), ""]
+    lines += ["Rows for which no projection can be asked:", "", *_markdown_table(_listed_rows(found))]
     for one in found:
-        lines += ["", f"**{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}.", ""]
-        lines += _markdown_table([_as_printed(one, row) for row in one.rows])
+        lines += ["", f"**{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}."]
+        if one.rows:
+            lines += ["", *_markdown_table([_as_printed(one, row) for row in one.rows])]
+        if one.not_possible:
+            listed = [_as_listed(case, reason) for case, reason in one.not_possible]
+            lines += ["", "Not expressible:", "", *_markdown_table(listed)]
     return "\n".join(lines) + "\n"
 
 
 def _print_rows(out: Page, one: Validation) -> None:
     out.add(f"[bold]{one.name}[/bold]   {one.told.title}")
-    out.add(Columns.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
+    if one.rows:
+        out.add(Columns.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
+    if one.not_possible:
+        out.add("not expressible:")
+        out.add(Columns.of([_as_listed(case, reason) for case, reason in one.not_possible], left=3, wraps=True))
     told: list[tuple[str, str | list[str]]] = [("source", one.told.source), ("notes", one.told.notes)]
     if one.mfu_basis:
         told.append(("constant MFU", one.mfu_basis))
     if score := one.fitted_score:
         mean, absolute = signed_percent(score.mean), percent(score.mean_absolute)
         told.append(("fit rows", f"{score.num_rows} rows, mean {mean}, mean absolute {absolute}"))
-    if one.not_possible:
-        told.append(("not possible", [f"{case.told.title}: {reason}" for case, reason in one.not_possible]))
     out.add(facts(told), markup=False)
 
 
@@ -90,15 +113,66 @@ def _summary(one: Validation) -> dict[str, str]:
         "constant MFU": percent(constant.mean_absolute) if constant else "–",
         "others": ", ".join(others) or "–",
     }
-    if one.told.order_only:
+    if one.told.order_only or not one.rows:
         errors = dict.fromkeys(errors, "–")
     mean = one.mean_rank_correlation
     return {
         "set": one.name,
-        "rows": f"{len(one.judged)}{'*' if len(one.fitted) == len(one.rows) else ''}",
+        "rows": f"{len(one.judged)}{'*' if one.rows and len(one.fitted) == len(one.rows) else ''}",
+        "listed": str(len(one.not_possible) or "–"),
         **errors,
         "order": "–" if mean is None else f"{mean:.2f}, {one.right}/{len(one.ranks)}",
     }
+
+
+def _sections(sets: Sequence[Validation]) -> list[tuple[str, list[Validation]]]:
+    """Sets by what their tables are divided by, in its order."""
+    return [
+        (section, here)
+        for section in get_args(Section)
+        if (here := [one for one in sets if one.told.section == section])
+    ]
+
+
+def _hardware_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
+    """Clusters, dtypes and kinds of models as rows of a table."""
+    return [
+        {
+            "cluster": one.cluster,
+            "dtype": one.dtype,
+            "models": one.kind,
+            "rows": str(one.score.num_rows),
+            "mean": signed_percent(one.score.mean),
+            "absolute": percent(one.score.mean_absolute),
+            "worst": signed_percent(one.score.worst),
+            "constant MFU": percent(one.constant_mfu.mean_absolute),
+        }
+        for one in hardware_scores(sets)
+    ]
+
+
+def _listed_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
+    """How many rows of each set cannot be expressed, by reason."""
+    counts = Counter((one.name, _in_short(reason)) for one in sets for _, reason in one.not_possible)
+    return [{"set": name, "rows": str(count), "why": reason} for (name, reason), count in counts.items()]
+
+
+def _as_listed(case: Case, reason: str) -> dict[str, str]:
+    """A case that cannot be expressed as a row of a table."""
+    told, words = case.told, case.words
+    sizes = [f"{name}{words[name]}" for name in ("tp", "cp", "ep", "pp", "vpp") if words.get(name, 1) != 1]
+    what = ", ".join(part for part in (told.title, f"{words.get('gpus', '?')} GPUs", " ".join(sizes)) if part)
+    return {
+        "use": told.use,
+        "published": f"{told.value:g} {told.metric.replace('_', ' ')}",
+        "what ran": _with_remarks(case, what),
+        "why": _in_short(reason),
+    }
+
+
+def _in_short(reason: str) -> str:
+    """A reason without the hint behind it."""
+    return reason.partition(": did you mean")[0].partition(": there are")[0]
 
 
 def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
@@ -114,7 +188,11 @@ def _as_printed(one: Validation, row: CaseError) -> dict[str, str]:
     }
     if any(row.case.told.other is not None for row in one.rows):
         cells[one.told.other_tool] = "–" if row.other_error is None else signed_percent(row.other_error)
-    return cells | {"what ran": what_ran(row)}
+    return cells | {"what ran": _with_remarks(row.case, what_ran(row))}
+
+
+def _with_remarks(case: Case, what: str) -> str:
+    return f"{what} ({case.told.remarks})" if case.told.remarks else what
 
 
 def what_ran(row: CaseError) -> str:
@@ -123,6 +201,7 @@ def what_ran(row: CaseError) -> str:
     "b 512/2" is a global batch of 512 in microbatches of 2 sequences, "8k" the tokens of one.
     """
     plan, words, job = row.plan, row.case.words, row.plan.job
+    dtype = job.execution.dtype if job else ""
     schedule = [plan.schedule_name] if plan.pp > 1 else []
     if job is None:
         return ", ".join([row.case.told.title or plan.source.name, *schedule])
@@ -130,6 +209,7 @@ def what_ran(row: CaseError) -> str:
     layers = [f"{words['layers']} layers"] if "layers" in words and job.model_name != GPT else []
     sizes = {name: getattr(job.layout, name) for name in ("tp", "cp", "ep", "pp")} | {"vpp": plan.vpp or 1}
     cuts = " ".join(f"{name}{size}" for name, size in sizes.items() if size > 1)
+    cuts += f" etp{job.layout.etp}" if job.layout.etp not in (None, job.layout.tp) else ""
     length = f"{job.length // 1024}k" if job.length >= 1024 else str(job.length)
     parts = [
         title,
@@ -140,7 +220,7 @@ def what_ran(row: CaseError) -> str:
         length,
         *schedule,
     ]
-    parts += ["fp8"] if job.execution.dtype == "float8" else []
+    parts += [] if dtype.endswith(("16", "32")) else [dtype.replace("float8", "fp8")]
     parts += [str(words["recompute"])] if words.get("recompute", "none") != "none" else []
     return ", ".join(part for part in parts if part)
 

@@ -126,6 +126,16 @@ class StudyOptions(TypedDict, total=False):
     vocab: Annotated[int | None, Option("Words it knows, of --model gpt. Default: 50257.", metavar="N",
         section="model",
     )]
+    kv_heads: Annotated[int | None, Option(
+        "Heads of keys and values, of --model gpt. Default: as many as --heads.", metavar="N", section="model",
+    )]
+    tied_embeddings: Annotated[bool | None, Option(
+        "Whether the head of --model gpt is its embedding. Default: it is.", section="model", has_no=True,
+    )]
+    mtp: Annotated[bool | None, Option(
+        "Whether a model's prediction of further tokens is trained. Default: where it has one.",
+        section="model", has_no=True,
+    )]
     attention: Annotated[Literal["fused", "unfused"] | None, Option(
         "Whether attention keeps no scores, or writes all of them to memory, as before FlashAttention. "
         "Default: {default}.",

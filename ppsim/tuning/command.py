@@ -45,10 +45,18 @@ def command_of(
     return "ppsim project " + " ".join(texts)
 
 
-def _sizes(job: Job) -> dict[str, int | None]:
+def _sizes(job: Job) -> dict[str, Any]:
     """What the model's name does not say of it."""
-    layers = job.model.layers
+    model, layers = job.model, job.model.layers
     if job.model_name != GPT:
-        return {"layers": len(layers) if len(layers) != len(model_named(job.model_name).layers) else None}
-    heads = getattr(layers[0].attention, "num_heads", None)
-    return {"layers": len(layers), "hidden": job.model.hidden_size, "heads": heads, "vocab": job.model.vocab_size}
+        named = model_named(job.model_name)
+        return {
+            "layers": len(layers) if len(layers) != len(named.layers) else None,
+            "mtp": False if named.mtp and not model.mtp else None,
+        }
+    heads, kv_heads = (getattr(layers[0].attention, name, None) for name in ("num_heads", "num_kv_heads"))
+    return {
+        "layers": len(layers), "hidden": model.hidden_size, "heads": heads, "vocab": model.vocab_size,
+        "kv_heads": None if kv_heads == heads else kv_heads,
+        "tied_embeddings": None if model.tied_embeddings else False,
+    }  # fmt: skip

@@ -21,8 +21,18 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_text
 from ppsim.base.words import Word, sections_of, texts_of, words_of
 from ppsim.projection.options import PlanOptions
+from ppsim.validation.flops import Counted
 
-Metric = Literal["iteration_s", "samples_per_s_per_gpu", "tokens_per_s_per_gpu", "peak_gib", "peak_gb"]
+Metric = Literal[
+    "iteration_s", "samples_per_s_per_gpu", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_percent", "peak_gib",
+    "peak_gb",
+]  # fmt: skip
+
+Section = Literal[
+    "measured costs", "dense on A100", "dense on Hopper", "dense on Blackwell", "MoE on Hopper", "MoE on Blackwell",
+    "memory", "order of schedules", "runs of one's own",
+]  # fmt: skip
+"""What a table of sets is divided by, in this order."""
 
 FOLDER = Path(str(resources.files("ppsim.validation"))) / "data"
 WORDS = words_of(PlanOptions)
@@ -31,7 +41,10 @@ WORDS = words_of(PlanOptions)
 class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
     """What a row has beside words of `ppsim project`: one measured number, and what it is for.
 
-    `other` is another tool's prediction. Rows with the same `group` differ in their schedule only.
+    `other` is another tool's prediction. Rows with the same `group` differ in their schedule only. `counted` says
+    which FLOPs a publication's FLOP/s or MFU have, and `tflops` what it says of the same run beside `value`.
+    `unexpressed` is why no projection can be asked for it: what is not stated, say. `remarks`: what else is known
+    of the run, which no projection takes.
     """
 
     use: Literal["fit", "judge"] = "judge"
@@ -41,6 +54,10 @@ class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
     value: AboveZero
     other: AboveZero | None = None
     group: str = ""
+    counted: Counted = "causal"
+    tflops: AboveZero | None = None
+    unexpressed: str = ""
+    remarks: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,13 +79,19 @@ class Case:
         texts = [text for name in names for text in texts_of(WORDS[name], self.words.get(name))]
         return " ".join(["ppsim project", *texts])
 
-    def measured(self, *, num_gpus: int, sequences: int, tokens: int) -> float:
-        """Return the seconds of a step, or the bytes of a device; sequences and tokens are those of a step."""
+    def measured(self, *, num_gpus: int, sequences: int, tokens: int, flops: float, peak: float) -> float:
+        """Return the seconds of a step, or the bytes of a device.
+
+        Sequences, tokens and `flops` are those of a step, `flops` as the publication counts them; `peak` is what a
+        device can do of them in a second.
+        """
         value, per_s = self.told.value, num_gpus * self.told.value
         return {
             "iteration_s": value,
             "samples_per_s_per_gpu": sequences / per_s,
             "tokens_per_s_per_gpu": tokens / per_s,
+            "tflops_per_gpu": flops / (per_s * 1e12),
+            "mfu_percent": flops / (per_s / 100 * peak) if peak else 0.0,
             "peak_gib": value * 2**30,
             "peak_gb": value * 1e9,
         }[self.told.metric]
@@ -81,6 +104,7 @@ class CaseSet(Strict):
     are words of the defaults that were fitted on the set's fit rows, together with the constants of its cluster.
     """
 
+    section: Section
     title: str
     source: str
     notes: str
@@ -104,7 +128,12 @@ def require_set(name: str) -> CaseSet:
     if name in known:
         return known[name]
     if Path(name).suffix.lower() == ".csv":
-        return CaseSet(title="Runs of one's own", source=name, notes="rows marked fit do not judge")
+        return CaseSet(
+            section="runs of one's own",
+            title="Runs of one's own",
+            source=name,
+            notes="rows marked fit do not judge",
+        )
     close = difflib.get_close_matches(name, known, n=2, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
     raise ConfigError(f"unknown set '{name}': {hint} (or give the path of a .csv file)")

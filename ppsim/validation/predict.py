@@ -6,6 +6,7 @@ from typing import Any
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of
 from ppsim.validation.cases import Case
+from ppsim.validation.flops import flops_a_token
 
 PlanOf = Callable[[Mapping[str, Any]], Plan]
 """Words of `ppsim project` → the plan that it projects (`ppsim.api.plans.plan_of`)."""
@@ -19,8 +20,10 @@ def predict(case: Case, plan: Plan) -> float:
 
 def measured_of(case: Case, plan: Plan) -> float:
     """Return the seconds of a step or the bytes of a device that were measured, of what the plan trains."""
-    source = plan.source
+    source, job = plan.source, plan.job
     tokens = source.tokens_per_microbatch * plan.num_microbatches
+    flops = flops_a_token(job.model, job.length, case.told.counted) * tokens if job else 0.0
     return case.measured(
-        num_gpus=plan.pp * source.gpus_per_rank, sequences=tokens // source.sequence_length, tokens=tokens
-    )
+        num_gpus=plan.pp * source.gpus_per_rank, sequences=tokens // source.sequence_length, tokens=tokens,
+        flops=flops, peak=job.cluster.device.peak(job.execution.dtype) if job else 0.0,
+    )  # fmt: skip

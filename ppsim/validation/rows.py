@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
     """Return every row of sets, each given as `ppsim.validation.score.Validation.to_json` does.
 
-    Columns: set, table (of the publication), title, schedule, gpus, use (fit or judge), quantity (time or memory),
-    measured and predicted (seconds or bytes), error (signed: predicted / measured − 1), of a constant MFU and of
-    another tool on the same row constant_mfu_error and other_error (NaN: none), order_only.
+    Columns: set, table (of the publication), title, schedule, gpus, cluster, dtype, use (fit or judge), quantity
+    (time or memory), measured and predicted (seconds or bytes), error (signed: predicted / measured − 1), of a
+    constant MFU and of another tool on the same row constant_mfu_error and other_error (NaN: none), order_only.
+    Rows that cannot be expressed are not among them.
     """
     import pandas
 
@@ -53,6 +54,8 @@ def _number_of(one: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
         "title": row["title"],
         "schedule": row.get("schedule", "1f1b"),
         "gpus": row["gpus"],
+        "cluster": row.get("cluster", ""),
+        "dtype": row.get("dtype", "bfloat16"),
         "use": row["use"],
         "quantity": quantity,
         "measured": row[f"measured_{unit}"],

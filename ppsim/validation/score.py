@@ -5,7 +5,7 @@ Errors are predicted / measured − 1 of time or bytes: negative is optimistic.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class Validation:
 
     `ranks` has of each group of schedules Spearman's correlation of measured and predicted; `right` counts the
     groups in which no two schedules that differ by measurement are in the wrong order. `not_possible` are cases
-    that `ppsim project` refuses, with the reason.
+    that `ppsim project` refuses, or of which too little is stated, with the reason: they are in no score.
     """
 
     name: str
@@ -113,7 +113,8 @@ class Validation:
     def constant_mfu(self) -> Score | None:
         """Of a constant MFU on the same rows."""
         errors = [row.constant_mfu_error for row in self.judged]
-        return None if None in errors else score_of([error for error in errors if error is not None])
+        known = [error for error in errors if error is not None]
+        return score_of(known) if known and len(known) == len(errors) else None
 
     @property
     def other(self) -> Score | None:
@@ -149,27 +150,59 @@ class Validation:
             "groups_in_order": self.right,
             "rows": [row.to_json() for row in self.rows],
             "not_possible": [
-                {"command": case.command, "title": case.told.title, "reason": reason}
+                {**case.told.model_dump(exclude_defaults=True), "command": case.command, "reason": reason}
                 for case, reason in self.not_possible
             ],
         }
 
 
+@dataclass(frozen=True)
+class HardwareScore:
+    """What the judged times of a cluster and dtype come to, of dense models or of those with experts."""
+
+    cluster: str
+    dtype: str
+    kind: Literal["dense", "MoE"]
+    score: Score
+    constant_mfu: Score
+
+
+def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
+    """Return the errors of all sets' judged times by cluster, dtype and kind of model.
+
+    Left out are costs that were measured themselves, and sets of which only the order of the schedules counts.
+    """
+    groups: dict[tuple[str, str, Literal["dense", "MoE"]], list[CaseError]] = {}
+    for row in (row for one in sets if not one.told.order_only for row in one.judged):
+        job = row.plan.job
+        if row.constant_mfu is not None and job is not None:
+            kind: Literal["dense", "MoE"] = "MoE" if any(layer.is_moe for layer in job.model.kinds) else "dense"
+            groups.setdefault((job.cluster.name, job.execution.dtype, kind), []).append(row)
+    return [
+        HardwareScore(
+            *group,
+            score_of([row.error for row in rows]),
+            score_of([row.constant_mfu_error for row in rows if row.constant_mfu_error is not None]),
+        )
+        for group, rows in sorted(groups.items())
+    ]
+
+
 def validate_set(name: str, plan_of: PlanOf) -> Validation:
     """Return the comparison of a set, or of a file of one's own; raises `ConfigError` for an unknown set.
 
-    A case that `ppsim project` refuses is listed with its reason.
+    A case of which something is not stated, and one that `ppsim project` refuses, is listed with its reason.
     """
     told, cases = require_set(name), cases_of(name)
     projected, reasons = [], []
     for case in cases:
         try:
+            if case.told.unexpressed:
+                raise ConfigError(case.told.unexpressed)
             plan = plan_of(case.words)
             projected.append((case, plan, measured_of(case, plan), predict(case, plan)))
         except PpsimError as error:
             reasons.append((case, str(error).splitlines()[0]))
-    if not projected:
-        raise ConfigError(f"no row of {name} can be projected: {reasons[0][1]}")
     constant, basis = _constant_mfu([(case, plan, seconds) for case, plan, seconds, _ in projected])
     rows = [CaseError(*found, mfu) for found, mfu in zip(projected, constant, strict=True)]
     groups: dict[str, list[CaseError]] = {}
@@ -185,11 +218,13 @@ def validate_set(name: str, plan_of: PlanOf) -> Validation:
 
 
 def score_of(errors: Sequence[float]) -> Score:
-    """Return what errors come to.
+    """Return what errors come to; 0 for none.
 
     >>> score_of([0.02, -0.04])
     Score(num_rows=2, mean=-0.01, mean_absolute=0.03, worst=-0.04)
     """
+    if not errors:
+        return Score(0, 0.0, 0.0, 0.0)
     absolute = [abs(error) for error in errors]
     count = len(errors)
     return Score(count, sum(errors) / count, sum(absolute) / count, max(errors, key=abs))
@@ -228,6 +263,8 @@ def _constant_mfu(cases: Sequence[tuple[Case, Plan, float]]) -> tuple[list[float
     for dtype in dict.fromkeys(dtypes):
         here = [(*case, ideal) for case, ideal, of in zip(cases, at_peak, dtypes, strict=True) if of == dtype]
         fit = [ideal / measured for case, _, measured, ideal in here if case.told.use == "fit"]
+        if not fit and len(here) == 1:
+            return [None] * len(cases), ""  # which one share would meet exactly
         share[dtype] = sum(fit) / len(fit) if fit else _best_share([(m, ideal) for _, _, m, ideal in here])
         bases.append(
             f"{100 * share[dtype]:.1f} % of {dtype}'s peak, {'mean of the fit rows' if fit else 'the best'}"

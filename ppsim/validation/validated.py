@@ -8,7 +8,7 @@ from ppsim.base.shown import Shown
 from ppsim.validation.cases import case_sets
 from ppsim.validation.predict import PlanOf
 from ppsim.validation.rows import rows_of
-from ppsim.validation.score import Validation, validate_set
+from ppsim.validation.score import Validation, hardware_scores, validate_set
 
 if TYPE_CHECKING:
     import pandas
@@ -50,7 +50,27 @@ class Validated(Shown):
         """
         import pandas
 
-        return pandas.DataFrame([{"set": one.name, **asdict(one.score)} for one in self.sets]).set_index("set")
+        rows = [{"set": one.name, **asdict(one.score)} for one in self.sets if one.rows]
+        return pandas.DataFrame(rows).set_index("set")
+
+    def by_hardware(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row a cluster, dtype and kind of model: errors of the judged times.
+
+        Columns: cluster, dtype, kind (dense or MoE), num_rows, mean, mean_absolute, worst, constant_mfu (the mean
+        absolute error of a constant MFU on the same rows).
+
+        >>> import ppsim
+        >>> ppsim.validate("dgxc-405b").by_hardware()[["cluster", "dtype", "num_rows"]].values.tolist()
+        [['dgx-h100', 'bfloat16', 1], ['dgx-h100', 'float8', 1]]
+        """
+        import pandas
+
+        rows = [
+            {"cluster": one.cluster, "dtype": one.dtype, "kind": one.kind, **asdict(one.score),
+             "constant_mfu": one.constant_mfu.mean_absolute}
+            for one in hardware_scores(self.sets)
+        ]  # fmt: skip
+        return pandas.DataFrame(rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return every set's scores and rows with units in the keys."""

@@ -27,7 +27,7 @@ name = "network"
 link = { bytes_per_s = 25e9, efficiency = 0.7, launch_s = 2e-5, step_s = 5e-6 }
 """
 
-IN_CLUSTERS = {"a100-80gb-sxm", "h100-sxm", "h200", "b200", "gb200", "mi300x", "mi325x", "mi355x"}
+IN_CLUSTERS = {"a100-80gb-sxm", "h100-sxm", "h100-96gb", "h200", "b200", "gb200", "mi300x", "mi325x", "mi355x"}
 
 
 def test_every_packaged_cluster_is_named_as_its_file_and_every_number_has_a_source():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ppsim.printing.validation import markdown
 from ppsim.validation.rows import rows_of
+from ppsim.validation.score import hardware_scores
 from tests.cli.running import ppsim, words_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
@@ -48,7 +49,8 @@ def test_rows_of_memory_are_bytes_and_sets_of_which_the_order_counts_are_marked(
     memory = rows[rows["set"] == "simumax-b200-memory"]
     assert set(memory["quantity"]) == {"memory"}
     assert memory["measured"].min() > 2**30
-    assert set(rows[rows["order_only"]]["set"]) == {"primus-mi300x", "primus-mi300x-memory"}
+    ordered = {"primus-mi300x", "primus-mi300x-memory", "zero-bubble-memory"}
+    assert set(rows[rows["order_only"]]["set"]) == ordered
 
 
 def test_a_set_by_name_prints_its_rows_and_what_constant_mfu_is() -> None:
@@ -56,6 +58,27 @@ def test_a_set_by_name_prints_its_rows_and_what_constant_mfu_is() -> None:
     assert "interleaved-1f1b" in said
     assert "mean of the fit rows" in said
     assert "6/6" in said
+
+
+def test_a_set_of_which_nothing_can_be_expressed_is_listed_row_by_row_with_the_reason() -> None:
+    said = words_of(ppsim("validate", "llama3-herd").stdout)
+    assert said.count("not stated: micro-batch") == 3
+    assert "430 tflops per gpu" in said
+    (found,) = json.loads(ppsim("validate", "llama3-herd", "--json").stdout)["sets"]
+    assert found["rows"] == []
+    assert found["errors"] == {}
+    assert [row["value"] for row in found["not_expressible"]] == [430, 400, 380]
+
+
+def test_sections_and_hardware_have_every_judged_row_once(validations) -> None:
+    page = markdown(list(validations.values())).partition("Times of all sets")[0]
+    for one in validations.values():
+        assert page.count(f"\n| {one.name} | {len(one.judged)}") == 1
+    times = [row for one in validations.values() if not one.told.order_only for row in one.judged]
+    times = [row for row in times if not row.case.is_memory and row.case.forward_ms is None]
+    alone = [row for row in times if row.constant_mfu is None]
+    assert [row.case.title for row in alone] == ["DeepSeek-V3"]
+    assert sum(one.score.num_rows for one in hardware_scores(list(validations.values()))) == len(times) - 1
 
 
 def test_fit_prints_found_beside_in_use() -> None:
