@@ -16,7 +16,7 @@ from ppsim.costs.layer_kernels import (
     products_of,
     rank_part,
 )
-from ppsim.costs.parts import Estimate, Parts
+from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.place import Place
 from ppsim.layout.groups import group
 from ppsim.machine import collectives
@@ -47,6 +47,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         tp_s=(1 - execution.hidden_tp_forward) * tp_s, ep_s=ep_s, cp_s=(1 - execution.hidden_cp) * cp_s,
     )  # fmt: skip
     gathered = num_gathered * _gathered_s(place, message)
+    again = _again(layer, place, tokens, core.forward, kernels.forward)
     backward_input = _parts(
         place,
         kernels.backward_input,
@@ -54,16 +55,27 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         tp_s=(1 - execution.hidden_tp_backward) * (tp_s + gathered),
         ep_s=ep_s,
         cp_s=(1 - execution.hidden_cp) * (1 if execution.context == "all-to-all" else 2) * cp_s,
-        recompute_s=_again_s(layer, place, tokens, core.forward, forward),
+        recompute_s=(_parts(place, again) + communicated_again(layer, execution.recompute, forward)).total_s,
     )
-    return Estimate(forward, backward_input, _parts(place, kernels.backward_weight, flops - scores))
+    return Estimate(
+        forward,
+        backward_input,
+        _parts(place, kernels.backward_weight, flops - scores),
+        known=_known(kernels, again),
+    )
 
 
-def _again_s(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: Parts) -> float:
-    """Seconds of what the backward computes again: a whole forward, or those of modules; `core` is attention's."""
+def _known(kernels: PassKernels, *others: KernelTime) -> Known:
+    """What of these kernels is by the device's table."""
+    passes = (kernels.forward, kernels.backward_input, kernels.backward_weight, *others)
+    return Known(table_s=sum(one.measured_s for one in passes))
+
+
+def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: KernelTime) -> KernelTime:
+    """What the backward computes again: a whole forward, or what modules have of it; `core` is attention's."""
     recompute = place.execution.recompute
     if recompute == "full":
-        return forward.total_s
+        return forward
     modules = [module for module in MODULES if recomputes(recompute, module)]
     part = module_part(layer, modules, place.cut)
     kernels = products_of(part, place, tokens=tokens).forward
@@ -72,7 +84,7 @@ def _again_s(layer: Layer, place: Place, tokens: int, core: KernelTime, forward:
         kernels += core
     if "layernorm" in modules:
         kernels += norms(layer, place, tokens=tokens)
-    return (_parts(place, kernels) + communicated_again(layer, recompute, forward)).total_s
+    return kernels
 
 
 def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Parts:
@@ -124,6 +136,7 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
         _parts(place, kernels.forward, flops, tp_s=(1 - execution.hidden_tp_forward) * own),
         _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
         _parts(place, kernels.backward_weight, flops),
+        known=_known(kernels),
     ) + embedding_estimate(model, place, micro_batch=micro_batch, sequence_length=sequence_length)
 
 
@@ -154,6 +167,7 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
         _parts(place, kernels.forward, flops, tp_s=gathered + sums),
         _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
         _parts(place, kernels.backward_weight, flops),
+        known=_known(kernels),
     )
 
 

@@ -206,6 +206,17 @@ class Job:
         parts = [*zip(names, kinds, strict=True), *zip(("embedding", "head"), self.ends, strict=True)]
         return [(name, part.basis) for name, part in parts]
 
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """What part of F and B of the whole model is by the profile, the kernel table, the data sheet, or the links."""
+        whole = sum((self.layer_costs[layer] for layer in self.model.layers), self.ends[0] + self.ends[1])
+        whole = sum((self.mtp_costs[layer] + self.ends[1] for layer in self.model.mtp), whole)
+        total, links = work_of(whole), whole.forward.communication_s + whole.backward.communication_s
+        by = {"profile": whole.known.profile_s, "kernel table": whole.known.table_s, "communication": links}
+        return {**by, "data sheet": total - sum(by.values())} if not total else {
+            **{name: seconds / total for name, seconds in by.items()}, "data sheet": 1 - sum(by.values()) / total
+        }
+
 
 _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
     "mla_up_proj": ("latent attention", lambda layer: isinstance(layer.attention, LatentAttention)),

@@ -9,7 +9,8 @@ from ppsim.layout.groups import GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster
-from ppsim.machine.kernels.specified import Specified, activation_bytes, at_least_16_bits
+from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
+from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
 
@@ -75,12 +76,12 @@ class Place:
     @property
     def times(self) -> KernelTimes:
         """What the device takes for kernels in the type of the job."""
-        return Specified(self.cluster.device, self.execution.dtype)
+        return kernel_times(self.cluster.device, self.execution.dtype)
 
     @property
     def wide_times(self) -> KernelTimes:
         """What it takes for those that are computed in 16 bits at least: attention and the head."""
-        return Specified(self.cluster.device, at_least_16_bits(self.execution.dtype))
+        return kernel_times(self.cluster.device, at_least_16_bits(self.execution.dtype))
 
     def tokens(self, micro_batch: int, sequence_length: int) -> int:
         """Return a rank's tokens of a microbatch; raises `ConfigError` where cp does not divide the sequence."""

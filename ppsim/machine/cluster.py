@@ -14,6 +14,21 @@ MEMORY_SHARE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
+class InSitu:
+    """What kernels inside a training run take, times the seconds that a table has of them alone.
+
+    factors
+        By type of the products; "attention" for fused attention. A type that is not there has no use of the table.
+    sigma
+        How sure that is: the standard deviation of its logarithm over runs and devices of the class.
+    """
+
+    factors: Mapping[str, float]
+    sigma: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Efficiency:
     """What a class of devices gets of its data sheet: one set of constants a class, in hardware/efficiency.toml.
 
@@ -35,6 +50,8 @@ class Efficiency:
         Seconds that the host needs to launch one kernel: a pass is never faster than its kernels' launches.
     source
         Where each of the numbers comes from.
+    in_situ
+        What makes a table of measured kernels one of a run's; None: kernels are by the data sheet.
     """
 
     matmul: Mapping[str, float]
@@ -47,6 +64,7 @@ class Efficiency:
     kernel_s: float
     host_s: float
     source: str
+    in_situ: InSitu | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +72,8 @@ class Device:
     """One accelerator by its data sheet: dense FLOP/s per dtype, bytes, bytes a second.
 
     `num_cores` counts streaming multiprocessors or compute units; `efficiency_class` names its `efficiency`.
-    `host_bytes_per_s` is the line rate to the host, one direction; None where nobody said.
+    `host_bytes_per_s` is the line rate to the host, one direction; None where nobody said. `kernels` names the
+    table of profiles/kernels that has its kernels; None: there is none.
     """
 
     name: str
@@ -66,6 +85,7 @@ class Device:
     efficiency: Efficiency
     source: str
     host_bytes_per_s: float | None = None
+    kernels: str | None = None
 
     def usable_bytes(self, share: float | None = None) -> float:
         """Return what a step may take of the memory: this share, by default 95 %; the rest is the allocator's."""
@@ -73,9 +93,10 @@ class Device:
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak in FLOP/s; raises `ConfigError` naming the dtypes that the device has."""
-        if dtype not in self.peak_flops_per_s:
-            raise ConfigError(f"{self.name} has no peak for {dtype}: there are {', '.join(self.peak_flops_per_s)}")
-        return self.peak_flops_per_s[dtype]
+        for name in (dtype, *_SAME_PEAK.get(dtype, ())):
+            if name in self.peak_flops_per_s:
+                return self.peak_flops_per_s[name]
+        raise ConfigError(f"{self.name} has no peak for {dtype}: there are {', '.join(self.peak_flops_per_s)}")
 
     def matmul_share(self, dtype: str) -> float:
         """Return what large products get of the peak; of a dtype that nobody measured the nearest wider one's."""
@@ -86,9 +107,16 @@ class Device:
         return min(shares.values())
 
 
+_SAME_PEAK = {"float8-block": ("float8",), "nvfp4": ("float4",), "mxfp4": ("float4",)}
+"""Types that are another one with scales of their own; of 4 bits there are two, and a file may mean both."""
+
 _WIDER = {
     "float4": ("float8", "bfloat16"),
+    "nvfp4": ("float4", "float8", "bfloat16"),
+    "mxfp4": ("float4", "float8", "bfloat16"),
     "float8": ("bfloat16",),
+    "float8-block": ("float8", "bfloat16"),
+    "mxfp8": ("float8", "bfloat16"),
     "float16": ("bfloat16",),
     "tf32": ("bfloat16",),
     "float32": ("bfloat16",),
