@@ -96,7 +96,9 @@ def from_torchtitan(
     if mode == "selective":
         assumed.append("selective checkpointing by operators is not known: nothing is recomputed")
     converters = get("model.converters", "dtype", [])
-    words["dtype"] = "float8" if any("float8" in str(name) for name in converters) else "bfloat16"
+    known = (("float8", "float8"), ("mx", "mxfp8"))
+    of_converters = (dtype for sign, dtype in known if any(sign in str(name) for name in converters))
+    words["dtype"] = next(of_converters, "bfloat16")
     words["runtime"] = "torch"
     name, flavor = (get(f"model.{part}", "model") for part in ("name", "flavor"))
     if name is None and get("module", "model"):  # 0.3: --module llama3 --config llama3_8b

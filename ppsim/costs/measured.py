@@ -11,7 +11,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import communicated_again
 from ppsim.costs.estimate import estimated
 from ppsim.costs.of_profile import is_whole, line_of
-from ppsim.costs.parts import BASIS, TABLED, Estimate, Known, Parts
+from ppsim.costs.parts import BASIS, Estimate, Known, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
 from ppsim.machine.devices import TYPE_NAMES
 from ppsim.model.architecture import Layer, Model
@@ -113,9 +113,9 @@ class ProfileCosts:
             by_basis.setdefault(basis, []).append(name)
         text = "; ".join(f"{', '.join(names)}: {basis}" for basis, names in by_basis.items())
         why = ""
-        if estimated := [name for basis in (BASIS, TABLED) for name in by_basis.get(basis, [])]:
+        if BASIS in by_basis:
             why = f" (the profile has no such component at {describe(self.shape)}, nor facts to estimate it by)"
-            if "layer" in " ".join(estimated) and self.profile.model.layer_sizes is None:
+            if "layer" in " ".join(by_basis[BASIS]) and self.profile.model.layer_sizes is None:
                 why = " (the profile does not say what sizes its layer has)"
         return f"{text}{why}; profile {self.profile}; collectives of the cluster"
 

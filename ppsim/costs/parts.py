@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 
 BASIS = "estimated from specifications"
 
-TABLED = "estimated by a table of measured kernels, the rest from specifications"
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -84,10 +82,6 @@ class Estimate:
     basis: str = BASIS
     whole_backward: Parts | None = None
     known: Known = field(default_factory=Known)
-
-    def __post_init__(self) -> None:
-        if self.basis == BASIS and self.known.table_s:
-            object.__setattr__(self, "basis", TABLED)
 
     @property
     def backward(self) -> Parts:

@@ -133,7 +133,7 @@ def what_ran(case: Case) -> str:
         length,
     ]
     parts += [case.schedule] if case.pp > 1 else []
-    parts += ["fp8"] if case.dtype == "float8" else []
+    parts += [] if case.dtype.endswith(("16", "32")) else [case.dtype.replace("float8", "fp8")]
     parts += [case.recompute] if case.recompute != "none" else []
     return ", ".join(part for part in parts if part)
 

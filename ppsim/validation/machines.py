@@ -79,5 +79,6 @@ def on_machine(cluster: Cluster, machine: Machine | None, dtype: str) -> Cluster
         attention_forward=share * class_.attention_forward,
         attention_backward=share * class_.attention_backward,
         kernel_s=class_.kernel_s if kernel_s is None else kernel_s,
+        in_situ=class_.in_situ and class_.in_situ.times(1 / share),
     )
     return replace(cluster, device=replace(cluster.device, efficiency=efficiency))

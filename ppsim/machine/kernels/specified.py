@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ppsim.machine.cluster import Device
-from ppsim.machine.kernels.times import AttentionCore, Form, MemoryKernel, of_one_group
+from ppsim.machine.kernels.times import AttentionCore, Form, Kernels, MemoryKernel, of_one_group
 
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 """The tile of a matrix product that one core computes at a time (CUTLASS' default for large products)."""
@@ -75,7 +75,7 @@ class Specified:
         """Return the data sheet's FLOP/s."""
         return self.device.peak(self.dtype if of == "products" else at_least_16_bits(self.dtype))
 
-    def is_measured(self, of: Literal["products", "attention"]) -> bool:
+    def is_measured(self, of: Kernels) -> bool:
         """Return that they are not."""
         del of
         return False

@@ -18,9 +18,9 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.data import data_folder
-from ppsim.machine.cluster import Device
+from ppsim.machine.cluster import Device, InSitu
 from ppsim.machine.kernels.specified import Specified, at_least_16_bits
-from ppsim.machine.kernels.times import AttentionCore, Form, MemoryKernel, of_one_group
+from ppsim.machine.kernels.times import AttentionCore, Form, Kernels, MemoryKernel, of_one_group
 
 STEPS = 512
 """Steps of a rate's natural logarithm: 0.2 % each."""
@@ -28,7 +28,6 @@ STEPS = 512
 EMPTY = -(2**15)
 
 _NUM_NEAREST = 6
-
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def _grids(arrays: Mapping[str, Any], kind: str, axes: Sequence[str]) -> dict[st
 
 
 def filled(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floats:
-    """Return logarithms of FLOP/s; an empty cell has the mean of the nearest, weighted by inverse square distance."""
+    """Return logarithms of FLOP/s; an empty cell has the mean of the nearest, by inverse square distance."""
     found: Floats = steps / STEPS + math.log(1e12)
     empty = steps == EMPTY
     if empty.any():
@@ -135,31 +134,70 @@ class Tabled:
         """The device."""
         return self.specified.device
 
+    @property
+    def in_situ(self) -> InSitu:
+        """What a run makes of the table; every device whose table is in use has it."""
+        found = self.device.efficiency.in_situ
+        assert found is not None, "kernel_times takes the data sheet where there is none"
+        return found
+
+    @property
+    def name(self) -> str | None:
+        """The type whose products stand for those of the type; None where none of them was measured."""
+        return self.table.type_for(self.specified.dtype)
+
+    def factor(self, of: Kernels) -> float | None:
+        """Return what a run makes of the table's seconds; None where these kernels are by the data sheet.
+
+        Products go by the type itself, or the one that stands for it; attention is in 16 bits whatever the type.
+        """
+        if of == "attention":
+            in_16_bits = at_least_16_bits(self.specified.dtype) in ("bfloat16", "float16")
+            names: tuple[str | None, ...] = ("attention",) if in_16_bits and self.table.attention else ()
+        elif of == "experts":
+            names = (self.specified.dtype, self.name) if self.name in self.table.grouped else ()
+        else:
+            names = (self.specified.dtype, self.name) if self.name else ()
+        factors = self.in_situ.factors
+        return next((factors[name] for name in names if name is not None and name in factors), None)
+
+    @property
+    def most_expert_rows(self) -> float | None:
+        """The rows of an expert up to which its products were measured; None where they are by no table."""
+        if self.factor("experts") is None or self.name is None:
+            return None
+        return round(math.exp(self.table.grouped[self.name].axes[0][-1]))
+
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
-        """Return the seconds of a product, or of `groups` that share the tokens; never faster than memory."""
-        factor, name = self._factor("products"), self.table.type_for(self.specified.dtype)
-        if factor is None or name is None:
-            return self.specified.product_s(form, m, n, k, groups=groups)
+        """Return the seconds of a product, or of `groups` that share the tokens; never faster than memory.
+
+        What is narrower than any expert measured is by the data sheet.
+        """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
-        grouped = self.table.grouped.get(name) if groups > 1 else None
-        if grouped is None:
-            rate = self.table.products[name].rate(rows, columns, depth)
+        factor = self.factor("experts" if groups > 1 else "products")
+        if factor is None or self.name is None:
+            return self.specified.product_s(form, m, n, k, groups=groups)
+        if groups == 1:
+            rate = self.table.products[self.name].rate(rows, columns, depth)
         else:
             tokens, sides = (depth, (rows, columns)) if form == "weight" else (rows, (columns, depth))
+            grouped = self.table.grouped[self.name]
+            if math.log(min(sides)) < grouped.axes[1][0]:
+                return self.specified.product_s(form, m, n, k, groups=groups)
             rate = expert_rate(grouped, tokens, min(sides))
         computed = factor * 2 * rows * columns * depth * groups / rate
         return max(computed, self.specified.memory_s(form, m, n, k, groups=groups)) + self._kernel_s
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
         """Return the seconds of fused attention: 2.5 times the FLOPs backward."""
-        factor, grid = self._factor("attention"), self.table.attention.get(at_least_16_bits(self.specified.dtype))
-        if factor is None or grid is None:
+        factor = self.factor("attention")
+        if factor is None:
             return self.specified.attention_s(part, core)
+        grid, constants = self.table.attention["bfloat16"], self.device.efficiency
         size, sequences = (core.qk_size + core.v_size) / 2, core.heads * core.queries / core.keys
         forward_s = factor * core.forward_flops / grid.rate(size, core.keys, sequences)
         if part == "forward":
             return forward_s + self._kernel_s
-        constants = self.device.efficiency
         return 2.5 * forward_s * constants.attention_forward / constants.attention_backward + self._kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
@@ -170,25 +208,13 @@ class Tabled:
         """Return the data sheet's FLOP/s."""
         return self.specified.peak(of)
 
-    def is_measured(self, of: Literal["products", "attention"]) -> bool:
-        """Return whether the table has them."""
-        if self._factor(of) is None:
-            return False
-        dtype = self.specified.dtype
-        return self.table.type_for(dtype) is not None if of == "products" else "bfloat16" in self.table.attention
+    def is_measured(self, of: Kernels) -> bool:
+        """Return whether the table has them, and the class a factor for them."""
+        return self.factor(of) is not None
 
     @property
     def _kernel_s(self) -> float:
         return self.device.efficiency.kernel_s
-
-    def _factor(self, of: Literal["products", "attention"]) -> float | None:
-        in_situ = self.device.efficiency.in_situ
-        assert in_situ is not None, "tables are in use where a class says what a run makes of them"
-        if of == "attention":
-            return in_situ.factors.get("attention")
-        dtype = self.specified.dtype
-        names = (dtype, self.table.type_for(dtype) or dtype)
-        return next((in_situ.factors[name] for name in names if name in in_situ.factors), None)
 
 
 def expert_rate(grouped: Grid, rows: float, columns: float) -> float:
@@ -206,11 +232,3 @@ def kernel_times(device: Device, dtype: str) -> Tabled | Specified:
     if device.kernels is None or device.efficiency.in_situ is None:
         return specified
     return Tabled(specified, kernel_table(device.kernels))
-
-
-def most_expert_rows(times: Tabled | Specified) -> float | None:
-    """Return the rows of an expert up to which its products were measured; None where they are by no table."""
-    if not isinstance(times, Tabled) or not times.is_measured("products"):
-        return None
-    grouped = times.table.grouped.get(times.table.type_for(times.specified.dtype) or "")
-    return None if grouped is None else math.exp(grouped.axes[0][-1])

@@ -7,6 +7,9 @@ Form = Literal["forward", "input", "weight"]
 """How the operands of a product lie, as a linear layer of weight [out, in] has them: "forward" x Wᵀ (m tokens, n
 out, k in), "input" dy W (m tokens, n in, k out), "weight" dyᵀ x (m out, n in, k tokens)."""
 
+Kernels = Literal["products", "experts", "attention"]
+"""Kinds of kernels that compute: products, those of several experts in one launch, and attention."""
+
 MemoryKernel = Literal["copy", "elementwise", "norm"]
 
 
@@ -41,7 +44,7 @@ class KernelTimes(Protocol):
     def peak(self, of: Literal["products", "attention"]) -> float:
         """Return the FLOP/s that stand for 100 %."""
 
-    def is_measured(self, of: Literal["products", "attention"]) -> bool:
+    def is_measured(self, of: Kernels) -> bool:
         """Return whether somebody measured these kernels, and no data sheet stands for them."""
 
 
@@ -94,7 +97,7 @@ def product(times: KernelTimes, form: Form, m: float, n: float, k: float, *, gro
     rows, columns, depth = of_one_group(form, m, n, k, groups)
     flops = 2 * rows * columns * depth * groups
     took = times.product_s(form, m, n, k, groups=groups)
-    measured_s = took if times.is_measured("products") else 0.0
+    measured_s = took if times.is_measured("experts" if groups > 1 else "products") else 0.0
     return KernelTime(matmul_ideal_s=flops / times.peak("products"), matmul_s=took, count=1, measured_s=measured_s)
 
 
