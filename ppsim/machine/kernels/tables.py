@@ -99,11 +99,10 @@ def filled(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floa
     empty = steps == EMPTY
     if empty.any():
         where = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
-        measured, values = where[~empty], found[~empty]
-        for cell in np.argwhere(empty):
-            distance = np.linalg.norm(measured - where[tuple(cell)], axis=1)
-            nearest = np.argsort(distance, kind="stable")[:_NUM_NEAREST]
-            found[tuple(cell)] = np.average(values[nearest], weights=distance[nearest] ** -2.0)
+        squares = ((where[empty][:, None] - where[~empty][None]) ** 2).sum(axis=-1)
+        nearest = np.argpartition(squares, min(_NUM_NEAREST, squares.shape[1]) - 1, axis=1)[:, :_NUM_NEAREST]
+        weights = 1 / np.take_along_axis(squares, nearest, axis=1)
+        found[empty] = (found[~empty][nearest] * weights).sum(axis=1) / weights.sum(axis=1)
     return found
 
 
