@@ -20,6 +20,7 @@ _RENAMED = {
 
 _SPELLED = {
     "fp8_format": "fp8",
+    "fp4_format": "fp4",
     "microbatch_group_size_per_virtual_pipeline_stage": "microbatch_group_size_per_vp_stage",
     "num_moe_experts": "num_experts",
     "gated_linear_unit": "swiglu",
@@ -166,7 +167,7 @@ _MATTERS = (
         r".*cuda_graph.*|deterministic_mode|tp_comm_.+|overlap_.*|delay_wgrad_compute|moe_token_dispatcher_type|"
         r"moe_flex_dispatcher.*|moe_enable_deepep|.*_fusion|.*_fusion_impl|attention_backend|"
         r"attention_softmax_in_fp32|cp_comm_type|moe_grouped_gemm|moe_shared_expert_overlap|.*turbo.*|"
-        r"fp8_recipe|moe_router_force_load_balancing|moe_router_dtype|use_.*_op_fuser|communication_method|"
+        r"fp[48]_recipe|moe_router_force_load_balancing|moe_router_dtype|use_.*_op_fuser|communication_method|"
         r"bias_.*_fusion|no_persist_layer_norm|torch_compile.*|apply_query_key_layer_scaling|"
         r"wgrad_deferral_limit|high_priority_stream_groups|ddp_.*|empty_unused_memory_level|compile.*",
     ),

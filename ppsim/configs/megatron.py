@@ -130,14 +130,18 @@ def _primus_schedule(arguments: Arguments) -> dict[str, Any]:
     return {"schedule": name, "vpp": None, "runtime": "torch", "overlap_p2p": None} if name else {}
 
 
+_FP8_RECIPES = {"blockwise": "float8-block", "mxfp8": "mxfp8"}
+"""Megatron-LM's --fp8-recipe where it is neither delayed nor tensorwise, which are both of one scale a tensor."""
+
+
 def _step(arguments: Arguments) -> dict[str, Any]:
     """Number format, recomputation and sequence parallelism."""
     dtype = "float32"
-    for name, known in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp8", "float8"), ("fp4", "float8")):
+    for name, known in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp8", "float8"), ("fp4", "nvfp4")):
         if arguments.get(name, word="dtype"):
             dtype = known
-    if arguments.get("fp4", word="dtype"):
-        arguments.assumed.append("fp4 is not known: taken as float8")
+    if dtype == "float8":
+        dtype = _FP8_RECIPES.get(str(arguments.get("fp8_recipe", word="dtype")), dtype)
     parallel = arguments.flag("sequence_parallel", word="sequence_parallel")
     tp = arguments.count("tensor_model_parallel_size", 1, word="tp") or 1
     return {
@@ -270,6 +274,8 @@ def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "bfloat16": {"bf16": True},
         "float16": {"fp16": True},
         "float8": {"bf16": True, "fp8": "hybrid"},
+        **{name: {"bf16": True, "fp8": "e4m3", "fp8_recipe": recipe} for recipe, name in _FP8_RECIPES.items()},
+        "nvfp4": {"bf16": True, "fp4": "e2m1"},
     }
     arguments |= dtypes.get(words.get("dtype", ""), {})
     if "zero" in words:

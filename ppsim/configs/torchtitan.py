@@ -107,8 +107,9 @@ def from_torchtitan(
     if mode == "selective":
         assumed.append("selective checkpointing by operators is not known: nothing is recomputed")
     converters = get("model.converters", "dtype", [])
-    words["dtype"] = "float8" if any("float8" in str(name) for name in converters) else "bfloat16"
-    words |= {"runtime": "torch", "stack": "torchtitan"}
+    known = (("float8", "float8"), ("mx", "mxfp8"))
+    of_converters = (dtype for sign, dtype in known if any(sign in str(name) for name in converters))
+    words |= {"dtype": next(of_converters, "bfloat16"), "runtime": "torch", "stack": "torchtitan"}
     if get("parallelism.enable_async_tensor_parallel", "overlap_tp"):
         words["overlap_tp"] = HIDDEN_BY_ASYNC_TP
         assumed.append(

@@ -16,7 +16,7 @@ from ppsim.costs.layer_kernels import (
     products_of,
     rank_part,
 )
-from ppsim.costs.parts import Estimate, Parts
+from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.place import Place
 from ppsim.layout.groups import group
 from ppsim.machine import collectives
@@ -58,6 +58,8 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     )  # fmt: skip
     gathered = num_gathered * _gathered_s(place, message)
     both_ways = 1 if execution.context == "all-to-all" or layer.is_recurrent else 2
+    again = _again(layer, place, tokens, core.forward, kernels.forward)
+    launched_again_s = launching_s if execution.recompute == "full" else 0.0
     backward_input = _parts(
         place,
         kernels.backward_input,
@@ -66,16 +68,30 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
         launching_s=launching_s,
         cp_s=(1 - execution.hidden_cp) * both_ways * cp_s,
-        recompute_s=_again_s(layer, place, tokens, core.forward, forward),
+        recompute_s=(
+            _parts(place, again, launching_s=launched_again_s)
+            + communicated_again(layer, execution.recompute, forward)
+        ).total_s,
     )
-    return Estimate(forward, backward_input, _parts(place, kernels.backward_weight, flops - scores))
+    return Estimate(
+        forward,
+        backward_input,
+        _parts(place, kernels.backward_weight, flops - scores),
+        known=_known(kernels, again),
+    )
 
 
-def _again_s(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: Parts) -> float:
-    """Seconds of what the backward computes again: a whole forward, or those of modules; `core` is attention's."""
+def _known(kernels: PassKernels, *others: KernelTime) -> Known:
+    """What of these kernels is by the device's table."""
+    passes = (kernels.forward, kernels.backward_input, kernels.backward_weight, *others)
+    return Known(table_s=sum(one.measured_s for one in passes))
+
+
+def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: KernelTime) -> KernelTime:
+    """What the backward computes again: a whole forward, or what modules have of it; `core` is attention's."""
     recompute = place.execution.recompute
     if recompute == "full":
-        return forward.total_s
+        return forward
     modules = [module for module in MODULES if recomputes(recompute, module)]
     part = module_part(layer, modules, place.cut, load=place.execution.expert_load)
     kernels = products_of(part, place, tokens=tokens).forward
@@ -84,7 +100,7 @@ def _again_s(layer: Layer, place: Place, tokens: int, core: KernelTime, forward:
         kernels += core
     if "layernorm" in modules:
         kernels += norms(layer, place, tokens=tokens)
-    return (_parts(place, kernels) + communicated_again(layer, recompute, forward)).total_s
+    return kernels
 
 
 def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Parts:
@@ -141,6 +157,7 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
         _parts(place, kernels.forward, flops, tp_s=(1 - execution.hidden_tp_forward) * own),
         _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
         _parts(place, kernels.backward_weight, flops),
+        known=_known(kernels),
     ) + embedding_estimate(model, place, micro_batch=micro_batch, sequence_length=sequence_length)
 
 
@@ -171,6 +188,7 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
         _parts(place, kernels.forward, flops, tp_s=gathered + sums),
         _parts(place, kernels.backward_input, flops, tp_s=(1 - execution.hidden_tp_backward) * summed),
         _parts(place, kernels.backward_weight, flops),
+        known=_known(kernels),
     )
 
 

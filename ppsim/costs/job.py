@@ -1,5 +1,6 @@
 """What is trained, on what cluster, and how it is divided; and the costs of its layers."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from ppsim.costs.place import Execution, Place
 from ppsim.costs.profile import Profile, Shape
 from ppsim.layout.layout import Layout
 from ppsim.machine.cluster import Cluster
+from ppsim.machine.kernels.specified import OPERAND_BYTES
 from ppsim.model.activations import Batch, KernelChoice
 from ppsim.model.architecture import LatentAttention, Layer, Model
 from ppsim.model.memory import MemorySettings, Optimizer
@@ -133,6 +135,8 @@ class Job:
             dropout=execution.dropout,
             fused_cross_entropy=execution.fused_cross_entropy,
             cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
+            input_bytes=OPERAND_BYTES.get(execution.dtype),
+            weight_copy_bytes=self._num_weight_copies * OPERAND_BYTES.get(execution.dtype, 0.0),
         )
         return MemorySettings(
             Batch(
@@ -147,6 +151,12 @@ class Job:
             vocab_multiple=self.vocab_multiple,
             allocator_slack=self.allocator_slack,
         )
+
+    @property
+    def _num_weight_copies(self) -> int:
+        """By rows and by columns; one scale a tensor serves both where 8-bit products take operands either way, as
+        they do from the devices on that know MXFP8."""
+        return 1 if self.execution.dtype == "float8" and "mxfp8" in self.cluster.device.peak_flops_per_s else 2
 
     @cached_property
     def place(self) -> Place:
@@ -217,6 +227,23 @@ class Job:
         names = ["layer"] if len(kinds) == 1 else [f"layers of kind {kind}" for kind in range(1, len(kinds) + 1)]
         parts = [*zip(names, kinds, strict=True), *zip(("embedding", "head"), self.ends, strict=True)]
         return [(name, part.basis) for name, part in parts]
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """What part of F and B of the whole model is by the profile, the table, the data sheet, and the links."""
+        embedding, head = self.ends
+        whole = embedding + head * (1 + len(self.model.mtp))
+        for layers, costs in ((self.model.layers, self.layer_costs), (self.model.mtp, self.mtp_costs)):
+            for layer, number in Counter(layers).items():
+                whole += costs[layer] * number
+        seconds = {
+            "profile": whole.known.profile_s,
+            "table": whole.known.table_s,
+            "links": whole.forward.communication_s + whole.backward.communication_s,
+        }
+        total = work_of(whole)
+        shares = {name: value / total for name, value in seconds.items()}
+        return {**shares, "data sheet": max(0.0, 1 - sum(shares.values()))}
 
 
 def _has_dense(layer: Layer) -> bool:

@@ -4,14 +4,14 @@ Where the profile has the job's shape, its numbers stand; where it has not, they
 (`ppsim.costs.estimate`, here called interpolated); else those of the specifications remain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import communicated_again
 from ppsim.costs.estimate import estimated
 from ppsim.costs.of_profile import is_whole, line_of
-from ppsim.costs.parts import BASIS, Estimate, Parts
+from ppsim.costs.parts import BASIS, Estimate, Known, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
 from ppsim.machine.devices import TYPE_NAMES
 from ppsim.model.architecture import Layer, Model
@@ -51,6 +51,7 @@ class ProfileCosts:
             Parts(measured_loss_s=fixed["backward_input_s"]),
             Parts(measured_loss_s=fixed["backward_weight_s"]),
             whole_backward=Parts(measured_loss_s=fixed["backward_s"]) if part.backward_s else None,
+            known=Known(profile_s=fixed["forward_s"] + _backward_s(fixed)),
         )
         recompute, forward = self.shape.recompute, by_specifications.forward
         communicated = communicated_again(layer, recompute, forward).communication_s
@@ -93,6 +94,7 @@ class ProfileCosts:
             _measured(inputs, seconds["backward_input_s"], again_s, communicated_s),
             _measured(weights, seconds["backward_weight_s"]),
             basis=INTERPOLATED if part.estimated_from else MEASURED,
+            known=Known(profile_s=seconds["forward_s"] + _backward_s(seconds)),
             whole_backward=_measured(spec.backward, seconds["backward_s"], again_s, communicated_s)
             if part.backward_s
             else None,
@@ -119,6 +121,11 @@ class ProfileCosts:
 
 
 _PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+
+
+def _backward_s(seconds: Mapping[str, float]) -> float:
+    """Seconds of B, of I and W where it was not measured whole."""
+    return seconds["backward_s"] or seconds["backward_input_s"] + seconds["backward_weight_s"]
 
 
 def _measured(spec: Parts, seconds: float, again_s: float = 0.0, communicated_again_s: float = 0.0) -> Parts:

@@ -18,6 +18,7 @@ from ppsim.costs.step import passes_s, step_costs
 from ppsim.layout.groups import GroupName, group, tier_between
 from ppsim.layout.split import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.machine import collectives
+from ppsim.machine.kernels.tables import Tabled
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.memory import rank_memory, stage_activations
 from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
@@ -244,6 +245,37 @@ def _executed(job: Job) -> list[str]:
     return lines
 
 
+def _kernels(job: Job) -> list[str]:
+    """Lines that say what of a step's compute is by measurement, and where a table of kernels is stretched."""
+    times, shares = job.place.times, {name: f"{100 * share:.0f} %" for name, share in job.shares.items() if share}
+    if "table" not in shares or not isinstance(times, Tabled):
+        return []
+    names = (name for name in ("data sheet", "profile", "links") if name in shares)
+    others = "".join(f", {shares[name]} by the {name}" for name in names)
+    factor = times.factor("products")
+    longer = "" if factor is None else f", {factor:g} times as long in a run"
+    lines = [
+        f"kernels: of F and B {shares['table']} by the table of {times.table.name} "
+        f"({times.table.provenance['source']}){longer}, off by {percent(times.in_situ.sigma)}{others}"
+    ]
+    if factor is not None and times.name != job.execution.dtype:
+        lines.append(f"products in {job.execution.dtype}: by those in {times.name}, the nearest that were measured")
+    rows, most = _expert_rows(job), times.most_expert_rows
+    if most is not None and rows > most:
+        lines.append(f"experts: measured up to {most:g} rows each; with {rows:.0f} they have the rate of so many")
+    return lines
+
+
+def _expert_rows(job: Job) -> float:
+    """Tokens that the most loaded kind of expert takes in of a microbatch, all loaded evenly; 0 without experts."""
+    tokens = job.place.tokens(job.micro_batch, job.length) / job.settings.cut.tp
+    kinds = (layer for layer in job.model.kinds if layer.is_moe)
+    return max(
+        (tokens * layer.experts_per_token * job.settings.cut.expert_tp / one.count
+         for layer in kinds for one in layer.linears(job.settings.cut) if one.kind == "routed"), default=0.0,
+    )  # fmt: skip
+
+
 def _assumptions(
     job: Job, schedule: Schedule, counts: list[int], split: Split, hops: dict[str, float]
 ) -> list[str]:
@@ -253,7 +285,8 @@ def _assumptions(
     etp = "" if layout.etp is None else f", etp {layout.etp}"
     sp = ", sequence parallel" if execution.sequence_parallel and layout.tp > 1 else ""
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
-    basis = job.measured.sentence(job.bases) if job.measured else BASIS
+    estimated = f"{BASIS} and measured kernels" if job.shares["table"] else BASIS
+    basis = job.measured.sentence(job.bases) if job.measured else estimated
     lines = [
         f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
@@ -271,7 +304,7 @@ def _assumptions(
         "memory: by formula; static bytes hold the transients of a pass too, "
         + (f"all times {job.allocator_slack:g} of slack" if job.allocator_slack > 1 else "no allocator slack"),
     ]
-    lines += _straddling(job)
+    lines += [*_kernels(job), *_straddling(job)]
     if job.offload:
         lines.append(
             f"offload: {percent(job.offload)} of the activations to the host, beside compute, at "

@@ -1,6 +1,6 @@
 """Seconds of a pass by cause, and the passes of a component."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 BASIS = "estimated from specifications"
 
@@ -55,10 +55,25 @@ class Parts:
 
 
 @dataclass(frozen=True)
+class Known:
+    """Seconds of F and B that somebody measured: in the profile, or of single kernels in the device's table."""
+
+    profile_s: float = 0.0
+    table_s: float = 0.0
+
+    def __add__(self, other: "Known") -> "Known":
+        return Known(self.profile_s + other.profile_s, self.table_s + other.table_s)
+
+    def __mul__(self, factor: float) -> "Known":
+        return Known(factor * self.profile_s, factor * self.table_s)
+
+
+@dataclass(frozen=True)
 class Estimate:
     """F, I and W of one microbatch through one component of one rank.
 
-    B, the full backward, is I and W one after the other unless it was measured whole.
+    B, the full backward, is I and W one after the other unless it was measured whole. `known` is what of F and B is
+    by measurement; the rest is communication, and by the device's data sheet.
     """
 
     forward: Parts
@@ -66,6 +81,7 @@ class Estimate:
     backward_weight: Parts
     basis: str = BASIS
     whole_backward: Parts | None = None
+    known: Known = field(default_factory=Known)
 
     @property
     def backward(self) -> Parts:
@@ -79,6 +95,7 @@ class Estimate:
             self.backward_input + other.backward_input,
             self.backward_weight + other.backward_weight,
             whole_backward=self.backward + other.backward if is_whole else None,
+            known=self.known + other.known,
         )
 
     def __mul__(self, factor: float) -> "Estimate":
@@ -88,4 +105,5 @@ class Estimate:
             self.backward_weight * factor,
             self.basis,
             None if self.whole_backward is None else self.whole_backward * factor,
+            self.known * factor,
         )

@@ -11,7 +11,8 @@ from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster, Device
 from ppsim.machine.dispatch import Dispatcher
-from ppsim.machine.kernels.specified import Specified, activation_bytes, at_least_16_bits
+from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
+from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
 
@@ -122,12 +123,12 @@ class Place:
     @property
     def times(self) -> KernelTimes:
         """What the device takes for kernels in the type of the job."""
-        return Specified(self.device, self.execution.dtype)
+        return kernel_times(self.device, self.execution.dtype)
 
     @property
     def wide_times(self) -> KernelTimes:
         """What it takes for those that are computed in 16 bits at least: attention and the head."""
-        return Specified(self.device, at_least_16_bits(self.execution.dtype))
+        return kernel_times(self.device, at_least_16_bits(self.execution.dtype))
 
     def tokens(self, micro_batch: int, sequence_length: int) -> int:
         """Return a rank's tokens of a microbatch; raises `ConfigError` where cp does not divide the sequence."""

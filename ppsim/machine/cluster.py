@@ -14,6 +14,25 @@ MEMORY_SHARE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
+class InSitu:
+    """What kernels inside a training run take, times the seconds that a table has of them alone.
+
+    factors
+        By type of the products; "attention" for fused attention. A type that is not there has no use of the table.
+    sigma
+        How sure that is: the standard deviation of its logarithm over runs and devices of the class.
+    """
+
+    factors: Mapping[str, float]
+    sigma: float
+    source: str
+
+    def times(self, factor: float) -> "InSitu":
+        """Return the same with all kernels so many times as slow."""
+        return replace(self, factors={name: factor * value for name, value in self.factors.items()})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Efficiency:
     """What a class of devices gets of its data sheet: one set of constants a class, in hardware/efficiency.toml.
 
@@ -41,6 +60,8 @@ class Efficiency:
         Relative standard deviation of a replica's step: of n replicas all wait for the slowest.
     source
         Where each of the numbers comes from.
+    in_situ
+        What makes a table of measured kernels one of a run's; None: kernels are by the data sheet.
     """
 
     matmul: Mapping[str, float]
@@ -55,6 +76,7 @@ class Efficiency:
     source: str
     routing_host_s: float = 0.0
     jitter: float = 0.0
+    in_situ: InSitu | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +84,8 @@ class Device:
     """One accelerator by its data sheet: dense FLOP/s per dtype, bytes, bytes a second.
 
     `num_cores` counts streaming multiprocessors or compute units; `efficiency_class` names its `efficiency`.
-    `host_bytes_per_s` is the line rate to the host, one direction; None where nobody said.
+    `host_bytes_per_s` is the line rate to the host, one direction; None where nobody said. `kernels` names the
+    table of profiles/kernels that has its kernels; None: there is none.
     """
 
     name: str
@@ -74,6 +97,7 @@ class Device:
     efficiency: Efficiency
     source: str
     host_bytes_per_s: float | None = None
+    kernels: str | None = None
 
     def usable_bytes(self, share: float | None = None) -> float:
         """Return what a step may take of the memory: this share, by default 95 %; the rest is the allocator's."""
@@ -81,9 +105,10 @@ class Device:
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak in FLOP/s; raises `ConfigError` naming the dtypes that the device has."""
-        if dtype not in self.peak_flops_per_s:
-            raise ConfigError(f"{self.name} has no peak for {dtype}: there are {', '.join(self.peak_flops_per_s)}")
-        return self.peak_flops_per_s[dtype]
+        for name in (dtype, *_SAME_PEAK.get(dtype, ())):
+            if name in self.peak_flops_per_s:
+                return self.peak_flops_per_s[name]
+        raise ConfigError(f"{self.name} has no peak for {dtype}: there are {', '.join(self.peak_flops_per_s)}")
 
     def computing_at(self, share: float) -> "Device":
         """Return the device with products and attention at so many times what its class gets."""
@@ -93,6 +118,7 @@ class Device:
             matmul={name: share * value for name, value in class_.matmul.items()},
             attention_forward=share * class_.attention_forward,
             attention_backward=share * class_.attention_backward,
+            in_situ=class_.in_situ and class_.in_situ.times(1 / share),
         )
         return replace(self, efficiency=efficiency)
 
@@ -105,9 +131,16 @@ class Device:
         return min(shares.values())
 
 
+_SAME_PEAK = {"float8-block": ("float8",), "nvfp4": ("float4",), "mxfp4": ("float4",)}
+"""Types that are another one with scales of their own; of 4 bits there are two, and a file may mean both."""
+
 _WIDER = {
     "float4": ("float8", "bfloat16"),
+    "nvfp4": ("float4", "float8", "bfloat16"),
+    "mxfp4": ("float4", "float8", "bfloat16"),
     "float8": ("bfloat16",),
+    "float8-block": ("float8", "bfloat16"),
+    "mxfp8": ("float8", "bfloat16"),
     "float16": ("bfloat16",),
     "tf32": ("bfloat16",),
     "float32": ("bfloat16",),

@@ -10,10 +10,16 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml, read_yaml
-from ppsim.machine.cluster import Cluster, Constant, Constants, Device, Efficiency, Link, Tier
+from ppsim.machine.cluster import Cluster, Constant, Constants, Device, Efficiency, InSitu, Link, Tier
 from ppsim.machine.devices import hardware
 
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class _InSitu(Strict):
+    sigma: NonNegative
+    source: str
+    factors: dict[str, AboveZero] = Field(min_length=1)
 
 
 class _Efficiency(Strict):
@@ -29,12 +35,14 @@ class _Efficiency(Strict):
     source: str
     routing_host_s: NonNegative = 0.0
     jitter: NonNegative = 0.0
+    in_situ: _InSitu | None = None
 
 
 class _Device(Strict):
     name: str
     pattern: str | None = None
     efficiency: str
+    kernels: str | None = None
     num_cores: Positive
     memory_bytes: Positive
     memory_bytes_per_s: AboveZero
@@ -237,7 +245,8 @@ def efficiency_of(name: str) -> Efficiency:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     constants = validated(_Efficiency, classes[name], f"hardware/efficiency.toml [{name}]")
-    return Efficiency(**constants.model_dump())
+    in_situ = constants.in_situ and InSitu(**constants.in_situ.model_dump())
+    return Efficiency(**{**constants.model_dump(), "in_situ": in_situ})
 
 
 def _known(name: Any, there: dict[str, Any], what: str) -> str:

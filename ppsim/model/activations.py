@@ -14,7 +14,7 @@ from typing import Literal
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, share
 from ppsim.model.architecture import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
-from ppsim.model.parameters import padded_vocabulary
+from ppsim.model.parameters import exactly, padded_vocabulary
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 
@@ -30,6 +30,10 @@ class KernelChoice:
     layout before the exchange; "p2p" (ring) does not. `gradient_placeholders`: TransformerEngine's weight-gradient
     fusion hands autograd an uninitialised tensor of each weight's shape, kept once a shape (`get_dummy_wgrad`),
     and Megatron-LM one of the head's.
+
+    `input_bytes`: what a product keeps of an element of its input for its weight's gradient, in 8 or 4 bits with
+    its part of a scale; None: the input as it is. `weight_copy_bytes`: what TransformerEngine holds beside each
+    weight of a product in 8 or 4 bits, by rows and by columns, from a step's first microbatch on.
     """
 
     flash_attention: bool = True
@@ -38,6 +42,16 @@ class KernelChoice:
     fused_cross_entropy: bool = True
     cp_communication: Literal["p2p", "a2a"] = "p2p"
     gradient_placeholders: bool = True
+    input_bytes: float | None = None
+    weight_copy_bytes: float = 0.0
+
+    def kept_of_input(self, num_elements: int, element_bytes: int) -> int:
+        """Return the bytes that a product keeps of an input that nothing else keeps."""
+        return num_elements * element_bytes if self.input_bytes is None else exactly(num_elements, self.input_bytes)
+
+    def kept_beside(self, num_elements: int) -> int:
+        """Return the bytes that a product keeps of an input that is kept as it is by what made it: its cast."""
+        return 0 if self.input_bytes is None else exactly(num_elements, self.input_bytes)
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,7 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
     if batch.recompute == "full":
         return {"layer input": hidden * e}
     attention, scores = _attention(layer, batch, cut, kernels)
-    normed = 0 if batch.recomputes("layernorm") else hidden * e
+    normed = 0 if batch.recomputes("layernorm") else kernels.kept_of_input(hidden, e)
     found = {"norms": layer.num_norms * hidden * e, "attention": layer.has_mixer * normed + attention}
     if not batch.recomputes("core_attn"):
         found["scores"] = scores
@@ -146,7 +160,7 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> t
     else:
         width = 2 * e + 1 if kernels.dropout else e
         core = heads * batch.sequence_length * tokens * width
-    return kept + out * tokens * e, core
+    return kept + out * tokens * e + kernels.kept_beside(out * tokens), core
 
 
 def _feed_forward(
@@ -154,9 +168,12 @@ def _feed_forward(
 ) -> int:
     """What a feed-forward part keeps behind its input: what goes up, its activation, and SiLU where not fused."""
     columns = ffn.up_columns
-    if keeps_activation:
-        columns += ffn.size if kernels.fused_activation or not ffn.gated else 2 * ffn.size
-    return tokens * columns // tp * batch.element_bytes
+    if not keeps_activation:
+        return tokens * columns // tp * batch.element_bytes
+    if not kernels.fused_activation and ffn.gated:
+        columns += ffn.size
+    activated = kernels.kept_of_input(tokens * ffn.size // tp, batch.element_bytes)
+    return tokens * columns // tp * batch.element_bytes + activated
 
 
 def _experts(layer: Layer, ffn: MixtureOfExperts, batch: Batch, cut: Cut, kernels: KernelChoice) -> int:
@@ -169,7 +186,9 @@ def _experts(layer: Layer, ffn: MixtureOfExperts, batch: Batch, cut: Cut, kernel
     tokens = batch.tokens(cut)
     own = share(tokens, cut.norm_divisor)
     pairs = own * ffn.experts_per_token * cut.expert_tp
-    kept = 8 * ffn.num_experts * own + 2 * pairs * layer.expert_width * batch.element_bytes
+    columns = pairs * layer.expert_width
+    kept = 8 * ffn.num_experts * own + columns * batch.element_bytes
+    kept += kernels.kept_of_input(columns, batch.element_bytes)
     kept += own * 2 * (ffn.latent_size or 0) * batch.element_bytes
     keeps = not batch.recomputes("moe_act")
     kept += _feed_forward(ffn.expert, pairs, batch, cut.expert_tp, kernels, keeps_activation=keeps)

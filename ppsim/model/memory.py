@@ -197,6 +197,7 @@ def rank_memory(
         _add(found, {name: exactly(size, number) for name, size in kept.items()})
     _add(found, max(_moments(model, stages, settings), key=lambda moment: sum(moment.values())))
     _add(found, _placeholders(stages, settings))
+    _add(found, _weight_copies(stages, settings))
     _add(found, _buckets(model, stages, settings))
     found["library workspaces"] = settings.workspace_bytes
     used = sum(found.values())
@@ -262,6 +263,16 @@ def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str
     layers = {layer for stage in stages for layer in (*stage.layers, *stage.mtp)}
     sizes = {one.size for layer in layers for one in layer.linears(settings.cut) if one.is_orthogonalised}
     return {"gradient placeholders": sum(sizes) * settings.optimizer.weight_bytes}
+
+
+def _weight_copies(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
+    """What TransformerEngine holds of the weights inside layers in fewer bits; router and head have none."""
+    layers = (layer for stage in stages for layer in (*stage.layers, *stage.mtp))
+    weights = sum(
+        number * sum(one.weights for one in layer.linears(settings.cut) if one.is_orthogonalised)
+        for layer, number in Counter(layers).items()
+    )
+    return {"weights in fewer bits": exactly(weights, settings.kernels.weight_copy_bytes)}
 
 
 def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:

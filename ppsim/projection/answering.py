@@ -50,9 +50,16 @@ def answer_of(
 
 
 def _spreads(projection: Projection) -> tuple[float, float]:
-    """Of all costs together, and of each action: a profile's own quartiles where it has them."""
+    """Of all costs together, and of each action: a profile's own quartiles where it has them.
+
+    What is by a table of kernels is as uncertain as its in-situ factor, and off in one direction with the rest.
+    """
     plan = projection.plan
-    is_measured = (
-        plan.job is None or plan.measured is not None or all(basis == MEASURED for _, basis in plan.job.bases)
-    )
-    return MEASURED_SPREAD if is_measured else ESTIMATE_SPREAD, plan.source.jitter() or JITTER
+    jitter = plan.source.jitter() or JITTER
+    if plan.job is None or plan.measured is not None or all(basis == MEASURED for _, basis in plan.job.bases):
+        return MEASURED_SPREAD, jitter
+    table, in_situ = plan.job.shares["table"], plan.job.cluster.device.efficiency.in_situ
+    if not table or in_situ is None:
+        return ESTIMATE_SPREAD, jitter
+    of_table = table / (table + plan.job.shares["data sheet"])
+    return of_table * in_situ.sigma + (1 - of_table) * ESTIMATE_SPREAD, jitter

@@ -27,6 +27,8 @@ Stack = Literal["plain", "megatron-bridge", "megatron-lm-2021", "torchtitan", "p
 GPT = "gpt"
 """The name of a model by its sizes."""
 
+Dtype = Literal["bfloat16", "float16", "float8", "float8-block", "mxfp8", "nvfp4", "mxfp4", "float32"]
+
 GROUP_SIZE = Option(
     "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
     "allowed, pp where pp divides the microbatches.",
@@ -97,8 +99,9 @@ class StudyOptions(TypedDict, total=False):
         "Sequences a step, of all replicas. Default: 4 · pp microbatches a replica; `tune` needs it.",
         metavar="N", section="model", field="job.global_batch",
     )]
-    dtype: Annotated[Literal["bfloat16", "float16", "float8", "float32"] | None, Option(
-        "Number format of the matrix products. Default: {default}.",
+    dtype: Annotated[Dtype | None, Option(
+        "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a block of "
+        "128 (float8-block) or of 32 (mxfp8), of 4 with one a 16 (nvfp4) or 32 (mxfp4). Default: {default}.",
         section="model", field="job.execution.dtype", default="bfloat16",
     )]
     optimizer: Annotated[Literal["adam", "muon"] | None, Option(

@@ -17,7 +17,7 @@ from ppsim.layout.groups import group
 from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import seconds
 from ppsim.machine.files import load_cluster, packaged_clusters
-from ppsim.machine.kernels.specified import Specified
+from ppsim.machine.kernels.tables import kernel_times
 from ppsim.model.architecture import Model
 from ppsim.model.memory import Optimizer
 from ppsim.model.names import find_model
@@ -189,7 +189,7 @@ def test_each_module_costs_the_forward_that_it_is():
     device = by_bandwidth(Execution()).cluster.device
 
     def product_s(columns, depth):
-        return Specified(device, "bfloat16").product_s("forward", tokens, columns, depth)
+        return kernel_times(device, "bfloat16").product_s("forward", tokens, columns, depth)
 
     products_s = product_s(2 * 14336, 4096) + product_s(4096, 14336)
     assert again_s("llama3-8b", "mlp") == pytest.approx(products_s + again_s("llama3-8b", "mlp_act"))

@@ -27,7 +27,10 @@ name = "network"
 link = { bytes_per_s = 25e9, efficiency = 0.7, launch_s = 2e-5, step_s = 5e-6 }
 """
 
-IN_CLUSTERS = {"a100-80gb-sxm", "h100-sxm", "h100-96gb", "h200", "b200", "gb200", "mi300x", "mi325x", "mi355x"}
+IN_CLUSTERS = {
+    "a100-80gb-sxm", "h100-sxm", "h100-96gb", "h100-pcie", "h200", "b200", "gb200", "b300", "gb300", "l40s",
+    "rtx-pro-6000", "mi300x", "mi325x", "mi355x",
+}  # fmt: skip
 
 
 def test_every_packaged_cluster_is_named_as_its_file_and_every_number_has_a_source():
@@ -36,7 +39,7 @@ def test_every_packaged_cluster_is_named_as_its_file_and_every_number_has_a_sour
     devices = tomllib.loads((HARDWARE / "devices.toml").read_text())
     links = tomllib.loads((HARDWARE / "links.toml").read_text())
     classes = tomllib.loads((HARDWARE / "efficiency.toml").read_text())
-    assert set(devices) == IN_CLUSTERS | {"h100-pcie", "h100-nvl", "h200-nvl"}
+    assert set(devices) == IN_CLUSTERS | {"h100-nvl", "h200-nvl"}
     assert {cluster.device.name for cluster in clusters.values()} == {devices[name]["name"] for name in IN_CLUSTERS}
     for entries in (devices, links, classes):
         assert all(len(entry["source"]) > 10 for entry in entries.values())
@@ -46,7 +49,11 @@ def test_every_packaged_cluster_is_named_as_its_file_and_every_number_has_a_sour
 def test_peaks_are_dense_and_grow_as_types_shrink():
     for name in packaged_clusters():
         peaks = load_cluster(name).device.peak_flops_per_s
-        known = [peaks[dtype] for dtype in ("float32", "tf32", "bfloat16", "float8", "float4") if dtype in peaks]
+        known = [
+            peaks[dtype]
+            for dtype in ("float32", "tf32", "bfloat16", "float8", "mxfp8", "mxfp4", "nvfp4")
+            if dtype in peaks
+        ]
         assert known == sorted(known)
         assert peaks["bfloat16"] == peaks["float16"]
 

@@ -4,13 +4,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ppsim.machine.cluster import Device
-from ppsim.machine.kernels.times import AttentionCore, Form, MemoryKernel, of_one_group
+from ppsim.machine.kernels.times import AttentionCore, Form, Kernels, MemoryKernel, of_one_group
 
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 """The tile of a matrix product that one core computes at a time (CUTLASS' default for large products)."""
 
 _GRADIENT_BYTES = 8
 """Of an element of a weight's gradient, which is read and written in float32."""
+
+OPERAND_BYTES = {
+    "float8": 1.0, "float8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "float4": 0.5, "nvfp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32,
+}  # fmt: skip
+"""Bytes of an operand's element with its part of a scale: 4 bytes for 128 values, 1 for 32, 1 for 16 (NVFP4)."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +42,15 @@ class Specified:
         waves = rows * columns * groups / (_TILE_ROWS * _TILE_COLUMNS * device.num_cores)
         slowed = (1 + efficiency.wave_tail / waves) * (1 + efficiency.depth_tail / depth)
         computed = flops / (device.peak(self.dtype) * device.matmul_share(self.dtype)) * slowed
-        operand = _operand_bytes(self.dtype) * (rows * depth + depth * columns)
+        return max(computed, self.memory_s(form, m, n, k, groups=groups)) + efficiency.kernel_s
+
+    def memory_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
+        """Return the seconds in which memory delivers the operands of a product and takes its result."""
+        rows, columns, depth = of_one_group(form, m, n, k, groups)
+        operand = OPERAND_BYTES.get(self.dtype, activation_bytes(self.dtype)) * (rows * depth + depth * columns)
         result = _GRADIENT_BYTES if form == "weight" else activation_bytes(self.dtype)
         num_bytes = groups * (operand + result * rows * columns)
-        return max(computed, num_bytes / (device.memory_bytes_per_s * efficiency.memory)) + efficiency.kernel_s
+        return num_bytes / (self.device.memory_bytes_per_s * self.device.efficiency.memory)
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
         """Return the seconds of a fused attention kernel (Dao 2023, arXiv 2307.08691).
@@ -64,6 +75,11 @@ class Specified:
         """Return the data sheet's FLOP/s."""
         return self.device.peak(self.dtype if of == "products" else at_least_16_bits(self.dtype))
 
+    def is_measured(self, of: Kernels) -> bool:
+        """Return that they are not."""
+        del of
+        return False
+
 
 def at_least_16_bits(dtype: str) -> str:
     """Return the type in which a job of this type computes attention and the head."""
@@ -73,7 +89,3 @@ def at_least_16_bits(dtype: str) -> str:
 def activation_bytes(dtype: str) -> int:
     """Return the bytes of an element between products of a type: 16-bit unless all of it is in 32."""
     return 4 if dtype in ("float32", "tf32") else 2
-
-
-def _operand_bytes(dtype: str) -> float:
-    return {"float8": 1.0, "float4": 0.5}.get(dtype, activation_bytes(dtype))

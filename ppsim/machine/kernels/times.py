@@ -7,6 +7,9 @@ Form = Literal["forward", "input", "weight"]
 """How the operands of a product lie, as a linear layer of weight [out, in] has them: "forward" x Wᵀ (m tokens, n
 out, k in), "input" dy W (m tokens, n in, k out), "weight" dyᵀ x (m out, n in, k tokens)."""
 
+Kernels = Literal["products", "experts", "attention"]
+"""Kinds of kernels that compute: products, those of several experts in one launch, and attention."""
+
 MemoryKernel = Literal["copy", "elementwise", "norm"]
 
 
@@ -41,13 +44,16 @@ class KernelTimes(Protocol):
     def peak(self, of: Literal["products", "attention"]) -> float:
         """Return the FLOP/s that stand for 100 %."""
 
+    def is_measured(self, of: Kernels) -> bool:
+        """Return whether somebody measured these kernels, and no data sheet stands for them."""
+
 
 @dataclass(frozen=True)
 class KernelTime:
     """Seconds of kernels one after the other: matrix products, attention, and what is bound by memory.
 
     The `…_ideal_s` are what the FLOPs of products and attention would take at the device's peak; `count` is the
-    number of launches.
+    number of launches; `measured_s` is what of all is of kernels that somebody measured.
     """
 
     matmul_ideal_s: float = 0.0
@@ -56,6 +62,7 @@ class KernelTime:
     attention_s: float = 0.0
     memory_s: float = 0.0
     count: int = 0
+    measured_s: float = 0.0
 
     def __add__(self, other: "KernelTime") -> "KernelTime":
         return KernelTime(
@@ -65,6 +72,7 @@ class KernelTime:
             self.attention_s + other.attention_s,
             self.memory_s + other.memory_s,
             self.count + other.count,
+            self.measured_s + other.measured_s,
         )
 
     @property
@@ -74,7 +82,12 @@ class KernelTime:
 
     def as_attention(self) -> "KernelTime":
         """Return the same with all of its time under attention."""
-        return KernelTime(attention_ideal_s=self.matmul_ideal_s, attention_s=self.busy_s, count=self.count)
+        return KernelTime(
+            attention_ideal_s=self.matmul_ideal_s,
+            attention_s=self.busy_s,
+            count=self.count,
+            measured_s=self.measured_s,
+        )
 
 
 def product(times: KernelTimes, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> KernelTime:
@@ -84,7 +97,8 @@ def product(times: KernelTimes, form: Form, m: float, n: float, k: float, *, gro
     rows, columns, depth = of_one_group(form, m, n, k, groups)
     flops = 2 * rows * columns * depth * groups
     took = times.product_s(form, m, n, k, groups=groups)
-    return KernelTime(matmul_ideal_s=flops / times.peak("products"), matmul_s=took, count=1)
+    measured_s = took if times.is_measured("experts" if groups > 1 else "products") else 0.0
+    return KernelTime(matmul_ideal_s=flops / times.peak("products"), matmul_s=took, count=1, measured_s=measured_s)
 
 
 def fused_attention(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime, KernelTime]:
@@ -92,9 +106,13 @@ def fused_attention(times: KernelTimes, core: AttentionCore) -> tuple[KernelTime
     flops, peak = core.forward_flops, times.peak("attention")
     if not flops:
         return KernelTime(), KernelTime()
+    forward_s, backward_s = times.attention_s("forward", core), times.attention_s("backward", core)
+    known = times.is_measured("attention")
     return (
-        KernelTime(attention_ideal_s=flops / peak, attention_s=times.attention_s("forward", core), count=1),
-        KernelTime(attention_ideal_s=2 * flops / peak, attention_s=times.attention_s("backward", core), count=1),
+        KernelTime(attention_ideal_s=flops / peak, attention_s=forward_s, count=1, measured_s=forward_s * known),
+        KernelTime(
+            attention_ideal_s=2 * flops / peak, attention_s=backward_s, count=1, measured_s=backward_s * known
+        ),
     )
 
 
