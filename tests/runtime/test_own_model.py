@@ -264,9 +264,8 @@ def test_the_llama_of_the_page_is_hugging_faces_and_its_stages_have_its_gradient
     pytest.importorskip("transformers", reason="the Llama of docs/howto/own_model.md needs transformers")
     found = re.search(r"`my_llama.py`:\n\n```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert found is not None
-    text = re.sub(
-        r'"hidden_size": \d+, "intermediate_size": \d+', '"hidden_size": 32, "intermediate_size": 64', found[1]
-    )
+    text = found[1].replace('"hidden_size": 256', '"hidden_size": 32')  # it shall be quick
+    assert text != found[1]
     (tmp_path / "my_llama.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     made = made_by(function_of("my_llama.py:stages"), [3], seed=0)
