@@ -110,7 +110,9 @@ def profile_chunks(
     """
     for counts in splits:
         if sum(counts) != builder.num_layers or min(counts) < 0:
-            raise ConfigError(f"the split {list(counts)} does not hold the {builder.num_layers} layers of the model")
+            raise ConfigError(
+                f"the split {list(counts)} does not hold the {builder.num_layers} layers of the model"
+            )
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
     kinds = kinds_of(builder, splits[0], say=say)
