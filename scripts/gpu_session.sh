@@ -1,7 +1,8 @@
 #!/bin/sh
-# A session on a GPU: sh scripts/gpu_session.sh [probe] [run] [profiles]; all three unless named (docs/gpu.md).
+# A session on a GPU: sh scripts/gpu_session.sh [probe] [run] [profiles] [inside]; the first three unless named
+# (docs/gpu.md).
 #
-# Needs torch, numpy, click and rich; no network, no installed ppsim. Ends within LIMIT seconds (default 540), whatever a
+# Needs torch, numpy, click and rich (inside: megatron-core); no network, no installed ppsim. Ends within LIMIT seconds (default 540), whatever a
 # step does, and packs what there is into OUT/gpu-results.tar.gz. Each part goes on where it was stopped: what was
 # measured stays in WORK (default ./gpu-results; OUT is the same unless given). DEVICE=cpu SUITE=smoke tries it without
 # a GPU, PROBE_LIMIT gives its probe more seconds. PYTHON is python3.
@@ -96,6 +97,12 @@ profiles() {
     [ ! -e "$1" ] || step check 20 "$python" scripts/check_profile.py "$@"
 }
 
+inside() { # chunks of a model of 7 billion parameters, as Megatron-core builds them
+    set -- --layers 32 --hidden 4096 --heads 32 --pp 4 --vpp 2 --seq-len 4096
+    [ "$device" = cuda ] || set -- --repeats 2
+    step inside 200 "$python" scripts/trainers/measure_megatron.py "$@" -o "$work/chunks.json"
+}
+
 if command -v nvidia-smi >/dev/null 2>&1; then
     fields=$("$python" -c "from ppsim.profiling.device_log import FIELDS; print(FIELDS)")
     nvidia-smi --query-gpu="$fields" --format=csv,noheader,nounits -lms 200 >>"$work/device.csv" 2>/dev/null &
@@ -104,9 +111,9 @@ fi
 [ $# -gt 0 ] || set -- probe run profiles
 for part; do
     case $part in
-        probe | run | profiles) $part ;;
+        probe | run | profiles | inside) $part ;;
         *)
-            echo "unknown part '$part': there are probe, run and profiles"
+            echo "unknown part '$part': there are probe, run, profiles and inside"
             exit 2
             ;;
     esac

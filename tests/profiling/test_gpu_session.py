@@ -137,7 +137,7 @@ def test_it_ends_before_its_limit_and_packs_what_there_is(environment: dict[str,
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("left for the next call: the time is over") == 5
     assert "device.csv" in packed(environment)
-    assert session(environment, "profile").stdout.startswith("unknown part 'profile': there are probe, run and")
+    assert session(environment, "profile").stdout.startswith("unknown part 'profile': there are probe, run, ")
 
 
 def test_a_step_that_fails_stops_no_other_and_is_named(environment: dict[str, str]) -> None:
