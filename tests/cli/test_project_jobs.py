@@ -19,7 +19,7 @@ def test_the_page_says_the_answer_the_fit_the_budget_the_bottleneck_and_the_advi
         " days", "fit yes, ", "GiB left (95 % of the device's): rank 0 is the fullest", "where an iteration goes", "ideal",
         "tensor-parallel communication", "idle by the schedule", "optimizer", "bottleneck compute of stage",
         "1 % faster gains compute of all stages", "to change", "by channel", "assumed costs: estimated from "
-        "specifications, NVIDIA H100 SXM (dgx-h100)", "layout: tp 2, sequence parallel, cp 1, ep 1, dp 2, pp 4",
+        "specifications and measured kernels, NVIDIA H100 SXM (dgx-h100)", "layout: tp 2, sequence parallel, cp 1, ep 1, dp 2, pp 4",
     ):  # fmt: skip
         assert part in words, part
 

@@ -49,14 +49,14 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
 
 
 def test_the_bound_of_gpipe_without_queues_is_met_but_for_norm_and_optimizer():
-    """The longest rank's m·(F + B), and the ways to it and from it."""
+    """The longest rank's m·(F + B), and the ways to it and from it; the rank of the longest F is not that of B."""
     asked = question(gpus=8, batch=64, runtime="ideal", limit_gib=1e6)
     space = space_for(asked, tp=[1], cp=[1], pp=[4], vpp=[1], micro_batch=[1], schedule=["gpipe"], split=["auto"])
     candidate = configurations(asked, space)[0]
     found = project(asked.plan_of(candidate))
     behind = found.step.exposed_s["norm"] + found.step.exposed_s["optimizer"]
     bound_s = Outlooks(asked).of(candidate).bound_s
-    assert 0.98 * (found.iteration_s - behind) <= bound_s <= found.iteration_s - behind
+    assert 0.97 * (found.iteration_s - behind) <= bound_s <= found.iteration_s - behind
 
 
 def test_a_plan_with_shared_costs_is_the_plan():
