@@ -102,7 +102,7 @@ def test_a_split_says_how_many_stages_a_rank_has() -> None:
 
 
 def test_experts_divided_over_tensor_parallel_ranks_too() -> None:
-    sizes = {"model": "mixtral-8x7b", "gpus": 16, "tp": 2, "pp": 4, "microbatches": 8}
+    sizes = {"model": "mixtral-8x7b", "gpus": 16, "tp": 2, "pp": 4, "microbatches": 8, "micro_batch": 4}
     made = ppsim.project(**sizes, ep=4, etp=1)  # type: ignore[arg-type]
     assert made.plan.job is not None
     assert made.plan.job.layout.etp == 1
