@@ -304,7 +304,7 @@ def inputs_of(path: str | Path) -> list[str]:
 
 def _table_told(recordings: Recordings) -> Schedule | None:
     """Megatron-LM's interleaved table, where ranks have several stages and nobody tells which pass is of which."""
-    if recordings.vpp == 1 or all(trace.is_told for trace in recordings.traces):
+    if recordings.vpp is None or recordings.vpp == 1 or all(trace.is_told for trace in recordings.traces):
         return None
     step = recordings.traces[0].steps[0]
     forwards = sum(action.op is Op.F for cell in step for action in cell.members)
