@@ -304,6 +304,15 @@ def test_a_real_cuda_trace_is_read_by_its_kernels(name: str, num_steps: int, for
     assert taken == pytest.approx(forward_s, rel=0.05)
 
 
+def test_what_a_real_trace_does_not_say_of_its_messages_is_missing() -> None:
+    """Kernels ncclKernel_SendRecv of a recommender, of before NCCL's arguments were noted."""
+    run = public.read(DATA / "kineto" / "sendrecv.json.gz", pattern=PASSES[1:])
+    assert run.facts["message_bytes"] is None
+    assert not run.facts["knows_transfers"]
+    assert run.facts["reserved_bytes"] is None
+    assert "not recorded" in str(run)
+
+
 def test_a_real_trace_without_passes_says_what_it_saw() -> None:
     message = words_of(ppsim("read", DATA / "kineto" / "mi250_minitoy.json.gz", code=2).output)
     assert "has no range that names a pass of a pipeline" in message
