@@ -130,7 +130,7 @@ class Validation:
     def to_json(self) -> dict[str, Any]:
         """Return scores and rows with units in the keys."""
         scores = {
-            "ppsim": self.score,
+            "ppsim": self.score if self.rows else None,
             "constant_mfu": self.constant_mfu,
             self.told.other_tool or "other": self.other,
         }
