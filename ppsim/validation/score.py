@@ -175,7 +175,7 @@ def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
     groups: dict[tuple[str, str, Literal["dense", "MoE"]], list[CaseError]] = {}
     for row in (row for one in sets if not one.told.order_only for row in one.judged):
         job = row.plan.job
-        if row.constant_mfu is not None and job is not None:
+        if row.constant_mfu is not None and job is not None and row.plan.measured is None:
             kind: Literal["dense", "MoE"] = "MoE" if any(layer.is_moe for layer in job.model.kinds) else "dense"
             groups.setdefault((job.cluster.name, job.execution.dtype, kind), []).append(row)
     return [

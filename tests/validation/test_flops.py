@@ -9,9 +9,14 @@ from ppsim.validation.flops import flops_a_token
 from ppsim.validation.predict import measured_of
 
 
+COUNTED_OTHERWISE = {"GPT-OSS-120B", "Nemotron-3-Nano"}
+"""Megatron-Bridge's FLOPs of these are 17 % less and 7 % more than of their matrices: tokens/s judges them."""
+
+
 def test_time_and_flops_of_the_same_run_agree(validations) -> None:
     """To the rounding of what is published, a unit, and 0.1 % (what of norms and routers is counted: experts 0.6)."""
     rows = [row for one in validations.values() for row in one.rows if row.case.told.tflops]
+    rows = [row for row in rows if row.case.told.title not in COUNTED_OTHERWISE]
     assert len(rows) > 80
     for row in rows:
         told, job = row.case.told, row.plan.job
