@@ -8,7 +8,6 @@ from ppsim.validation.cases import Case, Told
 from ppsim.validation.flops import flops_a_token
 from ppsim.validation.predict import measured_of
 
-
 COUNTED_OTHERWISE = {"GPT-OSS-120B", "Nemotron-3-Nano"}
 """Megatron-Bridge's FLOPs of these are 17 % less and 7 % more than of their matrices: tokens/s judges them."""
 
