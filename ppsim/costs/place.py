@@ -10,11 +10,11 @@ from ppsim.layout.groups import Group, GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster, Device
-from ppsim.machine.dispatch import Dispatcher
 from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
+from ppsim.schedule.choices import Dispatcher
 
 _DISPATCH_CORES = 20
 """Cores that send tokens to experts and back: what DeepEP takes by default, and Megatron-LM asks it for."""

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
-from ppsim.machine.dispatch import Dispatcher
 from ppsim.model.recompute import MEANING, Recompute
-from ppsim.schedule.choices import Channel, Receives, Update
+from ppsim.schedule.choices import Channel, Dispatcher, Receives, Update
 
 if TYPE_CHECKING:
     from ppsim.configs.run_config import RunConfig

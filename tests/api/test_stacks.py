@@ -89,19 +89,20 @@ def test_hidden_parts_scale_what_is_exposed() -> None:
         whole, half = (
             ppsim.project(**words, **{option: part}).answer.budget_s[f"{term} communication"] for part in (0.0, 0.5)
         )
-        assert half == pytest.approx(whole / 2)
+        # what sends tokens takes 20 of the 132 cores from the compute beside it
+        assert half == pytest.approx(whole * (1 - 0.5 * (112 / 132 if option == "overlap_ep" else 1)))
 
 
 def test_constants_of_a_cluster_are_the_defaults_of_options() -> None:
     on = {"model": "llama3-8b", "gpus": 8, "pp": 2, "global_batch": 32}
     by_cluster = ppsim.project(**on, cluster="zb-a100", runtime="megatron")
-    assert by_cluster.costs.action_overhead_s == 0.472e-3
-    assert by_cluster.costs.hop_overhead_s == 2 * 0.472e-3
-    by_option = ppsim.project(**on, cluster="dgx-a100", runtime="megatron", launch_ms=0.472)
+    assert by_cluster.costs.action_overhead_s == 0.326e-3
+    assert by_cluster.costs.hop_overhead_s == by_cluster.costs.message_overhead_s == 0.326e-3
+    by_option = ppsim.project(**on, cluster="dgx-a100", runtime="megatron", launch_ms=0.326)
     assert by_option.iteration_s == by_cluster.iteration_s
     shares = [
         ppsim.project(**on, cluster=name, **share).iteration_s
-        for name, share in (("dgxc-h100", {}), ("dgx-h100", {"compute_share": 0.973}))
+        for name, share in (("dgxc-h100", {}), ("dgx-h100", {"compute_share": 0.99}))
     ]
     assert shares[0] == shares[1]
 

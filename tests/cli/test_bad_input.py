@@ -35,7 +35,7 @@ WRONG_ARGUMENTS = {
     "an unknown profile": ("project --pp 4 --profile zb-a100-6.2", 2, ["unknown profile 'zb-a100-6.2': did you mean zb-a100-6.2b"]),
     "an unlike profile": ("project --pp 4 --profile QQQ", 2, ["unknown profile 'QQQ': there are", "zb-a100-1.5b", "or give the path of a .json file"]),
     "a profile that is not there": ("project --pp 4 --profile nope.json", 2, ["cannot read nope.json: No such file"]),
-    "a profile that is none": ("project --pp 4 --profile C.json", 2, ["C.json is wrong", "format: missing", "measurements: missing", "forward_s: unknown key"]),
+    "a profile that is none": ("project --pp 4 --profile C.json", 2, ["C.json is wrong", "format: missing", "provenance: missing", "forward_s: unknown key"]),
     "a micro-batch not measured": ("project --pp 4 --micro-batch 5", 2, ["was not measured at micro-batch 5 (there is: micro-batch 3, sequence length 1024, fp16)"]),
     "a length not measured": ("project --pp 4 --seq-len 99", 2, ["was not measured at sequence length 99"]),
     "a split that is none": ("project --pp 4 --split balanced", 2, ["--split is 'balanced': give auto, even or layers per stage as 2,3,3,2"]),
