@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from ppsim.base.files import read_json
 from ppsim.base.shown import Shown
 from ppsim.catalog.build import build
 from ppsim.runs.assembled import Assembled, assembled
+from ppsim.runs.clocks import Alignment
 from ppsim.runs.readers import kineto, megatron_log, nsight, primus, rows
 from ppsim.runs.readers.patterns import Pattern, patterns_with
 from ppsim.runs.readers.stream import entries_of, first_bytes, is_gzip
@@ -166,10 +167,30 @@ def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None)
     """The run in a file of ppsim's own."""
     data = read_json(path)
     run, (timeline, _) = run_from_json(data, str(path)), timeline_from_json(data, str(path))
-    facts = data.get("run") or {}
     run = at_costs(run, str(path), table, given)
-    measured = Measured(timeline, run, run.step_times_s.tolist(), facts.get("chosen_step", 0))
-    return Opened(run, measured, facts)
+    told = data.get("run") or {}
+    known = {
+        "emulated": run.has_own_costs,
+        "step_times_s": run.step_times_s.tolist(),
+        "between_steps_s": list(run.gaps_s),
+        "knows_transfers": run.knows_transfers,
+        "num_warm_up": told["num_warm_up"] if isinstance(told.get("num_warm_up"), int) else 0,
+        "chosen_step": told["chosen_step"] if isinstance(told.get("chosen_step"), int) else 0,
+        "clocks": told["clocks"] if _is_alignment(told.get("clocks")) else None,
+        "reserved_bytes": told["reserved_bytes"] if _are_numbers(told.get("reserved_bytes")) else None,
+    }
+    measured = Measured(timeline, run, known["step_times_s"], known["chosen_step"])
+    return Opened(run, measured, told | known)
+
+
+def _is_alignment(told: Any) -> bool:
+    """Whether a file says how clocks were aligned, as `Alignment` does."""
+    names = [field.name for field in fields(Alignment)]
+    return isinstance(told, dict) and _are_numbers([told.get(name) for name in names])
+
+
+def _are_numbers(told: Any) -> bool:
+    return isinstance(told, list) and bool(told) and all(type(one) in (int, float) for one in told)
 
 
 def at_costs(run: Run, source: str, table: Schedule | None, given: StageCosts | None) -> Run:
@@ -283,7 +304,7 @@ def inputs_of(path: str | Path) -> list[str]:
 
 def _table_told(recordings: Recordings) -> Schedule | None:
     """Megatron-LM's interleaved table, where ranks have several stages and nobody tells which pass is of which."""
-    if recordings.vpp == 1 or all(trace.is_told for trace in recordings.traces):
+    if recordings.vpp is None or recordings.vpp == 1 or all(trace.is_told for trace in recordings.traces):
         return None
     step = recordings.traces[0].steps[0]
     forwards = sum(action.op is Op.F for cell in step for action in cell.members)

@@ -17,6 +17,9 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
     """Print a `ppsim.MeasuredRun`: what it is of and what its recording tells, then its median step."""
     run = found.facts
     extra = [("run", _recorded(run)), ("order", run["schedule"]["sentence"])]
+    if run.get("stages_by") == "rank":
+        taken = "taken as one a rank, in the order of ranks: names tell none (of several, --schedule T.csv tells)"
+        extra.append(("stages", taken))
     if clocks := run.get("clocks"):
         extra.append(
             (

@@ -19,7 +19,9 @@ from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, excess_of
+from ppsim.schedule.choices import Communication
 from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.room import BYTES_PROJECTED, require_room
 from ppsim.schedule.table import Schedule
@@ -218,7 +220,7 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         costs = _slowed(costs, schedule, dict(plan.stragglers))
     launch_s = plan.job.seconds_a_launch if plan.job else 0.0
     return costs.replace(
-        communication=plan.communication,
+        communication=communication_of(plan, schedule),
         channel=plan.channel or RUNTIMES[plan.runtime][0],
         receives=plan.receives,
         action_overhead_s=plan.action_overhead_s + launch_s,
@@ -227,6 +229,12 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         overlap_slowdown=plan.overlap_slowdown,
         step_overhead_s=plan.step_overhead_s,
     )
+
+
+def communication_of(plan: Plan, schedule: Schedule) -> Communication:
+    """Return how transfers of a plan's table wait: overlapped where its runtime has no loop for it."""
+    asked = plan.communication
+    return asked if asked == "overlap" or has_megatron_loop(schedule.compute_only()) else "overlap"
 
 
 def _slowed(costs: StageCosts, schedule: Schedule, factors: dict[int, float]) -> StageCosts:

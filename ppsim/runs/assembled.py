@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, Deadlock
 from ppsim.base.files import naming
 from ppsim.runs.clocks import Alignment, aligned
 from ppsim.runs.numbering import numbered
@@ -21,13 +21,14 @@ from ppsim.simulation.stage_costs import StageCosts
 class Assembled:
     """A run, how its ranks' clocks were brought together (None: they were one), and what its recording says.
 
-    What is not in a recording is None or absent: nothing is filled in.
+    `stages_by` says how the stage of each pass is known. What is not in a recording is None or absent.
     """
 
     run: Run
     alignment: Alignment | None
     recordings: Recordings
     num_warm_up: int
+    stages_by: str
 
     def facts(self) -> dict[str, Any]:
         """Return what is known of the run, as JSON."""
@@ -44,6 +45,7 @@ class Assembled:
             "step_times_s": run.step_times_s.tolist(),
             "between_steps_s": list(run.gaps_s),
             "passes_by": self.recordings.passes_by,
+            "stages_by": self.stages_by,
             "knows_transfers": run.knows_transfers,
             "message_bytes": run.message_bytes,
             "clocks": clocks,
@@ -59,7 +61,7 @@ def assembled(
     `table` is what was run, needed where the recording does not tell which stage a pass is of; `given` what the
     passes should take. Raises `ConfigError` and `ScheduleError` for recordings that make no run, or another table.
     """
-    source = recordings.source
+    source, stages_by = recordings.source, _stages_by(recordings, table)
     with naming(source):
         ranks = in_rank_order(numbered(recordings.traces, table))
         ran = Schedule.from_rows(table_rows_of(ranks), name=source)
@@ -70,16 +72,32 @@ def assembled(
         if table is not None and table.compute_only() != ran.compute_only():
             raise ConfigError(f"{source} was recorded with another table than --schedule {table.name}")
         result = result_of(ranks, num_warm_up=num_warm_up)
-        run = run_of(result, ran, given, source=source, message_bytes=message_bytes_of(ranks))
+        try:
+            run = run_of(result, ran, given, source=source, message_bytes=message_bytes_of(ranks))
+        except Deadlock as error:
+            raise ConfigError(
+                f"{source}: these ranks' passes make no one pipeline ({str(error).splitlines()[0]}): give the "
+                f"recordings of one replica, and --schedule where ranks have several stages that names do not tell"
+            ) from None
         hosts = [trace.host for trace in ranks]
         if recordings.clocks == "one" or (
             recordings.clocks == "host" and len(set(hosts)) == 1 and _is_ordered(run)
         ):
-            return Assembled(run, None, recordings, num_warm_up)
+            return Assembled(run, None, recordings, num_warm_up, stages_by)
         by_step = recordings.clocks == "step"
         apart = list(range(len(ranks))) if by_step or len(set(hosts)) == 1 else [hosts.index(one) for one in hosts]
         run, alignment = aligned(run, apart, by_step=by_step)
-    return Assembled(run, alignment, recordings, num_warm_up)
+    return Assembled(run, alignment, recordings, num_warm_up, stages_by)
+
+
+def _stages_by(recordings: Recordings, table: Schedule | None) -> str:
+    if all(trace.is_told for trace in recordings.traces):
+        return "names"
+    if table is not None:
+        return "table"
+    if all(cell.chunk is not None for trace in recordings.traces for step in trace.steps for cell in step):
+        return "chunks"
+    return "rank" if recordings.vpp is None else "configuration"
 
 
 def _is_ordered(run: Run) -> bool:

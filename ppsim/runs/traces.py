@@ -85,8 +85,8 @@ class Recordings:
 
     `kind` says whose recording it is, `passes_by` what the times of passes are those of. `clocks` says how far
     the ranks share a clock: "host" (ranks of one host do), "step" (each rank's begins anew with each step) or
-    "one". `vpp` is the number of stages a rank, where that is told. `reserved_bytes` is the most that each rank's
-    allocator held, None where nobody recorded it.
+    "one". `vpp` is the number of stages a rank, None where nobody tells it. `reserved_bytes` is the most that each
+    rank's allocator held, None where nobody recorded it.
     """
 
     source: str
@@ -94,7 +94,7 @@ class Recordings:
     kind: str
     passes_by: str
     clocks: Literal["one", "host", "step"] = "host"
-    vpp: int = 1
+    vpp: int | None = None
     reserved_bytes: list[float] | None = None
 
 

@@ -78,3 +78,10 @@ def dependencies(schedule: Schedule) -> Dependencies:
     has_behind = is_backward & (place < schedule.num_slices - 1)
     of_slice[has_behind] = backward[stage[has_behind], microbatch[has_behind] + 1]
     return Dependencies(own=own, neighbour=neighbour, slice=of_slice)
+
+
+def transfers_of(compute: Schedule) -> tuple[Ints32, Ints32]:
+    """Return, for each transfer between ranks, the action that makes its content and the one that takes it."""
+    needs = dependencies(compute).neighbour
+    target = np.flatnonzero((needs != NONE) & (compute.rank[needs] != compute.rank)).astype(np.int32)
+    return needs[target], target

@@ -35,7 +35,7 @@ from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
-from ppsim.schedule.dependencies import dependencies
+from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.megatron_calls import Ends, megatron_calls
@@ -157,13 +157,6 @@ def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits"
     if cycle:
         raise Deadlock(explain_cycle(compute, source, target, cycle))
     return replace(graph, order=order)
-
-
-def transfers_of(compute: Schedule) -> tuple[Ints32, Ints32]:
-    """Return, for each transfer between ranks, the action that makes its content and the one that takes it."""
-    needs = dependencies(compute).neighbour
-    target = np.flatnonzero((needs != NONE) & (compute.rank[needs] != compute.rank)).astype(np.int32)
-    return needs[target], target
 
 
 # --- what each node waits for ---

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
+from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.table import NONE, Op, Schedule
 
 Bools = NDArray[np.bool_]
@@ -123,6 +124,15 @@ def megatron_calls(table: Schedule, source: Ints32, target: Ints32, *, overlap: 
         backward = _interleaved_backward(table, row, source, target, slots, overlap)
     sends, receives = (one.where(downstream, other) for one, other in zip(forward, backward, strict=True))
     return sends, receives
+
+
+def has_megatron_loop(table: Schedule) -> bool:
+    """Return whether Megatron-LM has a loop that runs this compute-only table."""
+    try:
+        megatron_calls(table, *transfers_of(table), overlap=True)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _at(entries: Ints64, rank: Ints32, number: Ints64) -> Ints32:

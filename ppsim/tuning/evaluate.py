@@ -16,7 +16,7 @@ from ppsim.base.arrays import Floats
 from ppsim.base.errors import DoesNotFit, ScheduleError
 from ppsim.catalog.build import build, find
 from ppsim.projection.plan import RUNTIMES, Plan
-from ppsim.projection.project import iteration_of, table_of
+from ppsim.projection.project import communication_of, iteration_of, table_of
 from ppsim.schedule.check import validate
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.graph import EventGraph, build_graph
@@ -80,7 +80,7 @@ def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
     if task.bound_s > slowest_s and is_dominated(task.bound_s, peak, front):
         return Outcome("dominated", peak)
     try:
-        graph = None if _is_fitted(plan) else _graph(*shape_of(plan), _network(plan))
+        graph = None if _is_fitted(plan) else _graph(*shape_of(plan), _network(plan, table))
         iteration_s, peak = iteration_of(plan, table, graph=graph)
     except ScheduleError:
         return Outcome("not possible", peak)
@@ -129,8 +129,8 @@ def _pattern(name: str, pp: int, vpp: int, microbatches: int) -> Schedule:
 _Network: TypeAlias = tuple[Communication, Channel, Receives]
 
 
-def _network(plan: Plan) -> _Network:
-    return plan.communication, RUNTIMES[plan.runtime][0], plan.receives
+def _network(plan: Plan, table: Schedule) -> _Network:
+    return communication_of(plan, table), RUNTIMES[plan.runtime][0], plan.receives
 
 
 @lru_cache(maxsize=_KEPT)

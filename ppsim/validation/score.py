@@ -151,7 +151,7 @@ class Validation:
     def to_json(self) -> dict[str, Any]:
         """Return scores and rows with units in the keys."""
         scores = {
-            "ppsim": self.score,
+            "ppsim": self.score if self.rows else None,
             "constant_mfu": self.constant_mfu,
             self.told.other_tool or "other": self.other,
         }
@@ -198,7 +198,7 @@ def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
     groups: dict[tuple[str, str, Literal["dense", "MoE"]], list[CaseError]] = {}
     for row in (row for one in sets if not one.told.order_only for row in one.judged):
         job = row.plan.job
-        if row.constant_mfu is not None and job is not None:
+        if row.constant_mfu is not None and job is not None and row.plan.measured is None:
             groups.setdefault((job.cluster.name, job.execution.dtype, row.kind), []).append(row)
     return [
         HardwareScore(

@@ -73,7 +73,7 @@ def test_more_than_the_peak_is_called_implausible():
 # As torch names them, with the dense bfloat16 peak of the data sheets in TFLOP/s.
 DEVICES = {
     "NVIDIA A100-SXM4-80GB": 312, "NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H100 PCIe": 756.5,
-    "NVIDIA H100 NVL": 835.5, "NVIDIA H200": 989.4, "NVIDIA B200": 2250, "NVIDIA GB200": 2500,
+    "NVIDIA H100 NVL": 835.5, "NVIDIA H200": 989.4, "NVIDIA H100 96GB HBM2e": 989.4, "NVIDIA B200": 2250, "NVIDIA GB200": 2500,
     "AMD Instinct MI300X": 1307.4, "AMD Instinct MI325X": 1307.4, "AMD Instinct MI355X": 2516.6, "NVIDIA H200 NVL": 835.5,
     "NVIDIA B300 SXM6 AC": 2250, "NVIDIA GB300": 2500, "NVIDIA L40S": 362.05,
     "NVIDIA RTX PRO 6000 Blackwell Server Edition": 500,

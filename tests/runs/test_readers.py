@@ -304,6 +304,15 @@ def test_a_real_cuda_trace_is_read_by_its_kernels(name: str, num_steps: int, for
     assert taken == pytest.approx(forward_s, rel=0.05)
 
 
+def test_what_a_real_trace_does_not_say_of_its_messages_is_missing() -> None:
+    """Kernels ncclKernel_SendRecv of a recommender, of before NCCL's arguments were noted."""
+    run = public.read(DATA / "kineto" / "sendrecv.json.gz", pattern=PASSES[1:])
+    assert run.facts["message_bytes"] is None
+    assert not run.facts["knows_transfers"]
+    assert run.facts["reserved_bytes"] is None
+    assert "not recorded" in str(run)
+
+
 def test_a_real_trace_without_passes_says_what_it_saw() -> None:
     message = words_of(ppsim("read", DATA / "kineto" / "mi250_minitoy.json.gz", code=2).output)
     assert "has no range that names a pass of a pipeline" in message
@@ -515,6 +524,30 @@ def test_two_recordings_that_are_not_one_run_are_refused(folder: Path) -> None:
     message = words_of(ppsim("read", "traces/rank0.json", "train.log", code=2).output)
     assert "are no ranks of one run" in message
     assert "found: log, trace" in message
+
+
+def test_two_replicas_are_refused_as_one_pipeline(folder: Path) -> None:
+    """Eight ranks of two pipelines, whose names tell no stage."""
+    traces = [trace for _ in range(2) for trace in traces_of([timeline_of("1f1b")] * 2, gap_s=0.03, cuda=True)]
+    for rank, trace in enumerate(renamed(traces, NAMES["DeepSpeed"])):
+        trace["distributedInfo"]["rank"] = rank
+    written(traces, folder / "traces")
+    message = words_of(ppsim("read", "traces", code=2).output)
+    assert "these ranks' passes make no one pipeline" in message
+    assert "give the recordings of one replica" in message
+
+
+def test_several_stages_that_nobody_tells_ask_for_the_table(folder: Path) -> None:
+    """Interleaved, by names that tell only forward and backward: with the table each pass is known."""
+    step = timeline_of("interleaved-1f1b")
+    written(renamed(traces_of([step] * 2, gap_s=0.03, cuda=True), NAMES["DeepSpeed"]), folder / "traces")
+    assert "stages taken as one a rank" in words_of(ppsim("read", "traces").stdout)
+    ppsim("build", "interleaved-1f1b", "--pp", 4, "--microbatches", 8, "-o", "T.csv")
+    run = public.read("traces", schedule="T.csv")
+    assert run.facts["stages_by"] == "table"
+    assert run.timeline.schedule == step.schedule
+    actions = step.num_actions
+    assert run.timeline.start[:actions] == pytest.approx(step.start[:actions] - step.begin_s, abs=2e-6)
 
 
 def test_traces_of_two_runs_are_refused(folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ppsim import Op, StageCosts, build, simulate
 from ppsim.errors import ScheduleError
-from ppsim.schedule.graph import transfers_of
+from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.megatron_calls import megatron_calls
 
 SHAPES = [

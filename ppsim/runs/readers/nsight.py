@@ -39,7 +39,9 @@ def read_processes(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> 
         # As a URI, so that nothing is written beside it; the name is quoted by Path.
         with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
             return _traces(file, str(path), patterns)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:  # a cell may hold anything
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"{path} is no export of Nsight Systems, or is cut off: {error}") from None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.schedule.grammar import parse_cell
+from ppsim.schedule.grammar import MOST, parse_cell
 from ppsim.schedule.table import NONE, Action, Cell, Op
 
 
@@ -136,5 +136,7 @@ def named_in(match: re.Match[str], source: str) -> Named:
         numbers = {name: int(text) for name, text in told.items() if name != "kind"}
     except ValueError as error:
         raise ConfigError(f"{source}: the range {match[0]}: a group of numbers matched none: {error}") from None
+    if any(not 0 <= number < MOST for number in numbers.values()):
+        raise ConfigError(f"{source}: the range {match[0]} has a number beyond what a pipeline has")
     action = Action(KINDS[kind.lower()], numbers.get("stage", NONE), numbers.get("microbatch", NONE))
     return Named(action, numbers.get("chunk"), numbers.get("rank"))

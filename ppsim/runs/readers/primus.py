@@ -17,10 +17,13 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.runs.traces import CellRange, RankTrace, Recordings
+from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import NONE, Action, Op
 
 _FILE = re.compile(r"pp_rank_(\d+)\.json")
 _GIB = 2**30
+_LONGEST_MS = 1e12
+_NUMBERS = ("pp_size", "vp_size", "vpp_size", "num_mbs", "micro_batches")
 
 
 def is_dump(folder: Path) -> bool:
@@ -33,16 +36,16 @@ def read_dump(folder: Path) -> Recordings:
     files = {int(found[1]): file for file in folder.iterdir() if (found := _FILE.fullmatch(file.name))}
     config = _config(folder)
     num_ranks = config.get("pp_size") or max(files) + 1
-    missing = [f"pp_rank_{rank}.json" for rank in range(num_ranks) if rank not in files]
-    if missing:
-        raise ConfigError(f"{folder} lacks {missing[0]}: it is a dump of {num_ranks} pipeline ranks")
+    missing = next((rank for rank in range(num_ranks) if rank not in files), None)
+    if missing is not None:
+        raise ConfigError(f"{folder} lacks pp_rank_{missing}.json: it is a dump of {num_ranks} pipeline ranks")
     if beyond := sorted(set(files) - set(range(num_ranks))):
         raise ConfigError(f"{folder} holds pp_rank_{beyond[0]}.json, and its config.json says pp_size {num_ranks}")
     iterations = {rank: _iterations(files[rank]) for rank in range(num_ranks)}
     split = any("wgrad_start" in one for found in iterations.values() for one in found.values())
     traces = [_trace(str(files[rank]), rank, found, split) for rank, found in iterations.items()]
     _require_one_run(folder, traces, config)
-    held = [max(float(one.get("memory", 0)) for one in found.values()) for found in iterations.values()]
+    held = [max(_memory(one) for one in found.values()) for found in iterations.values()]
     return Recordings(
         source=str(folder),
         traces=traces,
@@ -54,6 +57,12 @@ def read_dump(folder: Path) -> Recordings:
     )
 
 
+def _memory(iteration: dict[str, Any]) -> float:
+    """GiB reserved, 0 where that is not told."""
+    held = iteration.get("memory")
+    return float(held) if isinstance(held, int | float) and 0 <= held < MOST else 0.0
+
+
 def _config(folder: Path) -> dict[str, Any]:
     """The numbers of config.json; nothing where there is none."""
     path = folder / "config.json"
@@ -63,9 +72,10 @@ def _config(folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigError(f"{path} is no configuration of dump_pp_data")
     numbers = {name: value for name, value in found.items() if value is not None}
-    if odd := [name for name, value in numbers.items() if not isinstance(value, int)]:
+    known = {name: numbers[name] for name in _NUMBERS if name in numbers}
+    if odd := [name for name, value in known.items() if type(value) is not int or not 0 <= value < MOST]:
         raise ConfigError(f"{path}: {odd[0]} is {json.dumps(numbers[odd[0]])}: it must be a whole number")
-    return numbers
+    return known
 
 
 def _iterations(path: Path) -> dict[str, dict[str, Any]]:
@@ -90,20 +100,20 @@ def _trace(source: str, rank: int, iterations: Mapping[str, dict[str, Any]], is_
 
 
 def _passes(where: str, lists: dict[str, Any], kind: str, op: Op) -> list[CellRange]:
-    columns = {name: lists.get(f"{kind}_{name}") for name in ("start", "end", "minibatch", "chunk")}
-    starts, ends = columns["start"] or [], columns["end"] or []
-    length = len(starts)
-    for name, column in columns.items():
-        if column is None and name in ("minibatch", "chunk"):
-            columns[name] = [None] * length
-        elif not isinstance(column or [], list) or len(column or []) != length:
-            raise ConfigError(f"{where}: {kind}_start and {kind}_{name} have not as many entries")
+    columns = [lists.get(f"{kind}_{name}") for name in ("start", "end", "minibatch", "chunk")]
+    starts = columns[0] if isinstance(columns[0], list) else []
+    columns[2:] = [[None] * len(starts) if column is None else column for column in columns[2:]]
+    columns[:2] = [[] if column is None else column for column in columns[:2]]
+    if not all(isinstance(column, list) and len(column) == len(starts) for column in columns):
+        raise ConfigError(f"{where}: the lists {kind}_start, {kind}_end and others beside them differ in length")
     found = []
-    rows = zip(starts, ends, columns["minibatch"] or (), columns["chunk"] or (), strict=True)
-    for place, (start, end, microbatch, chunk) in enumerate(rows):
-        if not all(isinstance(time, int | float) for time in (start, end)) or not 0 <= start <= end < float("inf"):
+    for place, (start, end, microbatch, chunk) in enumerate(zip(*columns, strict=True)):
+        if not all(isinstance(time, int | float) for time in (start, end)) or not 0 <= start <= end < _LONGEST_MS:
             raise ConfigError(f"{where}: {kind}_start and {kind}_end of entry {place} are no times: {start}, {end}")
-        action = Action(op, NONE, NONE if microbatch is None else int(microbatch))
+        for number in (microbatch, chunk):
+            if number is not None and not (type(number) is int and 0 <= number < MOST):
+                raise ConfigError(f"{where}: {kind}_minibatch and {kind}_chunk of entry {place} hold {number!r}")
+        action = Action(op, NONE, NONE if microbatch is None else microbatch)
         found.append(CellRange(start / 1e3, end / 1e3, action, chunk=chunk))
     return found
 

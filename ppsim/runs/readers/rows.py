@@ -13,6 +13,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_text
 from ppsim.runs.readers.patterns import KINDS
 from ppsim.runs.traces import CellRange, RankTrace, Recordings, require_like_steps, split_by_names
+from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import NONE, Action
 
 NEEDED = ("rank", "kind", "start", "end")
@@ -69,6 +70,6 @@ def _number(row: dict[str, str], name: str, where: str, default: int | None) -> 
     text = (row.get(name) or "").strip()
     if not text and default is not None:
         return default
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and int(text) < MOST):
         raise ConfigError(f"{where}: {name} must be a whole number from 0 on: got '{text}'")
     return int(text)

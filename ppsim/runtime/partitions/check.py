@@ -3,7 +3,7 @@
 import os
 
 from ppsim.base.errors import ConfigError
-from ppsim.schedule.graph import transfers_of
+from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 

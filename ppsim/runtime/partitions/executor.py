@@ -15,8 +15,7 @@ from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.live_bytes import LiveBytes
 from ppsim.runtime.partitions.device import Parcel, SharedDevice, timed_out
 from ppsim.runtime.partitions.stages import StageRunner
-from ppsim.schedule.dependencies import dependencies
-from ppsim.schedule.graph import transfers_of
+from ppsim.schedule.dependencies import dependencies, transfers_of
 from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
 
 _SHUTDOWN_S = 5.0
