@@ -6,8 +6,8 @@
 Of each class what its products get, a number a type: the in-situ factor where a table of kernels is in use, else the
 share of the peak. Least squares of the logarithms of projected over measured times, a row beyond `OUTLIER` by its
 distance only (Huber 1964), and of the constants' distances from where a class starts (`PRIOR`). Rows of models with
-experts do not speak for products, nor runs in deterministic mode, nor those of 2021's ZeRO 3: what takes their time
-is something else. Constants of a cluster are left out, so that the class is what is judged.
+experts speak for the products of experts only, with what was found for the others. Runs in deterministic mode and
+those of 2021's ZeRO 3 do not speak: what takes their time is something else. Constants of a cluster are left out, so that the class is what is judged.
 """
 
 import math
@@ -28,23 +28,30 @@ from ppsim.validation.predict import measured_of, predict
 OUTLIER = 0.1
 """An error of a row's logarithm beyond which it counts by its distance."""
 
-ROW_SIGMA = 0.05
-"""What one run differs by from the next of the same shape, of releases and installations."""
+ROW_SIGMA = {False: 0.05, True: 0.2}
+"""What one run differs by from the next, of releases, installations and models: of dense models, of those with experts,
+which differ more from one model to the next than from one run to the next."""
 
-PRIOR = {"in_situ": (1.1, 0.1), "matmul": (None, 0.3)}
+PRIOR = {"in_situ": (1.1, 0.1), "matmul": (None, 0.3), "experts": (1.1, 0.15)}
 """Where a constant starts (None: at what is in use), and the standard deviation of its logarithm around that."""
 
 OTHER_PHYSICS = ("megatron-golden", "sc21-zero3", "mt-nlg", "zero-bubble", "zero-bubble-sync", "simumax-b200")
 """Sets whose fit rows speak for something else than products: see above; SimuMax' say kernel_s of the b200 class."""
 
 
+OTHER_MODELS = ("GPT-OSS-120B",)
+"""Titles of models whose rows are as far off on every class: what takes their time is something of the model, here
+biases of experts, added to each one's rows by itself, and sinks of attention."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """A fit row of a dense model, its cluster without constants of its own, and the seconds that were measured."""
+    """A fit row, its cluster without constants of its own, and the seconds that were measured."""
 
     case: Case
     cluster: Cluster
     measured: float
+    has_experts: bool
 
     def error(self, efficiency: Efficiency) -> float:
         """Return the logarithm of projected over measured."""
@@ -63,17 +70,19 @@ def fit_rows() -> dict[str, list[Row]]:
             except PpsimError:
                 continue
             job = plan.job
-            if job is not None and not case.is_memory and not any(layer.is_moe for layer in job.model.kinds):
+            if job is not None and not case.is_memory and case.told.title not in OTHER_MODELS:
                 cluster = replace(job.cluster, constants=Constants())
-                row = Row(case, cluster, measured_of(case, plan))
+                has_experts = any(layer.is_moe for layer in job.model.kinds)
+                row = Row(case, cluster, measured_of(case, plan), has_experts)
                 found.setdefault(job.cluster.device.efficiency_class, []).append(row)
     return found
 
 
 def constants_of(rows: list[Row]) -> dict[str, float]:
     """Return the constants of a class that its rows have products for, by name."""
-    efficiency, found = rows[0].cluster.device.efficiency, {}
-    for row in rows:
+    efficiency = rows[0].cluster.device.efficiency
+    found = {"experts": efficiency.experts} if rows[0].has_experts else {}
+    for row in (row for row in rows if not row.has_experts):
         dtype = str(row.case.words.get("dtype") or "bfloat16")
         in_situ = efficiency.in_situ.factors if efficiency.in_situ else {}
         for table, values in (("in_situ", in_situ), ("matmul", efficiency.matmul)):
@@ -88,7 +97,9 @@ def with_constants(efficiency: Efficiency, values: Mapping[str, float]) -> Effic
     """Return a class with other values of the constants named so."""
     for name, value in values.items():
         table, _, dtype = name.partition(".")
-        if table == "matmul":
+        if table == "experts":
+            efficiency = replace(efficiency, experts=value)
+        elif table == "matmul":
             efficiency = replace(efficiency, matmul={**efficiency.matmul, dtype: value})
         elif efficiency.in_situ is not None:
             factors = {**efficiency.in_situ.factors, dtype: value}
@@ -111,7 +122,7 @@ def fitted(rows: list[Row], *, rounds: int = 8) -> dict[str, float]:
     for _ in range(rounds):
         now, step = errors(logs), 1e-3
         slopes = np.stack([(errors(logs + step * unit) - now) / step for unit in np.eye(len(names))], axis=1)
-        weights = np.sqrt(np.minimum(1.0, OUTLIER / np.maximum(np.abs(now), 1e-9))) / ROW_SIGMA
+        weights = np.sqrt(np.minimum(1.0, OUTLIER / np.maximum(np.abs(now), 1e-9))) / ROW_SIGMA[rows[0].has_experts]
         left = np.concatenate([slopes * weights[:, None], pull])
         right = np.concatenate([-now * weights, pull @ (centres - logs)])
         moved = np.linalg.lstsq(left, right, rcond=None)[0]
@@ -124,17 +135,25 @@ def fitted(rows: list[Row], *, rounds: int = 8) -> dict[str, float]:
 def main() -> None:
     """Print the constants found beside those in use, and the rows' errors with them."""
     asked = sys.argv[1:]
-    for name, rows in fit_rows().items():
+    for name, all_rows in fit_rows().items():
         if asked and name not in asked:
             continue
-        efficiency = load_cluster(rows[0].cluster.name).device.efficiency
-        found, in_use = fitted(rows), constants_of(rows)
-        print(name, *(f"{one} {value:g} (in use {in_use[one]:g})" for one, value in found.items()))
-        for row in rows:
-            before, after = row.error(efficiency), row.error(with_constants(efficiency, found))
-            words = row.case.words
-            what = f"{row.case.told.title} {words['gpus']} {words.get('dtype')} tp {words.get('tp')}"
-            print(f"   {100 * math.expm1(before):+6.1f} % → {100 * math.expm1(after):+6.1f} %  {what}")
+        for has_experts in (False, True):
+            rows = [row for row in all_rows if row.has_experts == has_experts]
+            if rows:
+                show(name, rows)
+
+
+def show(name: str, rows: list[Row]) -> None:
+    """Print the constants of a class, of dense models or of those with experts, and the rows' errors."""
+    efficiency = load_cluster(rows[0].cluster.name).device.efficiency
+    found, in_use = fitted(rows), constants_of(rows)
+    print(name, *(f"{one} {value:g} (in use {in_use[one]:g})" for one, value in found.items()))
+    for row in rows:
+        before, after = row.error(efficiency), row.error(with_constants(efficiency, found))
+        words = row.case.words
+        what = f"{row.case.told.title} {words['gpus']} {words.get('dtype')} tp {words.get('tp')}"
+        print(f"   {100 * math.expm1(before):+6.1f} % → {100 * math.expm1(after):+6.1f} %  {what}")
 
 
 if __name__ == "__main__":
