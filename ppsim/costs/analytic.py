@@ -56,7 +56,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         cp_s=(1 - execution.hidden_cp) * cp_s,
         launching_s=launching_s,
     )  # fmt: skip
-    gathered = num_gathered * _gathered_s(place, message)
+    gathered = num_gathered * _gathered_s(place, execution.gathered_share * message)
     both_ways = 1 if execution.context == "all-to-all" or layer.is_recurrent else 2
     again = _again(layer, place, tokens, core.forward, kernels.forward)
     launched_again_s = launching_s if execution.recompute == "full" else 0.0

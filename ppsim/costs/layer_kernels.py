@@ -33,6 +33,10 @@ class PassKernels:
             self.backward_weight + other.backward_weight,
         )
 
+    def slowed(self, factor: float) -> "PassKernels":
+        """Return the same with so many times the seconds."""
+        return PassKernels(*(one.slowed(factor) for one in (self.forward, self.backward_input, self.backward_weight)))
+
 
 def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pairs: float = 0.0) -> PassKernels:
     """Return the matrix products of a layer's matrices, each with an I and a W.
@@ -151,9 +155,14 @@ def _activated(layer: Layer, tp: int, modules: Collection[str], load: float) -> 
 
 
 def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
-    """Return the matrix products of a rank's part: those of all tokens, then those of its experts."""
-    linears = sorted(part.linears, key=lambda one: one.kind == "routed")
-    return products(linears, place.times, tokens=tokens, pairs=tokens * part.pairs)
+    """Return the matrix products of a rank's part: those of all tokens, then those of its experts.
+
+    The latter take `Efficiency.experts` times as long as a single kernel for all experts.
+    """
+    routed = [one for one in part.linears if one.kind == "routed"]
+    others = [one for one in part.linears if one.kind != "routed"]
+    of_experts = products(routed, place.times, tokens=tokens, pairs=tokens * part.pairs)
+    return products(others, place.times, tokens=tokens) + of_experts.slowed(place.device.efficiency.experts)
 
 
 def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:

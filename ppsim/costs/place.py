@@ -10,7 +10,7 @@ from ppsim.layout.groups import Group, GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Cluster, Device
-from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
+from ppsim.machine.kernels.specified import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
@@ -86,6 +86,15 @@ class Execution:
         """Bytes of an element of activations, and of messages of them."""
         return activation_bytes(self.dtype)
 
+    @property
+    def gathered_share(self) -> float:
+        """What of those bytes a gathered operand of products has: it is cast before it is sent.
+
+        TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`), with userbuffers and
+        without; so does TorchAO's `Float8ColwiseParallel`.
+        """
+        return OPERAND_BYTES.get(self.dtype, self.element_bytes) / self.element_bytes
+
     def __post_init__(self) -> None:
         require_spelling(self.recompute)
         if not 1 <= self.expert_imbalance < float("inf"):
@@ -155,7 +164,11 @@ class Place:
         return collectives.seconds(operation, num_bytes, self.ranks(name), self.cluster)
 
     def sum_over_tp_s(self, num_bytes: float, name: Literal["tp", "etp"] = "tp") -> float:
-        """What ends a tensor-parallel region and starts the next: an all-reduce, or its two halves."""
+        """What ends a tensor-parallel region and starts the next: an all-reduce, or its two halves.
+
+        The second half gathers an operand of products; tokens that were dispatched to experts are not cast yet.
+        """
         if not self.execution.sequence_parallel:
             return self.seconds("all-reduce", num_bytes, name)
-        return self.seconds("reduce-scatter", num_bytes, name) + self.seconds("all-gather", num_bytes, name)
+        gathered = num_bytes * (self.execution.gathered_share if name == "tp" else 1)
+        return self.seconds("reduce-scatter", num_bytes, name) + self.seconds("all-gather", gathered, name)

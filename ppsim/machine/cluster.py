@@ -58,6 +58,12 @@ class Efficiency:
         expert has, before which it launches nothing ahead. The device waits where it is done sooner.
     jitter
         Relative standard deviation of a replica's step: of n replicas all wait for the slowest.
+    experts
+        How many times as long products of experts take in a run as in one kernel for all of them alone: there is one
+        an expert, their rows are padded, and what orders the tokens runs beside.
+    spread, experts_spread
+        How far a projected step of a dense model, and of one with experts, is off: the standard deviation of its
+        logarithm. None: no run of the class has said (`ppsim.projection.answering`).
     source
         Where each of the numbers comes from.
     in_situ
@@ -76,6 +82,9 @@ class Efficiency:
     source: str
     routing_host_s: float = 0.0
     jitter: float = 0.0
+    experts: float = 1.0
+    spread: float | None = None
+    experts_spread: float | None = None
     in_situ: InSitu | None = None
 
 

@@ -35,6 +35,9 @@ class _Efficiency(Strict):
     source: str
     routing_host_s: NonNegative = 0.0
     jitter: NonNegative = 0.0
+    experts: AboveZero = 1.0
+    spread: AboveZero | None = None
+    experts_spread: AboveZero | None = None
     in_situ: _InSitu | None = None
 
 

@@ -9,7 +9,7 @@ from ppsim.printing.page import Columns, Page, facts
 from ppsim.projection.options import GPT
 from ppsim.validation.cases import Case, Section
 from ppsim.validation.fit import FittedCluster
-from ppsim.validation.score import CaseError, Validation, hardware_scores
+from ppsim.validation.score import CaseError, Validation, coverage_of, hardware_scores
 
 if TYPE_CHECKING:
     from ppsim.validation.validated import Validated
@@ -31,6 +31,11 @@ def print_validations(found: "Validated", *, with_rows: bool | None = None) -> N
         out.add("[bold]times of all sets, by hardware[/bold]")
         out.add(Columns.of(_hardware_rows(found.sets), left=3))
         out.add()
+        out.add(_total(found.sets), markup=False)
+        out.add()
+        out.add("[bold]the ten times that are furthest off[/bold]")
+        out.add(Columns.of(_worst_rows(found.sets), wraps=True))
+        out.add()
         out.add(Columns.of(_listed_rows(found.sets), wraps=True))
         out.add()
     out.add(
@@ -38,6 +43,7 @@ def print_validations(found: "Validated", *, with_rows: bool | None = None) -> N
         "negative is optimistic; absolute: mean of their sizes, given for a constant MFU and others too. listed: "
         "rows for which no projection can be asked, in no error."
     )
+    out.add("inside: how many of the measurements lie in the projection's 90 % interval.")
     out.add("order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.")
 
 
@@ -65,7 +71,8 @@ def markdown(found: Sequence[Validation]) -> str:
         "Errors are predicted / measured − 1 of a step's time or of memory, of the rows that no constant was",
         "fitted on (*: all were); negative is optimistic. absolute: the mean of their sizes; the same of a",
         "constant MFU and of other tools on the same rows. order: rank correlation of schedules, mean of the",
-        "groups, and how many groups have every pair of schedules in the measured order. listed: rows for which no",
+        "groups, and how many groups have every pair of schedules in the measured order. inside: how many of the",
+        "times measured lie in the projection's 90 % interval. listed: rows for which no",
         "projection can be asked, which are in no error. What ran: model,",
         "devices, layout, global batch/micro-batch, tokens a sequence, schedule.",
         "",
@@ -73,7 +80,8 @@ def markdown(found: Sequence[Validation]) -> str:
     for section, sets in _sections(found):
         lines += [f"{_capital(section)}:", "", *_markdown_table([_summary(one) for one in sets]), ""]
     lines += ["Times of all sets, by hardware (a model is dense or has experts):", ""]
-    lines += [*_markdown_table(_hardware_rows(found)), ""]
+    lines += [*_markdown_table(_hardware_rows(found)), "", _total(found), ""]
+    lines += ["The ten judged times that are furthest off:", "", *_markdown_table(_worst_rows(found)), ""]
     lines += ["Rows for which no projection can be asked:", "", *_markdown_table(_listed_rows(found))]
     for one in found:
         lines += ["", f"**{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}."]
@@ -112,6 +120,7 @@ def _summary(one: Validation) -> dict[str, str]:
         "worst": signed_percent(score.worst),
         "constant MFU": percent(constant.mean_absolute) if constant else "–",
         "others": ", ".join(others) or "–",
+        "inside": _inside(one.coverage),
     }
     if one.told.order_only or not one.rows:
         errors = dict.fromkeys(errors, "–")
@@ -146,8 +155,37 @@ def _hardware_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
             "absolute": percent(one.score.mean_absolute),
             "worst": signed_percent(one.score.worst),
             "constant MFU": percent(one.constant_mfu.mean_absolute),
+            "inside": _inside(one.coverage),
         }
         for one in hardware_scores(sets)
+    ]
+
+
+def _inside(coverage: tuple[int, int] | None) -> str:
+    return "–" if coverage is None else f"{coverage[0]}/{coverage[1]}"
+
+
+def _total(sets: Sequence[Validation]) -> str:
+    """How many judged times of all sets lie in their intervals, of dense models and of those with experts, a line."""
+    rows = [row for one in sets if not one.told.order_only for row in one.judged]
+    named = {"of all judged times": rows} | {
+        f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")
+    }
+    parts = [
+        f"{percent(found[0] / found[1])} {what} ({_inside(found)})"
+        for what, here in named.items()
+        if (found := coverage_of(here))
+    ]
+    return f"In the projection's 90 % interval: {', '.join(parts)}."
+
+
+def _worst_rows(sets: Sequence[Validation], count: int = 10) -> list[dict[str, str]]:
+    """The judged times that are furthest off, as rows of a table."""
+    rows = [(one, row) for one in sets if not one.told.order_only for row in one.judged if not row.case.is_memory]
+    rows.sort(key=lambda found: -abs(found[1].error))
+    return [
+        {"set": one.name, "error": signed_percent(row.error), "what ran": _with_remarks(row.case, what_ran(row))}
+        for one, row in rows[:count]
     ]
 
 

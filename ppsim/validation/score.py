@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.projection.answering import interval_by_spread, spread_of
 from ppsim.projection.plan import Plan
 from ppsim.validation.cases import Case, CaseSet, cases_of, require_set
 from ppsim.validation.predict import PlanOf, measured_of, predict
@@ -29,6 +30,20 @@ class CaseError:
     def error(self) -> float:
         """Of ppsim."""
         return self.predicted / self.measured - 1
+
+    @property
+    def kind(self) -> Literal["dense", "MoE"]:
+        """Whether the model has experts; of measured costs, dense."""
+        job = self.plan.job
+        return "MoE" if job is not None and any(layer.is_moe for layer in job.model.kinds) else "dense"
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the time measured is in the projection's 90 % interval; None of bytes, which have none."""
+        if self.case.is_memory:
+            return None
+        low, high = interval_by_spread(self.predicted, spread_of(self.plan))
+        return low <= self.measured <= high
 
     @property
     def constant_mfu_error(self) -> float | None:
@@ -57,6 +72,7 @@ class CaseError:
             f"measured_{unit}": self.measured,
             f"predicted_{unit}": self.predicted,
             "error": self.error,
+            "inside_interval": self.is_inside,
             "constant_mfu_error": self.constant_mfu_error,
             "other_error": self.other_error,
         }
@@ -123,6 +139,11 @@ class Validation:
         return score_of(errors) if errors else None
 
     @property
+    def coverage(self) -> tuple[int, int] | None:
+        """How many judged times lie in the projections' 90 % intervals, and of how many; None where there is none."""
+        return coverage_of(self.judged) if not self.told.order_only else None
+
+    @property
     def mean_rank_correlation(self) -> float | None:
         """Of all groups of schedules."""
         return sum(self.ranks.values()) / len(self.ranks) if self.ranks else None
@@ -148,6 +169,7 @@ class Validation:
             "constant_mfu_basis": self.mfu_basis,
             "rank_correlation": self.ranks,
             "groups_in_order": self.right,
+            "inside_intervals": self.coverage,
             "rows": [row.to_json() for row in self.rows],
             "not_possible": [
                 {**case.told.model_dump(exclude_defaults=True), "command": case.command, "reason": reason}
@@ -165,6 +187,7 @@ class HardwareScore:
     kind: Literal["dense", "MoE"]
     score: Score
     constant_mfu: Score
+    coverage: tuple[int, int] | None
 
 
 def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
@@ -176,16 +199,22 @@ def hardware_scores(sets: Sequence[Validation]) -> list[HardwareScore]:
     for row in (row for one in sets if not one.told.order_only for row in one.judged):
         job = row.plan.job
         if row.constant_mfu is not None and job is not None and row.plan.measured is None:
-            kind: Literal["dense", "MoE"] = "MoE" if any(layer.is_moe for layer in job.model.kinds) else "dense"
-            groups.setdefault((job.cluster.name, job.execution.dtype, kind), []).append(row)
+            groups.setdefault((job.cluster.name, job.execution.dtype, row.kind), []).append(row)
     return [
         HardwareScore(
             *group,
             score_of([row.error for row in rows]),
             score_of([row.constant_mfu_error for row in rows if row.constant_mfu_error is not None]),
+            coverage_of(rows),
         )
         for group, rows in sorted(groups.items())
     ]
+
+
+def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
+    """Return how many times lie in the projections' 90 % intervals, and of how many; None where there is none."""
+    inside = [row.is_inside for row in rows if row.is_inside is not None]
+    return (sum(inside), len(inside)) if inside else None
 
 
 def validate_set(name: str, plan_of: PlanOf) -> Validation:

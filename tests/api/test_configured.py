@@ -21,7 +21,7 @@ torchrun --nproc_per_node 8 --nnodes $(($GPUS/8)) pretrain_gpt.py \\
 SAME = {
     "model": "gpt3-350m", "gpus": 16, "tp": 2, "pp": 4, "vpp": 2, "micro_batch": 2, "global_batch": 64,
     "seq_len": 2048, "recompute": "core_attn", "runtime": "megatron", "sequence_parallel": False, "zero": 1,
-    "overlap_dp": True, "dtype": "bfloat16", "overlap_tp": 0.75, "dropout": True, "fused_cross_entropy": False,
+    "overlap_dp": True, "dtype": "bfloat16", "overlap_tp": 0.5, "dropout": True, "fused_cross_entropy": False,
 }  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def test_the_command_says_what_it_understood_and_what_not(script: Path) -> None:
     done = CliRunner().invoke(main, ["project", "--run-config", str(script), "--json"])
     assert done.exit_code == 0, done.stderr
     assert "understood: a model of 0.356 G parameters, tp 2, pp 4" in done.stderr
-    assert "tp_comm_overlap: 0.75 of that communication is taken to be hidden" in done.stderr
+    assert "tp_comm_overlap: 0.5 of that communication is taken to be hidden" in done.stderr
     assert "not followed (nobody knows what for): some_new_option 3" in done.stderr
     assert "save" not in done.stderr
     found = json.loads(done.stdout)["run_config"]

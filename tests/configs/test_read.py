@@ -49,7 +49,7 @@ torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \\
 LLAMA3_70B_WORDS = {
     "tp": 8, "pp": 4, "micro_batch": 1, "global_batch": 128, "seq_len": 8192, "gpus": 32, "vpp": 4,
     "runtime": "megatron", "dtype": "bfloat16", "sequence_parallel": True, "recompute": "core_attn+layernorm",
-    "optimizer": "adam", "zero": 1, "overlap_dp": True, "overlap_tp": "0.75", "dropout": True,
+    "optimizer": "adam", "zero": 1, "overlap_dp": True, "overlap_tp": "0.5", "dropout": True,
     "fused_cross_entropy": False,
 }  # fmt: skip
 
@@ -184,7 +184,7 @@ def test_torchtitan_says_the_same_by_toml_and_by_flags(tmp_path: Path) -> None:
     )
     assert toml.words == flags.words == {
         "pp": 4, "dp": 8, "seq_len": 8192, "micro_batch": 2, "microbatches": 8, "zero": 2, "schedule": "zbv-fixed",
-        "recompute": "full", "dtype": "bfloat16", "runtime": "torch", "stack": "torchtitan", "overlap_tp": "0.75",
+        "recompute": "full", "dtype": "bfloat16", "runtime": "torch", "stack": "torchtitan", "overlap_tp": "0.5",
     }  # fmt: skip
     assert toml.model == find_model("llama3-8b")
     assert toml.ignored == ()
@@ -294,7 +294,7 @@ def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
         ("--transformer-impl local", {"attention": "unfused"}),
         ("--transformer-impl local --use-flash-attn", {"attention": "fused"}),
         ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"fused_cross_entropy": True}),
-        ("--tp-comm-overlap --overlap-moe-expert-parallel-comm", {"overlap_tp": "0.75", "overlap_ep": 0.9}),
+        ("--tp-comm-overlap --overlap-moe-expert-parallel-comm", {"overlap_tp": "0.5", "overlap_ep": 0.9}),
         ("--no-scatter-gather-tensors-in-pipeline", {"scatter_gather": False}),
         ("--cp-comm-type a2a", {"context": "all-to-all"}),
     ],

@@ -400,3 +400,35 @@ def test_dense_runs_that_nothing_was_fitted_to_are_met(source, mean_absolute):
     errors = [abs(estimate_of(row) / float(row["value"]) - 1) for row in rows]
     assert len(errors) >= 4
     assert sum(errors) / len(errors) < mean_absolute
+
+
+def test_a_gathered_operand_of_8_bits_has_half_the_bytes():
+    """What a reduce-scatter adds up stays in 16 bits; without sequence parallelism an all-reduce carries it all."""
+    message = 2.0**28
+    for dtype, share in (("bfloat16", 1.0), ("float8", 0.5), ("mxfp8", (1 + 1 / 32) / 2)):
+        where = place(tp=8, execution=Execution(dtype=dtype, sequence_parallel=True))
+        gathered, summed = (where.seconds(one, message, "tp") for one in ("all-gather", "reduce-scatter"))
+        launch_s = where.seconds("all-gather", 0.0, "tp")
+        expected = summed + launch_s + share * (gathered - launch_s)
+        assert where.sum_over_tp_s(message) == pytest.approx(expected)
+        assert where.sum_over_tp_s(message, "etp") == where.seconds("reduce-scatter", message, "etp") + where.seconds(
+            "all-gather", message, "etp"
+        )
+        alone = replace(where, execution=replace(where.execution, sequence_parallel=False))
+        assert alone.sum_over_tp_s(message) == alone.seconds("all-reduce", message, "tp")
+
+
+def test_products_of_experts_take_so_many_times_as_long_and_no_others():
+    usual = place(dp=8, ep=8, execution=Execution())
+    device = usual.cluster.device
+    slow = replace(device, efficiency=replace(device.efficiency, experts=2 * device.efficiency.experts))
+    slower = replace(usual, cluster=replace(usual.cluster, device=slow))
+    part = rank_part(LAYERS["moe"], usual.cut)
+    dense = replace(part, linears=tuple(one for one in part.linears if one.kind != "routed"))
+    for name in ("forward", "backward_input", "backward_weight"):
+        one, two, others = (
+            getattr(products_of(which, where, tokens=8192), name).matmul_s
+            for which, where in ((part, usual), (part, slower), (dense, usual))
+        )
+        assert two - others == pytest.approx(2 * (one - others))
+        assert getattr(products_of(dense, slower, tokens=8192), name).matmul_s == others

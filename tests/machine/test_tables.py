@@ -74,7 +74,7 @@ def test_a_product_takes_its_flops_at_the_tables_rate_times_the_factor(m, n, k, 
     times = kernel_times(GB300, "float8")
     rate = kernel_table("gb300").products["float8"].rate(m, n, k)
     least = times.specified.memory_s(form, m, n, k)
-    expected = max(1.1 * 2 * m * n * k / rate, least) + GB300.efficiency.kernel_s
+    expected = max(0.99 * 2 * m * n * k / rate, least) + GB300.efficiency.kernel_s
     assert times.product_s(form, m, n, k) == pytest.approx(expected)
 
 
@@ -175,13 +175,14 @@ def test_shares_of_a_step_sum_to_one_and_are_said_with_where_the_table_is_stretc
 
 
 def test_a_projection_by_tables_is_as_unsure_as_their_factors():
-    """GB300's 8 % on what its table has; A100's data sheet is worth 6 %."""
+    """What runs of a class said goes before; without any, what all classes' runs said, or more by the table's factor."""
     spreads = {
         cluster: _spreads(project(Plan(pp=1, job=job("llama3-8b", cluster=cluster))))[0]
         for cluster in ("gb300-nvl72", "dgx-a100", "h100-pcie-8")
     }
-    assert spreads["dgx-a100"] == ESTIMATE_SPREAD
-    assert ESTIMATE_SPREAD < spreads["gb300-nvl72"] < 0.08 < spreads["h100-pcie-8"] < 0.15
+    for cluster in ("gb300-nvl72", "dgx-a100"):
+        assert spreads[cluster] == load_cluster(cluster).device.efficiency.spread
+    assert spreads["h100-pcie-8"] == ESTIMATE_SPREAD > 0.15
 
 
 def test_8_bits_keep_casts_of_inputs_and_copies_of_weights():

@@ -1,13 +1,16 @@
 """What is asked of ppsim against published runs, on rows that no constant was fitted on."""
 
+import math
+
 import pytest
 
 from ppsim.api.plans import plan_of
 from ppsim.api.validation import fitted_again
 from ppsim.machine.files import load_cluster, packaged_clusters
+from ppsim.projection.answering import interval_by_spread
 from ppsim.projection.project import outcome_of
 from ppsim.validation.cases import cases_of
-from ppsim.validation.score import rank_correlation, score_of
+from ppsim.validation.score import coverage_of, rank_correlation, score_of
 
 
 def test_zero_bubble_paper_within_2_percent_and_schedules_nearly_in_order(validations) -> None:
@@ -71,6 +74,30 @@ def test_b200_time_and_memory_better_than_simumax(validations) -> None:
     assert time.other is not None
     assert time.score.mean_absolute < time.other.mean_absolute
     assert memory.score.mean_absolute < 0.0046
+
+
+@pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.065, 0.05), ("MoE", 0.17, 0.13)])
+def test_the_command_line_alone(validations, kind: str, within: float, worst_mean: float) -> None:
+    """Mean absolute error of all judged times, and the mean with its sign."""
+    rows = [row for one in validations.values() if not one.told.order_only for row in one.judged]
+    errors = [row.error for row in rows if not row.case.is_memory and row.plan.job and row.kind == kind]
+    score = score_of(errors)
+    assert score.mean_absolute < within
+    assert abs(score.mean) < worst_mean
+
+
+@pytest.mark.parametrize("kind", ["dense", "MoE"])
+def test_nine_of_ten_measurements_lie_in_their_intervals(validations, kind: str) -> None:
+    rows = [row for one in validations.values() if not one.told.order_only for row in one.judged]
+    found = coverage_of([row for row in rows if row.plan.job and row.kind == kind])
+    assert found is not None
+    assert 0.85 <= found[0] / found[1] <= 0.95
+
+
+def test_an_interval_is_as_wide_as_its_spread() -> None:
+    """Nine of ten draws of a log-normal lie within 1.645 deviations."""
+    low, high = interval_by_spread(2.0, 0.1)
+    assert (low, high) == pytest.approx((2 * math.exp(-0.164485), 2 * math.exp(0.164485)), rel=1e-5)
 
 
 def test_order_of_the_schedules_on_mi300x(validations) -> None:

@@ -1,6 +1,6 @@
 """Seconds of single kernels on a device, whoever knows them: data sheets, measured facts, or tables."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 Form = Literal["forward", "input", "weight"]
@@ -79,6 +79,16 @@ class KernelTime:
     def busy_s(self) -> float:
         """What the device computes."""
         return self.matmul_s + self.attention_s + self.memory_s
+
+    def slowed(self, factor: float) -> "KernelTime":
+        """Return the same with so many times the seconds."""
+        return replace(
+            self,
+            matmul_s=factor * self.matmul_s,
+            attention_s=factor * self.attention_s,
+            memory_s=factor * self.memory_s,
+            measured_s=factor * self.measured_s,
+        )
 
     def as_attention(self) -> "KernelTime":
         """Return the same with all of its time under attention."""

@@ -1,0 +1,160 @@
+"""Find the constants of classes of devices again, from the rows of `ppsim validate` marked fit and from no other.
+
+    python benchmarks/class_constants.py           # every class with rows
+    python benchmarks/class_constants.py gb200     # one
+
+Of each class what its products get, a number a type: the in-situ factor where a table of kernels is in use, else the
+share of the peak. Least squares of the logarithms of projected over measured times, a row beyond `OUTLIER` by its
+distance only (Huber 1964), and of the constants' distances from where a class starts (`PRIOR`). Rows of models with
+experts speak for the products of experts only, with what was found for the others. Runs in deterministic mode and
+those of 2021's ZeRO 3 do not speak: what takes their time is something else. Constants of a cluster are left out, so that the class is what is judged.
+"""
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ppsim.api.plans import plan_of
+from ppsim.base.arrays import Floats
+from ppsim.base.errors import PpsimError
+from ppsim.machine.cluster import Cluster, Constants, Efficiency
+from ppsim.machine.files import load_cluster
+from ppsim.validation.cases import Case, case_sets, cases_of
+from ppsim.validation.predict import measured_of, predict
+
+OUTLIER = 0.1
+"""An error of a row's logarithm beyond which it counts by its distance."""
+
+ROW_SIGMA = {False: 0.05, True: 0.2}
+"""What one run differs by from the next, of releases, installations and models: of dense models, of those with experts,
+which differ more from one model to the next than from one run to the next."""
+
+PRIOR = {"in_situ": (1.1, 0.1), "matmul": (None, 0.3), "experts": (1.1, 0.15)}
+"""Where a constant starts (None: at what is in use), and the standard deviation of its logarithm around that."""
+
+OTHER_PHYSICS = ("megatron-golden", "sc21-zero3", "mt-nlg", "zero-bubble", "zero-bubble-sync", "simumax-b200")
+"""Sets whose fit rows speak for something else than products: see above; SimuMax' say kernel_s of the b200 class."""
+
+
+OTHER_MODELS = ("GPT-OSS-120B",)
+"""Titles of models whose rows are as far off on every class: what takes their time is something of the model, here
+biases of experts, added to each one's rows by itself, and sinks of attention."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A fit row, its cluster without constants of its own, and the seconds that were measured."""
+
+    case: Case
+    cluster: Cluster
+    measured: float
+    has_experts: bool
+
+    def error(self, efficiency: Efficiency) -> float:
+        """Return the logarithm of projected over measured."""
+        tried = replace(self.cluster, device=replace(self.cluster.device, efficiency=efficiency))
+        words = {**self.case.words, "cluster": tried, "rest": 0.0}
+        return math.log(predict(self.case, plan_of(words)) / self.measured)
+
+
+def fit_rows() -> dict[str, list[Row]]:
+    """Return the rows by class of devices."""
+    found: dict[str, list[Row]] = {}
+    for name in case_sets():
+        for case in (one for one in cases_of(name) if name not in OTHER_PHYSICS and one.told.use == "fit"):
+            try:
+                plan = plan_of(case.words)
+            except PpsimError:
+                continue
+            job = plan.job
+            if job is not None and not case.is_memory and case.told.title not in OTHER_MODELS:
+                cluster = replace(job.cluster, constants=Constants())
+                has_experts = any(layer.is_moe for layer in job.model.kinds)
+                row = Row(case, cluster, measured_of(case, plan), has_experts)
+                found.setdefault(job.cluster.device.efficiency_class, []).append(row)
+    return found
+
+
+def constants_of(rows: list[Row]) -> dict[str, float]:
+    """Return the constants of a class that its rows have products for, by name."""
+    efficiency = rows[0].cluster.device.efficiency
+    found = {"experts": efficiency.experts} if rows[0].has_experts else {}
+    for row in (row for row in rows if not row.has_experts):
+        dtype = str(row.case.words.get("dtype") or "bfloat16")
+        in_situ = efficiency.in_situ.factors if efficiency.in_situ else {}
+        for table, values in (("in_situ", in_situ), ("matmul", efficiency.matmul)):
+            name = next((one for one in (dtype, "float8" if dtype == "mxfp8" else dtype) if one in values), None)
+            if name is not None:
+                found[f"{table}.{name}"] = values[name]
+                break
+    return found
+
+
+def with_constants(efficiency: Efficiency, values: Mapping[str, float]) -> Efficiency:
+    """Return a class with other values of the constants named so."""
+    for name, value in values.items():
+        table, _, dtype = name.partition(".")
+        if table == "experts":
+            efficiency = replace(efficiency, experts=value)
+        elif table == "matmul":
+            efficiency = replace(efficiency, matmul={**efficiency.matmul, dtype: value})
+        elif efficiency.in_situ is not None:
+            factors = {**efficiency.in_situ.factors, dtype: value}
+            efficiency = replace(efficiency, in_situ=replace(efficiency.in_situ, factors=factors))
+    return efficiency
+
+
+def fitted(rows: list[Row], *, rounds: int = 8) -> dict[str, float]:
+    """Return the constants of a class with the least squares, to three digits, by Gauss-Newton steps."""
+    names, start = list(in_use := constants_of(rows)), rows[0].cluster.device.efficiency
+    priors = [PRIOR[name.partition(".")[0]] for name in names]
+    centres = np.log([centre or in_use[name] for name, (centre, _) in zip(names, priors, strict=True)])
+    pull = np.diag([1 / sigma for _, sigma in priors])
+    logs = centres.copy()
+
+    def errors(logs: Floats) -> Floats:
+        values = dict(zip(names, np.exp(logs).tolist(), strict=True))
+        return np.array([row.error(with_constants(start, values)) for row in rows])
+
+    for _ in range(rounds):
+        now, step = errors(logs), 1e-3
+        slopes = np.stack([(errors(logs + step * unit) - now) / step for unit in np.eye(len(names))], axis=1)
+        weights = np.sqrt(np.minimum(1.0, OUTLIER / np.maximum(np.abs(now), 1e-9))) / ROW_SIGMA[rows[0].has_experts]
+        left = np.concatenate([slopes * weights[:, None], pull])
+        right = np.concatenate([-now * weights, pull @ (centres - logs)])
+        moved = np.linalg.lstsq(left, right, rcond=None)[0]
+        logs = logs + moved
+        if np.abs(moved).max() < 1e-4:
+            break
+    return {name: float(f"{value:.3g}") for name, value in zip(names, np.exp(logs), strict=True)}
+
+
+def main() -> None:
+    """Print the constants found beside those in use, and the rows' errors with them."""
+    asked = sys.argv[1:]
+    for name, all_rows in fit_rows().items():
+        if asked and name not in asked:
+            continue
+        for has_experts in (False, True):
+            rows = [row for row in all_rows if row.has_experts == has_experts]
+            if rows:
+                show(name, rows)
+
+
+def show(name: str, rows: list[Row]) -> None:
+    """Print the constants of a class, of dense models or of those with experts, and the rows' errors."""
+    efficiency = load_cluster(rows[0].cluster.name).device.efficiency
+    found, in_use = fitted(rows), constants_of(rows)
+    print(name, *(f"{one} {value:g} (in use {in_use[one]:g})" for one, value in found.items()))
+    for row in rows:
+        before, after = row.error(efficiency), row.error(with_constants(efficiency, found))
+        words = row.case.words
+        what = f"{row.case.told.title} {words['gpus']} {words.get('dtype')} tp {words.get('tp')}"
+        print(f"   {100 * math.expm1(before):+6.1f} % → {100 * math.expm1(after):+6.1f} %  {what}")
+
+
+if __name__ == "__main__":
+    main()
