@@ -7,6 +7,7 @@ uncertain (Tierney and Kadane 1986, section 2). What rows do not tell apart, the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,12 @@ from ppsim.validation.priors import REST, Prior, priors_of, rest_of
 
 MOVED = 0.9
 """A constant was told by rows where they leave less than this of its prior's standard deviation."""
+
+_EXPECTED = 2.0
+"""Deviations by which rows may be off before the spread of their class is doubted."""
+
+JOB_SPREAD = 0.04
+"""What a step of one job differs by from one of another beyond constants of the machine, before rows say it."""
 
 _OUTLIER = 2.0
 """Standard deviations beyond which a row counts by its distance, no longer by its square (Huber 1964)."""
@@ -142,9 +149,11 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     asked = priors_of(cluster, plans)
     for number, model in enumerate(jobs):
         ran = [row for row in rows if row.plan.job and row.plan.job.model == model]
-        asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
+        if len(ran) > 1:  # one step does not tell a rest from a rate
+            asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
     question = _Question(cluster, rows, jobs, plan_of)
     before = question.logs([], np.zeros(0))
+    asked = question.widened(asked)
     tried = question.solved(asked)
     moved = [one for one, spread in zip(asked, tried.spreads, strict=True) if spread < MOVED]
     final = question.solved(moved)
@@ -195,6 +204,25 @@ class _Question:
             found[index] = np.log(predict(row.case, self.plan_of(words)) / row.measured_s)
         return found
 
+    def widened(self, priors: Sequence[Prior]) -> list[Prior]:
+        """Return priors with those of rates as wide as their rows are off: a class may be further off than it says.
+
+        Rows that no two deviations of all constants together explain widen the share of their dtype until two do.
+        """
+        at = np.zeros(len(priors))
+        now = self.logs(priors, at)
+        off = np.abs(now) / np.sqrt(np.sum(self.slopes(priors, at, now) ** 2, axis=1) + MEASURED_SPREAD**2)
+        found = []
+        for prior in priors:
+            kind = prior.name.partition(".")[0]
+            rows = [float(off[index]) for index, row in enumerate(self.rows) if _may_depend(row, prior.name, self.jobs)]
+            times = median(rows) / _EXPECTED if kind == "compute_share" else 1.0
+            if times > 1:
+                reason = f"{prior.reason}; taken {times:.1f} times as wide, for what its rows are off"
+                prior = replace(prior, spread=times * prior.spread, reason=reason)
+            found.append(prior)
+        return found
+
     def slopes(self, priors: Sequence[Prior], at: Floats, now: Floats) -> Floats:
         """Return the derivatives of `logs` by each constant: a row a row, a column a constant."""
         found = np.zeros((len(self.rows), len(priors)))
@@ -216,15 +244,18 @@ class _Question:
         weights, residual = np.ones(len(self.rows)), MEASURED_SPREAD
         for _ in range(_ROUNDS_OF_SPREAD):
             state = self._most_probable(priors, state, weights, residual)
-            found = _residual(state.errors, weights, state.information)
-            if len(self.rows) > len(priors):  # where few rows are all there is, what is far off is no outlier
-                weights = np.minimum(1.0, _OUTLIER * found / np.maximum(np.abs(state.errors), 1e-12))
+            if len(self.rows) <= len(priors):  # rows do not tell their own spread, and what is far off is no outlier
+                break
+            found = max(_residual(state.errors, weights, state.information), MEASURED_SPREAD)
+            weights = np.minimum(1.0, _OUTLIER * found / np.maximum(np.abs(state.errors), 1e-12))
             if abs(found / residual - 1) < _SAME_SPREAD:
                 break
             residual = found
         covariance = np.linalg.inv(state.information)
         spreads = np.sqrt(np.diag(covariance))
-        return _Solved(state.at, spreads, covariance / np.outer(spreads, spreads), residual, state.errors)
+        correlation = covariance / np.outer(spreads, spreads)
+        left = _residual(state.errors, weights, state.information)
+        return _Solved(state.at, spreads, correlation, left, state.errors)
 
     def _most_probable(
         self, priors: Sequence[Prior], state: "_State", weights: Floats, residual: float
@@ -266,12 +297,12 @@ class _State:
 
 
 def _residual(errors: Floats, weights: Floats, information: Floats) -> float:
-    """The standard deviation of what is left of rows; what measurements differ by counts as one row more.
+    """The standard deviation of what is left of rows; what jobs are known to differ by counts as one row more.
 
     Rows spend as many degrees of freedom as they tell constants: the trace of what the data have of the information.
     """
-    told = float(np.sum(1 - np.diag(np.linalg.inv(information)))) if len(information) else 0.0
-    squares = MEASURED_SPREAD**2 + float(np.sum(weights * errors**2))
+    told = float(np.sum(1 - np.diag(np.linalg.inv(information))))
+    squares = JOB_SPREAD**2 + float(np.sum(weights * errors**2))
     return float(np.sqrt(squares / max(1 + len(errors) - told, 1.0)))
 
 

@@ -32,7 +32,7 @@ _LINK_SPREAD, _LINK_REASON = 0.15, "NCCL's tables are met within 7 %, networks a
 _OVERLAP_SPREAD, _OVERLAP_REASON = 0.25, "stacks say that a half to seven eighths are hidden"
 _OF_PLAIN = {
     "kernel_s": (0.35, "classes have 2 to 20 µs"),
-    "launch_s": (1.75, "from what a kernel's launch takes to the 0.33 ms of the zero-bubble paper, two deviations"),
+    "launch_s": (1.2, "a kernel's launch takes that; the zero-bubble paper's 0.33 ms are three deviations more"),
     "routing_host_s": (0.5, "2 to 6 ms a layer were seen"),
     "jitter": (0.5, "0.015 and 0.038 came out for two models on one machine"),
 }
