@@ -134,9 +134,9 @@ TEXTS = {  # what prints a result, by the name of its class; loaded at the first
 __all__ = [
     "Action", "Calibration", "Comparison", "Explanation", "Fitted", "Job", "MeasuredRun", "Op", "Plan", "Profile",
     "Projection", "Schedule", "StageCosts", "Timeline", "Totals", "Trained", "Tuned", "Validated", "build",
-    "calibrate", "check", "clusters", "compare", "explain", "export", "fit", "job", "load_profile", "models", "profile",
-    "project", "project_all", "read", "read_run_config", "read_schedule", "read_timeline", "report", "save",
-    "schedules", "simulate", "train", "trainer_options", "tune", "validate",
+    "calibrate", "check", "clusters", "compare", "explain", "export", "fit", "job", "load_profile", "models",
+    "profile", "project", "project_all", "read", "read_run_config", "read_schedule", "read_timeline", "report",
+    "save", "schedules", "simulate", "train", "trainer_options", "tune", "validate",
 ]  # fmt: skip
 
 

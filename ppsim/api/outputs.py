@@ -48,7 +48,9 @@ def save(
     interactive timeline, .svg/.pdf/.png figure, .json.gz Perfetto trace, .json report with the timeline, .csv
     schedule table. `costs` are those that a bare `Timeline` was simulated at, which its .json holds too. `Tuned`:
     .html/.svg/.pdf/.png iteration time over memory, .json answer, .csv table. `Calibration`: .json, for
-    `overheads`. `Fitted`: .toml, for `cluster`. `Schedule`: .csv, or .json, which says what a CSV cannot. Raises `ConfigError` for a suffix that
+    `overheads`. `Fitted`: .toml, for `cluster`. `Schedule`: .csv, or .json, which says what a CSV cannot.
+
+    Raises `ConfigError` for a suffix that
     there is not, for a place that cannot be written, and for .json and .csv of several.
 
     >>> import ppsim

@@ -10,7 +10,6 @@ from ppsim.validation.after_fit import AfterFits, after_fits
 from ppsim.validation.fit import FittedCluster, fit_cluster
 from ppsim.validation.validated import Validated, validated
 
-
 Announce = Callable[[str], None]
 
 

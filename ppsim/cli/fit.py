@@ -36,13 +36,14 @@ def fit(
     """Fit the constants of one's own cluster to one measured step or more, around those of its class.
 
     \b
-      ppsim fit runs.csv -o mine.toml                        then: ppsim project --cluster mine.toml
-      ppsim fit train.log --cluster dgx-h100 -o mine.toml    a log of Megatron-LM
-      ppsim fit bridge-gb200 --rows one                      published rows
+      ppsim fit runs.csv -o mine.toml      then: ppsim project --cluster mine.toml
+      ppsim fit runs.csv --rows 1 --json   on one of its rows
+      ppsim fit dgxc-gb200 --rows one      on published rows
 
     RUNS are .csv files as `ppsim validate` reads them (words of `ppsim project`, metric and value), its sets, or
-    what `ppsim read` reads. What belongs to a job, seconds a step that nothing else covers, is printed as words to
-    add. Constants that the rows do not tell stay at the class's.
+    what `ppsim read` reads: of a log of Megatron-LM with its arguments the log is enough. What belongs to a job,
+    seconds a step that nothing else covers, is printed as words to add. Constants that the rows do not tell stay at
+    the class's.
     """
     from ppsim.api.fitting import fit as fit_runs
     from ppsim.printing import fits as show

@@ -155,8 +155,10 @@ class _Constants(Strict):
         return self
 
     def made(self) -> Constants:
-        per_name = {kind: {of: one.made() for of, one in getattr(self, kind).items()} for kind in PER_NAME}
-        plain = {name: one.made() for name in PLAIN if (one := getattr(self, name)) is not None}
+        per_name: dict[str, Any] = {
+            kind: {of: one.made() for of, one in getattr(self, kind).items()} for kind in PER_NAME
+        }
+        plain: dict[str, Any] = {name: one.made() for name in PLAIN if (one := getattr(self, name)) is not None}
         return Constants(
             **per_name, **plain, fitted_on=tuple(self.fitted_on), residual=self.residual,
             correlation=self.correlation,

@@ -24,8 +24,8 @@ def print_fitted(found: "Fitted") -> None:
     else:
         out.add("no constant of the machine: the rows tell none of them apart from what they are off by")
     for name, one in found.rests.items():
-        told = f"--rest {one.value:.4g}"
-        out.add(f"job {name}: add {told} (± {seconds(one.value * one.spread)}), which is none of the cluster's")
+        spread = seconds(one.value * one.spread)
+        out.add(f"job {name}: add --rest {one.value:.4g} (± {spread}), which is none of the cluster's")
     out.add()
     rows = zip(posterior.rows, posterior.before, posterior.after, strict=True)
     out.add(
@@ -38,12 +38,13 @@ def print_fitted(found: "Fitted") -> None:
         )
     )  # fmt: skip
     left = ", ".join(one.prior.name for one in posterior.left)
-    told = [
+    told: list[tuple[str, str]] = [
         ("left of a step", f"{percent(posterior.residual)} (standard deviation), with what jobs differ by"),
         *([("at their priors", f"{left}: the rows do not tell them")] if left else []),
     ]
     if num_rows < len(found.asked):
-        told.append(("priors", f"{_steps(num_rows)} for {len(found.asked)} constants: the priors divide what the rows do not"))
+        counts = f"{_steps(num_rows)} for {len(found.asked)} constants"
+        told.append(("priors", f"{counts}: what the rows do not tell apart, the priors divide"))
     told += [("listed", f"{case.number or case.told.title}: {reason}") for case, reason in found.listed]
     out.add(facts(told), markup=False)
 

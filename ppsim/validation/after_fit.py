@@ -74,9 +74,7 @@ class AfterFits(Shown):
         )  # fmt: skip
 
 
-def after_fits(
-    name: str | None, which: str, plan_of: PlanOf, *, announce: Callable[[str], None]
-) -> AfterFits:
+def after_fits(name: str | None, which: str, plan_of: PlanOf, *, announce: Callable[[str], None]) -> AfterFits:
     """Return a set or file, or all sets of which there are times and rows to fit on; `which` as of `chosen_rows`.
 
     Raises `ConfigError` for an unknown set, and for one of which no row can be fitted on.
@@ -107,7 +105,9 @@ def _after_fit(name: str, which: str, plan_of: PlanOf) -> AfterFit:
         clusters.setdefault(row.plan.job.cluster.name, []).append(row)
     fits = {cluster: fit_rows(ran, plan_of) for cluster, ran in clusters.items()}
     used = {case.number for case in chosen}
-    others = [case for case in cases if case.number not in used and (case.told.use != "fit" or which not in _SPARING)]
+    others = [
+        case for case in cases if case.number not in used and (case.told.use != "fit" or which not in _SPARING)
+    ]
     if not fits:
         return AfterFit(name, [], [], [])
     before = validate_set(name, plan_of, others)

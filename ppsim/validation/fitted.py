@@ -104,9 +104,7 @@ class Fitted(Shown):
         prior_relative_sigma, prior_reason; "rest.0" is of the first job, in seconds.
 
         >>> import ppsim
-        >>> with open("runs.csv", "w") as file:
-        ...     _ = file.write("model,gpus,tp,pp,global_batch,metric,value\\nllama3-8b,16,2,2,64,iteration_s,3.0\\n")
-        >>> ppsim.fit("runs.csv").to_frame()["constant"][0]
+        >>> ppsim.fit("dgxc-gb200", rows="one").to_frame()["constant"][0]
         'compute_share.bfloat16'
         """
         import pandas
@@ -118,7 +116,9 @@ class Fitted(Shown):
         constants, base = self.constants, self.base
         if base not in packaged_clusters():
             base = os.path.relpath(base, Path(path).resolve().parent)
-        title = f"{self.posterior.cluster.title}, fitted to {len(self.posterior.rows)} measured step{"s" * (len(self.posterior.rows) > 1)}"
+        number = len(self.posterior.rows)
+        steps = "a measured step" if number == 1 else f"{number} measured steps"
+        title = f"{self.posterior.cluster.title}, fitted to {steps}"
         lines = ['format = "ppsim-cluster/1"']
         told = {"name": Path(path).stem, "base": base, "title": title, "source": f"ppsim fit {self.source}"}
         lines += [f"{key} = {_text(value)}" for key, value in told.items()]

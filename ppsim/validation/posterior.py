@@ -103,7 +103,9 @@ class Posterior:
 
     def rest_s(self, plan: Plan) -> float | None:
         """Return what a step of a plan's job takes that nothing else covers, None where no row told it."""
-        names = {f"{REST}.{number}" for number, model in enumerate(self.jobs) if plan.job and model == plan.job.model}
+        names = {
+            f"{REST}.{number}" for number, model in enumerate(self.jobs) if plan.job and model == plan.job.model
+        }
         return next((_rounded(one.value) for one in self.found if one.prior.name in names), None)
 
 
@@ -134,7 +136,7 @@ def rows_of(cases: Sequence[Case], plan_of: PlanOf, source: str) -> tuple[list[R
 
 
 def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
-    """Return what rows of one cluster say of its constants; raises `ConfigError` for no row and for two clusters."""
+    """Return what rows of one cluster say of its constants; raises `ConfigError` for none, and for two clusters."""
     if not rows:
         raise ConfigError("there is no row to fit on")
     clusters = {row.plan.job.cluster.name: row.plan.job.cluster for row in rows if row.plan.job}
@@ -171,7 +173,7 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Where the constants are, in prior sigmas; what is left of each sigma; how they hang together; errors in logs."""
+    """Where constants are, in prior sigmas; what is left of each; how they hang together; errors in logs."""
 
     at: Floats
     spreads: Floats
@@ -215,7 +217,9 @@ class _Question:
         found = []
         for prior in priors:
             kind = prior.name.partition(".")[0]
-            rows = [float(off[index]) for index, row in enumerate(self.rows) if _may_depend(row, prior.name, self.jobs)]
+            rows = [
+                float(off[index]) for index, row in enumerate(self.rows) if _may_depend(row, prior.name, self.jobs)
+            ]
             times = median(rows) / _EXPECTED if kind == "compute_share" else 1.0
             if times > 1:
                 reason = f"{prior.reason}; taken {times:.1f} times as wide, for what its rows are off"
@@ -244,7 +248,9 @@ class _Question:
         weights, residual = np.ones(len(self.rows)), MEASURED_SPREAD
         for _ in range(_ROUNDS_OF_SPREAD):
             state = self._most_probable(priors, state, weights, residual)
-            if len(self.rows) <= len(priors):  # rows do not tell their own spread, and what is far off is no outlier
+            if len(self.rows) <= len(
+                priors
+            ):  # rows do not tell their own spread, and what is far off is no outlier
                 break
             found = max(_residual(state.errors, weights, state.information), MEASURED_SPREAD)
             weights = np.minimum(1.0, _OUTLIER * found / np.maximum(np.abs(state.errors), 1e-12))
@@ -299,7 +305,8 @@ class _State:
 def _residual(errors: Floats, weights: Floats, information: Floats) -> float:
     """The standard deviation of what is left of rows; what jobs are known to differ by counts as one row more.
 
-    Rows spend as many degrees of freedom as they tell constants: the trace of what the data have of the information.
+    Rows spend as many degrees of freedom as they tell constants: the trace of what data have of the
+    information.
     """
     told = float(np.sum(1 - np.diag(np.linalg.inv(information))))
     squares = JOB_SPREAD**2 + float(np.sum(weights * errors**2))

@@ -1,7 +1,7 @@
 """What a class of devices says of an installation before any of its runs was seen, and how sure that is.
 
-Constants are positive, and their logarithms normally distributed around what the cluster has; where that is nothing,
-around what is said here.
+Constants are positive, and their logarithms normally distributed around what the cluster has; where that is
+nothing, around what is said here.
 """
 
 import math
@@ -23,7 +23,7 @@ class Prior:
     reason: str
 
     def value(self, deviations: float) -> float:
-        """Return the constant so many standard deviations of its logarithm from the median; a share is at most 1."""
+        """Return the constant so many deviations of its logarithm from the median; a share is at most 1."""
         found = self.median * math.exp(self.spread * deviations)
         return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
 
@@ -48,7 +48,9 @@ def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
     A spread is that of an earlier fit where the cluster has one. Constants that are 0 in the cluster's class are
     not a question of how large they are, and are left out; `launch_s`, which no class has, is around its `host_s`.
     """
-    known = {name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value}
+    known = {
+        name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value
+    }
     return [
         Prior(name, median, known.get(name, spread), "an earlier fit" if name in known else reason)
         for name, median, spread, reason in _candidates(cluster, plans)
