@@ -6,7 +6,7 @@ what there is   schedules, models, clusters, load_profile
 tables          build, check, simulate, export, read_schedule
 projections     job, project, project_all, tune
 configurations  read_run_config (a trainer's, as words), trainer_options (a projection as a trainer's)
-for real        profile, train, read, explain, compare, calibrate, read_timeline, validate
+for real        profile, train, read, explain, compare, calibrate, fit, read_timeline, validate
 results         save (a file, by its suffix), report (the text that the command prints)
 
 and as what they take and return:
@@ -14,7 +14,7 @@ and as what they take and return:
 tables          Op, Action, Schedule
 costs           StageCosts, Profile, Job, Plan
 results         Timeline, Projection, Tuned, Trained, MeasuredRun, Totals, Explanation,
-                Comparison, Calibration, Validated
+                Comparison, Calibration, Fitted, Validated
 
 Inside are seconds and bytes, and every name says its unit. Results have `to_frame()`, a pandas view.
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ppsim.api.catalogues import clusters, models, schedules
+    from ppsim.api.fitting import fit
     from ppsim.api.jobs import job
     from ppsim.api.measured import calibrate, compare, explain, read_timeline
     from ppsim.api.outputs import export, report, save
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from ppsim.simulation.stage_costs import StageCosts
     from ppsim.simulation.timeline import Timeline
     from ppsim.tuning.search import Tuned
+    from ppsim.validation.fitted import Fitted
     from ppsim.validation.validated import Validated
 
 
@@ -69,6 +71,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "Calibration": "ppsim.runs.calibrate",
     "Comparison": "ppsim.runs.compare",
     "Explanation": "ppsim.runs.explained",
+    "Fitted": "ppsim.validation.fitted",
     "Job": "ppsim.costs.job",
     "MeasuredRun": "ppsim.api.reading",
     "Op": "ppsim.schedule.table",
@@ -89,6 +92,7 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
     "compare": "ppsim.api.measured",
     "explain": "ppsim.api.measured",
     "export": "ppsim.api.outputs",
+    "fit": "ppsim.api.fitting",
     "job": "ppsim.api.jobs",
     "load_profile": "ppsim.costs.profile",
     "models": "ppsim.api.catalogues",
@@ -110,10 +114,12 @@ _HOME = {  # imported on first use, so that `import ppsim` costs nothing
 }
 
 TEXTS = {  # what prints a result, by the name of its class; loaded at the first print
+    "AfterFits": "ppsim.printing.fits:print_after_fits",
     "Calibration": "ppsim.printing.runs:print_calibration",
     "CheckReport": "ppsim.printing.schedules:print_check",
     "Comparison": "ppsim.printing.runs:print_comparison",
     "Explanation": "ppsim.printing.runs:print_explanation",
+    "Fitted": "ppsim.printing.fits:print_fitted",
     "MeasuredRun": "ppsim.printing.runs:print_measured",
     "Projection": "ppsim.printing.plans:print_answer",
     "Projections": "ppsim.printing.plans:print_plans",
@@ -126,11 +132,11 @@ TEXTS = {  # what prints a result, by the name of its class; loaded at the first
 }
 
 __all__ = [
-    "Action", "Calibration", "Comparison", "Explanation", "Job", "MeasuredRun", "Op", "Plan", "Profile",
+    "Action", "Calibration", "Comparison", "Explanation", "Fitted", "Job", "MeasuredRun", "Op", "Plan", "Profile",
     "Projection", "Schedule", "StageCosts", "Timeline", "Totals", "Trained", "Tuned", "Validated", "build",
-    "calibrate", "check", "clusters", "compare", "explain", "export", "job", "load_profile", "models", "profile",
-    "project", "project_all", "read", "read_run_config", "read_schedule", "read_timeline", "report", "save",
-    "schedules", "simulate", "train", "trainer_options", "tune", "validate",
+    "calibrate", "check", "clusters", "compare", "explain", "export", "fit", "job", "load_profile", "models",
+    "profile", "project", "project_all", "read", "read_run_config", "read_schedule", "read_timeline", "report",
+    "save", "schedules", "simulate", "train", "trainer_options", "tune", "validate",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from ppsim.api.reading import MeasuredRun
 from ppsim.api.runs import Trained
-from ppsim.api.suffixes import CALIBRATION, SEARCH, TABLE, TIMELINE, Drawn
+from ppsim.api.suffixes import CALIBRATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn
 from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
@@ -30,12 +30,13 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.search import Tuned
+from ppsim.validation.fitted import Fitted
 
 OneOfThem: TypeAlias = Timeline | Projection | Trained | MeasuredRun
 
 
 def save(
-    what: OneOfThem | Sequence[OneOfThem] | Projections | Comparison | Tuned | Calibration | Schedule,
+    what: OneOfThem | Sequence[OneOfThem] | Projections | Comparison | Tuned | Calibration | Fitted | Schedule,
     path: str | Path,
     *,
     titles: Sequence[str] | None = None,
@@ -47,7 +48,9 @@ def save(
     interactive timeline, .svg/.pdf/.png figure, .json.gz Perfetto trace, .json report with the timeline, .csv
     schedule table. `costs` are those that a bare `Timeline` was simulated at, which its .json holds too. `Tuned`:
     .html/.svg/.pdf/.png iteration time over memory, .json answer, .csv table. `Calibration`: .json, for
-    `overheads`. `Schedule`: .csv, or .json, which says what a CSV cannot. Raises `ConfigError` for a suffix that
+    `overheads`. `Fitted`: .toml, for `cluster`. `Schedule`: .csv, or .json, which says what a CSV cannot.
+
+    Raises `ConfigError` for a suffix that
     there is not, for a place that cannot be written, and for .json and .csv of several.
 
     >>> import ppsim
@@ -61,6 +64,9 @@ def save(
     elif isinstance(what, Calibration):
         _require_suffix(path, CALIBRATION, "a calibration")
         write([path], CALIBRATION, what)
+    elif isinstance(what, Fitted):
+        suffix_of(path, FITTED)
+        write([path], FITTED, (what, path))
     elif isinstance(what, Tuned):
         write([path], SEARCH, what)
     elif isinstance(what, Comparison):

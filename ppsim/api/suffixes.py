@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # a run is written where pydantic, which a search needs, may 
     from ppsim.runs.compare import Comparison
     from ppsim.schedule.table import Schedule
     from ppsim.tuning.search import Tuned
+    from ppsim.validation.fitted import Fitted
 
 
 @dataclass(frozen=True)
@@ -146,4 +147,12 @@ VALIDATION: Formats = {
 }
 TABLE: Formats = {".csv": ("", _table_csv), ".json": ("", _table_json)}
 TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))}
+
+
+def _cluster_file(fitted: "tuple[Fitted, str]") -> str:
+    found, path = fitted
+    return found.to_toml(path)
+
+
+FITTED: Formats = {".toml": ("cluster", _cluster_file)}
 CALIBRATION: Formats = {".json": ("", _calibration_json)}

@@ -34,6 +34,7 @@ COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
     "explain": ("runs", "Say why a measured step takes as long as it does."),
     "compare": ("runs", "Set a measured step beside a projected one."),
     "calibrate": ("calibrate", "Fit overheads to measured runs, for projections to take."),
+    "fit": ("fit", "Fit one's own cluster to measured steps, for --cluster."),
     "validate": ("validate", "Signed errors against published runs."),
     "figure": ("figure", "Make a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
 }

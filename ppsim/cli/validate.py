@@ -29,6 +29,11 @@ from ppsim.cli.progress import progress
     "--fit", "is_fit", is_flag=True,
     help="Find the constants of the set's cluster again from its fit rows, beside those in use.",
 )  # fmt: skip
+@click.option(
+    "--fit-on", metavar="fit|one|N,N-N",
+    help="Fit the cluster on these rows first, as `ppsim fit` does, and print the others before and after: rows "
+         "marked fit, of each dtype the one on the fewest devices (after one run), or by number.",
+)  # fmt: skip
 def validate(
     name: str | None,
     as_json: bool,
@@ -37,13 +42,14 @@ def validate(
     with_commands: bool,
     as_markdown: bool,
     is_fit: bool,
+    fit_on: str | None,
 ) -> None:
     """Compare projections with published runs: signed errors, beside a constant MFU and other tools.
 
     \b
       ppsim validate                            all sets, a line each
       ppsim validate zero-bubble -o rows.csv    every row of one
-      ppsim validate mlperf-405b --fit          where its constants come from
+      ppsim validate runs.csv --fit-on 1        one's own, the cluster fitted on the first
 
     A row is words of `ppsim project` and a measured number; a FILE of one's own (.csv) has the same columns. Errors
     are predicted / measured - 1 of time (s) or memory (bytes): negative is optimistic. A cluster has one set of
@@ -58,6 +64,11 @@ def validate(
 
     if sum((as_json, as_markdown, is_fit, with_commands)) > 1:
         raise ConfigError("--json, --markdown, --commands and --fit are four kinds of output: give one of them")
+    if fit_on is not None:
+        if as_markdown or is_fit or with_commands or outputs:
+            raise ConfigError("--fit-on prints rows before and after: leave out all but SET, --json and --rows")
+        _print_after_fits(name, fit_on, as_json=as_json)
+        return
     if outputs and (is_fit or with_commands):
         raise ConfigError(f"-o writes a comparison; {'--fit' if is_fit else '--commands'} prints")
     check_outputs(outputs, VALIDATION)
@@ -80,6 +91,19 @@ def validate(
         click.echo(show_validation.markdown(found.sets), nl=False)
     else:
         show_validation.print_validations(found, with_rows=with_rows or None)
+
+
+def _print_after_fits(name: str | None, fit_on: str, *, as_json: bool) -> None:
+    """Print rows before and after a fit on others."""
+    from ppsim.api.validation import validate as validated
+    from ppsim.printing.fits import print_after_fits
+
+    with progress("fitting") as bar:
+        found = validated(name, fit_on=fit_on, announce=lambda one: bar.update(f"fitting {one}"))
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_after_fits(found)
 
 
 def _fitted_clusters(names: list[str]) -> list[str]:

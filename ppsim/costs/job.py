@@ -164,7 +164,7 @@ class Job:
         return Place(
             cluster=self.cluster,
             layout=self.layout,
-            execution=self.execution,
+            execution=self.execution.overlapping(self.cluster.constants.overlap),
             vocab_multiple=self.vocab_multiple,
         )
 

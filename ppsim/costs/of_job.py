@@ -222,6 +222,10 @@ def stack_of(job: Job) -> str:
     return f"{job.stack}: {', '.join(said)}"
 
 
+_OTHERS = ("link_efficiency", "overlap", "routing_host_s", "jitter")
+"""Constants of a cluster that have no line of their own."""
+
+
 def _executed(job: Job) -> list[str]:
     """Lines for what is not as it is unless somebody says so: what is hidden, kernels, constants of a machine."""
     execution, constants, lines = job.execution, job.cluster.constants, []
@@ -238,6 +242,11 @@ def _executed(job: Job) -> list[str]:
         lines.append(f"products and attention: {share:g} times what their class gets ({whose})")
     if constants.kernel_s:
         lines.append(f"kernels: {seconds(constants.kernel_s.value)} from one to the next ({job.cluster.name})")
+    others = [
+        f"{name} {one.value:.3g}" for name, one in constants.named.items() if name.partition(".")[0] in _OTHERS
+    ]
+    if others:
+        lines.append(f"constants of {job.cluster.name}: {', '.join(others)}")
     if job.rest_s:
         lines.append(f"rest: {seconds(job.rest_s)} a step that nothing else covers")
     if job.scatter_gather and not execution.sequence_parallel and job.layout.tp > 1:

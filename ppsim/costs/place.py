@@ -1,6 +1,7 @@
 """How a microbatch is computed, and where: what an estimate of seconds is asked for."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -9,7 +10,7 @@ from ppsim.layout.cut import Cut
 from ppsim.layout.groups import Group, GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
-from ppsim.machine.cluster import Cluster, Device
+from ppsim.machine.cluster import Cluster, Constant, Device
 from ppsim.machine.kernels.specified import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
@@ -18,6 +19,9 @@ from ppsim.schedule.choices import Dispatcher
 
 _DISPATCH_CORES = 20
 """Cores that send tokens to experts and back: what DeepEP takes by default, and Megatron-LM asks it for."""
+
+_HIDDEN = {"tp": ("hidden_tp_forward", "hidden_tp_backward"), "ep": ("hidden_ep",)}
+"""The fields that a cluster's `overlap` of a kind of communication is of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,15 @@ class Execution:
         without; so does TorchAO's `Float8ColwiseParallel`.
         """
         return OPERAND_BYTES.get(self.dtype, self.element_bytes) / self.element_bytes
+
+    def overlapping(self, times: Mapping[str, Constant]) -> "Execution":
+        """Return the same with so many times as much of tp and ep communication hidden, never more than all."""
+        hidden = {
+            name: min(1.0, times[kind].value * getattr(self, name))
+            for kind, names in _HIDDEN.items() if kind in times
+            for name in names
+        }  # fmt: skip
+        return replace(self, **hidden)
 
     def __post_init__(self) -> None:
         require_spelling(self.recompute)

@@ -6,6 +6,7 @@ All of it is data: `ppsim.machine.files` reads it from the packaged files or a u
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ppsim.base.errors import ConfigError
 
@@ -233,32 +234,65 @@ class Constants:
 
     compute_share
         Per dtype of the products, how many times what the class gets products and attention run at; 1 for others.
+        1 over it is the in-situ factor beyond the class's.
+    link_efficiency
+        Per tier, what large messages get of its link's line rate, in place of the link's class.
+    overlap
+        Of tp and ep, how many times what options hide of that communication really is hidden.
     kernel_s
         Seconds from a kernel's end to the next one's start, in place of the class's.
     launch_s
         Host seconds of a launch by the schedule: an action is one, a message between ranks two, its send and its
         receive.
+    routing_host_s, jitter
+        In place of the class's (`Efficiency`).
     fitted_on
         The sets of `ppsim validate`, or files of runs, whose rows marked fit the values are from.
+    residual
+        What the logarithms of those rows' times are still off by (standard deviation); None: nobody said.
+    correlation
+        Of two constants that one fit found, by both names with a blank between; those of no pair here are 0.
     """
 
     compute_share: Mapping[str, Constant] = field(default_factory=dict)
+    link_efficiency: Mapping[str, Constant] = field(default_factory=dict)
+    overlap: Mapping[str, Constant] = field(default_factory=dict)
     kernel_s: Constant | None = None
     launch_s: Constant | None = None
+    routing_host_s: Constant | None = None
+    jitter: Constant | None = None
     fitted_on: tuple[str, ...] = ()
+    residual: float | None = None
+    correlation: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def named(self) -> dict[str, Constant]:
-        """Those that there are by name, a dtype behind a dot: "compute_share.float8"."""
-        shares = {f"compute_share.{dtype}": share for dtype, share in self.compute_share.items()}
-        return shares | {name: one for name in ("kernel_s", "launch_s") if (one := getattr(self, name)) is not None}
+        """Those that there are by name, what they are of behind a dot: "compute_share.float8"."""
+        found = {f"{kind}.{of}": one for kind in PER_NAME for of, one in getattr(self, kind).items()}
+        return found | {name: one for name in PLAIN if (one := getattr(self, name)) is not None}
+
+    def having(self, constants: Mapping[str, Constant]) -> "Constants":
+        """Return these with others beside or in place of them, by the names of `named`."""
+        fields: dict[str, Any] = {}
+        for name, constant in constants.items():
+            kind, _, of = name.partition(".")
+            fields[kind] = {**(fields.get(kind) or getattr(self, kind)), of: constant} if of else constant
+        return replace(self, **fields)
 
     def with_values(self, values: Mapping[str, float]) -> "Constants":
         """Return the constants with other values of those that are `named` so."""
-        one_by_one = {name: replace(old, value=values.get(name, old.value)) for name, old in self.named.items()}
-        shares = {dtype: one_by_one[f"compute_share.{dtype}"] for dtype in self.compute_share}
-        kernel_s, launch_s = one_by_one.get("kernel_s"), one_by_one.get("launch_s")
-        return replace(self, compute_share=shares, kernel_s=kernel_s, launch_s=launch_s)
+        return self.having(
+            {name: replace(old, value=values[name]) for name, old in self.named.items() if name in values}
+        )
+
+
+PER_NAME = ("compute_share", "link_efficiency", "overlap")
+"""Constants of which there is one a dtype, tier or kind of communication."""
+
+OF_DEVICE = ("kernel_s", "routing_host_s", "jitter")
+"""Constants that stand in place of their namesakes in `Efficiency`."""
+
+PLAIN = ("kernel_s", "launch_s", "routing_host_s", "jitter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,14 +311,23 @@ class Cluster:
     base: str | None = None
     constants: Constants = Constants()
 
+    def with_constants(self, constants: Constants) -> "Cluster":
+        """Return the cluster with other constants, its device and its links as they say."""
+        given = {name: one.value for name in OF_DEVICE if (one := getattr(constants, name)) is not None}
+        device = replace(self.device, efficiency=replace(self.device.efficiency, **given))
+        gets = constants.link_efficiency
+        tiers = tuple(
+            replace(tier, link=replace(tier.link, efficiency=gets[tier.name].value)) if tier.name in gets else tier
+            for tier in self.tiers
+        )
+        return replace(self, constants=constants, device=device, tiers=tiers)
+
     def device_for(self, dtype: str, compute_share: float | None = None) -> Device:
         """Return the device as products of a type get it, at `compute_share` or by the cluster's constants."""
-        constants, device = self.constants, self.device
+        device = self.device
         if compute_share is None:
-            known = constants.compute_share.get(dtype)
+            known = self.constants.compute_share.get(dtype)
             compute_share = known.value if known else 1.0
-        if constants.kernel_s is not None:
-            device = replace(device, efficiency=replace(device.efficiency, kernel_s=constants.kernel_s.value))
         return device if compute_share == 1 else device.computing_at(compute_share)
 
     def domain_sizes(self, num_devices: int) -> tuple[int | None, ...]:

@@ -10,7 +10,18 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml, read_yaml
-from ppsim.machine.cluster import Cluster, Constant, Constants, Device, Efficiency, InSitu, Link, Tier
+from ppsim.machine.cluster import (
+    PER_NAME,
+    PLAIN,
+    Cluster,
+    Constant,
+    Constants,
+    Device,
+    Efficiency,
+    InSitu,
+    Link,
+    Tier,
+)
 from ppsim.machine.devices import hardware
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -116,19 +127,45 @@ class _Share(_Constant):
     value: AboveZero
 
 
+class _Efficient(_Constant):
+    value: Share
+
+
+_Plain = Annotated[_Constant, BeforeValidator(_constant)]
+_Above = Annotated[_Share, BeforeValidator(_constant)]
+
+
 class _Constants(Strict):
-    compute_share: dict[str, Annotated[_Share, BeforeValidator(_constant)]] = Field(default_factory=dict)
-    kernel_s: Annotated[_Constant, BeforeValidator(_constant)] | None = None
-    launch_s: Annotated[_Constant, BeforeValidator(_constant)] | None = None
+    compute_share: dict[str, _Above] = Field(default_factory=dict)
+    link_efficiency: dict[str, Annotated[_Efficient, BeforeValidator(_constant)]] = Field(default_factory=dict)
+    overlap: dict[Literal["tp", "ep"], _Plain] = Field(default_factory=dict)
+    kernel_s: _Plain | None = None
+    launch_s: _Plain | None = None
+    routing_host_s: _Plain | None = None
+    jitter: _Plain | None = None
     fitted_on: list[str] = Field(default_factory=list)
+    residual: NonNegative | None = None
+    correlation: dict[str, Annotated[float, Field(ge=-1, le=1)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_of_what_there_is(self) -> "_Constants":
+        for pair in self.correlation:
+            for name in pair.split():
+                kind, _, of = name.partition(".")
+                there = getattr(self, kind, None)
+                if not there or (of and of not in there):
+                    raise ValueError(f"correlation of {name}, of which there is no constant")
+        return self
 
     def made(self) -> Constants:
+        per_name: dict[str, Any] = {
+            kind: {of: one.made() for of, one in getattr(self, kind).items()} for kind in PER_NAME
+        }
+        plain: dict[str, Any] = {name: one.made() for name in PLAIN if (one := getattr(self, name)) is not None}
         return Constants(
-            compute_share={dtype: share.made() for dtype, share in self.compute_share.items()},
-            kernel_s=self.kernel_s.made() if self.kernel_s else None,
-            launch_s=self.launch_s.made() if self.launch_s else None,
-            fitted_on=tuple(self.fitted_on),
-        )
+            **per_name, **plain, fitted_on=tuple(self.fitted_on), residual=self.residual,
+            correlation=self.correlation,
+        )  # fmt: skip
 
 
 class _Cluster(Strict):
@@ -145,6 +182,11 @@ class _Cluster(Strict):
     @model_validator(mode="after")
     def _is_nested(self) -> "_Cluster":
         *inner, outermost = self.tiers
+        if unknown := [name for name in self.constants.link_efficiency if name not in [t.name for t in self.tiers]]:
+            raise ValueError(
+                f"constants.link_efficiency.{unknown[0]}: no tier is called so; there are "
+                f"{', '.join(tier.name for tier in self.tiers)}"
+            )
         for index, tier in enumerate(inner):
             if tier.num_devices is None:
                 raise ValueError(f"tier {tier.name} says no num_devices; only the outermost can do without")
@@ -225,7 +267,7 @@ def cluster_from(data: Any, source: str = "cluster") -> Cluster:
     device = read.device.model_dump()
     efficiency_class = device.pop("efficiency")
     del device["pattern"]
-    return Cluster(
+    cluster = Cluster(
         name=read.name,
         title=read.title,
         device=Device(**device, efficiency_class=efficiency_class, efficiency=efficiency_of(efficiency_class)),
@@ -236,8 +278,8 @@ def cluster_from(data: Any, source: str = "cluster") -> Cluster:
         source=read.source,
         num_devices=read.num_devices,
         base=read.base,
-        constants=read.constants.made(),
     )
+    return cluster.with_constants(read.constants.made())
 
 
 def efficiency_of(name: str) -> Efficiency:

@@ -9,6 +9,7 @@ from ppsim.base.units import percent
 from ppsim.costs.measured import MEASURED
 from ppsim.projection.advice import advise
 from ppsim.projection.budget import bottleneck, interval, loss_budget, sensitivities
+from ppsim.projection.fitted_spread import IterationOf, fitted_spread
 from ppsim.projection.plan import Plan
 from ppsim.projection.projection import Answer, Fit, Projection
 
@@ -27,11 +28,16 @@ JITTER = 0.03
 
 
 def answer_of(
-    projection: Projection, *, project: Callable[[Plan], Projection], tokens: float | None, with_advice: bool
+    projection: Projection,
+    *,
+    project: Callable[[Plan], Projection],
+    iteration_of: IterationOf,
+    tokens: float | None,
+    with_advice: bool,
 ) -> Answer:
     """Return the answer to a projection; `tokens` are those that the training takes in all.
 
-    `project` projects the plans that the advice tries.
+    `project` projects the plans that the advice tries, `iteration_of` the same table with other constants.
 
     Raises `ConfigError` for tokens that are none.
     """
@@ -39,6 +45,7 @@ def answer_of(
         raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
     plan = projection.plan
     spread, jitter = _spreads(projection)
+    spread = fitted_spread(projection, iteration_of) or spread
     peaks = projection.timeline.memory.peak_bytes
     rank = int(peaks.argmax())
     limit = plan.memory_bound_bytes

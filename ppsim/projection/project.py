@@ -125,7 +125,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         model_flops_utilization=model_flops / (iteration * schedule.num_ranks * peak) if peak else None,
         peak_flops_per_s=peak,
         assumptions=[*([note] if note else []), *assumptions_of(plan, schedule, assembled, costs), *of_peak],
-        answers=partial(answer_of, project=project),
+        answers=partial(answer_of, project=project, iteration_of=iteration_of),
     )
 
 

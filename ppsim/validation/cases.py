@@ -62,10 +62,11 @@ class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
 
 @dataclass(frozen=True)
 class Case:
-    """One measured number, and the words of `ppsim project` that describe what ran."""
+    """One measured number, the words of `ppsim project` that describe what ran, and which row of its file it is."""
 
     told: Told
     words: Mapping[str, Any]
+    number: int = 0
 
     @property
     def is_memory(self) -> bool:
@@ -150,22 +151,35 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
     """Return the rows of a file; an empty cell takes the default.
 
     Columns are those of `Told` and words of `ppsim project`, with dashes or underscores. Raises `ConfigError` with
-    all that is wrong in the first row that is.
+    all that is wrong, of all rows.
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    found = []
+    found, wrong = [], []
     for number, row in enumerate(rows, start=1):
-        if None in row or None in row.values():
-            raise ConfigError(f"{path.name}, row {number}: not as many cells as the header has")
-        given = {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
-        read = validated(_Row, dict(defaults) | given, f"{path.name}, row {number}")
-        told = Told(**{name: getattr(read, name) for name in Told.model_fields})
-        words = {name: value for name in WORDS if (value := getattr(read, name)) is not None}
-        found.append(Case(told, words))
+        try:
+            found.append(_case_of(row, defaults, f"{path.name}, row {number}", number))
+        except ConfigError as error:
+            wrong.append(str(error))
+    if wrong:
+        rest = [f"… and {len(wrong) - _MOST_WRONG} rows more"] if len(wrong) > _MOST_WRONG else []
+        raise ConfigError("\n".join([*wrong[:_MOST_WRONG], *rest]))
     if not found:
         raise ConfigError(f"{path.name} has no row below its header")
     return found
+
+
+_MOST_WRONG = 20
+
+
+def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, number: int) -> Case:
+    """A line of a file as a case; raises `ConfigError` with all that is wrong in it."""
+    if None in row or None in row.values():
+        raise ConfigError(f"{source}: not as many cells as the header has")
+    given = {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
+    read = validated(_Row, dict(defaults) | given, source)
+    told = Told(**{name: getattr(read, name) for name in Told.model_fields})
+    return Case(told, {name: value for name in WORDS if (value := getattr(read, name)) is not None}, number)
 
 
 def _type_of(word: Word) -> Any:

@@ -1,7 +1,7 @@
 """The constants of a cluster from the rows marked fit, and from no other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluste
 
 def _predicted(cases: Sequence[Case], cluster: Cluster, values: Mapping[str, float], plan_of: PlanOf) -> Floats:
     """The seconds of cases at other values of constants and words."""
-    tried = replace(cluster, constants=cluster.constants.with_values(values))
+    tried = cluster.with_constants(cluster.constants.with_values(values))
     words = {name: value for name, value in values.items() if name not in cluster.constants.named}
     changed = {"cluster": tried, **words}
     return np.array([predict(case, plan_of({**case.words, **changed})) for case in cases])

@@ -217,12 +217,14 @@ def coverage_of(rows: Sequence[CaseError]) -> tuple[int, int] | None:
     return (sum(inside), len(inside)) if inside else None
 
 
-def validate_set(name: str, plan_of: PlanOf) -> Validation:
+def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None) -> Validation:
     """Return the comparison of a set, or of a file of one's own; raises `ConfigError` for an unknown set.
+
+    `cases` are some of its rows; None: all.
 
     A case of which something is not stated, and one that `ppsim project` refuses, is listed with its reason.
     """
-    told, cases = require_set(name), cases_of(name)
+    told, cases = require_set(name), cases_of(name) if cases is None else cases
     projected, reasons = [], []
     for case in cases:
         try:

@@ -40,6 +40,12 @@ VALIDATION = {  # of `ppsim validate`, as far as `figure accuracy` looks
     ]
 }
 
+RUNS = (  # as `ppsim validate` and `ppsim fit` read them
+    "model,gpus,tp,pp,global_batch,metric,value\n"
+    "gpt2,8,2,2,32,iteration_s,0.5\n"
+    "gpt2,16,2,2,64,iteration_s,0.52\n"
+)  # fmt: skip
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -52,4 +58,5 @@ def folder(tmp_path, monkeypatch):
     for name, table in tables.items():
         (tmp_path / name).write_text(format_table(table))
     (tmp_path / "C.json").write_text(json.dumps(COSTS))
+    (tmp_path / "runs.csv").write_text(RUNS)
     return tmp_path

@@ -1,0 +1,61 @@
+"""Constants of one's own cluster from steps that were measured on it."""
+
+from pathlib import Path
+from statistics import median
+
+from ppsim.api.plans import plan_of
+from ppsim.api.reading import read
+from ppsim.base.errors import ConfigError
+from ppsim.runs.totals import Totals
+from ppsim.validation.cases import Case, Told, cases_of
+from ppsim.validation.chosen import chosen_rows
+from ppsim.validation.fitted import Fitted, fitted
+
+
+def fit(
+    *runs: str | Path,
+    cluster: str | None = None,
+    run_config: str | Path | None = None,
+    rows: str | None = None,
+) -> Fitted:
+    """Return the constants of a machine and of its jobs that measured steps say, around those of its class.
+
+    `runs` are CSV files as `ppsim.validate` reads them (rows marked fit, or all where none is; `rows` names others,
+    "1,3-5"), names of its sets, or runs and logs that `ppsim.read` reads, of which the median step counts and
+    `run_config` says what ran (of a log of Megatron-LM the log itself). `cluster` is where those runs ran, and of
+    rows of several clusters the one that is asked for.
+
+    `.cluster` is for `ppsim.project`, `ppsim.save(found, "mine.toml")` writes it. Raises `ConfigError` for what is
+    wrong in any row, for rows of several clusters, and where no row is of use.
+
+    >>> import ppsim
+    >>> with open("runs.csv", "w") as file:
+    ...     _ = file.write("model,gpus,tp,pp,global_batch,metric,value\\nllama3-8b,16,2,2,64,iteration_s,3.0\\n")
+    >>> found = ppsim.fit("runs.csv")
+    >>> mine = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=2, global_batch=64, cluster=found.cluster)
+    >>> 2.9 < mine.iteration_s < 3.1
+    True
+    """
+    if not runs:
+        raise ConfigError("there must be at least one measured run")
+    cases = [case for one in runs for case in _cases(str(one), cluster, run_config, rows)]
+    return fitted(cases, plan_of, source=", ".join(Path(one).name for one in runs), cluster=cluster)
+
+
+def _cases(path: str, cluster: str | None, run_config: str | Path | None, rows: str | None) -> list[Case]:
+    """The rows of a file of cases or of a set, or the one that a run is."""
+    if Path(path).suffix.lower() == ".csv" or not Path(path).suffix:
+        cases = cases_of(path)
+        return chosen_rows(cases, rows or "fit", plan_of) or cases
+    found = read(path)
+    if isinstance(found, Totals):
+        seconds, config = found.iteration_s, run_config or path
+    elif run_config is None:
+        raise ConfigError(
+            f"{path} says how long its steps took, not what ran: give --run-config FILE and --cluster, or put the "
+            "step into a .csv with the words of ppsim project"
+        )
+    else:
+        seconds, config = median(found.step_times_s), run_config
+    words = {"run_config": str(config), **({"cluster": cluster} if cluster else {})}
+    return [Case(Told(metric="iteration_s", value=seconds, title=Path(path).name), words)]

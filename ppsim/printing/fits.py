@@ -1,0 +1,115 @@
+"""What a terminal shows of constants fitted to measured steps, and of sets before and after."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ppsim.base.units import percent, seconds, signed_percent
+from ppsim.printing.page import Columns, Page, facts
+from ppsim.validation.posterior import Told
+from ppsim.validation.score import Score, score_of
+
+if TYPE_CHECKING:
+    from ppsim.validation.after_fit import AfterFit, AfterFits
+    from ppsim.validation.fitted import Fitted
+
+
+def print_fitted(found: "Fitted") -> None:
+    """Print what rows told, what they did not, and how far off they were before and are now."""
+    posterior, out = found.posterior, Page()
+    num_rows = len(posterior.rows)
+    out.add(f"[bold]{posterior.cluster.name}[/bold]   fitted to {_steps(num_rows)} of {found.source}")
+    machine = [one for one in posterior.found if one not in found.rests.values()]
+    if machine:
+        out.add(Columns.of([_as_row(one.prior.name, one) for one in machine], wraps=True))
+    else:
+        out.add("no constant of the machine: the rows tell none of them apart from what they are off by")
+    for name, one in found.rests.items():
+        spread = seconds(one.value * one.spread)
+        out.add(f"job {name}: add --rest {one.value:.4g} (± {spread}), which is none of the cluster's")
+    out.add()
+    rows = zip(posterior.rows, posterior.before, posterior.after, strict=True)
+    out.add(
+        Columns.of(
+            [
+                {"row": row.name, "measured": seconds(row.measured_s), "before": signed_percent(before),
+                 "after": signed_percent(after)}
+                for row, before, after in rows
+            ]
+        )
+    )  # fmt: skip
+    left = ", ".join(one.prior.name for one in posterior.left)
+    told: list[tuple[str, str]] = [
+        ("left of a step", f"{percent(posterior.residual)} (standard deviation), with what jobs differ by"),
+        *([("at their priors", f"{left}: the rows do not tell them")] if left else []),
+    ]
+    if num_rows < len(found.asked):
+        counts = f"{_steps(num_rows)} for {len(found.asked)} constants"
+        told.append(("priors", f"{counts}: what the rows do not tell apart, the priors divide"))
+    told += [("listed", f"{case.number or case.told.title}: {reason}") for case, reason in found.listed]
+    out.add(facts(told), markup=False)
+
+
+def _steps(number: int) -> str:
+    return f"{number} measured step{'' if number == 1 else 's'}"
+
+
+def _as_row(name: str, one: Told) -> dict[str, str]:
+    shown = seconds if name.endswith("_s") else "{:.4g}".format
+    return {
+        "constant": name,
+        "value": shown(one.value),
+        "±": percent(one.spread),
+        "class": shown(one.prior.median),
+        "± ": percent(one.prior.spread),
+        "why": one.prior.reason,
+    }
+
+
+def print_after_fits(found: "AfterFits") -> None:
+    """Print a line a set: the judged rows as they are, and after the fit; then the rows of one set."""
+    out = Page()
+    out.add(Columns.of([_summary(one) for one in found.sets]))
+    if len(found.sets) == 1:
+        (one,) = found.sets
+        out.add()
+        for cluster in one.fits:
+            machine = ", ".join(f"{told.prior.name} {told.value:.4g}" for told in cluster.found)
+            out.add(f"{cluster.cluster.name}: {machine or 'nothing told'}", markup=False)
+            out.add(f"  on {', '.join(row.name for row in cluster.rows)}", markup=False)
+        out.add()
+        out.add(
+            Columns.of(
+                [
+                    {"row": str(before.case.number), "measured": seconds(before.measured),
+                     "before": signed_percent(before.error), "after": signed_percent(after.error)}
+                    for before, after in one.judged
+                ]
+            )
+        )  # fmt: skip
+        listed = [(str(case.number), reason) for case, reason in one.listed]
+        if listed:
+            out.add("listed:")
+            out.add(facts(listed), markup=False)
+    out.add()
+    out.add(
+        "Errors of the rows that were not fitted: predicted / measured - 1, negative is optimistic. fit rows: what "
+        "each set's cluster was fitted on. listed: rows for which no projection can be asked."
+    )
+
+
+def _summary(one: "AfterFit") -> dict[str, str]:
+    before, after = (score_of([pair[index].error for pair in one.judged]) for index in (0, 1))
+    return {
+        "set": one.name,
+        "rows": str(len(one.judged)),
+        "fit rows": str(sum(len(fit.rows) for fit in one.fits)),
+        "listed": str(len(one.listed) or "–"),
+        **_scores("before", before, bool(one.judged)),
+        **_scores("after", after, bool(one.judged)),
+    }
+
+
+def _scores(when: str, score: Score, is_any: bool) -> dict[str, str]:
+    cells: Sequence[str] = (signed_percent(score.mean), percent(score.mean_absolute), signed_percent(score.worst))
+    names = (when, f"absolute{' ' * (when == 'after')}", f"worst{' ' * (when == 'after')}")
+    return dict(zip(names, cells if is_any else ("–",) * 3, strict=True))

@@ -1,0 +1,160 @@
+"""Constants of a machine and of its jobs by measured steps: what `ppsim fit` answers, and the file it writes."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.shown import Shown
+from ppsim.machine.cluster import Cluster, Constants
+from ppsim.machine.files import packaged_clusters
+from ppsim.validation.cases import Case
+from ppsim.validation.posterior import Posterior, Row, Told, fit_rows, rows_of
+from ppsim.validation.predict import PlanOf
+from ppsim.validation.priors import REST
+
+if TYPE_CHECKING:
+    import pandas
+
+DEFAULT_BASE = "dgx-h100"
+
+
+@dataclass(frozen=True)
+class Fitted(Shown):
+    """What measured steps say of their cluster, `base`, and of their jobs; `str` is what `ppsim fit` prints.
+
+    `listed` are rows of no use, with the reason. `source` names the files of the rows.
+
+    >>> import ppsim
+    >>> with open("runs.csv", "w") as file:
+    ...     _ = file.write("model,gpus,tp,pp,global_batch,metric,value\\nllama3-8b,16,2,2,64,iteration_s,3.0\\n")
+    >>> found = ppsim.fit("runs.csv")
+    >>> list(found.constants.named)
+    ['compute_share.bfloat16']
+    """
+
+    posterior: Posterior
+    base: str
+    source: str
+    listed: Sequence[tuple[Case, str]]
+
+    @property
+    def constants(self) -> Constants:
+        """Those of the cluster, with those that the rows told."""
+        return self.posterior.constants(self.source)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster as it was fitted, for `ppsim.project(cluster=…)`."""
+        return self.posterior.cluster.with_constants(self.constants)
+
+    @property
+    def rests(self) -> dict[str, Told]:
+        """What steps of a job take that nothing else covers, where rows told it, by the model's name."""
+        return {
+            self.job_name(one): one for one in self.posterior.found if one.prior.name.startswith(REST)
+        }  # fmt: skip
+
+    def job_name(self, one: Told) -> str:
+        """Return the name of the model that a rest is of."""
+        model = self.posterior.jobs[int(one.prior.name.partition(".")[2])]
+        return next(
+            row.case.told.title or row.plan.job.model_name
+            for row in self.posterior.rows if row.plan.job and row.plan.job.model == model
+        )  # fmt: skip
+
+    @property
+    def asked(self) -> list[Told]:
+        """All constants that were asked for: those that rows told first."""
+        return [*self.posterior.found, *self.posterior.left]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return constants, rows and what is listed, with units in the keys."""
+        posterior = self.posterior
+        return {
+            "cluster": posterior.cluster.name,
+            "fitted_on": self.source,
+            "residual": posterior.residual,
+            "constants": self._constants(),
+            "rest_s": {name: one.value for name, one in self.rests.items()},
+            "correlation": dict(self.constants.correlation),
+            "rows": [
+                {"row": row.name, "command": row.case.command, "measured_s": row.measured_s,
+                 "error_before": before, "error_after": after}
+                for row, before, after in zip(posterior.rows, posterior.before, posterior.after, strict=True)
+            ],
+            "listed": [{"command": case.command, "reason": reason} for case, reason in self.listed],
+        }  # fmt: skip
+
+    def _constants(self) -> list[dict[str, Any]]:
+        return [
+            {"constant": one.prior.name, "is_told": index < len(self.posterior.found), "value": one.value,
+             "relative_sigma": one.spread, "prior": one.prior.median, "prior_relative_sigma": one.prior.spread,
+             "prior_reason": one.prior.reason}
+            for index, one in enumerate(self.asked)
+        ]  # fmt: skip
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a pandas DataFrame with one row a constant that was asked for.
+
+        Columns: constant, is_told (by the rows; else it stays at its prior), value, relative_sigma, prior,
+        prior_relative_sigma, prior_reason; "rest.0" is of the first job, in seconds.
+
+        >>> import ppsim
+        >>> ppsim.fit("dgxc-gb200", rows="one").to_frame()["constant"][0]
+        'compute_share.bfloat16'
+        """
+        import pandas
+
+        return pandas.DataFrame(self._constants())
+
+    def to_toml(self, path: str | Path) -> str:
+        """Return the cluster file to be written to `path`: what rows told, over the cluster that they ran on."""
+        constants, base = self.constants, self.base
+        if base not in packaged_clusters():
+            base = os.path.relpath(base, Path(path).resolve().parent)
+        number = len(self.posterior.rows)
+        steps = "a measured step" if number == 1 else f"{number} measured steps"
+        title = f"{self.posterior.cluster.title}, fitted to {steps}"
+        lines = ['format = "ppsim-cluster/1"']
+        told = {"name": Path(path).stem, "base": base, "title": title, "source": f"ppsim fit {self.source}"}
+        lines += [f"{key} = {_text(value)}" for key, value in told.items()]
+        lines += ["", "[constants]", f"fitted_on = [{_text(self.source)}]", f"residual = {constants.residual!r}"]
+        mine = {one.prior.name for one in self.posterior.found}
+        for name, one in constants.named.items():
+            if name in mine:
+                of = [f"sigma = {one.sigma!r}", f"source = {_text(one.source)}"]
+                lines += ["", f"[constants.{name}]", f"value = {one.value!r}", *of]
+        if constants.correlation:
+            pairs = [f"{_text(pair)} = {number!r}" for pair, number in constants.correlation.items()]
+            lines += ["", "[constants.correlation]", *pairs]
+        return "\n".join(lines) + "\n"
+
+
+def _text(value: str) -> str:
+    """A TOML string, which JSON's is too."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def fitted(cases: Sequence[Case], plan_of: PlanOf, *, source: str, cluster: str | None = None) -> Fitted:
+    """Return what cases say of their cluster, or those of one `cluster` of several.
+
+    Raises `ConfigError` for cases of several clusters, and with every reason where none is of use.
+    """
+    rows, listed = rows_of(cases, plan_of, source)
+    if cluster is not None:
+        mine = [row for row in rows if _cluster_of(row) == cluster]
+        listed += [(row.case, f"ran on {_cluster_of(row)}") for row in rows if row not in mine]
+        rows = mine
+    if not rows:
+        reasons = [f"{case.number or 'run'}: {reason}" for case, reason in listed]
+        raise ConfigError("\n  ".join([f"{source} has no row to fit on", *reasons]))
+    return Fitted(fit_rows(rows, plan_of), _cluster_of(rows[0]), source, listed)
+
+
+def _cluster_of(row: Row) -> str:
+    """The cluster of a row, as its words name it."""
+    return str(row.case.words.get("cluster") or DEFAULT_BASE)

@@ -1,0 +1,350 @@
+"""Measured steps of one cluster → the constants of the machine and of its jobs that explain them, and how surely.
+
+Maximum a posteriori: log-normal priors around what the class says (`ppsim.validation.priors`), relative errors of
+the steps normal with the spread that the rows themselves have, and Laplace's approximation for what is left
+uncertain (Tierney and Kadane 1986, section 2). What rows do not tell apart, the priors divide.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.machine.cluster import Cluster, Constant, Constants
+from ppsim.projection.answering import MEASURED_SPREAD
+from ppsim.projection.plan import Plan
+from ppsim.validation.cases import Case
+from ppsim.validation.predict import PlanOf, measured_of, predict
+from ppsim.validation.priors import REST, Prior, priors_of, rest_of
+
+MOVED = 0.9
+"""A constant was told by rows where they leave less than this of its prior's standard deviation."""
+
+_EXPECTED = 2.0
+"""Deviations by which rows may be off before the spread of their class is doubted."""
+
+JOB_SPREAD = 0.04
+"""What a step of one job differs by from one of another beyond constants of the machine, before rows say it."""
+
+_OUTLIER = 2.0
+"""Standard deviations beyond which a row counts by its distance, no longer by its square (Huber 1964)."""
+
+_ROUNDS, _HALVINGS, _DONE, _STEP = 8, 6, 0.02, 0.05
+"""Gauss-Newton's steps at most, and how often one is halved; which is too small to matter, and differences for
+slopes, in prior sigmas."""
+
+_ROUNDS_OF_SPREAD, _SAME_SPREAD = 4, 0.1
+"""How often the rows' spread is found again at most, and from which relative change on."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured step: the words that ran, the seconds, and where it stands ("runs.csv, row 3")."""
+
+    case: Case
+    plan: Plan
+    measured_s: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """A constant that was asked for: its prior, what rows make of it, and the spread of its logarithm then."""
+
+    prior: Prior
+    value: float
+    spread: float
+
+    @property
+    def moved(self) -> bool:
+        """Whether the rows told it."""
+        return self.spread < MOVED * self.prior.spread
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """What rows say of a cluster and of its jobs.
+
+    `found` are the constants that they told, `left` those that stay at their priors. `correlation` is of `found`,
+    `residual` the standard deviation of the logarithm of what is left, `before` and `after` are signed errors of
+    the rows. `jobs` has the model of each job that `rest` is numbered by.
+    """
+
+    cluster: Cluster
+    rows: Sequence[Row]
+    found: list[Told]
+    left: list[Told]
+    correlation: Floats
+    residual: float
+    before: list[float]
+    after: list[float]
+    jobs: list[Any]
+
+    def constants(self, source: str) -> Constants:
+        """Return the cluster's constants with those that were told, each with what it is from."""
+        mine = [index for index, one in enumerate(self.found) if not one.prior.name.startswith(REST)]
+        names = [self.found[index].prior.name for index in mine]
+        told = {
+            one.prior.name: Constant(
+                value=_rounded(one.value), sigma=_rounded(one.value * one.spread), source=_origin(one)
+            )
+            for one in (self.found[index] for index in mine)
+        }
+        pairs = {
+            f"{names[a]} {names[b]}": round(float(self.correlation[mine[a], mine[b]]), 3)
+            for a in range(len(mine)) for b in range(a)
+        }  # fmt: skip
+        constants = replace(self.cluster.constants.having(told), fitted_on=(source,), correlation=pairs)
+        return replace(constants, residual=_rounded(self.residual))
+
+    def rest_s(self, plan: Plan) -> float | None:
+        """Return what a step of a plan's job takes that nothing else covers, None where no row told it."""
+        names = {
+            f"{REST}.{number}" for number, model in enumerate(self.jobs) if plan.job and model == plan.job.model
+        }
+        return next((_rounded(one.value) for one in self.found if one.prior.name in names), None)
+
+
+def _origin(one: Told) -> str:
+    return f"fit, from {one.prior.median:.3g} within {100 * one.prior.spread:.0f} % ({one.prior.reason})"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def rows_of(cases: Sequence[Case], plan_of: PlanOf, source: str) -> tuple[list[Row], list[tuple[Case, str]]]:
+    """Return the rows of time that `ppsim project` takes, and the others with the reason."""
+    rows, refused = [], []
+    for number, case in enumerate(cases, start=1):
+        try:
+            if case.told.unexpressed:
+                raise ConfigError(case.told.unexpressed)
+            if case.is_memory:
+                raise ConfigError("memory tells nothing of times")
+            plan = plan_of(case.words)
+            if plan.job is None:
+                raise ConfigError("without a model, costs are measured and no cluster's")
+            rows.append(Row(case, plan, measured_of(case, plan), f"{source}, row {case.number or number}"))
+        except PpsimError as error:
+            refused.append((case, str(error).splitlines()[0]))
+    return rows, refused
+
+
+def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
+    """Return what rows of one cluster say of its constants; raises `ConfigError` for none, and for two clusters."""
+    if not rows:
+        raise ConfigError("there is no row to fit on")
+    clusters = {row.plan.job.cluster.name: row.plan.job.cluster for row in rows if row.plan.job}
+    if len(clusters) > 1:
+        raise ConfigError(f"rows are of {len(clusters)} clusters, {', '.join(clusters)}: name one by --cluster")
+    (cluster,) = clusters.values()
+    plans = [row.plan for row in rows]
+    jobs: list[Any] = []
+    for plan in plans:
+        if plan.job and plan.job.model not in jobs:
+            jobs.append(plan.job.model)
+    asked = priors_of(cluster, plans)
+    for number, model in enumerate(jobs):
+        ran = [row for row in rows if row.plan.job and row.plan.job.model == model]
+        if len(ran) > 1:  # one step does not tell a rest from a rate
+            asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
+    question = _Question(cluster, rows, jobs, plan_of)
+    before = question.logs([], np.zeros(0))
+    asked = question.widened(asked)
+    tried = question.solved(asked)
+    moved = [one for one, spread in zip(asked, tried.spreads, strict=True) if spread < MOVED]
+    final = question.solved(moved)
+    found = [
+        Told(prior, prior.value(at), prior.spread * spread)
+        for prior, at, spread in zip(moved, final.at, final.spreads, strict=True)
+    ]
+    spread_of = dict(zip((one.name for one in asked), tried.spreads, strict=True))
+    left = [Told(one, one.median, one.spread * spread_of[one.name]) for one in asked if one not in moved]
+    return Posterior(
+        cluster, rows, found, left, final.correlation, final.residual,
+        np.expm1(before).tolist(), np.expm1(final.errors).tolist(), jobs,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Solved:
+    """Where constants are, in prior sigmas; what is left of each; how they hang together; errors in logs."""
+
+    at: Floats
+    spreads: Floats
+    correlation: Floats
+    residual: float
+    errors: Floats
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Rows of a cluster, and the numbers of their jobs."""
+
+    cluster: Cluster
+    rows: Sequence[Row]
+    jobs: Sequence[Any]
+    plan_of: PlanOf
+
+    def logs(self, priors: Sequence[Prior], at: Floats, only: Sequence[int] | None = None) -> Floats:
+        """Return the logarithms of predicted over measured, constants so many prior sigmas off their medians."""
+        values = {prior.name: prior.value(one) for prior, one in zip(priors, at.tolist(), strict=True)}
+        machine = {name: Constant(value=value) for name, value in values.items() if not name.startswith(REST)}
+        cluster = self.cluster.with_constants(self.cluster.constants.having(machine))
+        found = np.zeros(len(self.rows))
+        for index in range(len(self.rows)) if only is None else only:
+            row = self.rows[index]
+            words: dict[str, Any] = {**row.case.words, "cluster": cluster}
+            assert row.plan.job is not None
+            if (rest := values.get(f"{REST}.{self.jobs.index(row.plan.job.model)}")) is not None:
+                words["rest"] = rest
+            found[index] = np.log(predict(row.case, self.plan_of(words)) / row.measured_s)
+        return found
+
+    def widened(self, priors: Sequence[Prior]) -> list[Prior]:
+        """Return priors with those of rates as wide as their rows are off: a class may be further off than it says.
+
+        Rows that no two deviations of all constants together explain widen the share of their dtype until two do.
+        """
+        at = np.zeros(len(priors))
+        now = self.logs(priors, at)
+        off = np.abs(now) / np.sqrt(np.sum(self.slopes(priors, at, now) ** 2, axis=1) + MEASURED_SPREAD**2)
+        found = []
+        for prior in priors:
+            kind = prior.name.partition(".")[0]
+            rows = [
+                float(off[index]) for index, row in enumerate(self.rows) if _may_depend(row, prior.name, self.jobs)
+            ]
+            times = median(rows) / _EXPECTED if kind == "compute_share" else 1.0
+            if times > 1:
+                reason = f"{prior.reason}; taken {times:.1f} times as wide, for what its rows are off"
+                prior = replace(prior, spread=times * prior.spread, reason=reason)
+            found.append(prior)
+        return found
+
+    def slopes(self, priors: Sequence[Prior], at: Floats, now: Floats) -> Floats:
+        """Return the derivatives of `logs` by each constant: a row a row, a column a constant."""
+        found = np.zeros((len(self.rows), len(priors)))
+        for column, prior in enumerate(priors):
+            moved = at.copy()
+            moved[column] += _STEP * (-1 if prior.value(at[column] + _STEP) == prior.value(at[column]) else 1)
+            only = [index for index, row in enumerate(self.rows) if _may_depend(row, prior.name, self.jobs)]
+            there = self.logs(priors, moved, only)
+            found[only, column] = (there[only] - now[only]) / (moved[column] - at[column])
+        return found
+
+    def solved(self, priors: Sequence[Prior]) -> _Solved:
+        """Return the most probable constants, the rows' own spread found along with them.
+
+        The spread starts at that of measurements, so that constants explain what they can, and what they leave
+        widens it.
+        """
+        state = _State(np.zeros(len(priors)), self.logs(priors, np.zeros(len(priors))), np.eye(len(priors)))
+        weights, residual = np.ones(len(self.rows)), MEASURED_SPREAD
+        for _ in range(_ROUNDS_OF_SPREAD):
+            state = self._most_probable(priors, state, weights, residual)
+            if len(self.rows) <= len(
+                priors
+            ):  # rows do not tell their own spread, and what is far off is no outlier
+                break
+            found = max(_residual(state.errors, weights, state.information), MEASURED_SPREAD)
+            weights = np.minimum(1.0, _OUTLIER * found / np.maximum(np.abs(state.errors), 1e-12))
+            if abs(found / residual - 1) < _SAME_SPREAD:
+                break
+            residual = found
+        covariance = np.linalg.inv(state.information)
+        spreads = np.sqrt(np.diag(covariance))
+        correlation = covariance / np.outer(spreads, spreads)
+        left = _residual(state.errors, weights, state.information)
+        return _Solved(state.at, spreads, correlation, left, state.errors)
+
+    def _most_probable(
+        self, priors: Sequence[Prior], state: "_State", weights: Floats, residual: float
+    ) -> "_State":
+        """Gauss-Newton at one spread of the rows, each step halved until it makes constants more probable."""
+        if not priors:
+            return state
+        scale = weights / residual**2
+
+        def cost(at: Floats, errors: Floats) -> float:
+            return float(scale @ errors**2 + at @ at)
+
+        at, errors, information = state.at, state.errors, state.information
+        for _ in range(_ROUNDS):
+            slopes = self.slopes(priors, at, errors)
+            weighted = slopes * scale[:, None]
+            information = weighted.T @ slopes + np.eye(len(priors))
+            step = np.linalg.solve(information, -(weighted.T @ errors) - at)
+            for _ in range(_HALVINGS):
+                tried = self.logs(priors, at + step)
+                if cost(at + step, tried) <= cost(at, errors):
+                    break
+                step = step / 2
+            else:
+                break
+            at, errors = at + step, tried
+            if np.max(np.abs(step)) < _DONE:
+                break
+        return _State(at, errors, information)
+
+
+@dataclass(frozen=True)
+class _State:
+    """Where a search for constants is, in prior sigmas; the errors of rows there; what is known of them."""
+
+    at: Floats
+    errors: Floats
+    information: Floats
+
+
+def _residual(errors: Floats, weights: Floats, information: Floats) -> float:
+    """The standard deviation of what is left of rows; what jobs are known to differ by counts as one row more.
+
+    Rows spend as many degrees of freedom as they tell constants: the trace of what data have of the
+    information.
+    """
+    told = float(np.sum(1 - np.diag(np.linalg.inv(information))))
+    squares = JOB_SPREAD**2 + float(np.sum(weights * errors**2))
+    return float(np.sqrt(squares / max(1 + len(errors) - told, 1.0)))
+
+
+def _may_depend(row: Row, name: str, jobs: Sequence[Any]) -> bool:
+    """Whether a row's step can change with a constant; what would only be found out to be 0 is saved."""
+    job = row.plan.job
+    assert job is not None
+    kind, _, of = name.partition(".")
+    if kind == "compute_share":
+        return of == job.execution.dtype
+    if kind == REST:
+        return bool(jobs[int(of)] == job.model)
+    if name == "overlap.tp":
+        return job.layout.tp > 1 and max(job.execution.hidden_tp_forward, job.execution.hidden_tp_backward) > 0
+    if name == "overlap.ep":
+        return job.layout.ep > 1 and job.execution.hidden_ep > 0
+    if name == "routing_host_s":
+        return any(layer.is_moe for layer in job.model.kinds)
+    return True
+
+
+def fitted_plan_of(posteriors: Mapping[str, Posterior], plan_of: PlanOf) -> PlanOf:
+    """Return what makes a plan of words on a cluster as it was fitted, and of a fitted job with its rest."""
+    clusters = {
+        name: one.cluster.with_constants(one.constants("the rows fitted on")) for name, one in posteriors.items()
+    }
+
+    def fitted(words: Mapping[str, Any]) -> Plan:
+        plan = plan_of(words)
+        name = plan.job.cluster.name if plan.job else ""
+        if name not in posteriors:
+            return plan
+        changed: dict[str, Any] = {"cluster": clusters[name]}
+        if (rest := posteriors[name].rest_s(plan)) is not None:
+            changed["rest"] = rest
+        return plan_of({**words, **changed})
+
+    return fitted

@@ -1,0 +1,85 @@
+"""What a class of devices says of an installation before any of its runs was seen, and how sure that is.
+
+Constants are positive, and their logarithms normally distributed around what the cluster has; where that is
+nothing, around what is said here.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ppsim.machine.cluster import PLAIN, Cluster
+from ppsim.projection.answering import ESTIMATE_SPREAD
+from ppsim.projection.plan import Plan
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A constant by its name in `Constants.named`, its median, the standard deviation of its logarithm, and why."""
+
+    name: str
+    median: float
+    spread: float
+    reason: str
+
+    def value(self, deviations: float) -> float:
+        """Return the constant so many deviations of its logarithm from the median; a share is at most 1."""
+        found = self.median * math.exp(self.spread * deviations)
+        return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
+
+
+_LINK_SPREAD, _LINK_REASON = 0.15, "NCCL's tables are met within 7 %, networks are assumed; jobs share them"
+_OVERLAP_SPREAD, _OVERLAP_REASON = 0.25, "stacks say that a half to seven eighths are hidden"
+_OF_PLAIN = {
+    "kernel_s": (0.35, "classes have 2 to 20 µs"),
+    "launch_s": (1.2, "a kernel's launch takes that; the zero-bubble paper's 0.33 ms are three deviations more"),
+    "routing_host_s": (0.5, "2 to 6 ms a layer were seen"),
+    "jitter": (0.5, "0.015 and 0.038 came out for two models on one machine"),
+}
+_REST_SPREAD, _REST_MEDIAN = 1.0, 0.01
+
+REST = "rest"
+"""What the name of a job's own constant starts with; a number behind a dot says which job's it is."""
+
+
+def priors_of(cluster: Cluster, plans: Sequence[Plan]) -> list[Prior]:
+    """Return the constants of a cluster on which the steps of plans may depend, each around what the cluster has.
+
+    A spread is that of an earlier fit where the cluster has one. Constants that are 0 in the cluster's class are
+    not a question of how large they are, and are left out; `launch_s`, which no class has, is around its `host_s`.
+    """
+    known = {
+        name: one.sigma / one.value for name, one in cluster.constants.named.items() if one.sigma and one.value
+    }
+    return [
+        Prior(name, median, known.get(name, spread), "an earlier fit" if name in known else reason)
+        for name, median, spread, reason in _candidates(cluster, plans)
+        if median > 0
+    ]
+
+
+def rest_of(job: int, plans: Sequence[Plan], shortest_s: float) -> Prior:
+    """Return what steps of a job take that nothing else covers: around what its words say, else 1 % of a step."""
+    told = max((plan.job.rest_s for plan in plans if plan.job), default=0.0)
+    median = told or _REST_MEDIAN * shortest_s
+    return Prior(f"{REST}.{job}", median, _REST_SPREAD, "around --rest where it is given, else 1 % of a step")
+
+
+def _candidates(cluster: Cluster, plans: Sequence[Plan]) -> Iterator[tuple[str, float, float, str]]:
+    """Name, median, spread and reason of each."""
+    constants, gets = cluster.constants, cluster.device.efficiency
+    for dtype in dict.fromkeys(plan.job.execution.dtype for plan in plans if plan.job):
+        known = constants.compute_share.get(dtype)
+        by_table = gets.in_situ is not None and dtype in gets.in_situ.factors
+        spread = gets.in_situ.sigma if gets.in_situ and by_table else ESTIMATE_SPREAD
+        reason = "the class's in-situ factor" if by_table else "what estimates from data sheets are off by"
+        yield f"compute_share.{dtype}", known.value if known else 1.0, spread, reason
+    for tier in cluster.tiers:
+        yield f"link_efficiency.{tier.name}", tier.link.efficiency, _LINK_SPREAD, _LINK_REASON
+    for kind in ("tp", "ep"):
+        known = constants.overlap.get(kind)
+        yield f"overlap.{kind}", known.value if known else 1.0, _OVERLAP_SPREAD, _OVERLAP_REASON
+    for name in PLAIN:
+        own = getattr(constants, name)
+        of_class = gets.host_s if name == "launch_s" else getattr(gets, name)
+        yield name, own.value if own else of_class, *_OF_PLAIN[name]

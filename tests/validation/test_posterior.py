@@ -1,0 +1,226 @@
+"""Fits of a machine: what rows tell and with what certainty, what they do not, and what a projection makes of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ppsim
+from ppsim.api.plans import plan_of
+from ppsim.base.errors import ConfigError
+from ppsim.machine.cluster import Constant
+from ppsim.machine.files import load_cluster
+from ppsim.projection.answering import ESTIMATE_SPREAD, MEASURED_SPREAD
+from ppsim.projection.project import outcome_of
+from ppsim.validation import cases, posterior
+from ppsim.validation.chosen import chosen_rows
+from ppsim.validation.posterior import fit_rows, rows_of
+
+BASE = load_cluster("dgx-a100")  # whose class has no table of kernels
+COLUMNS = ("model", "gpus", "tp", "pp", "global_batch", "seq_len", "cluster")
+JOBS = [
+    ("llama3-8b", 8, 1, 2, 32),
+    ("llama3-8b", 8, 8, 1, 32),
+    ("llama3-8b", 8, 4, 2, 64),
+    ("llama2-7b", 8, 2, 1, 16),
+]
+
+
+def machine(**constants: float):
+    """The cluster with constants of its own, "link_efficiency__node" for "link_efficiency.node"."""
+    named = {name.replace("__", "."): Constant(value=value) for name, value in constants.items()}
+    return BASE.with_constants(BASE.constants.having(named))
+
+
+def written(path: Path, jobs, *, cluster=BASE, rest: float = 0.0, times: float = 1.0) -> Path:
+    """A file of rows whose steps take what a cluster projects of them."""
+    lines = [",".join((*COLUMNS, "metric", "value"))]
+    for job in jobs:
+        words = dict(zip(COLUMNS, (*job, 4096, cluster), strict=True))
+        seconds = times * outcome_of(plan_of({**words, "rest": rest}))[0]
+        lines.append(",".join(map(str, (*job, 4096, BASE.name, "iteration_s", seconds))))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_constants_of_a_machine_come_back_from_its_steps(tmp_path) -> None:
+    """Slower products and half of the links: told apart by steps with and without tensor parallelism."""
+    slow = machine(compute_share__bfloat16=0.9, link_efficiency__node=0.5)
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS, cluster=slow))
+    told = {one.prior.name: one for one in found.posterior.found}
+    for name, value in (("compute_share.bfloat16", 0.9), ("link_efficiency.node", 0.5)):
+        assert abs(np.log(told[name].value / value)) < 2 * told[name].spread
+        assert told[name].spread < 0.5 * told[name].prior.spread
+    assert max(map(abs, found.posterior.after)) < 0.015
+    assert max(map(abs, found.posterior.before)) > 0.1
+
+
+def test_one_step_tells_the_rate_and_leaves_the_rest_of_the_constants(tmp_path) -> None:
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.1))
+    assert [one.prior.name for one in found.posterior.found] == ["compute_share.bfloat16"]
+    assert {"link_efficiency.node", "kernel_s", "jitter"} <= {one.prior.name for one in found.posterior.left}
+    assert abs(found.posterior.after[0]) < 0.02 < abs(found.posterior.before[0])
+    assert all(one.value == one.prior.median for one in found.posterior.left)
+    assert "1 measured step for 8 constants: what the rows do not tell apart, the priors divide" in " ".join(
+        str(found).split()
+    )
+
+
+def test_the_sigma_of_one_constant_by_one_step_is_that_of_two_normals(tmp_path) -> None:
+    """1 / σ² = 1 / prior² + (d ln t / d ln x / spread of steps)²."""
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1]))
+    (told,) = found.posterior.found
+    words = found.posterior.rows[0].case.words
+    seconds = [
+        outcome_of(plan_of({**words, "cluster": machine(compute_share__bfloat16=share)}))[0]
+        for share in (0.99, 1.01)
+    ]
+    slope = np.log(seconds[1] / seconds[0]) / np.log(1.01 / 0.99)
+    assert told.spread == pytest.approx((ESTIMATE_SPREAD**-2 + (slope / MEASURED_SPREAD) ** 2) ** -0.5, rel=0.02)
+
+
+def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path) -> None:
+    path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
+    found = ppsim.fit(path)
+    ppsim.save(found, tmp_path / "mine.toml")
+    words = {**found.posterior.rows[0].case.words}
+    before, after = (ppsim.project(**{**words, "cluster": cluster}) for cluster in (BASE, tmp_path / "mine.toml"))
+    widths = [(high - low) / made.iteration_s for made in (before, after) for low, high in [made.answer.interval_s]]
+    assert widths[1] < 0.85 * widths[0]
+    low, high = after.answer.interval_s
+    assert low < found.posterior.rows[0].measured_s < high
+
+
+def test_constants_that_hang_together_leave_a_step_surer_than_by_themselves(tmp_path) -> None:
+    """Two constants of which a step tells the sum: their errors cancel in it by their correlation."""
+    rate = Constant(value=1.0, sigma=0.1)
+    link = Constant(value=0.7, sigma=0.2)
+    told = {"compute_share.bfloat16": rate, "link_efficiency.node": link}
+    words = dict(zip(COLUMNS, (*JOBS[1], 4096), strict=False))
+
+    def width(correlation: float) -> float:
+        constants = replace(
+            BASE.constants.having(told), residual=0.01,
+            correlation={"compute_share.bfloat16 link_efficiency.node": correlation},
+        )  # fmt: skip
+        made = ppsim.project(**{**words, "cluster": BASE.with_constants(constants)})
+        return (made.answer.interval_s[1] - made.answer.interval_s[0]) / made.iteration_s
+
+    assert width(-0.9) < 0.8 * width(0.0) < 0.8 * width(0.9)
+
+
+def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
+    """Two lengths of one job tell seconds a step from a rate."""
+    jobs = [("llama3-8b", 8, 1, 2, batch) for batch in (8, 16, 64, 256)]
+    path = written(tmp_path / "runs.csv", jobs, rest=0.5)
+    found = ppsim.fit(path)
+    assert found.rests["llama3-8b"].value == pytest.approx(0.5, rel=0.15)
+    assert "rest" not in found.to_toml(tmp_path / "mine.toml")
+    assert "add --rest 0." in str(found)
+    one = ppsim.validate(path, fit_on="1,4").sets[0]
+    assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.judged[:1])
+
+
+def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(tmp_path) -> None:
+    slow = machine(compute_share__bfloat16=0.9, link_efficiency__node=0.5)
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS, cluster=slow))
+    ppsim.save(found, tmp_path / "mine.toml")
+    again = load_cluster(tmp_path / "mine.toml")
+    assert again.constants == found.constants
+    assert again.device == found.cluster.device
+    assert again.tiers == found.cluster.tiers
+    assert again.constants.fitted_on == ("runs.csv",)
+    assert all(one.sigma and one.source.startswith("fit, from ") for one in again.constants.named.values())
+    with pytest.raises(ConfigError, match=r"give it one of .toml"):
+        ppsim.save(found, tmp_path / "mine.json")
+
+
+def test_one_row_far_off_does_not_move_what_others_agree_on(tmp_path) -> None:
+    path = written(tmp_path / "runs.csv", [("llama3-8b", 8, 1, 2, 32 * n) for n in range(1, 14)])
+    lines = path.read_text().splitlines()
+    odd = lines[5].rpartition(",")
+    lines[5] = f"{odd[0]},{2 * float(odd[2])}"
+    path.write_text("\n".join(lines) + "\n")
+    assert np.median(np.abs(ppsim.fit(path).posterior.after)) < 0.01
+
+
+def test_a_class_far_off_is_doubted_and_says_so(tmp_path) -> None:
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.5))
+    (told,) = found.posterior.found
+    assert told.prior.spread > 3 * ESTIMATE_SPREAD
+    assert "times as wide, for what its rows are off" in told.prior.reason
+    assert abs(found.posterior.after[0]) < 0.03
+
+
+def test_every_wrong_row_is_named_at_once(tmp_path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("model,gpus,pp,metric,value\ngpt2,8,1,iteration_s,\ngpt2,8,1,iteration_s,1\ngpt2,x,1,hours,1\n")
+    with pytest.raises(ConfigError) as error:
+        ppsim.fit(path)
+    said = str(error.value)
+    assert "row 1 is wrong: value: missing" in said
+    assert "row 3 is wrong: metric: " in said
+    assert "gpus: " in said
+    assert "row 2" not in said
+
+
+def test_a_row_that_contradicts_itself_is_listed_and_rows_of_no_use_are_refused(tmp_path) -> None:
+    path = tmp_path / "runs.csv"
+    header = "model,gpus,tp,pp,global_batch,cluster,metric,value\n"
+    bad, memory = "gpt2,8,3,2,32,dgx-h100,iteration_s,1\n", "gpt2,8,2,2,32,dgx-h100,peak_gib,9\n"
+    path.write_text(header + bad + "gpt2,8,2,2,32,dgx-h100,iteration_s,0.1\n" + memory)
+    found = ppsim.fit(path)
+    assert [case.number for case, _ in found.listed] == [1, 3]
+    assert "memory tells nothing of times" in str(found)
+    path.write_text(header + bad + memory)
+    with pytest.raises(ConfigError, match=r"(?s)no row to fit on\n  1: .*\n  3?2?: memory tells"):
+        ppsim.fit(path)
+
+
+def test_rows_of_two_clusters_need_a_word(tmp_path) -> None:
+    path = tmp_path / "runs.csv"
+    rows = [f"gpt2,8,2,2,32,{name},iteration_s,0.3\n" for name in ("dgx-h100", "dgx-a100")]
+    path.write_text("model,gpus,tp,pp,global_batch,cluster,metric,value\n" + "".join(rows))
+    with pytest.raises(ConfigError, match="rows are of 2 clusters, dgx-h100, dgx-a100: name one by --cluster"):
+        ppsim.fit(path)
+    found = ppsim.fit(path, cluster="dgx-a100")
+    assert (found.cluster.name, found.base, [reason for _, reason in found.listed]) == (
+        "dgx-a100", "dgx-a100", ["ran on dgx-h100"],
+    )  # fmt: skip
+
+
+def test_rows_are_chosen_by_mark_by_number_and_the_smallest_of_a_dtype() -> None:
+    rows = cases.cases_of("dgxc-405b")
+    smallest = chosen_rows(rows, "one", plan_of)
+    assert [(case.words["dtype"], case.words["layers"]) for case in smallest] == [("bfloat16", 7), ("float8", 7)]
+    assert [case.number for case in chosen_rows(rows, "1,3-4", plan_of)] == [1, 3, 4]
+    assert chosen_rows(rows, "fit", plan_of) == [case for case in rows if case.told.use == "fit"]
+    with pytest.raises(ConfigError, match="there is no row 7: rows are 1 to 6"):
+        chosen_rows(rows, "7", plan_of)
+    with pytest.raises(ConfigError, match=r"fit, one or numbers as 1,3-5: got '1-x'"):
+        chosen_rows(rows, "1-x", plan_of)
+
+
+def test_after_one_run_of_each_dtype_a_set_is_judged_on_the_others() -> None:
+    one = ppsim.validate("dgxc-405b", fit_on="one").sets[0]
+    used = {row.case.number for row in one.fits[0].rows}
+    assert used.isdisjoint(after.case.number for _, after in one.judged)
+    assert all(after.case.told.use == "judge" for _, after in one.judged)
+    assert np.mean([abs(after.error) for _, after in one.judged]) < 0.02
+
+
+def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
+    """What is saved of slopes is 0: each of them found out in full is the same."""
+    path = written(tmp_path / "runs.csv", JOBS[:2])
+    rows, _ = rows_of(cases.cases_of(str(path)), plan_of, "runs.csv")
+    question = posterior._Question(BASE, rows, [row.plan.job.model for row in rows[:1]], plan_of)
+    priors = posterior.priors_of(BASE, [row.plan for row in rows])
+    at = np.zeros(len(priors))
+    now = question.logs(priors, at)
+    quick = question.slopes(priors, at, now)
+    for column, prior in enumerate(priors):
+        moved = at + np.eye(len(priors))[column] * 0.05
+        whole = (question.logs(priors, moved) - now) / 0.05
+        assert quick[:, column] == pytest.approx(whole, abs=1e-9), prior.name
+    assert fit_rows(rows, plan_of).found
