@@ -23,7 +23,7 @@ from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.room import BYTES_PROJECTED, require_room
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.stage_costs import StageCosts, as_given
 from ppsim.simulation.step import Step, simulate_step
 
 
@@ -232,16 +232,10 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
 def _slowed(costs: StageCosts, schedule: Schedule, factors: dict[int, float]) -> StageCosts:
     """The costs with the compute of some ranks taking so many times as long."""
     counts = {"num_stages": schedule.num_stages, "num_ranks": schedule.num_ranks}
-    found = costs.replace(slice_time_shares=None, slice_token_shares=None).resolved(
-        **counts, num_replicas=schedule.num_replicas
-    )
-    factor = np.array([factors.get(int(rank), 1.0) for rank in schedule.stage_to_rank])
-    return costs.replace(
-        forward_s=found.forward_s * factor,
-        backward_s=found.backward_s * factor,
-        backward_input_s=found.backward_input_s * factor,
-        backward_weight_s=found.backward_weight_s * factor,
-    )
+    found = costs.plain(**counts, num_replicas=schedule.num_replicas)
+    factor = np.array([[factors.get(int(rank), 1.0)] for rank in schedule.stage_to_rank])
+    passes = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+    return costs.replace(**{name: as_given(found.values(name) * factor) for name in passes})
 
 
 _MOST_NAMED = 3

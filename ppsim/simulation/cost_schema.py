@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, create_model
 
 from ppsim.base.boundary import AboveZero, Count, NonNegative, OneOrMany, Strict, validated
 from ppsim.base.files import naming, read_json
 from ppsim.schedule.choices import Channel, Communication, Receives
-from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
+from ppsim.simulation.stage_costs import MATRICES, OVERHEADS, StageCosts
 
 
 class _Link(Strict):
@@ -39,6 +41,7 @@ class _Costs(Strict):
     overlap_slowdown: NonNegative = 0.0
     step_overhead_s: NonNegative = 0.0
     static_bytes: OneOrMany = [0.0]
+    microbatch_factors: OneOrMany | None = None
     slice_time_shares: OneOrMany | None = None
     slice_token_shares: OneOrMany | None = None
 
@@ -48,6 +51,23 @@ _PARTS = {"backward_input_s", "backward_weight_s"}
 
 class _CostsOverLink(_Costs):
     transfer_s: _Link  # type: ignore[assignment]  # the other way to write it
+
+
+_Row = Annotated[list[NonNegative], Field(min_length=1)]
+_Matrix = Annotated[list[_Row], Field(min_length=1)]
+
+
+def _model_of(data: Any) -> type[_Costs]:
+    """The model of a costs file: what has a row a stage there is a matrix of stages and microbatches."""
+    if not isinstance(data, dict):
+        return _Costs
+    base = _CostsOverLink if isinstance(data.get("transfer_s"), dict) else _Costs
+    rows = [
+        name for name in MATRICES
+        if isinstance(value := data.get(name), list) and any(isinstance(one, list) for one in value)
+    ]  # fmt: skip
+    fields: dict[str, Any] = {name: (_Matrix, ...) for name in rows}
+    return create_model("_CostsByMicrobatch", __base__=base, **fields) if rows else base
 
 
 class _Samples(Strict):
@@ -95,11 +115,10 @@ def costs_from(data: Any, source: str = "costs") -> StageCosts:
     """Return the costs that a parsed JSON object spells out; raises `ConfigError` with every wrong key."""
     if isinstance(data, dict) and data.get("backward_s") is not None and not data.keys() & _PARTS:
         data = data | dict.fromkeys(_PARTS)  # for tables that split no backward
-    if isinstance(data, dict) and isinstance(data.get("transfer_s"), dict):
-        costs = validated(_CostsOverLink, data, source)
-        given = costs.model_dump() | {"transfer_s": costs.transfer_s.seconds}
-    else:
-        given = validated(_Costs, data, source).model_dump()
+    costs = validated(_model_of(data), data, source)
+    given = costs.model_dump()
+    if isinstance(costs, _CostsOverLink):
+        given |= {"transfer_s": costs.transfer_s.seconds}
     with naming(source):
         return StageCosts(**given)
 
