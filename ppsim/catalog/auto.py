@@ -2,8 +2,8 @@
 
 It begins with the best that the catalogue has for the placement and the memory, and is never worse than it: every
 table is judged by the simulator at the costs as they are, channels included. The search itself moves passes on an
-ideal network (`ppsim.catalog.search`), where one timing takes microseconds; where microbatches differ it takes their
-mean times and the largest one's bytes.
+ideal network (`ppsim.catalog.search`), where one timing takes microseconds; where microbatches differ it takes
+their mean times and the largest one's bytes.
 """
 
 import time
@@ -263,7 +263,7 @@ class _Search:
                 return
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """Take the exact solver's table and its bound, which is of tables without fused pairs, and of microbatches all alike.
+        """Take the exact solver's table and its bound, which is of tables without fused pairs and of equal microbatches.
 
         It splits every backward, at the times of the cheaper way through one: no table takes less.
         """

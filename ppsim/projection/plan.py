@@ -43,7 +43,8 @@ class Plan:
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
     (`ppsim.catalog.auto`). `measured` are times of the job's ranks in place of estimates. `overlap_p2p`: whether
     Megatron-LM overlaps the transfers of interleaved-1f1b, on its runtime and where no `channel` is given.
-    `stragglers` are ranks whose compute takes so many times as long.
+    `stragglers` are ranks whose compute takes so many times as long. `lengths` are tokens of sequences, of which
+    those of a step are drawn by `seed` (`ppsim.projection.lengths`); None: all have the sequence length.
 
     >>> import ppsim
     >>> plan = ppsim.Plan(pp=8, vpp=2)
@@ -77,6 +78,7 @@ class Plan:
     bandwidth_bytes_per_s: float | None = None
     memory_limit_bytes: float | None = None
     stragglers: tuple[tuple[int, float], ...] = ()
+    lengths: tuple[int, ...] | None = None
     search_s: float = 10.0
     seed: int = 0
 

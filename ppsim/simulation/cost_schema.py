@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, create_model
-
-from ppsim.base.boundary import AboveZero, Count, NonNegative, OneOrMany, Strict, validated
+from ppsim.base.boundary import AboveZero, Count, Matrix, NonNegative, OneOrMany, Strict, retyped, validated
 from ppsim.base.files import naming, read_json
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.simulation.stage_costs import MATRICES, OVERHEADS, StageCosts
@@ -53,10 +51,6 @@ class _CostsOverLink(_Costs):
     transfer_s: _Link  # type: ignore[assignment]  # the other way to write it
 
 
-_Row = Annotated[list[NonNegative], Field(min_length=1)]
-_Matrix = Annotated[list[_Row], Field(min_length=1)]
-
-
 def _model_of(data: Any) -> type[_Costs]:
     """The model of a costs file: what has a row a stage there is a matrix of stages and microbatches."""
     if not isinstance(data, dict):
@@ -66,8 +60,7 @@ def _model_of(data: Any) -> type[_Costs]:
         name for name in MATRICES
         if isinstance(value := data.get(name), list) and any(isinstance(one, list) for one in value)
     ]  # fmt: skip
-    fields: dict[str, Any] = {name: (_Matrix, ...) for name in rows}
-    return create_model("_CostsByMicrobatch", __base__=base, **fields) if rows else base
+    return retyped(base, dict.fromkeys(rows, Matrix)) if rows else base
 
 
 class _Samples(Strict):

@@ -287,7 +287,8 @@ class StageCosts:
                 return None
             values = np.asarray(given, dtype=np.float64)
             values = values if values.ndim == 2 else np.atleast_1d(values)[:, None]
-            return (values * factors).max(axis=1) if name in _BYTES else (values * factors).mean(axis=1)
+            found: Floats = (values * factors).max(axis=1) if name in _BYTES else (values * factors).mean(axis=1)
+            return found
 
         return self.replace(microbatch_factors=None, **{name: of_all(name) for name in _PER_STAGE})
 

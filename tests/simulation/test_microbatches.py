@@ -1,6 +1,6 @@
 """Microbatches that differ: by hand, against their one-number forms, and the bounds against every order there is."""
 
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 
 import numpy as np
 import pytest
@@ -88,9 +88,7 @@ def rows_of(stage, num_microbatches, is_split):
     for order in permutations(actions):
         place = {action: at for at, action in enumerate(order)}
         if all(
-            place[a(stage, mb)] < place[b(stage, mb)]
-            for mb in range(num_microbatches)
-            for a, b in zip(parts, parts[1:], strict=False)
+            place[a(stage, mb)] < place[b(stage, mb)] for mb in range(num_microbatches) for a, b in pairwise(parts)
         ):
             yield list(order)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ppsim.base.arrays import Floats, Ints32
+from ppsim.base.arrays import Ints32
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.lower import LowerBounds, lower_bounds
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
