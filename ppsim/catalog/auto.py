@@ -263,7 +263,7 @@ class _Search:
                 return
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """Take the exact solver's table and its bound, which is of tables without fused pairs and of equal microbatches.
+        """Take the exact solver's table and its bound, of tables without fused pairs and microbatches all alike.
 
         It splits every backward, at the times of the cheaper way through one: no table takes less.
         """

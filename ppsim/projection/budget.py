@@ -44,9 +44,9 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     each is the mean over ranks of what their compute has of it ("compute beyond the ideal" where a profile cannot
     tell kernels apart; 0 where no peak is known). From there on each is what the step loses when it is added to all
     before it: "idle by the schedule" with all stages equal on an ideal network, "idle by uneven stages" with the
-    stages as they are, "idle by uneven microbatches" with those, "idle by the network" with its transfers and queues, "host" with overheads, "data
-    parallelism" with forwards that wait for parameters. Then what is left exposed behind the pipeline. A term may
-    be negative: uneven stages can suit a table.
+    stages as they are, "idle by uneven microbatches" with those, "idle by the network" with its transfers and
+    queues, "host" with overheads, "data parallelism" with forwards that wait for parameters. Then what is left
+    exposed behind the pipeline. A term may be negative: uneven stages can suit a table.
     """
     timeline, costs = projection.timeline, projection.costs
     schedule = timeline.schedule
