@@ -126,7 +126,9 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     overheads: dict[str, Any] = {}
     if options["overheads"]:
         fitted = overheads_of(options["overheads"])
-        overheads |= fitted.constants
+        overheads |= fitted.constants | {
+            "action_spread": fitted.action_spread, "rank_spread": fitted.rank_spread,
+        }  # fmt: skip
         if fitted.line and options["transfer_ms"] is None:
             overheads["hop_overhead_s"], overheads["bandwidth_bytes_per_s"] = fitted.line
         if job and options["launch_ms"] is not None:

@@ -171,18 +171,28 @@ def bottleneck(found: dict[str, float]) -> str:
 
 
 def interval(
-    projection: Projection, *, spread: float, jitter: float, num_samples: int = 100, seed: int = 0
+    projection: Projection,
+    *,
+    spread: float,
+    jitter: float,
+    rank_spread: float = 0.0,
+    num_samples: int = 100,
+    seed: int = 0,
 ) -> Interval:
     """Return the 5th and 95th percentile of the iteration's seconds, over sampled costs.
 
     `spread` is the relative standard deviation of all costs together (how far off they may be), `jitter` that of
-    each action by itself. Both are drawn from log-normal distributions; the draws depend on `seed` alone.
+    each action by itself, `rank_spread` that of each rank's compute. All are drawn from
+    log-normal distributions; the draws depend on `seed` alone.
     """
     timeline, costs = projection.timeline, projection.costs
     graph = timeline.graph
     random = np.random.default_rng(seed)
     durations = durations_s(graph, costs.resolved_for(timeline.schedule))
     noise = np.exp(jitter * random.standard_normal((num_samples, graph.num_nodes)))
+    if rank_spread:
+        of_ranks = np.exp(rank_spread * random.standard_normal((num_samples, timeline.schedule.num_ranks)))
+        noise[:, : graph.num_actions] *= of_ranks[:, timeline.schedule.rank]
     sets = np.concatenate([durations[None], durations * noise])
     times = evaluate_many(graph, sets, overheads_s(graph, costs)).step_time_s
     around, steps = projection.iteration_s - times[0], times[1:]

@@ -259,7 +259,7 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         receives=plan.receives,
         action_overhead_s=plan.action_overhead_s + launch_s,
         hop_overhead_s=plan.hop_overhead_s + launch_s,
-        message_overhead_s=launch_s,
+        message_overhead_s=plan.message_overhead_s + launch_s,
         overlap_slowdown=plan.overlap_slowdown,
         step_overhead_s=plan.step_overhead_s,
     )

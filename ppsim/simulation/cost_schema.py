@@ -89,6 +89,9 @@ class _Overheads(Strict):
     step_overhead_s: NonNegative | None = None
     latency_s: NonNegative | None = None
     bandwidth_bytes_per_s: AboveZero | None = None
+    message_overhead_s: NonNegative | None = None
+    action_spread: NonNegative | None = None
+    rank_spread: NonNegative | None = None
     not_fitted: dict[str, str] = {}
     samples: dict[str, _Samples] = {}
     hops: list[_Hops] = []
@@ -98,10 +101,16 @@ class _Overheads(Strict):
 
 @dataclass(frozen=True)
 class Overheads:
-    """What an overheads file holds: fields of `StageCosts`, and latency in s with bandwidth in bytes/s, or None."""
+    """What an overheads file holds: fields of `StageCosts`, and latency in s with bandwidth in bytes/s, or None.
+
+    `action_spread` and `rank_spread` are the relative standard deviations of actions and of ranks, None where
+    nobody fitted them.
+    """
 
     constants: dict[str, float]
     line: tuple[float, float] | None = None
+    action_spread: float | None = None
+    rank_spread: float | None = None
 
 
 def costs_from(data: Any, source: str = "costs") -> StageCosts:
@@ -124,7 +133,9 @@ def read_costs(path: str | Path) -> StageCosts:
 def read_overheads(path: str | Path) -> Overheads:
     """Read the file that `ppsim calibrate` wrote; what could not be fitted is not among its constants."""
     fitted = validated(_Overheads, read_json(path), str(path))
-    constants = {name: value for name in OVERHEADS if (value := getattr(fitted, name)) is not None}
+    names = (*OVERHEADS, "message_overhead_s")
+    spreads = fitted.action_spread, fitted.rank_spread
+    constants = {name: value for name in names if (value := getattr(fitted, name)) is not None}
     if fitted.latency_s is None or fitted.bandwidth_bytes_per_s is None:
-        return Overheads(constants)
-    return Overheads(constants, (fitted.latency_s, fitted.bandwidth_bytes_per_s))
+        return Overheads(constants, None, *spreads)
+    return Overheads(constants, (fitted.latency_s, fitted.bandwidth_bytes_per_s), *spreads)
