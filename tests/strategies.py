@@ -42,18 +42,28 @@ def costs_of(draw, table, **fixed):
         parts = draw(st.lists(st.integers(1, 9), min_size=table.num_slices, max_size=table.num_slices))
         return [part / sum(parts) for part in parts]
 
+    def by_microbatch(entries):
+        """One entry a stage, or a row of one a microbatch."""
+        if is_alike or not draw(st.booleans()):
+            return entries
+        factors = draw(st.lists(st.integers(1, 5), min_size=m, max_size=m))
+        return [[entry * factor for factor in factors] for entry in entries]
+
+    m, is_alike = table.num_microbatches, fixed.pop("alike", False) or draw(st.booleans())
     activation = per_stage(st.integers(1, 1000).map(float))
+    factors = None if is_alike else draw(st.lists(st.floats(0.25, 4.0), min_size=m, max_size=m))
     drawn = {
-        "forward_s": per_stage(seconds.map(lambda x: x + 0.01)),
-        "backward_input_s": per_stage(),
+        "forward_s": by_microbatch(per_stage(seconds.map(lambda x: x + 0.01))),
+        "backward_input_s": by_microbatch(per_stage()),
         "backward_weight_s": per_stage(),
         "backward_s": per_stage() if draw(st.booleans()) else None,
         "fused_s": per_stage() if draw(st.booleans()) else None,
         "activation_bytes": activation,
         "activation_bytes_kept_for_weight": [kept // 2 for kept in activation] if draw(st.booleans()) else None,
-        "transfer_s": per_stage(st.sampled_from([0.0, 0.1, 0.5, 2.0])),
+        "transfer_s": by_microbatch(per_stage(st.sampled_from([0.0, 0.1, 0.5, 2.0]))),
         "action_overhead_s": draw(st.sampled_from([0.0, 0.05])),
         "hop_overhead_s": draw(st.sampled_from([0.0, 0.03])),
+        "microbatch_factors": factors,
         "slice_time_shares": shares(),
         "slice_token_shares": shares(),
     }

@@ -20,6 +20,7 @@ from ppsim.layout.split import MegatronSplit, Split, require_layers
 from ppsim.machine.cluster import Cluster
 from ppsim.model.recompute import recompute_of
 from ppsim.projection import project as planning
+from ppsim.projection.lengths import read_lengths
 from ppsim.projection.options import JobOptions, PlanOptions
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
@@ -107,8 +108,10 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         raise ConfigError(f"--transfer-ms must not be negative: got {options['transfer_ms']:g}")
     if options["layers"] is not None:
         require_layers(options["layers"], "--layers")
-    if options["schedule"] != AUTO and any(options[name] is not None for name in ("search_time", "seed")):
-        raise ConfigError("--search-time and --seed are for --schedule auto")
+    if options["schedule"] != AUTO and options["search_time"] is not None:
+        raise ConfigError("--search-time is for --schedule auto")
+    if options["schedule"] != AUTO and options["seed"] is not None and options["lengths"] is None:
+        raise ConfigError("--seed is for --schedule auto and for --lengths")
     shape = None
     if profile is not None:
         profile, shape = with_estimates(
@@ -123,7 +126,9 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     overheads: dict[str, Any] = {}
     if options["overheads"]:
         fitted = overheads_of(options["overheads"])
-        overheads |= fitted.constants
+        overheads |= fitted.constants | {
+            "action_spread": fitted.action_spread, "rank_spread": fitted.rank_spread,
+        }  # fmt: skip
         if fitted.line and options["transfer_ms"] is None:
             overheads["hop_overhead_s"], overheads["bandwidth_bytes_per_s"] = fitted.line
         if job and options["launch_ms"] is not None:
@@ -132,6 +137,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     of_profile = {"microbatches": None, "layers": None} if job else {}
     read = {
         "split": _split(options),
+        "lengths": _lengths(options["lengths"]),
         "stragglers": tuple((options["stragglers"] or {}).items()),
         "transfer_ms": None if measured or options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
         "memory_limit": parse_size(options["memory_limit"]),
@@ -140,6 +146,15 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         options["vpp"] = len(read["split"]) // pp
     fields = fields_of(_WORDS, {**options, **of_profile, **read})
     return Plan(pp=pp, job=job, profile=profile, shape=shape, measured=measured, **fields, **overheads)
+
+
+def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None:
+    """The tokens of each sequence, as they are given or as a file has them."""
+    if given is None or isinstance(given, str | Path):
+        return None if given is None else read_lengths(given)
+    if not given or any(not isinstance(tokens, int) or tokens < 1 for tokens in given):
+        raise ConfigError("lengths are the tokens of sequences: give at least one, each a whole number from 1 on")
+    return tuple(given)
 
 
 def plan_of(words: Mapping[str, Any]) -> Plan:

@@ -222,6 +222,11 @@ def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
     given = read_costs(config.emulate_costs)
     with naming(config.emulate_costs):
         given.resolved_for(table)
+    if given.differ_by_microbatch:
+        raise ConfigError(
+            f"{config.emulate_costs}: microbatches that differ cannot be emulated, since a stage waits as long for "
+            "each: give one number a stage"
+        )
     if given.fused_s is not None:
         raise ConfigError("fused_s cannot be emulated: torch runs the parts of a fused cell one after the other")
     costs = given.with_torch_first_stage(num_stages=table.num_stages, num_ranks=table.num_ranks)

@@ -3,7 +3,7 @@
 import difflib
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from ppsim.base.errors import ConfigError
 
@@ -24,6 +24,9 @@ OneOrMany = Annotated[
     BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
 ]
 
+Matrix = Annotated[list[Annotated[list[NonNegative], Field(min_length=1)]], Field(min_length=1)]
+"""Rows of numbers."""
+
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -38,6 +41,12 @@ def validated(model: type[Model], data: Any, source: str) -> Model:
         if len(sentences) > _MOST_SENTENCES:
             sentences[_MOST_SENTENCES:] = [f"… and {len(sentences) - _MOST_SENTENCES} more"]
         raise ConfigError(f"{source} is wrong: " + "\n  ".join(sentences)) from None
+
+
+def retyped(model: type[Model], fields: dict[str, Any]) -> type[Model]:
+    """Return a model whose fields named have other types, and must be there."""
+    types: dict[str, Any] = {name: (type_, ...) for name, type_ in fields.items()}
+    return create_model(model.__name__, __base__=model, **types)
 
 
 _MOST_SENTENCES = 20

@@ -2,7 +2,8 @@
 
 It begins with the best that the catalogue has for the placement and the memory, and is never worse than it: every
 table is judged by the simulator at the costs as they are, channels included. The search itself moves passes on an
-ideal network (`ppsim.catalog.search`), where one timing takes microseconds.
+ideal network (`ppsim.catalog.search`), where one timing takes microseconds; where microbatches differ it takes
+their mean times and the largest one's bytes.
 """
 
 import time
@@ -262,7 +263,7 @@ class _Search:
                 return
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
-        """Take the exact solver's table and its bound, which is of tables without fused pairs.
+        """Take the exact solver's table and its bound, of tables without fused pairs and microbatches all alike.
 
         It splits every backward, at the times of the cheaper way through one: no table takes less.
         """
@@ -271,5 +272,5 @@ class _Search:
             time_limit_s=time_limit_s, seed=seed % 2**31, progress=progress,
         )  # fmt: skip
         self._take_split_or_joined(found.schedule)
-        if self.costs.fused_s is None:
+        if self.costs.fused_s is None and not self.costs.differ_by_microbatch:
             self.bound_s = max(self.bound_s, found.bound_s)

@@ -109,7 +109,13 @@ def fit(
     def judge(table: Schedule, limit: float | None = None) -> float:
         return _seconds(table, costs, criterion, limit)
 
-    is_ideal = (costs.communication, costs.channel, costs.overlap_slowdown) == ("overlap", "ideal", 0.0)
+    differ = costs.differ_by_microbatch
+    is_ideal = (costs.communication, costs.channel, costs.overlap_slowdown) == (
+        "overlap",
+        "ideal",
+        0.0,
+    ) and not differ
+    mean = ", their mean microbatch and the largest one's bytes; the step is at each one's own" if differ else ""
     ours = _made(
         entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, judge=None if is_ideal else judge
     )
@@ -118,9 +124,10 @@ def fit(
     best = min(patterns, key=lambda table: times[table.name], default=ours)
     ours_s, best_s = judge(ours), times.get(best.name, np.inf)
     if best_s < ours_s * (1 - _TIE):
-        return best.named(entry.name), f"schedule: that of {best.name}, which these channels suit better"
+        suited = "these microbatches" if differ else "these channels"
+        return best.named(entry.name), f"schedule: that of {best.name}, which {suited} suit better"
     gain = f", {100 * (1 - ours_s / best_s):.2f} % below {best.name}" if ours_s < best_s < np.inf else ""
-    return ours, f"schedule: fitted to the costs of every stage{gain}"
+    return ours, f"schedule: fitted to the costs of every stage{mean}{gain}"
 
 
 def _seconds(table: Schedule, costs: StageCosts, criterion: Criterion, limit: float | None) -> float:

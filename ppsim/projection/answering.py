@@ -50,9 +50,11 @@ def answer_of(
     rank = int(peaks.argmax())
     limit = plan.memory_bound_bytes
     found = sensitivities(projection)
+    of_ranks = f"each rank by {percent(plan.rank_spread)}, " if plan.rank_spread else ""
     return Answer(
-        interval_s=interval(projection, spread=spread, jitter=jitter),
-        sampled=f"costs off by {percent(spread)} together, each action by {percent(jitter)} (standard deviations)",
+        interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
+        sampled=f"costs off by {percent(spread)} together, {of_ranks}each action by {percent(jitter)} "
+        "(standard deviations)",
         fit=Fit(rank, float(peaks[rank]), limit),
         budget_s=loss_budget(projection),
         sensitivities=found,
@@ -63,8 +65,9 @@ def answer_of(
 
 
 def _spreads(projection: Projection) -> tuple[float, float]:
-    """Of all costs together, and of each action: a profile's own quartiles where it has them."""
-    return spread_of(projection.plan), projection.plan.source.jitter() or JITTER
+    """Of all costs together, and of each action: those of a calibration, a profile's own quartiles else."""
+    plan = projection.plan
+    return spread_of(plan), (plan.source.jitter() or JITTER) if plan.action_spread is None else plan.action_spread
 
 
 def spread_of(plan: Plan) -> float:

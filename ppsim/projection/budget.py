@@ -25,7 +25,7 @@ _OF_PARTS = {
     "dp_s": "parameters gathered for each pass",
     "offload_s": "activations copied to the host and back",
 }
-_OF_BUBBLE = ("idle by the schedule", "idle by uneven stages", "idle by the network")
+_OF_BUBBLE = ("idle by the schedule", "idle by uneven stages", "idle by uneven microbatches", "idle by the network")
 """What of a bubble comes from where; with the host's time and what forwards wait for parameters they sum to it."""
 
 _ROUNDING = 1e-12
@@ -44,9 +44,9 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     each is the mean over ranks of what their compute has of it ("compute beyond the ideal" where a profile cannot
     tell kernels apart; 0 where no peak is known). From there on each is what the step loses when it is added to all
     before it: "idle by the schedule" with all stages equal on an ideal network, "idle by uneven stages" with the
-    stages as they are, "idle by the network" with its transfers and queues, "host" with overheads, "data
-    parallelism" with forwards that wait for parameters. Then what is left exposed behind the pipeline. A term may
-    be negative: uneven stages can suit a table.
+    stages as they are, "idle by uneven microbatches" with those, "idle by the network" with its transfers and
+    queues, "host" with overheads, "data parallelism" with forwards that wait for parameters. Then what is left
+    exposed behind the pipeline. A term may be negative: uneven stages can suit a table.
     """
     timeline, costs = projection.timeline, projection.costs
     schedule = timeline.schedule
@@ -60,7 +60,10 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     ideal = build_graph(schedule, pairs=costs.pairs)
     steps = [
         busy,
-        *(simulate_graph(ideal, one).step_time_s for one in (_balanced(without, schedule), without)),
+        *(
+            simulate_graph(ideal, one).step_time_s
+            for one in (_balanced(without, schedule), without.alike(), without)
+        ),
         simulate_graph(timeline.graph, network).step_time_s,
         timeline.step_time_s if timeline.earliest is None else simulate_graph(timeline.graph, costs).step_time_s,
         timeline.step_time_s,
@@ -111,7 +114,7 @@ def _compute(projection: Projection, busy: float) -> dict[str, float]:
 def _balanced(costs: StageCosts, schedule: Schedule) -> StageCosts:
     """The same compute, spread evenly over the stages."""
     found = costs.resolved_for(schedule)
-    return costs.replace(
+    return costs.alike().replace(
         forward_s=float(found.forward_s.mean()),
         backward_s=float(found.backward_s.mean()),
         backward_input_s=float(found.backward_input_s.mean()),
@@ -168,18 +171,28 @@ def bottleneck(found: dict[str, float]) -> str:
 
 
 def interval(
-    projection: Projection, *, spread: float, jitter: float, num_samples: int = 100, seed: int = 0
+    projection: Projection,
+    *,
+    spread: float,
+    jitter: float,
+    rank_spread: float = 0.0,
+    num_samples: int = 100,
+    seed: int = 0,
 ) -> Interval:
     """Return the 5th and 95th percentile of the iteration's seconds, over sampled costs.
 
     `spread` is the relative standard deviation of all costs together (how far off they may be), `jitter` that of
-    each action by itself. Both are drawn from log-normal distributions; the draws depend on `seed` alone.
+    each action by itself, `rank_spread` that of each rank's compute. All are drawn from
+    log-normal distributions; the draws depend on `seed` alone.
     """
     timeline, costs = projection.timeline, projection.costs
     graph = timeline.graph
     random = np.random.default_rng(seed)
     durations = durations_s(graph, costs.resolved_for(timeline.schedule))
     noise = np.exp(jitter * random.standard_normal((num_samples, graph.num_nodes)))
+    if rank_spread:
+        of_ranks = np.exp(rank_spread * random.standard_normal((num_samples, timeline.schedule.num_ranks)))
+        noise[:, : graph.num_actions] *= of_ranks[:, timeline.schedule.rank]
     sets = np.concatenate([durations[None], durations * noise])
     times = evaluate_many(graph, sets, overheads_s(graph, costs)).step_time_s
     around, steps = projection.iteration_s - times[0], times[1:]

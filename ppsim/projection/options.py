@@ -307,6 +307,11 @@ class PlanOptions(JobOptions, total=False):
         "A rank that computes more slowly: 3:1.2 is rank 3, taking 1.2 times as long. May be repeated.",
         metavar="RANK:FACTOR", section="pipeline", field="stragglers", flag="--straggler",
     )]
+    lengths: Annotated[str | Path | Sequence[int] | None, Option(
+        "Tokens of sequences, one a line: a step's are drawn from them, so that microbatches differ. Default: all "
+        "have the sequence length.",
+        metavar="FILE", section="pipeline", field="lengths",
+    )]
     job: "Job | None"
     forward_ms: Annotated[float | None, Option(
         "Measured: a microbatch's forward on a rank, all of its stages together; with --model, and with the two "
@@ -338,6 +343,6 @@ class PlanOptions(JobOptions, total=False):
         metavar="SECONDS", section="search", field="search_s", default=10.0,
     )]
     seed: Annotated[int | None, Option(
-        "Seed of the search's random choices. Default: {default}.",
+        "Seed of the search's random choices, and of what is drawn of --lengths. Default: {default}.",
         metavar="N", section="search", field="seed", default=0,
     )]

@@ -37,13 +37,15 @@ class Plan:
     measured. `schedule` None is 1f1b for one stage a rank and interleaved-1f1b for more; `microbatches` None is the
     job's, or 4·pp. `profile` None is the packaged default, `shape` None its `shape_at()`, `num_layers` None its
     model's; `num_slices` None is the schedule's; `channel` None is the runtime's, `transfer_s` None the profile's.
-    The overheads are the constants that `ppsim calibrate` finds, with their meaning in `StageCosts`;
+    The overheads are the constants that `ppsim calibrate` finds, with their meaning in `StageCosts`, the spreads
+    those of its actions and ranks, for the interval of the answer;
     `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
     (`ppsim.catalog.auto`). `measured` are times of the job's ranks in place of estimates. `overlap_p2p`: whether
     Megatron-LM overlaps the transfers of interleaved-1f1b, on its runtime and where no `channel` is given.
-    `stragglers` are ranks whose compute takes so many times as long.
+    `stragglers` are ranks whose compute takes so many times as long. `lengths` are tokens of sequences, of which
+    those of a step are drawn by `seed` (`ppsim.projection.lengths`); None: all have the sequence length.
 
     >>> import ppsim
     >>> plan = ppsim.Plan(pp=8, vpp=2)
@@ -74,9 +76,13 @@ class Plan:
     hop_overhead_s: float = 0.0
     overlap_slowdown: float = 0.0
     step_overhead_s: float = 0.0
+    message_overhead_s: float = 0.0
+    action_spread: float | None = None
+    rank_spread: float | None = None
     bandwidth_bytes_per_s: float | None = None
     memory_limit_bytes: float | None = None
     stragglers: tuple[tuple[int, float], ...] = ()
+    lengths: tuple[int, ...] | None = None
     search_s: float = 10.0
     seed: int = 0
 

@@ -17,6 +17,7 @@ from ppsim.layout.split import why_no_split
 from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
+from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, excess_of
 from ppsim.schedule.choices import Communication
@@ -25,7 +26,8 @@ from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.room import BYTES_PROJECTED, require_room
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.run import simulate_graph
+from ppsim.simulation.stage_costs import StageCosts, as_given
 from ppsim.simulation.step import Step, simulate_step
 
 
@@ -97,7 +99,7 @@ def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
     """The costs of the layout on a placement, before there is a table."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
     outline = Schedule.outline(STYLES[style](plan.pp, plan.pp * vpp), num_microbatches=plan.num_microbatches)
-    return _for_runtime(plan, outline, plan.source.assemble(outline, plan.how_split).costs)
+    return _for_runtime(plan, outline, _assembled(plan, outline).costs)
 
 
 def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) -> Projection:
@@ -113,6 +115,8 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
     if iteration == 0:
         raise ConfigError(f"a step takes 0 s at the costs of {source.name}: there is nothing to project")
     peak, of_peak = source.peak()
+    drawn = drawn_of(plan)
+    of_tokens = 1.0 if drawn is None else float(drawn.of_tokens.mean())
     # A backward is two forwards' worth of model FLOPs, recomputation not counted.
     model_flops = 3 * assembled.forward_flops * schedule.num_microbatches
     return Projection(
@@ -121,12 +125,40 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         assembled=assembled,
         costs=costs,
         iteration_s=iteration,
-        tokens_per_s=schedule.num_microbatches * source.tokens_per_microbatch / iteration,
+        tokens_per_s=schedule.num_microbatches * source.tokens_per_microbatch * of_tokens / iteration,
         model_flops_utilization=model_flops / (iteration * schedule.num_ranks * peak) if peak else None,
         peak_flops_per_s=peak,
-        assumptions=[*([note] if note else []), *assumptions_of(plan, schedule, assembled, costs), *of_peak],
+        assumptions=[
+            *([note] if note else []),
+            *assumptions_of(plan, schedule, assembled, costs),
+            *of_peak,
+            *_other_orders(plan, step),
+        ],
         answers=partial(answer_of, project=project, iteration_of=iteration_of),
     )
+
+
+def _other_orders(plan: Plan, step: Step) -> list[str]:
+    """The line that says what a step of the same sequences takes in other orders, where they differ."""
+    drawn, timeline = drawn_of(plan), step.timeline
+    if drawn is None or len(drawn.tokens) == 1:
+        return []
+    order = np.argsort(drawn.of_squares, kind="stable")
+    others = {
+        "shortest microbatch first": replace(drawn, tokens=drawn.tokens[order]),
+        "longest first": replace(drawn, tokens=drawn.tokens[order[::-1]]),
+    }
+    if drawn.tokens.shape[1] > 1:
+        others["sequences packed evenly"] = drawn.packed_evenly()
+    found = []
+    for name, other in others.items():
+        assembled = plan.source.assemble(timeline.schedule, plan.how_split)
+        costs = _for_runtime(plan, timeline.schedule, with_lengths(plan, timeline.schedule, assembled, other).costs)
+        change = (
+            simulate_graph(timeline.graph, costs, ready_s=timeline.ready_s).step_time_s / timeline.step_time_s - 1
+        )
+        found.append(f"{name} {100 * change:+.1f} %")
+    return [f"order: as drawn; of the step's time, {', '.join(found)}"]
 
 
 def iteration_of(plan: Plan, schedule: Schedule, *, graph: EventGraph | None = None) -> tuple[float, float]:
@@ -152,8 +184,12 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
     return iteration_of(plan, table)
 
 
+def _assembled(plan: Plan, schedule: Schedule) -> Assembled:
+    return with_lengths(plan, schedule, plan.source.assemble(schedule, plan.how_split), drawn_of(plan))
+
+
 def _step(plan: Plan, schedule: Schedule, graph: EventGraph | None = None) -> tuple[Assembled, StageCosts, Step]:
-    assembled = plan.source.assemble(schedule, plan.how_split)
+    assembled = _assembled(plan, schedule)
     costs = _for_runtime(plan, schedule, assembled.costs)
     return assembled, costs, simulate_step(schedule, costs, assembled.around, graph=graph)
 
@@ -225,7 +261,7 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         receives=plan.receives,
         action_overhead_s=plan.action_overhead_s + launch_s,
         hop_overhead_s=plan.hop_overhead_s + launch_s,
-        message_overhead_s=launch_s,
+        message_overhead_s=plan.message_overhead_s + launch_s,
         overlap_slowdown=plan.overlap_slowdown,
         step_overhead_s=plan.step_overhead_s,
     )
@@ -240,16 +276,10 @@ def communication_of(plan: Plan, schedule: Schedule) -> Communication:
 def _slowed(costs: StageCosts, schedule: Schedule, factors: dict[int, float]) -> StageCosts:
     """The costs with the compute of some ranks taking so many times as long."""
     counts = {"num_stages": schedule.num_stages, "num_ranks": schedule.num_ranks}
-    found = costs.replace(slice_time_shares=None, slice_token_shares=None).resolved(
-        **counts, num_replicas=schedule.num_replicas
-    )
-    factor = np.array([factors.get(int(rank), 1.0) for rank in schedule.stage_to_rank])
-    return costs.replace(
-        forward_s=found.forward_s * factor,
-        backward_s=found.backward_s * factor,
-        backward_input_s=found.backward_input_s * factor,
-        backward_weight_s=found.backward_weight_s * factor,
-    )
+    found = costs.plain(**counts, num_replicas=schedule.num_replicas)
+    factor = np.array([[factors.get(int(rank), 1.0)] for rank in schedule.stage_to_rank])
+    passes = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+    return costs.replace(**{name: as_given(found.values(name) * factor) for name in passes})
 
 
 _MOST_NAMED = 3

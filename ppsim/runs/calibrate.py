@@ -66,6 +66,18 @@ class Residual:
 
 
 @dataclass(frozen=True)
+class Spreads:
+    """Relative standard deviations, None where there are too few to tell.
+
+    `action`: of one action beside the others of its pass and stage in its step; `rank`: of one rank's middle action
+    beside those of the other ranks, the first and the last left out, which hold more than layers.
+    """
+
+    action: float | None = None
+    rank: float | None = None
+
+
+@dataclass(frozen=True)
 class Calibration:
     """What could be fitted, None where it could not; `not_fitted` says why, by constant.
 
@@ -88,6 +100,7 @@ class Calibration:
     latency_s: float | None
     bandwidth_bytes_per_s: float | None
     residuals: list[Residual] = field(default_factory=list)
+    spreads: Spreads = field(default_factory=lambda: Spreads())
     not_fitted: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -167,9 +180,42 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
         not_fitted["step_overhead_s"] = "a step begins on some rank before the one before it has ended on all"
         step = None
     latency_s, bandwidth = line or (None, None)
-    found = Calibration(action, hop, slowdown, step, hops, latency_s, bandwidth, not_fitted=not_fitted)
+    found = Calibration(
+        action, hop, slowdown, step, hops, latency_s, bandwidth, spreads=_spreads(runs), not_fitted=not_fitted
+    )
     found.residuals.extend(_residual(run, base, found) for run, base in zip(runs, bases, strict=True))
     return found
+
+
+_LEAST_RANKS = 3
+
+
+def _spreads(runs: Sequence[Run]) -> Spreads:
+    """The spreads by quartiles and by the median distance from the middle: no straggler counts for much."""
+    of_actions, of_ranks = [], []
+    for run in runs:
+        schedule, actions = run.graph.schedule, run.graph.num_actions
+        taken = (run.end - run.start)[:, :actions]
+        key = schedule.op * schedule.num_stages + schedule.stage
+        by_pass: dict[int, list[tuple[int, float]]] = {}
+        for one in np.unique(key):
+            chosen = key == one
+            middle = np.median(taken[:, chosen], axis=1, keepdims=True)
+            if chosen.sum() > 1 and (middle > 0).all():
+                of_actions.append((taken[:, chosen] / middle - 1).ravel())
+            rank = int(schedule.stage_to_rank[one % schedule.num_stages])
+            if 0 < rank < schedule.num_ranks - 1 and (middle > 0).all():
+                by_pass.setdefault(int(one) // schedule.num_stages, []).append((rank, float(np.median(middle))))
+        for found in by_pass.values():
+            medians = [np.median([seconds for at, seconds in found if at == rank]) for rank, _ in found]
+            of_ranks.append(np.array(medians) / np.median(medians) - 1)
+    action = rank_spread = None
+    if of_actions:
+        low, high = np.quantile(np.concatenate(of_actions), [0.25, 0.75])
+        action = float(high - low) / 1.35
+    if of_ranks and max(map(len, of_ranks)) >= _LEAST_RANKS:
+        rank_spread = float(1.48 * np.median(np.abs(np.concatenate(of_ranks))))
+    return Spreads(action, rank_spread)
 
 
 def _fit_slowdown(runs: Sequence[Run], not_fitted: dict[str, str]) -> FittedConstant | None:
@@ -341,6 +387,8 @@ def calibration_to_json(found: Calibration) -> dict[str, Any]:
         **{name: fit and fit.value for name, fit in fits.items()},
         "latency_s": found.latency_s,
         "bandwidth_bytes_per_s": found.bandwidth_bytes_per_s,
+        "action_spread": found.spreads.action,
+        "rank_spread": found.spreads.rank,
         "not_fitted": found.not_fitted,
         "samples": {name: _samples_to_json(fit) for name, fit in fits.items() if fit},
         "hops": [

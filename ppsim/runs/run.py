@@ -79,6 +79,7 @@ def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = No
         "backward_s": full if any(full) else None,
         "backward_input_s": inputs,
         "backward_weight_s": weights,
+        "microbatch_factors": None,
     }
     return costs.replace(**passes) if costs else StageCosts(**passes)
 

@@ -19,7 +19,7 @@ def costs_to_json(costs: StageCosts) -> dict[str, Any]:
         if value is None or isinstance(value, str):
             return value
         array = np.atleast_1d(np.asarray(value, dtype=np.float64))
-        return float(array[0]) if len(array) == 1 else array.tolist()
+        return float(array.flat[0]) if array.size == 1 else array.tolist()
 
     return {field.name: plain(getattr(costs, field.name)) for field in dataclasses.fields(costs)}
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ppsim.base.boundary import AboveZero, Count, NonNegative, OneOrMany, Strict, validated
+from ppsim.base.boundary import AboveZero, Count, Matrix, NonNegative, OneOrMany, Strict, retyped, validated
 from ppsim.base.files import naming, read_json
 from ppsim.schedule.choices import Channel, Communication, Receives
-from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
+from ppsim.simulation.stage_costs import MATRICES, OVERHEADS, StageCosts
 
 
 class _Link(Strict):
@@ -39,6 +39,7 @@ class _Costs(Strict):
     overlap_slowdown: NonNegative = 0.0
     step_overhead_s: NonNegative = 0.0
     static_bytes: OneOrMany = [0.0]
+    microbatch_factors: OneOrMany | None = None
     slice_time_shares: OneOrMany | None = None
     slice_token_shares: OneOrMany | None = None
 
@@ -48,6 +49,18 @@ _PARTS = {"backward_input_s", "backward_weight_s"}
 
 class _CostsOverLink(_Costs):
     transfer_s: _Link  # type: ignore[assignment]  # the other way to write it
+
+
+def _model_of(data: Any) -> type[_Costs]:
+    """The model of a costs file: what has a row a stage there is a matrix of stages and microbatches."""
+    if not isinstance(data, dict):
+        return _Costs
+    base = _CostsOverLink if isinstance(data.get("transfer_s"), dict) else _Costs
+    rows = [
+        name for name in MATRICES
+        if isinstance(value := data.get(name), list) and any(isinstance(one, list) for one in value)
+    ]  # fmt: skip
+    return retyped(base, dict.fromkeys(rows, Matrix)) if rows else base
 
 
 class _Samples(Strict):
@@ -76,6 +89,9 @@ class _Overheads(Strict):
     step_overhead_s: NonNegative | None = None
     latency_s: NonNegative | None = None
     bandwidth_bytes_per_s: AboveZero | None = None
+    message_overhead_s: NonNegative | None = None
+    action_spread: NonNegative | None = None
+    rank_spread: NonNegative | None = None
     not_fitted: dict[str, str] = {}
     samples: dict[str, _Samples] = {}
     hops: list[_Hops] = []
@@ -85,21 +101,26 @@ class _Overheads(Strict):
 
 @dataclass(frozen=True)
 class Overheads:
-    """What an overheads file holds: fields of `StageCosts`, and latency in s with bandwidth in bytes/s, or None."""
+    """What an overheads file holds: fields of `StageCosts`, and latency in s with bandwidth in bytes/s, or None.
+
+    `action_spread` and `rank_spread` are the relative standard deviations of actions and of ranks, None where
+    nobody fitted them.
+    """
 
     constants: dict[str, float]
     line: tuple[float, float] | None = None
+    action_spread: float | None = None
+    rank_spread: float | None = None
 
 
 def costs_from(data: Any, source: str = "costs") -> StageCosts:
     """Return the costs that a parsed JSON object spells out; raises `ConfigError` with every wrong key."""
     if isinstance(data, dict) and data.get("backward_s") is not None and not data.keys() & _PARTS:
         data = data | dict.fromkeys(_PARTS)  # for tables that split no backward
-    if isinstance(data, dict) and isinstance(data.get("transfer_s"), dict):
-        costs = validated(_CostsOverLink, data, source)
-        given = costs.model_dump() | {"transfer_s": costs.transfer_s.seconds}
-    else:
-        given = validated(_Costs, data, source).model_dump()
+    costs = validated(_model_of(data), data, source)
+    given = costs.model_dump()
+    if isinstance(costs, _CostsOverLink):
+        given |= {"transfer_s": costs.transfer_s.seconds}
     with naming(source):
         return StageCosts(**given)
 
@@ -112,7 +133,9 @@ def read_costs(path: str | Path) -> StageCosts:
 def read_overheads(path: str | Path) -> Overheads:
     """Read the file that `ppsim calibrate` wrote; what could not be fitted is not among its constants."""
     fitted = validated(_Overheads, read_json(path), str(path))
-    constants = {name: value for name in OVERHEADS if (value := getattr(fitted, name)) is not None}
+    names = (*OVERHEADS, "message_overhead_s")
+    spreads = fitted.action_spread, fitted.rank_spread
+    constants = {name: value for name in names if (value := getattr(fitted, name)) is not None}
     if fitted.latency_s is None or fitted.bandwidth_bytes_per_s is None:
-        return Overheads(constants)
-    return Overheads(constants, (fitted.latency_s, fitted.bandwidth_bytes_per_s))
+        return Overheads(constants, None, *spreads)
+    return Overheads(constants, (fitted.latency_s, fitted.bandwidth_bytes_per_s), *spreads)

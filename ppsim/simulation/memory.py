@@ -61,15 +61,24 @@ def held(
 
     What F allocates and I keeps has one entry a stage; `share` is the part of it that an action's slice has.
     """
-    added = changes(schedule.op, activation[schedule.stage], kept[schedule.stage]) * share
+    return _held_by(schedule, activation[schedule.stage] * share, kept[schedule.stage] * share)
+
+
+def _held_by(schedule: Schedule, activation: Floats, kept: Floats) -> tuple[Floats, Floats]:
+    """The same of what each action's F allocates and I keeps, one entry an action."""
+    added = changes(schedule.op, activation, kept)
     after = summed_by_rank(added, schedule.rank_offsets)
     return after - np.minimum(added, 0.0), after
 
 
 def memory_of(schedule: Schedule, costs: CostArrays) -> Memory:
     """Return the bytes that each rank of a compute-only table holds, for costs resolved for that table."""
-    share = costs.token_shares[schedule.microbatch % schedule.num_slices]
-    during, after = held(schedule, costs.activation_bytes, costs.kept_bytes, share)
+    microbatch, place = np.divmod(schedule.microbatch, schedule.num_slices)
+    share = costs.token_shares[place]
+    activation, kept = (
+        costs.of(name, schedule.stage, microbatch) * share for name in ("activation_bytes", "kept_bytes")
+    )
+    during, after = _held_by(schedule, activation, kept)
     peak_at = np.array([a + np.argmax(during[a:b]) for a, b in pairwise(schedule.rank_offsets.tolist())], np.int32)
     return Memory(
         during=during,

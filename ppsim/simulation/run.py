@@ -78,23 +78,27 @@ def simulate_graph(
 
 
 def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
-    """Return the duration of every node: compute by op and stage, transfers by the stages they run between."""
+    """Return the duration of every node: compute by op, stage and microbatch, transfers by the stages between."""
     schedule = graph.schedule
-    by_op = np.stack([costs.forward_s, costs.backward_s, costs.backward_input_s, costs.backward_weight_s])
-    assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # the rows of by_op
-    place = schedule.microbatch % schedule.num_slices
-    compute = by_op[schedule.op, schedule.stage] * costs.time_shares[place]
+    by_op = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+    assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # the places in by_op
+    microbatch, place = np.divmod(schedule.microbatch, schedule.num_slices)
+    whole = np.choose(schedule.op, [costs.of(name, schedule.stage, microbatch) for name in by_op])
+    compute = whole * costs.time_shares[place]
     if costs.fused_s is not None:
-        whole = by_op[schedule.op, schedule.stage]
-        _share_out_pairs(schedule, whole, costs.fused_s, costs.time_shares[place], compute)
+        mean = np.choose(schedule.op, [getattr(costs, name)[schedule.stage] for name in by_op])
+        size = np.divide(whole, mean, out=np.ones(len(mean)), where=mean > 0)
+        _share_out_pairs(schedule, mean, costs.fused_s, size * costs.time_shares[place], compute)
     hop = np.minimum(schedule.stage[graph.source], schedule.stage[graph.target])
-    return np.concatenate([compute, costs.transfer_s[hop] * costs.token_shares[place[graph.source]]])
+    transfers = costs.of("transfer_s", hop, microbatch[graph.source])
+    return np.concatenate([compute, transfers * costs.token_shares[place[graph.source]]])
 
 
 def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: Floats, compute: Floats) -> None:
     """Replace the durations of each forward and full backward in one cell: they sum to the pair's, in proportion.
 
-    What a pair of whole microbatches saves, one of slices saves on the smaller of them.
+    What a pair of whole mean microbatches saves, one of slices or of others saves on the smaller of them: `share`
+    is an action's part of a mean microbatch's.
     """
     fused, op = schedule.fused, schedule.op
     size = np.bincount(fused[fused != NONE], minlength=1)

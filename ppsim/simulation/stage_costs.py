@@ -1,11 +1,12 @@
 """What the simulator eats: seconds and bytes per stage, and how transfers behave."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ppsim.base.arrays import Floats, Numbers
+from ppsim.base.arrays import Floats, Ints32, Numbers
 from ppsim.base.errors import CostsError
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
@@ -24,7 +25,8 @@ class StageCosts:
 
     Every per-stage field is a number, taken for all stages, or a sequence with one entry a stage; where a table
     holds replicas of the model, one entry a stage of the model, taken for every replica, will do as well.
-    `static_bytes` is likewise per rank.
+    `static_bytes` is likewise per rank. Where microbatches differ, every per-stage field but `fused_s` may be a
+    matrix of shape [stages, microbatches], one row of which is taken for all stages.
 
     forward_s, backward_input_s, backward_weight_s
         F, I and W. Both of I and W None: for tables without them, with `backward_s`.
@@ -57,6 +59,9 @@ class StageCosts:
         part of the timeline; the report adds it to the step as iteration time.
     static_bytes
         Per rank: parameters, gradients, optimizer state.
+    microbatch_factors
+        One entry a microbatch: so many times the seconds, activations and transfers above it takes. None: all are
+        alike. What fusing saves is saved on the smaller microbatch of the two.
     slice_time_shares, slice_token_shares
         For a table that cuts microbatches into slices: what of a microbatch's time, and of its activations and
         transfers, each slice takes, one entry a slice that sum to 1 (None: equal shares). What fusing saves
@@ -67,6 +72,10 @@ class StageCosts:
     >>> costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=[0.5, 0.7])
     >>> costs.resolved(num_stages=2, num_ranks=2).backward_s
     array([1.5, 1.7])
+    >>> longer = costs.replace(microbatch_factors=[1, 3]).resolved(num_stages=2, num_ranks=2)
+    >>> longer.values("forward_s")
+    array([[1., 3.],
+           [1., 3.]])
     """
 
     forward_s: Numbers
@@ -86,13 +95,21 @@ class StageCosts:
     overlap_slowdown: float = 0.0
     step_overhead_s: float = 0.0
     static_bytes: Numbers = 0.0
+    microbatch_factors: Numbers | None = None
     slice_time_shares: Numbers | None = None
     slice_token_shares: Numbers | None = None
 
     def __post_init__(self) -> None:
         problems = [
             problem
-            for name in (*_PER_STAGE, "static_bytes", *OVERHEADS, "message_overhead_s", *_PER_SLICE)
+            for name in (
+                *_PER_STAGE,
+                "static_bytes",
+                *OVERHEADS,
+                "message_overhead_s",
+                "microbatch_factors",
+                *_PER_SLICE,
+            )
             if (problem := _what_is_wrong(name, getattr(self, name)))
         ]
         missing = [name for name in _SPLIT if getattr(self, name) is None]
@@ -112,6 +129,11 @@ class StageCosts:
         """How a fused cell waits: as one where it has a cost of its own, in parts where it has none."""
         return "parts" if self.fused_s is None else "whole"
 
+    @property
+    def differ_by_microbatch(self) -> bool:
+        """Whether the costs name more than one microbatch."""
+        return any(np.ndim(getattr(self, name)) == 2 for name in MATRICES) or self.microbatch_factors is not None
+
     def resolved_for(self, schedule: Schedule) -> "CostArrays":
         """Return `resolved` for the stages, ranks, replicas and slices of a table.
 
@@ -128,6 +150,7 @@ class StageCosts:
             num_ranks=schedule.num_ranks,
             num_replicas=schedule.num_replicas,
             num_slices=schedule.num_slices,
+            num_microbatches=schedule.num_microbatches,
         )
 
     def require_parts(self, what: str) -> None:
@@ -141,58 +164,74 @@ class StageCosts:
             raise CostsError(f"costs lack backward_input_s and backward_weight_s, which {what} need")
 
     def resolved(
-        self, *, num_stages: int, num_ranks: int, num_replicas: int = 1, num_slices: int = 1
+        self,
+        *,
+        num_stages: int,
+        num_ranks: int,
+        num_replicas: int = 1,
+        num_slices: int = 1,
+        num_microbatches: int | None = None,
     ) -> "CostArrays":
         """Return arrays with one entry a stage (a rank for `static_bytes`), B and what W keeps filled in.
 
         Where I and W are not known, I is the whole backward. Raises `ConfigError` naming every field whose length
-        fits neither.
+        fits neither, and for costs of another number of microbatches than `num_microbatches` (None: any).
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=[1, 2])
         >>> costs.resolved(num_stages=2, num_ranks=2).backward_s
         array([2., 3.])
         """
         problems: list[str] = []
+        factors = np.ones(1) if self.microbatch_factors is None else np.atleast_1d(self.microbatch_factors)
+        columns = {"microbatch_factors": len(factors)} if self.microbatch_factors is not None else {}
 
         def array(name: str, length: int, unit: str, in_model: int) -> Floats:
-            return _entries(name, getattr(self, name), length, unit, in_model, problems)
+            values = _entries(name, getattr(self, name), length, unit, in_model, problems)
+            if np.ndim(getattr(self, name)) == 2:
+                columns[name] = values.shape[1]
+            return values
 
         given = {
             name: array(name, num_stages, "stage", num_stages // num_replicas)
             for name in _PER_STAGE
             if getattr(self, name) is not None
         }
-        static_bytes = array("static_bytes", num_ranks, "rank", num_ranks)
+        static_bytes = array("static_bytes", num_ranks, "rank", num_ranks)[:, 0]
         time_shares, token_shares = (
             _shares(name, getattr(self, name), num_slices, problems) for name in _PER_SLICE
         )
-        activation = given["activation_bytes"]
-        kept = given.get("activation_bytes_kept_for_weight", activation)
-        if not problems and np.any(kept > activation):
-            stage = int(np.argmax(kept > activation))
-            problems.append(
-                f"activation_bytes_kept_for_weight is {kept[stage]:g} on stage {stage}, more than the "
-                f"{activation[stage]:g} activation_bytes it is part of"
-            )
+        problems += _wrong_columns(columns, num_microbatches)
+        if not problems:
+            given = {name: values * factors for name, values in given.items()}
+            problems += _kept_beyond(given)
         if problems:
             raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
+        activation = given["activation_bytes"]
         input_s = given.get("backward_input_s", given.get("backward_s"))
-        weight_s = given.get("backward_weight_s", np.zeros(num_stages))
+        weight_s = given.get("backward_weight_s", np.zeros((num_stages, 1)))
         assert input_s is not None, "costs have I or B"
+        found = {
+            "forward_s": given["forward_s"],
+            "backward_s": given.get("backward_s", input_s + weight_s),
+            "backward_input_s": input_s,
+            "backward_weight_s": weight_s,
+            "activation_bytes": activation,
+            "kept_bytes": given.get("activation_bytes_kept_for_weight", activation),
+            "transfer_s": given["transfer_s"],
+        } | ({"fused_s": given["fused_s"]} if "fused_s" in given else {})
+        of_all: dict[str, Any] = {
+            name: values.max(axis=1) if name in _BYTES else values.mean(axis=1) for name, values in found.items()
+        }
         return CostArrays(
-            forward_s=given["forward_s"],
-            backward_s=given.get("backward_s", input_s + weight_s),
-            backward_input_s=input_s,
-            backward_weight_s=weight_s,
-            fused_s=given.get("fused_s"),
-            activation_bytes=activation,
-            kept_bytes=kept,
-            transfer_s=given["transfer_s"],
+            **({"fused_s": None} | of_all),
             static_bytes=static_bytes,
             time_shares=time_shares,
             token_shares=token_shares,
             action_overhead_s=self.action_overhead_s,
             hop_overhead_s=self.hop_overhead_s,
+            by_microbatch={
+                name: values for name, values in found.items() if values.shape[1] > 1 and name != "fused_s"
+            },
         )
 
     def replace(self, **changes: Any) -> "StageCosts":
@@ -216,15 +255,42 @@ class StageCosts:
         """
         if self.backward_input_s is None:
             return self  # for tables that split no backward
-        one_slice = self.replace(slice_time_shares=None, slice_token_shares=None)
-        costs = one_slice.resolved(num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas)
-        first = np.arange(num_stages) % (num_stages // num_replicas) == 0
+        costs = self.plain(num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas)
+        is_first = np.arange(num_stages) % (num_stages // num_replicas) == 0
+
+        def on_first(then: str, otherwise: str) -> Floats:
+            return as_given(np.where(is_first[:, None], costs.values(then), costs.values(otherwise)))
+
+        whole = as_given(costs.values("backward_s"))
         return self.replace(
-            backward_s=costs.backward_s,
-            backward_input_s=np.where(first, 0.0, costs.backward_input_s),
-            backward_weight_s=np.where(first, costs.backward_s, costs.backward_weight_s),
-            activation_bytes_kept_for_weight=np.where(first, costs.activation_bytes, costs.kept_bytes),
+            backward_s=whole,
+            backward_input_s=as_given(np.where(is_first[:, None], 0.0, costs.values("backward_input_s"))),
+            backward_weight_s=on_first("backward_s", "backward_weight_s"),
+            activation_bytes_kept_for_weight=on_first("activation_bytes", "kept_bytes"),
         )
+
+    def plain(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "CostArrays":
+        """Return `resolved` without what slices share and `microbatch_factors` multiply: as the fields have it."""
+        return self.replace(slice_time_shares=None, slice_token_shares=None, microbatch_factors=None).resolved(
+            num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas
+        )
+
+    def alike(self) -> "StageCosts":
+        """Return the costs of microbatches that are all alike: the mean of seconds, the most of bytes."""
+        if not self.differ_by_microbatch:
+            return self
+        factors = np.atleast_1d(1.0 if self.microbatch_factors is None else self.microbatch_factors)
+
+        def of_all(name: str) -> Numbers | None:
+            given = getattr(self, name)
+            if given is None:
+                return None
+            values = np.asarray(given, dtype=np.float64)
+            values = values if values.ndim == 2 else np.atleast_1d(values)[:, None]
+            found: Floats = (values * factors).max(axis=1) if name in _BYTES else (values * factors).mean(axis=1)
+            return found
+
+        return self.replace(microbatch_factors=None, **{name: of_all(name) for name in _PER_STAGE})
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +298,9 @@ class CostArrays:
     """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank, shares one a slice;
     overheads are numbers.
 
-    `fused_s` is None where a fused cell is the sum of its parts.
+    `fused_s` is None where a fused cell is the sum of its parts. Where microbatches differ the seconds are those of
+    the mean microbatch and the bytes those of the largest, and `by_microbatch` has the fields that differ in
+    matrices of shape [stages, microbatches].
     """
 
     forward_s: Floats
@@ -248,15 +316,52 @@ class CostArrays:
     token_shares: Floats
     action_overhead_s: float
     hop_overhead_s: float
+    by_microbatch: Mapping[str, Floats] = field(default_factory=dict)
 
+    def values(self, name: str) -> Floats:
+        """Return a field in the shape [stages, microbatches], or [stages, 1] where microbatches do not differ."""
+        found: Floats = self.by_microbatch.get(name, getattr(self, name)[:, None])
+        return found
+
+    def of(self, name: str, stage: Ints32, microbatch: Ints32) -> Floats:
+        """Return a field for pairs of stage and whole microbatch, one entry a pair."""
+        if name in self.by_microbatch:
+            return self.by_microbatch[name][stage, microbatch]
+        found: Floats = getattr(self, name)[stage]
+        return found
+
+    def least(self) -> "CostArrays":
+        """Return the costs that no microbatch undercuts, of which none differs."""
+        if not self.by_microbatch:
+            return self
+        smallest: dict[str, Any] = {name: values.min(axis=1) for name, values in self.by_microbatch.items()}
+        if self.fused_s is not None:
+            parts = [name for name in ("forward_s", "backward_s") if name in smallest]
+            ratios = [smallest[name] / np.maximum(getattr(self, name), _TINY) for name in parts]
+            smallest["fused_s"] = self.fused_s * float(np.min(ratios, initial=1.0))
+        return replace(self, **smallest, by_microbatch={})
+
+
+_TINY = float(np.finfo(np.float64).tiny)
 
 _PER_STAGE = (
     "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "activation_bytes",
     "activation_bytes_kept_for_weight", "transfer_s",
 )  # fmt: skip
 _PER_SLICE = ("slice_time_shares", "slice_token_shares")
+MATRICES = tuple(name for name in _PER_STAGE if name != "fused_s")
+"""What may differ by microbatch as a matrix of shape [stages, microbatches]."""
+
+_BYTES = ("activation_bytes", "activation_bytes_kept_for_weight", "kept_bytes")
 _SPLIT = ("backward_input_s", "backward_weight_s")
-_OPTIONAL = (*_SPLIT, "backward_s", "fused_s", "activation_bytes_kept_for_weight", *_PER_SLICE)
+_OPTIONAL = (
+    *_SPLIT,
+    "backward_s",
+    "fused_s",
+    "activation_bytes_kept_for_weight",
+    *_PER_SLICE,
+    "microbatch_factors",
+)
 
 
 def _is_whole(shares: Any) -> bool:
@@ -270,24 +375,56 @@ def _what_is_wrong(name: str, value: Any) -> str | None:
         array = np.atleast_1d(np.array(value, dtype=np.float64))
     except (TypeError, ValueError):
         array = np.empty(0)
-    if array.ndim != 1 or not len(array):
-        return f"{name} is {value!r}; give a number or a list of numbers"
+    if array.ndim > 1 + (name in MATRICES) or not array.size:
+        rows = ", or a list of such lists of one length, a row a stage" if name in MATRICES else ""
+        return f"{name} is {value!r}; give a number or a list of numbers{rows}"
     bad = array[~np.isfinite(array) | (array < 0)]
     if len(bad):
         return f"{name} holds {bad[0]:g}; costs are finite and not negative"
     return None
 
 
+def as_given(values: Floats) -> Floats:
+    """Return an array of shape [stages, microbatches] as `StageCosts` takes it: of one column, that column."""
+    return values[:, 0] if values.shape[1] == 1 else values
+
+
 def _entries(name: str, value: Any, length: int, unit: str, in_model: int, problems: list[str]) -> Floats:
-    values = np.atleast_1d(np.array(value, dtype=np.float64))
+    """The values in the shape [length, microbatches], the latter 1 where the field is no matrix."""
+    values = np.array(value, dtype=np.float64)
+    values = values if values.ndim == 2 else np.atleast_1d(values)[:, None]
     if len(values) not in (1, in_model, length):
         of_model = f" or one each of the model's {in_model}" if in_model < length else ""
         problems.append(
             f"{name} has {len(values)} entries, but the schedule has {length} {unit}s "
             f"(give one number, or one a {unit}{of_model})"
         )
-        return np.zeros(length)
-    return np.tile(values, length // len(values))
+        return np.zeros((length, values.shape[1]))
+    return np.tile(values, (length // len(values), 1))
+
+
+def _wrong_columns(columns: Mapping[str, int], num_microbatches: int | None) -> list[str]:
+    """What is wrong with how many microbatches the fields name."""
+    wanted = num_microbatches or max(columns.values(), default=1)
+    return [
+        f"{name} has {count} microbatches, but "
+        + (f"the schedule has {wanted}" if num_microbatches else f"others have {wanted}")
+        for name, count in columns.items()
+        if count != wanted
+    ]
+
+
+def _kept_beyond(given: Mapping[str, Floats]) -> list[str]:
+    """What is wrong where more is kept for W than there is."""
+    activation = given["activation_bytes"]
+    kept, activation = np.broadcast_arrays(given.get("activation_bytes_kept_for_weight", activation), activation)
+    if not np.any(kept > activation):
+        return []
+    stage, column = np.unravel_index(int(np.argmax(kept > activation)), kept.shape)
+    return [
+        f"activation_bytes_kept_for_weight is {kept[stage, column]:g} on stage {stage}, more than the "
+        f"{activation[stage, column]:g} activation_bytes it is part of"
+    ]
 
 
 def _shares(name: str, value: Any, num_slices: int, problems: list[str]) -> Floats:

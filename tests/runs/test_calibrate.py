@@ -222,3 +222,14 @@ def test_every_action_is_as_much_longer_as_it_is_beside_transfers(name):
     assert fraction.max() > 0.1
     assert np.median(np.abs(taken - alone * (1 + 0.2 * fraction))) < 1e-4 * alone.max()
     assert np.abs(taken - alone * (1 + 0.2 * fraction)).max() < 1e-2 * alone.max()
+
+
+def test_the_spreads_of_actions_and_ranks_that_were_put_in_are_found():
+    forward = [0.02, 0.02, 0.0204, 0.0196, 0.02, 0.02]
+    costs = COSTS.replace(forward_s=forward, backward_input_s=forward, backward_weight_s=0.0)
+    found = calibrate([run_of("1f1b", pp=6, vpp=1, microbatches=64, noise=0.02, costs=costs)]).spreads
+    assert found.action == pytest.approx(0.02, rel=0.1)
+    assert found.rank == pytest.approx(1.48 * 0.01, rel=0.4)  # of −2, 0, 0 and 2 %, the median distance is 1 %
+    still = calibrate([run_of("1f1b", pp=4, vpp=1)]).spreads
+    assert still.action == pytest.approx(0.0, abs=1e-9)
+    assert still.rank is None  # two ranks in the middle

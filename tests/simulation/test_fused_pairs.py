@@ -83,7 +83,7 @@ def test_slices_save_on_the_smaller_of_a_pair():
     assert times["0B1"][1] - times["0F2"][0] == pytest.approx(0.3 * 10 + 0.7 * 20 - 0.3 * (10 + 20 - 20))
 
 
-@given(tables_and_costs(fused_s=None, backward_s=None))
+@given(tables_and_costs(fused_s=None, backward_s=None, alike=True))
 def test_a_pair_at_the_cost_of_its_parts_is_never_faster_than_apart(table_and_costs):
     table, costs = table_and_costs
     resolved = costs.resolved_for(table)

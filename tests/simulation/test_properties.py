@@ -58,6 +58,7 @@ def test_times_scale_with_the_costs(table_and_costs, factor):
 def test_a_step_is_monotone_in_each_cost(table_and_costs, name, data):
     table, costs = table_and_costs
     assume(getattr(costs, name) is not None)
+    assume(costs.fused_s is None or not costs.differ_by_microbatch)  # what a pair saves grows with its parts' mean
     larger = np.array(getattr(costs, name))
     stage = data.draw(st.integers(0, len(larger) - 1))
     larger[stage] += data.draw(st.floats(0.01, 5.0))
@@ -132,7 +133,8 @@ def test_torch_first_stage_moves_all_of_its_backward_to_w(table_and_costs):
     one, other = costs.resolved_for(table), moved.resolved_for(table)
     first = table.model_stage == 0  # of every replica
     assert (other.backward_input_s[first] == 0.0).all()
-    assert np.array_equal(other.backward_weight_s[first], (one.backward_input_s + one.backward_weight_s)[first])
+    whole = one.backward_input_s + one.backward_weight_s
+    assert other.backward_weight_s[first] == pytest.approx(whole[first], rel=1e-12)
     assert np.array_equal(other.backward_input_s[~first], one.backward_input_s[~first])
     assert simulate(table, moved).busy_s == pytest.approx(simulate(table, costs).busy_s)
 

@@ -8,7 +8,7 @@ from ppsim.base.arrays import Ints32
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.lower import LowerBounds, lower_bounds
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
-from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.stage_costs import CostArrays, StageCosts
 
 
 def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: float | None = None) -> LowerBounds:
@@ -16,18 +16,65 @@ def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: floa
 
     With `memory_limit_bytes`, static bytes included: no table that stays within it on every rank. Raises
     `ConfigError` where no table does. Of replicas, slices and fused pairs with a cost of their own the bounds are
-    weaker: ways and work only, whatever the memory.
+    weaker: ways and work only, whatever the memory. Where microbatches differ they are the larger of what holds
+    for microbatches that are all as short and small as the least, and of the ways and the work of each itself.
 
     >>> from ppsim import build
     >>> unit = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
     >>> bounds_of(build("zb-h1", pp=4, microbatches=8), unit, memory_limit_bytes=4).span_s
     27.0
     """
+    arrays = costs.resolved_for(schedule)
+    bounds = _bounds_of_alike(schedule, costs, arrays.least(), memory_limit_bytes)
+    if not arrays.by_microbatch:
+        return bounds
+    own = _bounds_by_microbatch(schedule, arrays)
+    return LowerBounds(max(bounds.step_s, own.step_s), max(bounds.span_s, own.span_s))
+
+
+def _bounds_of_alike(
+    schedule: Schedule, costs: StageCosts, arrays: CostArrays, memory_limit_bytes: float | None
+) -> LowerBounds:
+    """The bounds where all microbatches take the same."""
     if schedule.num_replicas > 1 or schedule.num_slices > 1 or costs.fused_s is not None:
-        return _bounds_of_chains(schedule, costs)
-    return lower_bounds(
-        problem_of(schedule.stage_to_rank, schedule.num_microbatches, costs, memory_limit_bytes=memory_limit_bytes)
+        return _bounds_of_chains(schedule, arrays)
+    limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes * CAP_ROUNDING
+    cap = np.maximum(limit - arrays.static_bytes, 0.0)
+    return lower_bounds(Problem.of_costs(schedule.stage_to_rank, schedule.num_microbatches, arrays, cap=cap))
+
+
+def _bounds_by_microbatch(schedule: Schedule, costs: CostArrays) -> LowerBounds:
+    """The bounds by what each microbatch takes itself (docs/bounds.md, last section).
+
+    A rank has all the F and min(B, I + W) of its microbatches to do, once the quickest forward has reached it;
+    and each uncut microbatch must go down and up. Nothing where fused cells have a cost, which may be less.
+    """
+    overhead, num_slices = costs.action_overhead_s, schedule.num_slices
+    if costs.fused_s is not None:
+        return LowerBounds(0.0, 0.0)
+    shape = (schedule.num_stages, schedule.num_microbatches)
+    forward, full, inputs, weights, hops = (
+        np.broadcast_to(costs.values(name), shape)
+        for name in ("forward_s", "backward_s", "backward_input_s", "backward_weight_s", "transfer_s")
     )
+    backward = np.minimum(full + num_slices * overhead, inputs + weights + 2 * num_slices * overhead)
+    forward = forward + num_slices * overhead
+    chain_of_stage = np.arange(schedule.num_stages) // schedule.num_model_stages
+    is_mine = chain_of_stage[:, None] == schedule.chain_of_unit[::num_slices][None, :]
+    work = np.zeros(schedule.num_ranks)
+    np.add.at(work, schedule.stage_to_rank, ((forward + backward) * is_mine).sum(axis=1))
+    span_s = float(work.max()) - overhead
+    if num_slices > 1 or schedule.num_replicas > 1:
+        return LowerBounds(span_s, span_s)
+    crossed = (schedule.stage_to_rank[1:] != schedule.stage_to_rank[:-1])[:, None]
+    hop = np.where(crossed, hops[:-1] + costs.hop_overhead_s, 0.0)
+    reach = np.zeros(shape)
+    np.cumsum(forward[:-1] + hop, axis=0, out=reach[1:])
+    up = np.minimum(full, inputs)[1:] + overhead
+    ways = forward.sum(axis=0) + 2 * hop.sum(axis=0) + up.sum(axis=0) + backward[0]
+    begin = np.full(schedule.num_ranks, np.inf)
+    np.minimum.at(begin, schedule.stage_to_rank, reach.min(axis=1))
+    return LowerBounds(float(max(*ways, *(begin + work))) - overhead, span_s)
 
 
 def problem_of(
@@ -48,7 +95,7 @@ def problem_of(
     return Problem.of_costs(stage_to_rank, num_microbatches, arrays, cap=cap)
 
 
-def _bounds_of_chains(schedule: Schedule, costs: StageCosts) -> LowerBounds:
+def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:
     """The bounds by ways and work, for any number of chains, slices, and pairs (docs/bounds.md, last section).
 
     For the step the largest of three, all from the first start on: rank r cannot begin before a forward reaches
@@ -57,9 +104,8 @@ def _bounds_of_chains(schedule: Schedule, costs: StageCosts) -> LowerBounds:
     stages and microbatches of its own; of a sliced microbatch, slice 0 is first down and last up. Where fused cells
     have a cost, a forward adds no more than what it takes beyond the rank's longest B. For the span a rank's work.
     """
-    table = costs.resolved_for(schedule)
     num_ranks, num_slices, rank = schedule.num_ranks, schedule.num_slices, schedule.stage_to_rank
-    overhead = costs.action_overhead_s
+    overhead = table.action_overhead_s
     to_input = np.minimum(table.backward_s, table.backward_input_s)
     split = table.backward_input_s + table.backward_weight_s
     # Seconds of work in a fused cell, and of a path through one: its results leave when all of it is done.
@@ -80,7 +126,7 @@ def _bounds_of_chains(schedule: Schedule, costs: StageCosts) -> LowerBounds:
     for chain in range(schedule.num_replicas):
         here = slice(chain * schedule.num_model_stages, (chain + 1) * schedule.num_model_stages)
         ranks, first, last = rank[here], here.start, here.stop - 1
-        hop = table.transfer_s[here][:-1] * of_tokens + costs.hop_overhead_s
+        hop = table.transfer_s[here][:-1] * of_tokens + table.hop_overhead_s
         hop = np.where(ranks[1:] != ranks[:-1], hop, 0.0)
         down, up = path_down[here] * of_time + overhead, path_up[here] * of_time + overhead
         whole = min(table.backward_s[first] * of_time, split[first] * of_time + overhead)

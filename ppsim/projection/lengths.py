@@ -1,0 +1,176 @@
+"""Sequences of different lengths → costs that differ by microbatch.
+
+A microbatch holds its sequences packed, without padding, and each attends to itself alone. Of F, I, W and B of a
+stage at the sequence length s, a part q goes with the square of a sequence's length and the rest with the length:
+one of l tokens takes (1 − q)·l/s + q·(l/s)² of one of s. Activations and transfers go with the tokens.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_text
+from ppsim.base.units import percent
+from ppsim.costs.assembled import Assembled
+from ppsim.projection.plan import Plan
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import CostArrays
+
+_PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+_MOST_TOKENS = 10**9
+
+
+def read_lengths(path: str | Path) -> tuple[int, ...]:
+    """Return the tokens of each sequence, one a line; raises `ConfigError` naming a line that is no such number."""
+    lengths = []
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        if not line.strip().isdecimal() or not 1 <= int(line) <= _MOST_TOKENS:
+            raise ConfigError(
+                f"{path}: line {number} is {line.strip()!r}; give the tokens of a sequence, 1 or more"
+            )
+        lengths.append(int(line))
+    if not lengths:
+        raise ConfigError(f"{path} holds no sequence: give the tokens of each, one a line")
+    return tuple(lengths)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The sequences of a step, in tokens, in the shape [microbatches, sequences of each]."""
+
+    tokens: Floats
+    sequence_length: int
+
+    @classmethod
+    def of(
+        cls, lengths: tuple[int, ...], *, num_microbatches: int, length: int, micro_batch: int, seed: int
+    ) -> "Drawn":
+        """Return as many as a step takes: each at most once where there are enough, else with repetition."""
+        shape = (num_microbatches, micro_batch)
+        enough = len(lengths) >= num_microbatches * micro_batch
+        drawn = np.random.default_rng(seed).choice(np.array(lengths, dtype=np.float64), shape, replace=not enough)
+        return cls(drawn, length)
+
+    @property
+    def of_tokens(self) -> Floats:
+        """Each microbatch's tokens, as a part of those it would have at the sequence length."""
+        parts: Floats = self.tokens.mean(axis=1) / self.sequence_length
+        return parts
+
+    @property
+    def of_squares(self) -> Floats:
+        """The same of the squares of its sequences' lengths."""
+        parts: Floats = (self.tokens**2).mean(axis=1) / self.sequence_length**2
+        return parts
+
+    def packed_evenly(self) -> "Drawn":
+        """Return the same sequences, the longest first each into the microbatch with the fewest squares so far."""
+        rows: list[list[float]] = [[] for _ in self.tokens]
+        room = self.tokens.shape[1]
+        for tokens in np.sort(self.tokens, axis=None)[::-1].tolist():
+            least = min((row for row in rows if len(row) < room), key=lambda row: sum(one * one for one in row))
+            least.append(tokens)
+        return replace(self, tokens=np.array(rows))
+
+
+def drawn_of(plan: Plan) -> Drawn | None:
+    """Return the sequences of a plan's step, None where all have its sequence length."""
+    if plan.lengths is None:
+        return None
+    micro_batch = (
+        plan.job.micro_batch if plan.job else plan.source.tokens_per_microbatch // plan.source.sequence_length
+    )
+    return Drawn.of(
+        plan.lengths, num_microbatches=plan.num_microbatches, length=plan.source.sequence_length,
+        micro_batch=micro_batch, seed=plan.seed,
+    )  # fmt: skip
+
+
+def quadratic_part(plan: Plan) -> float:
+    """Return what part of a sequence's FLOPs goes with the square of its length, at the plan's sequence length."""
+    source = plan.source
+    if plan.job is not None:
+        at_one, at_all = (
+            plan.job.model.training_flops(tokens, causal=True) for tokens in (1, source.sequence_length)
+        )
+        return 1 - at_one / at_all
+    # C(x) / 2h = x² + (12h + 1)·x of `ppsim.layout.slices`
+    return source.sequence_length / (source.sequence_length + 12 * source.hidden_size + 1)
+
+
+def quadratic_parts(plan: Plan, schedule: Schedule, assembled: Assembled) -> tuple[dict[str, Floats], str]:
+    """Return that part of each pass's time, one entry a stage, and what it is by.
+
+    By the costs of the same job with twice the sequences of half the length: the tokens and all products of them
+    are the same, and what is less is half of what goes with the square. By FLOPs where costs are not estimated:
+    measured ones are known at their own length only.
+    """
+    whole = _plain(assembled, schedule)
+    by_flops = dict.fromkeys(_PASSES, np.full(schedule.num_stages, quadratic_part(plan))), "its FLOPs"
+    job, half = plan.job, plan.source.sequence_length // 2
+    if job is None or job.profile is not None or plan.measured is not None:
+        return by_flops
+    split = assembled.split if plan.how_split == "auto" else plan.how_split
+    try:
+        shorter = replace(
+            job, sequence_length=half, micro_batch=2 * job.micro_batch, global_batch=2 * job.global_batch
+        )
+        shorter_costs = _plain(replace(plan, job=shorter).source.assemble(schedule, split), schedule)
+    except ConfigError:  # half the length cannot be divided as the whole can
+        return by_flops
+    parts = {}
+    for name in _PASSES:
+        seconds = getattr(whole, name)
+        more = 2 * (seconds - getattr(shorter_costs, name))
+        part = np.divide(more, seconds, out=np.zeros(len(seconds)), where=seconds > 0)
+        parts[name] = np.clip(part, 0.0, 1.0)
+    return parts, f"the job's costs with twice the sequences of {half}"
+
+
+def _plain(assembled: Assembled, schedule: Schedule) -> CostArrays:
+    return assembled.costs.plain(
+        num_stages=schedule.num_stages, num_ranks=schedule.num_ranks, num_replicas=schedule.num_replicas
+    )
+
+
+def with_lengths(plan: Plan, schedule: Schedule, assembled: Assembled, drawn: Drawn | None) -> Assembled:
+    """Return the costs of a plan's sequences, and the lines that say so; as they are where there are none."""
+    if drawn is None:
+        return assembled
+    parts, by = quadratic_parts(plan, schedule, assembled)
+    whole, linear, squares = _plain(assembled, schedule), drawn.of_tokens, drawn.of_squares
+    fields: dict[str, Floats | None] = {
+        name: getattr(whole, name)[:, None] * ((1 - part)[:, None] * linear + part[:, None] * squares)
+        for name, part in parts.items()
+    }
+    if assembled.costs.backward_input_s is None:
+        fields |= dict.fromkeys(("backward_input_s", "backward_weight_s"))
+    fields |= {
+        "activation_bytes": whole.activation_bytes[:, None] * linear,
+        "activation_bytes_kept_for_weight": whole.kept_bytes[:, None] * linear,
+        "transfer_s": whole.transfer_s[:, None] * linear,
+    }
+    of_flops = quadratic_part(plan)
+    mean_flops = float(((1 - of_flops) * linear + of_flops * squares).mean())
+    tokens = drawn.tokens.sum(axis=1)
+    attention = float(np.average(parts["forward_s"], weights=whole.forward_s)) if whole.forward_s.any() else 0.0
+    again = ", some more than once" if drawn.tokens.size > len(plan.lengths or ()) else ""
+    return replace(
+        assembled,
+        costs=assembled.costs.replace(**fields),
+        forward_flops=assembled.forward_flops * mean_flops,
+        parts=[],
+        assumptions=[
+            *assembled.assumptions,
+            f"lengths: {drawn.tokens.size} of {len(plan.lengths or ())} sequences, drawn with seed {plan.seed}"
+            f"{again}; {tokens.min():.0f} to {tokens.max():.0f} tokens a microbatch, {tokens.mean():.0f} in the "
+            "mean, packed without padding; other replicas are taken to draw the same",
+            f"lengths: {percent(attention)} of F at {drawn.sequence_length} tokens goes with a sequence's square, "
+            f"by {by}; activations and transfers with its tokens",
+        ],
+    )

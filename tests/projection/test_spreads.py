@@ -1,0 +1,22 @@
+"""The interval of an answer, with the spreads that a calibration found."""
+
+import json
+
+import ppsim
+
+
+def width_of(tmp_path, **spreads):
+    file = tmp_path / "overheads.json"
+    file.write_text(json.dumps({"action_overhead_s": 0.0, "hop_overhead_s": 0.0} | spreads))
+    found = ppsim.project(pp=4, microbatches=8, overheads=file)
+    low, high = found.answer.interval_s
+    return (high - low) / found.iteration_s, found.answer.sampled
+
+
+def test_ranks_that_differ_widen_the_interval_and_are_named(tmp_path):
+    plain, said = width_of(tmp_path, action_spread=0.01)
+    wide, also_said = width_of(tmp_path, action_spread=0.01, rank_spread=0.2)
+    assert "each action by 1.00 %" in said
+    assert "rank" not in said
+    assert wide > 1.5 * plain
+    assert "each rank by 20.00 %" in also_said
