@@ -85,7 +85,7 @@ def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Key
 
     1 is for none. Raises `ConfigError` where the runtime cannot run as many as were asked for.
     """
-    from ppsim.profiling.rehearsal import why_not_rehearsed
+    from ppsim.profiling.settings import why_not_rehearsed
 
     given = options["pp"]
     if given is not None and given < 1:

@@ -6,8 +6,7 @@ more, tell both apart: what grows with the layers is the slow-down, what does no
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from ppsim.base.files import read_json, to_json, write_whole
 from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import build
 from ppsim.costs.of_profile import threads
-from ppsim.costs.profile import Profile, Rehearsal
+from ppsim.costs.profile import Profile, Rehearsal, Shape
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.settings import Key, Say, Settings
 from ppsim.projection.plan import Plan
@@ -46,41 +45,8 @@ _TURN_S = 0.5
 _LEAST_STEPS, _MOST_STEPS = 3, 15
 """Recorded steps of a pipeline in a turn: as many as its projection has time for in `_TURN_S`, within these."""
 
-_HALVINGS = 40
-"""Of the interval in which an action's overhead is sought: to 1e-12 of a step."""
-
-_DTYPES = ("float32", "float64", "bfloat16")
-"""In which the runtime's model can be trained on a CPU."""
-
-
-@dataclass(frozen=True)
-class _Rehearsed:
-    """One of the two pipelines: its table and layers, and all its recorded steps."""
-
-    table: Schedule
-    layers: int
-    measured: Measured
-
-
-def why_not_rehearsed(model: ModelShape, key: Key, *, device: str, compiled: bool) -> str:
-    """Return why the runtime cannot run a model as it was measured, empty where it can.
-
-    >>> from ppsim.profiling.models import find_model
-    >>> key = Key(micro_batch=1, sequence_length=16, dtype="float32")
-    >>> why_not_rehearsed(find_model("nano"), key, device="cpu", compiled=False)
-    ''
-    >>> why_not_rehearsed(find_model("moe-mini"), key, device="cpu", compiled=False)
-    'the runtime trains GPTs, not moe'
-    """
-    if device != "cpu":
-        return f"it takes a {device} device for each rank"
-    if model.layer.kind != "gpt":
-        return f"the runtime trains GPTs, not {model.layer.kind}"
-    if (key.tp, key.cp, key.ep, key.recompute) != (1, 1, 1, "none"):
-        return "the runtime cuts no layer, and recomputes none"
-    if key.dtype not in _DTYPES or compiled:
-        return f"the runtime trains {', '.join(_DTYPES)} without torch.compile"
-    return ""
+_HALVINGS = 30
+"""Of the interval in which an action's overhead is sought: to 1e-9 of a step."""
 
 
 def rehearse(
@@ -113,21 +79,6 @@ def rehearsed(
     """Return the numbers of a `ppsim.costs.profile.Rehearsal`, from steps that are run now."""
     table = build(_SCHEDULE, pp=num_processes, microbatches=_MICROBATCHES * num_processes)
     shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
-
-    def project(
-        table: Schedule, layers: int, slowdown: float = 1.0, action_s: float = 0.0, hop_s: float = 0.0
-    ) -> Projection:
-        slowed = Rehearsal(
-            num_processes=num_processes, num_threads=num_threads, slowdown=slowdown,
-            action_overhead_s=action_s, hop_overhead_s=hop_s, step_spread=0.0,
-        )  # fmt: skip
-        plan = Plan(
-            pp=num_processes, profile=profile.model_copy(update={"rehearsal": slowed}), shape=shape,
-            num_layers=layers * num_processes, split=[layers] * num_processes,
-            action_overhead_s=action_s, hop_overhead_s=hop_s,
-        )  # fmt: skip
-        return project_table(plan, table)
-
     with tempfile.TemporaryDirectory(prefix="ppsim-rehearsal-") as folder:
         path = Path(folder) / "table.csv"
         path.write_text(format_table(table))
@@ -135,17 +86,64 @@ def rehearsed(
             TrainConfig(
                 schedule=str(path), num_ranks=num_processes, model=_gpt_of(model, key, layers * num_processes),
                 layers_per_stage=[layers] * num_processes, micro_batch=key.micro_batch,
-                num_steps=_num_steps(project(table, layers).timeline.step_time_s),
+                num_steps=_num_steps(_projected(profile, shape, table, layers).timeline.step_time_s),
                 dtype=cast(Dtype, key.dtype), num_threads=num_threads,
             )
             for layers in (FEW, MORE)
         ]  # fmt: skip
         results = launch_all(configs * _TURNS, quiet=True)
-    pair = [
-        _Rehearsed(table, layers, measured_of(joined(results[index::2]), table, None))
-        for index, layers in enumerate((FEW, MORE))
-    ]
-    return _told(pair, project)
+    pair = [measured_of(joined(results[index::2]), table, None) for index in range(2)]
+    return told(profile, shape, pair)
+
+
+def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, float]:
+    """Return what measured pipelines of `FEW` and of `MORE` layers a stage tell beside their profile.
+
+    `shape` is the profile's at which they ran.
+    """
+    table = pair[0].timeline.graph.schedule
+    sizes = (FEW, MORE)
+    by_profile = _grown([_projected(profile, shape, table, layers).costs for layers in sizes])
+    grown = _grown([one.costs for one in pair])
+    slowdown = grown / by_profile if grown > 0 and by_profile > 0 else 1.0
+    hop = calibrate([one.run for one in pair]).hop
+    hop_s = hop.value if hop else 0.0
+    measured = [float(np.median(one.step_times_s)) for one in pair]
+
+    def too_long(action_s: float) -> float:
+        """By how much projected steps are longer than measured ones, in parts of these, summed."""
+        steps = [
+            _projected(profile, shape, table, layers, slowdown, action_s, hop_s).timeline.step_time_s
+            for layers in sizes
+        ]
+        return sum(step / taken - 1 for step, taken in zip(steps, measured, strict=True))
+
+    low, high = 0.0, max(measured)
+    for _ in range(_HALVINGS if too_long(low) < 0 else 0):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_long(middle) < 0 else (low, middle)
+    quartiles = [np.quantile(one.step_times_s, [0.25, 0.75]) for one in pair]
+    spread = max((upper - lower) / step for (lower, upper), step in zip(quartiles, measured, strict=True))
+    return {
+        "slowdown": slowdown, "action_overhead_s": low, "hop_overhead_s": hop_s, "step_spread": float(spread),
+    }  # fmt: skip
+
+
+def _projected(
+    profile: Profile, shape: Shape, table: Schedule, layers: int, slowdown: float = 1.0, action_s: float = 0.0,
+    hop_s: float = 0.0,
+) -> Projection:  # fmt: skip
+    """The projection of so many layers a stage, passes slowed as they would be by what was found."""
+    pp = table.num_ranks
+    found = Rehearsal(
+        num_processes=pp, num_threads=1, slowdown=slowdown,
+        action_overhead_s=action_s, hop_overhead_s=hop_s, step_spread=0.0,
+    )  # fmt: skip
+    plan = Plan(
+        pp=pp, profile=profile.model_copy(update={"rehearsal": found}), shape=shape, num_layers=layers * pp,
+        split=[layers] * pp, action_overhead_s=action_s, hop_overhead_s=hop_s,
+    )  # fmt: skip
+    return project_table(plan, table)
 
 
 def _num_steps(step_s: float) -> int:
@@ -164,31 +162,6 @@ def joined(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "losses": [loss for one in turns for loss in one["losses"][one["num_warm_up"] :]],
         "num_warm_up": 0,
     }
-
-
-def _told(pair: Sequence[_Rehearsed], project: Callable[..., Projection]) -> dict[str, float]:
-    """What two rehearsed pipelines tell beside what they take by the profile."""
-    by_profile = _grown([project(one.table, one.layers).costs for one in pair])
-    grown = _grown([one.measured.costs for one in pair])
-    slowdown = grown / by_profile if grown > 0 and by_profile > 0 else 1.0
-    found = calibrate([one.measured.run for one in pair])
-    hop_s = found.hop.value if found.hop else 0.0
-    measured = [float(np.median(one.measured.step_times_s)) for one in pair]
-
-    def too_much(action_s: float) -> float:
-        """How much longer the projected steps are than the measured ones, in parts of these."""
-        steps = [project(one.table, one.layers, slowdown, action_s, hop_s).timeline.step_time_s for one in pair]
-        return sum(step / taken - 1 for step, taken in zip(steps, measured, strict=True))
-
-    low, high = 0.0, max(measured)
-    for _ in range(_HALVINGS if too_much(low) < 0 else 0):
-        middle = (low + high) / 2
-        low, high = (middle, high) if too_much(middle) < 0 else (low, middle)
-    quartiles = [np.quantile(one.measured.step_times_s, [0.25, 0.75]) for one in pair]
-    spread = max((high_s - low_s) / step for (low_s, high_s), step in zip(quartiles, measured, strict=True))
-    return {
-        "slowdown": slowdown, "action_overhead_s": low, "hop_overhead_s": hop_s, "step_spread": float(spread),
-    }  # fmt: skip
 
 
 def _grown(costs: Sequence[StageCosts]) -> float:
