@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.base.units import rate, seconds, size
+from ppsim.base.units import percent, rate, seconds, size
 from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
 from ppsim.costs.chunks import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
 from ppsim.costs.estimate import assumption
@@ -178,7 +178,8 @@ def _rehearsed(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple
         if (value := getattr(costs, name)) is not None
     }
     factor = f"{found.slowdown:.2f} times as long as measured by one"
-    return costs.replace(**slowed), [f"rehearsed with {there}: passes take {factor}"]
+    spread = f"half of its steps took within {percent(found.step_spread)} of each other"
+    return costs.replace(**slowed), [f"rehearsed with {there}: passes take {factor}; {spread}"]
 
 
 _SLICE_TIME = (

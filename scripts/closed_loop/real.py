@@ -48,8 +48,10 @@ def section() -> str:
     commands = commands_of(README.read_text(encoding="utf-8"))
     loops = []
     for number in range(NUM_LOOPS):
-        print(f"loop {number + 1} of {NUM_LOOPS}", file=sys.stderr)
-        loops.append(run(commands))
+        loops.append(one := run(commands))
+        errors = f"{signed_percent(one.error)}, replay {signed_percent(one.replay_error)}"
+        told = f"{errors}, half of the steps within {percent(one.spread)}, load {one.load:.1f}"
+        print(f"loop {number + 1} of {NUM_LOOPS}: {told}", file=sys.stderr)
     lines = [
         "```sh",
         *commands,
