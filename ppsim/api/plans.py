@@ -134,6 +134,8 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         if job and options["launch_ms"] is not None:
             raise ConfigError("--launch-ms and --overheads say the same twice: give one of them")
         job = replace(job, launch_s=0.0) if job else None
+    elif profile is not None and (rehearsed := profile.rehearsal) and pp > 1:
+        overheads = {"action_overhead_s": rehearsed.action_overhead_s, "hop_overhead_s": rehearsed.hop_overhead_s}
     of_profile = {"microbatches": None, "layers": None} if job else {}
     read = {
         "split": _split(options),

@@ -23,6 +23,10 @@ if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be miss
     from ppsim.profiling.settings import Key, Say, Settings
 
 _LEAST_S = 1.0
+
+DEFAULT_RANKS = 2
+"""Of the fewest that make a pipeline."""
+
 _WORDS = words_of(ProfileOptions)
 DEFAULT_MODEL: str = _WORDS["model"].option.default
 
@@ -47,6 +51,7 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
     require_extra("ppsim profile")
     from ppsim.costs.profile import load_profile
     from ppsim.profiling.grids import grid_of
+    from ppsim.profiling.rehearsal import rehearse
     from ppsim.profiling.suite import run_jobs
     from ppsim.profiling.sweep import SuiteJob, require_success
 
@@ -63,13 +68,37 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
             write_whole(path, to_json(profiled_module(options, settings)))
             return load_profile(path)
         model = model_from(options)
+        keys = keys_from(options, model)
         contents = run_jobs(
-            [SuiteJob(name, model, tuple(keys_from(options, model)), path)], settings, optimizers=optimizers,
+            [SuiteJob(name, model, tuple(keys), path)], settings, optimizers=optimizers,
             facts=grid_of(settings.device) if options.get("facts") else None,
             start_over=bool(options.get("start_over")), time_limit_s=options.get("time_limit"),
         )  # fmt: skip
         require_success(contents)
+        if (num_processes := ranks_to_rehearse(options, model, keys[0])) > 1:
+            rehearse(path, model, keys[0], settings, num_processes=num_processes)
         return load_profile(path)
+
+
+def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Key") -> int:
+    """Return with how many ranks to rehearse: `pp`, else `DEFAULT_RANKS` where the runtime can, and nobody hurries.
+
+    1 is for none. Raises `ConfigError` where the runtime cannot run as many as were asked for.
+    """
+    from ppsim.profiling.settings import why_not_rehearsed
+
+    given = options["pp"]
+    if given is not None and given < 1:
+        raise ConfigError(f"--pp must be at least 1: got {given}")
+    device = options["device"] or "cpu"
+    reason = why_not_rehearsed(model, key, device=device, compiled=bool(options["compile"]))
+    if not reason and (options["partitions"] or 1) > 1:
+        reason = "partitions are threads of one process"
+    if reason and (given or 1) > 1:
+        raise ConfigError(f"--pp {given} cannot be rehearsed: {reason}; leave out --pp")
+    if given is not None:
+        return int(given)
+    return 1 if reason or options["repeats"] is not None else DEFAULT_RANKS
 
 
 def profiled_module(
@@ -82,6 +111,8 @@ def profiled_module(
         raise ConfigError(f"--module says what is measured: leave out --{wrong[0].replace('_', '-')}")
     if settings.num_partitions > 1:
         raise ConfigError("--module is measured on the whole device: leave out --partitions")
+    if (options["pp"] or 1) > 1:
+        raise ConfigError("--pp is for models that ppsim has: leave it out with --module")
     if options["facts"] or options["time_limit"] is not None:
         raise ConfigError("--facts and --time-limit are for models: leave them out with --module")
     micro_batches = _listed("micro_batch", options["micro_batch"]) or None

@@ -59,7 +59,14 @@ def profile(output: str, **options: Any) -> None:
 
     require_extra("ppsim profile")
     _check(output, options)
-    from ppsim.api.profiles import DEFAULT_MODEL, keys_from, model_from, profiled_module, settings_from
+    from ppsim.api.profiles import (
+        DEFAULT_MODEL,
+        keys_from,
+        model_from,
+        profiled_module,
+        ranks_to_rehearse,
+        settings_from,
+    )
     from ppsim.cli.profile_jobs import dry_run, measure
     from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import SUITES
@@ -68,9 +75,10 @@ def profile(output: str, **options: Any) -> None:
     given = options | {"threads": _threads(options["threads"])}
     suite = SUITES[options["suite"]] if options["suite"] else None
     settings = settings_from(given, suite.settings if suite else None)
-    jobs = suite.jobs(output) if suite else []
+    jobs, num_processes = suite.jobs(output) if suite else [], 1
     if suite is None and options["module"] is None:
         model = model_from(given)
+        num_processes = ranks_to_rehearse(given, model, keys_from(given, model)[0])
         jobs = [SuiteJob(options["model"] or DEFAULT_MODEL, model, tuple(keys_from(given, model)), Path(output))]
     if options["dry_run"]:
         if not jobs:
@@ -83,6 +91,11 @@ def profile(output: str, **options: Any) -> None:
     if jobs:
         optimizers = _optimizers(options["optimizer"])
         measure(jobs, settings, options, optimizers=optimizers, grid=suite.grid if suite else None)
+        if num_processes > 1:
+            from ppsim.profiling.rehearsal import rehearse
+
+            [job] = jobs
+            rehearse(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say)
         return
     content = profiled_module(given, settings, say=say)
     content["name"] = Path(output).stem
@@ -101,7 +114,9 @@ def _check(output: str, options: dict[str, Any]) -> None:
     if options["suite"] is None:
         check_outputs([output], [".json"])
     else:
-        if wrong := [name for name in (*OF_MODELS, "micro_batch", "layers", "module") if options[name] is not None]:
+        if wrong := [
+            name for name in (*OF_MODELS, "micro_batch", "layers", "module", "pp") if options[name] is not None
+        ]:
             raise ConfigError(f"--suite says what is measured: leave out --{wrong[0].replace('_', '-')}")
         if Path(output).is_file():
             raise ConfigError(f"a suite is written to a folder: {output} is a file")

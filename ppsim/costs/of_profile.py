@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.base.units import rate, seconds, size
+from ppsim.base.units import percent, rate, seconds, size
 from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
 from ppsim.costs.chunks import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
 from ppsim.costs.estimate import assumption
@@ -146,11 +146,40 @@ def assemble(
     ]
     static = [bytes_per_parameter * sum(mine) for mine in of_ranks(schedule, parameters)]
     costs = _stage_costs(parts, counts, hop_s).replace(static_bytes=static)
+    costs, rehearsed = _rehearsed(profile, schedule, costs)
     costs, slices = sliced(costs, schedule, shape.sequence_length, profile.model.hidden_size, _SLICE_TIME)
     contents = ["t" * count for count in counts]
     contents[0], contents[-1] = "E" + contents[0], contents[-1] + "L"
     flops = float(parts.per_stage("forward_flops", counts).sum())
-    return Assembled(costs, counts, flops, assumptions + slices, contents=contents)
+    return Assembled(costs, counts, flops, assumptions + rehearsed + slices, contents=contents)
+
+
+def threads(number: int) -> str:
+    """Return the threads of a process in words.
+
+    >>> threads(1)
+    '1 thread each'
+    """
+    return f"{number} thread{'s' * (number > 1)} each"
+
+
+def _rehearsed(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple[StageCosts, list[str]]:
+    """The costs of as many processes at once as were rehearsed, where the table has as many ranks."""
+    if (found := profile.rehearsal) is None:
+        return costs, []
+    there = f"{found.num_processes} processes at once, {threads(found.num_threads)}"
+    if schedule.num_ranks != found.num_processes:
+        return costs, [
+            f"rehearsed with {there}: for {schedule.num_ranks} ranks passes are taken as measured by one"
+        ]
+    slowed = {
+        name: np.multiply(value, found.slowdown).tolist()
+        for name in ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+        if (value := getattr(costs, name)) is not None
+    }
+    factor = f"{found.slowdown:.2f} times as long as measured by one"
+    spread = f"half of its steps took within {percent(found.step_spread)} of each other"
+    return costs.replace(**slowed), [f"rehearsed with {there}: passes take {factor}; {spread}"]
 
 
 _SLICE_TIME = (

@@ -257,6 +257,22 @@ class Transfer(Strict):
     seconds: Quantity
 
 
+class Rehearsal(Strict):
+    """What a short run in the runtime took beyond the measured passes, on as many ranks as `num_processes`.
+
+    Each rank is a process of `num_threads` threads on the one device: a pass takes `slowdown` times as long as
+    measured, an action `action_overhead_s` beside, a message `hop_overhead_s`. Half of its steps took within
+    `step_spread` of each other, a part of the median.
+    """
+
+    num_processes: int = Field(ge=2)
+    num_threads: Positive
+    slowdown: AboveZero
+    action_overhead_s: NonNegative
+    hop_overhead_s: NonNegative
+    step_spread: NonNegative
+
+
 class Failure(Strict):
     """An error that ended the measurement of a shape, or of an optimizer's step for it."""
 
@@ -271,7 +287,7 @@ class Profile(Strict):
     Where a model was measured in `chunks`, `measurements` are what these tell of its embedding, layers and head.
     `optimizer` has what a step takes, where it was measured; `does_not_fit` the shapes for which the device had not
     enough memory, `failed` those that ended with another error. With `device_facts`, shapes that were not measured
-    can be estimated (`ppsim.costs.estimate`).
+    can be estimated (`ppsim.costs.estimate`); with a `rehearsal`, projections know its run's conditions.
 
     >>> import ppsim
     >>> profile = ppsim.load_profile("zb-a100-6.2b")
@@ -287,6 +303,7 @@ class Profile(Strict):
     measurements: Annotated[list[Measurement], Field(validate_default=True)] = []
     optimizer: list[OptimizerStep] = []
     transfers: list[Transfer] = []
+    rehearsal: Rehearsal | None = None
     does_not_fit: list[Shape] = []
     failed: list[Failure] = []
     device_facts: DeviceFacts | None = None

@@ -83,6 +83,12 @@ class ProfileOptions(TypedDict, total=False):
         "Measure in one of N partitions of the device (as of `ppsim train`), the others busy with the same.",
         metavar="N", section="device", default=1, shown=True,
     )]
+    pp: Annotated[int | None, Option(
+        "Ranks of the run to come, as many processes on this CPU: few steps of small pipelines are run, so that "
+        "projections know what passes take beside each other, an action and a hop. 1: none. "
+        "Default: 2 on a CPU where its runtime trains the model, 1 with --repeats.",
+        metavar="N", section="device",
+    )]
     repeats: Annotated[int | None, Option(
         "Measurements of each pass. Default: the suite's, or 30 or a multiple: as many as take a second, and up to "
         "four while the median is not sure to half a percent.",

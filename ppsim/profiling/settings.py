@@ -6,7 +6,11 @@ from typing import Literal
 
 from ppsim.model import shapes
 from ppsim.model.recompute import Recompute
+from ppsim.model.shapes import ModelShape
 from ppsim.schedule.choices import Dtype
+
+_REHEARSED = ("float32", "float64", "bfloat16")
+"""In which the runtime's model can be trained on a CPU."""
 
 LEAST_REPEATS = 5
 """However long they take: fewer have no quartiles to speak of."""
@@ -55,3 +59,24 @@ class Key:
 
     def __str__(self) -> str:
         return shapes.in_words(asdict(self))
+
+
+def why_not_rehearsed(model: ModelShape, key: Key, *, device: str, compiled: bool) -> str:
+    """Return why the runtime cannot run a model as it was measured, empty where it can.
+
+    >>> from ppsim.profiling.models import find_model
+    >>> key = Key(micro_batch=1, sequence_length=16, dtype="float32")
+    >>> why_not_rehearsed(find_model("nano"), key, device="cpu", compiled=False)
+    ''
+    >>> why_not_rehearsed(find_model("moe-mini"), key, device="cpu", compiled=False)
+    'the runtime trains GPTs, not moe'
+    """
+    if device != "cpu":
+        return f"it takes a {device} device for each rank"
+    if model.layer.kind != "gpt":
+        return f"the runtime trains GPTs, not {model.layer.kind}"
+    if (key.tp, key.cp, key.ep, key.recompute) != (1, 1, 1, "none"):
+        return "the runtime cuts no layer, and recomputes none"
+    if key.dtype not in _REHEARSED or compiled:
+        return f"the runtime trains {', '.join(_REHEARSED)} without torch.compile"
+    return ""

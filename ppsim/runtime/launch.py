@@ -53,8 +53,10 @@ def launch(config: TrainConfig) -> dict[str, Any]:
     return launch_all([config])[0]
 
 
-def launch_all(configs: Sequence[TrainConfig]) -> list[dict[str, Any]]:
+def launch_all(configs: Sequence[TrainConfig], *, quiet: bool = False) -> list[dict[str, Any]]:
     """Run several configurations of as many ranks one after the other in the same processes; one result each.
+
+    Rank 0 tells its progress on standard error, unless `quiet`.
 
     Raises `RunFailed` like `launch`; nothing is returned then. No rank outlives this process, however it ends.
     """
@@ -66,7 +68,7 @@ def launch_all(configs: Sequence[TrainConfig]) -> list[dict[str, Any]]:
         ranks: list[subprocess.Popen[bytes]] = []
         try:
             for rank in range(num_ranks):
-                ranks.append(stack.enter_context(_started(rank, num_ranks, folder)))
+                ranks.append(stack.enter_context(_started(rank, num_ranks, folder, quiet=quiet)))
             _wait_for_all(ranks, folder)
         finally:
             for process in ranks:
@@ -99,7 +101,7 @@ def _interruptions() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _started(rank: int, num_ranks: int, folder: Path) -> "subprocess.Popen[bytes]":
+def _started(rank: int, num_ranks: int, folder: Path, *, quiet: bool) -> "subprocess.Popen[bytes]":
     """The process of a rank; its standard input ends with this process, and the rank with that."""
     environment = {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
@@ -112,7 +114,7 @@ def _started(rank: int, num_ranks: int, folder: Path) -> "subprocess.Popen[bytes
             env=os.environ | environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=printed if rank else None,  # rank 0 reports its progress
+            stderr=printed if rank or quiet else None,  # rank 0 reports its progress
             start_new_session=True,  # Ctrl-C is for the launcher
         )
 

@@ -1,0 +1,170 @@
+"""What a run does to measured passes: short pipelines of the measured model, beside their projection.
+
+A pass is measured alone and over and over. In a run it is called by the runtime, after a wait that has let caches
+and clocks cool, beside as many processes as there are ranks. Two pipelines of the same model, of few layers and of
+more, tell both apart: what grows with the layers is the slow-down, what does not is an action's overhead.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from ppsim.base.boundary import validated
+from ppsim.base.files import read_json, to_json, write_whole
+from ppsim.base.units import percent, seconds
+from ppsim.catalog.build import build
+from ppsim.costs.of_profile import threads
+from ppsim.costs.profile import Profile, Rehearsal, Shape
+from ppsim.model.shapes import ModelShape
+from ppsim.profiling.settings import Key, Say, Settings
+from ppsim.projection.plan import Plan
+from ppsim.projection.project import project_table
+from ppsim.projection.projection import Projection
+from ppsim.runs.calibrate import calibrate
+from ppsim.runs.recorded import Measured, measured_of
+from ppsim.runtime.config import GPTShape, TrainConfig
+from ppsim.runtime.launch import launch_all
+from ppsim.schedule.choices import Dtype
+from ppsim.schedule.grammar import format_table
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
+
+FEW, MORE = 1, 3
+"""Layers a stage of the two pipelines."""
+
+_SCHEDULE, _MICROBATCHES = "1f1b", 4
+"""What is rehearsed, and of how many microbatches a rank: as `ppsim project` has it where nothing else is said."""
+
+_TURNS = 3
+"""How often the two take turns, so that other load hits both alike."""
+
+_TURN_S = 0.5
+_LEAST_STEPS, _MOST_STEPS = 3, 15
+"""Recorded steps of a pipeline in a turn: as many as its projection has time for in `_TURN_S`, within these."""
+
+_HALVINGS = 30
+"""Of the interval in which an action's overhead is sought: to 1e-9 of a step."""
+
+
+def rehearse(
+    path: Path, model: ModelShape, key: Key, settings: Settings, *, num_processes: int,
+    say: Say = lambda message: None,
+) -> None:  # fmt: skip
+    """Rehearse the model of a profile file with as many ranks, and write what was found into the file.
+
+    A file that holds such a rehearsal already is left as it is. Raises `RunFailed` where a rank fails.
+    """
+    content = read_json(path)
+    how = {"num_processes": num_processes, "num_threads": settings.num_threads}
+    if how.items() <= (content.get("rehearsal") or {}).items():
+        return
+    profile = validated(Profile, content | {"rehearsal": None}, str(path))
+    conditions = f"{num_processes} processes at once, {threads(settings.num_threads)}"
+    say(f"rehearsing with {conditions}")
+    found = how | rehearsed(profile, model, key, **how)
+    write_whole(path, to_json(content | {"rehearsal": found}))
+    say(
+        f"measured by one process, rehearsed with {conditions}: passes take {found['slowdown']:.2f} times as "
+        f"long, {seconds(found['action_overhead_s'])} an action and {seconds(found['hop_overhead_s'])} a hop "
+        f"beside; half of the steps took within {percent(found['step_spread'])} of each other"
+    )
+
+
+def rehearsed(
+    profile: Profile, model: ModelShape, key: Key, *, num_processes: int, num_threads: int
+) -> dict[str, float]:
+    """Return the numbers of a `ppsim.costs.profile.Rehearsal`, from steps that are run now."""
+    table = build(_SCHEDULE, pp=num_processes, microbatches=_MICROBATCHES * num_processes)
+    shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
+    with tempfile.TemporaryDirectory(prefix="ppsim-rehearsal-") as folder:
+        path = Path(folder) / "table.csv"
+        path.write_text(format_table(table))
+        configs = [
+            TrainConfig(
+                schedule=str(path), num_ranks=num_processes, model=_gpt_of(model, key, layers * num_processes),
+                layers_per_stage=[layers] * num_processes, micro_batch=key.micro_batch,
+                num_steps=_num_steps(_projected(profile, shape, table, layers).timeline.step_time_s),
+                dtype=cast(Dtype, key.dtype), num_threads=num_threads,
+            )
+            for layers in (FEW, MORE)
+        ]  # fmt: skip
+        results = launch_all(configs * _TURNS, quiet=True)
+    pair = [measured_of(joined(results[index::2]), table, None) for index in range(2)]
+    return told(profile, shape, pair)
+
+
+def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, float]:
+    """Return what measured pipelines of `FEW` and of `MORE` layers a stage tell beside their profile.
+
+    `shape` is the profile's at which they ran.
+    """
+    table = pair[0].timeline.graph.schedule
+    sizes = (FEW, MORE)
+    by_profile = _grown([_projected(profile, shape, table, layers).costs for layers in sizes])
+    grown = _grown([one.costs for one in pair])
+    slowdown = grown / by_profile if grown > 0 and by_profile > 0 else 1.0
+    hop = calibrate([one.run for one in pair]).hop
+    hop_s = hop.value if hop else 0.0
+    measured = [float(np.median(one.step_times_s)) for one in pair]
+
+    def too_long(action_s: float) -> float:
+        """By how much projected steps are longer than measured ones, in parts of these, summed."""
+        steps = [
+            _projected(profile, shape, table, layers, slowdown, action_s, hop_s).timeline.step_time_s
+            for layers in sizes
+        ]
+        return sum(step / taken - 1 for step, taken in zip(steps, measured, strict=True))
+
+    low, high = 0.0, max(measured)
+    for _ in range(_HALVINGS if too_long(low) < 0 else 0):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_long(middle) < 0 else (low, middle)
+    quartiles = [np.quantile(one.step_times_s, [0.25, 0.75]) for one in pair]
+    spread = max((upper - lower) / step for (lower, upper), step in zip(quartiles, measured, strict=True))
+    return {
+        "slowdown": slowdown, "action_overhead_s": low, "hop_overhead_s": hop_s, "step_spread": float(spread),
+    }  # fmt: skip
+
+
+def _projected(
+    profile: Profile, shape: Shape, table: Schedule, layers: int, slowdown: float = 1.0, action_s: float = 0.0,
+    hop_s: float = 0.0,
+) -> Projection:  # fmt: skip
+    """The projection of so many layers a stage, passes slowed as they would be by what was found."""
+    pp = table.num_ranks
+    found = Rehearsal(
+        num_processes=pp, num_threads=1, slowdown=slowdown,
+        action_overhead_s=action_s, hop_overhead_s=hop_s, step_spread=0.0,
+    )  # fmt: skip
+    plan = Plan(
+        pp=pp, profile=profile.model_copy(update={"rehearsal": found}), shape=shape, num_layers=layers * pp,
+        split=[layers] * pp, action_overhead_s=action_s, hop_overhead_s=hop_s,
+    )  # fmt: skip
+    return project_table(plan, table)
+
+
+def _num_steps(step_s: float) -> int:
+    return min(_MOST_STEPS, max(_LEAST_STEPS, int(_TURN_S / step_s)))
+
+
+def _gpt_of(model: ModelShape, key: Key, num_layers: int) -> GPTShape:
+    layer = model.layer
+    return GPTShape(num_layers, layer.hidden_size, layer.num_heads, key.sequence_length, model.vocab_size)
+
+
+def joined(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the recorded steps of several runs of one configuration as those of one run."""
+    return turns[0] | {
+        "steps": [step for one in turns for step in one["steps"][one["num_warm_up"] :]],
+        "losses": [loss for one in turns for loss in one["losses"][one["num_warm_up"] :]],
+        "num_warm_up": 0,
+    }
+
+
+def _grown(costs: Sequence[StageCosts]) -> float:
+    """By how much F and B of all stages take longer with `MORE` layers than with `FEW`."""
+    few, more = (float(np.sum(one.forward_s) + np.sum(cast(Any, one.backward_s))) for one in costs)
+    return more - few

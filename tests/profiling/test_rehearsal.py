@@ -1,0 +1,106 @@
+"""A run is rehearsed: what its steps tell is what was done to them, and projections take it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import ppsim
+from ppsim.costs.profile import Profile, Rehearsal, load_profile
+from ppsim.profiling import rehearsal
+from ppsim.profiling.rehearsal import FEW, MORE, told
+from ppsim.runs.recorded import Measured, measured_in
+from ppsim.runs.run import Run, median_costs
+from tests.cli.running import ppsim as command
+from tests.cli.running import words_of
+
+
+def slowed(profile: Profile, *, num_processes: int = 2, slowdown: float = 1.25) -> Profile:
+    found = Rehearsal(
+        num_processes=num_processes, num_threads=1, slowdown=slowdown,
+        action_overhead_s=4e-4, hop_overhead_s=9e-4, step_spread=0.02,
+    )  # fmt: skip
+    return profile.model_copy(update={"rehearsal": found})
+
+
+def simulated(profile: Profile, layers: int, **overheads: float) -> Measured:
+    """A run of so many layers a stage, each step as projected."""
+    plan = ppsim.Plan(
+        pp=2, schedule="1f1b", profile=slowed(profile), num_layers=2 * layers, split=[layers] * 2, **overheads
+    )  # type: ignore[arg-type]
+    timeline = ppsim.project(plan).timeline
+    start, end = np.stack([timeline.start] * 4), np.stack([timeline.end] * 4)
+    actions = timeline.graph.num_actions
+    medians = median_costs(timeline.graph, (end - start)[:, :actions])
+    return measured_in(Run("", timeline.graph, medians, start, end, has_own_costs=False), 0)
+
+
+@pytest.fixture
+def published() -> Profile:
+    """Of passes that take milliseconds, without its transfers."""
+    return load_profile("zb-a100-6.2b").model_copy(update={"transfers": []})
+
+
+def test_two_pipelines_tell_the_slow_down_from_an_action_and_both_from_a_hop(published: Profile) -> None:
+    pair = [simulated(published, layers, action_overhead_s=4e-4, hop_overhead_s=9e-4) for layers in (FEW, MORE)]
+    found = told(published, published.shape_at(), pair)
+    assert found["slowdown"] == pytest.approx(1.25, rel=1e-3)
+    assert found["hop_overhead_s"] == pytest.approx(9e-4, rel=1e-3)
+    assert found["action_overhead_s"] == pytest.approx(4e-4, rel=1e-3)
+    assert found["step_spread"] == 0
+
+
+def test_passes_take_longer_only_beside_as_many_as_were_rehearsed(published: Profile) -> None:
+    alone, beside, others = (
+        ppsim.project(pp=2, schedule="1f1b", layers=8, profile=one, overheads=None)
+        for one in (published, slowed(published), slowed(published, num_processes=4))
+    )
+    forward = [np.asarray(one.costs.forward_s) for one in (alone, beside, others)]
+    assert forward[1] == pytest.approx(1.25 * forward[0])
+    assert forward[2] == pytest.approx(forward[0])
+    assert [one.costs.hop_overhead_s for one in (alone, beside, others)] == [0, 9e-4, 9e-4]
+    assert "rehearsed with 4 processes at once, 1 thread each: for 2 ranks passes are taken as measured by one" in (
+        others.assumptions
+    )
+
+
+def test_a_profile_is_rehearsed_once_and_the_projection_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "_MOST_STEPS", rehearsal._LEAST_STEPS)
+    monkeypatch.setattr(rehearsal, "_TURNS", 1)
+    path = tmp_path / "p.json"
+    words = ["profile", "--model", "nano", "--seq-len", "16", "--repeats", "2", "--optimizer", "none", "--pp", "2"]
+    said = command(*words, "-o", path).stderr
+    assert "rehearsed with 2 processes at once, 1 thread each: passes take" in words_of(said)
+    content = path.read_bytes()
+    found = json.loads(content)["rehearsal"]
+    assert (found["num_processes"], found["num_threads"]) == (2, 1)
+    assert found["hop_overhead_s"] > 0
+    command(*words, "-o", path)
+    assert path.read_bytes() == content
+    plan = ppsim.project(pp=2, profile=path)
+    assert plan.costs.hop_overhead_s == found["hop_overhead_s"]
+    assert any(line.startswith("rehearsed with 2 processes at once") for line in plan.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--pp", "0"], "--pp must be at least 1: got 0"),
+        (["--pp", "2", "--model", "moe-mini"], "--pp 2 cannot be rehearsed: the runtime trains GPTs, not moe"),
+        (["--pp", "2", "--recompute", "full"], "the runtime cuts no layer, and recomputes none; leave out --pp"),
+        (["--pp", "2", "--partitions", "2"], "partitions are threads of one process"),
+        (["--pp", "2", "--module", "a.b:c"], "--pp is for models that ppsim has: leave it out with --module"),
+        (["--pp", "2", "--suite", "smoke"], "--suite says what is measured: leave out --pp"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_said_before_anything_is_measured(
+    words: list[str], sentence: str, tmp_path: Path
+) -> None:
+    output = tmp_path if "--suite" in words else tmp_path / "p.json"
+    assert sentence in words_of(command("profile", *words, "-o", output, code=2).stderr)
+    assert not list(tmp_path.iterdir())
