@@ -1,8 +1,11 @@
 """Measured steps beside projected ones, and what they teach, from the words of the command line."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ppsim.api.plans import overheads_of
 from ppsim.api.reading import MeasuredRun, Opened, at_costs, kind_of, open_run
@@ -16,6 +19,7 @@ from ppsim.runs import timeline_file as timeline_json
 from ppsim.runs.calibrate import Calibration
 from ppsim.runs.compare import Comparison
 from ppsim.runs.explained import Explanation, explained
+from ppsim.runs.explained import against as beside
 from ppsim.runs.peaks import peak_errors, peaks_in
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_file import FORMAT, timeline_from_json
@@ -23,7 +27,7 @@ from ppsim.runs.totals import Totals
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_schema import Overheads, costs_from
-from ppsim.simulation.run import simulate_graph
+from ppsim.simulation.run import simulate, simulate_graph
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.timeline import Timeline
 
@@ -84,22 +88,67 @@ def compare(
     return replace(compared, peaks=peaks, projected_costs=costs)
 
 
-def explain(measured: Trained | MeasuredRun | str | Path) -> Explanation:
+def explain(
+    measured: Trained | MeasuredRun | str | Path,
+    *,
+    against: Projection | Trained | Timeline | StageCosts | str | Path | None = None,
+) -> Explanation:
     """Return where the time of a measured step goes: losses by cause, which sum to the step, and the reasons.
 
     `measured` is a run, or what `ppsim.read` reads. Each loss is what the step would gain without its cause, by
-    replays through the simulator. Raises `ConfigError` for files that hold no run.
+    replays through the simulator. `against` is a projection, also of another plan, or costs at which the run's own
+    table is simulated, or the file of either: `.against` then has what of the difference is each cause, which sum
+    to it. Raises `ConfigError` for files that hold no run, and no projection.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
     >>> costs = ppsim.StageCosts(forward_s=[0.01, 0.02], backward_input_s=0.01, backward_weight_s=0.01)
-    >>> found = ppsim.explain(ppsim.train(table, partitions=2, emulate_costs=costs))
+    >>> found = ppsim.explain(ppsim.train(table, partitions=2, emulate_costs=costs), against=costs)
     >>> found.reasons[0].cause
-    'uneven stages'
+    'uneven stages or slow ranks'
     >>> abs(sum(loss.seconds for loss in found.losses) / found.step_s - 1) < 0.005
     True
+    >>> abs(found.against.step_s / found.step_s - 1) < 0.2
+    True
     """
-    return explained(_opened(measured).run)
+    opened = _opened(measured)
+    real = opened.measured.timeline
+    found = explained(opened.run, call_s=_megatron_call_s(opened.facts))
+    found = replace(found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s))
+    if against is None:
+        return found
+    projected, costs = _projected(against, real.schedule)
+    is_megatron = costs is not None and costs.communication.startswith("megatron")
+    call_s = float(np.mean(projected.costs.transfer_s)) + projected.costs.hop_overhead_s if is_megatron else None
+    source = str(against) if isinstance(against, str | Path) else "the projection"
+    return replace(found, against=beside(found, projected, source=source, call_s=call_s))
+
+
+def _megatron_call_s(facts: Mapping[str, Any]) -> float | None:
+    """What a message takes in a run whose trainer calls as Megatron-LM does, None for others and if not known."""
+    clocks = facts.get("clocks")
+    return clocks["hop_s"] if clocks and str(facts.get("kind")).startswith("Primus") else None
+
+
+def _projected(
+    against: Projection | Trained | Timeline | StageCosts | str | Path, table: Schedule
+) -> tuple[Timeline, StageCosts | None]:
+    """A projected step and its costs, where they are known; costs alone are those of the measured table."""
+    if isinstance(against, Timeline):
+        return against, None
+    if isinstance(against, Projection | Trained):
+        return against.timeline, against.costs
+    if not isinstance(against, StageCosts):
+        data = read_json(against)
+        if isinstance(data, dict) and data.get("format") == FORMAT:
+            return timeline_from_json(data, str(against))
+        if isinstance(data, dict) and "step_time_s" in data:
+            raise ConfigError(
+                f"{against} is a report without its timeline: ppsim project and ppsim simulate write both with "
+                f"-o NAME.json"
+            )
+        against = costs_from(data, str(against))
+    return simulate(table, against), against
 
 
 def calibrate(

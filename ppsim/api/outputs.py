@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from ppsim.api.reading import MeasuredRun
 from ppsim.api.runs import Trained
-from ppsim.api.suffixes import CALIBRATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn
+from ppsim.api.suffixes import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Explained
 from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
@@ -18,10 +18,12 @@ from ppsim.exporting.table_json import table_to_json
 from ppsim.exporting.targets import RUNTIMES
 from ppsim.exporting.torch_csv import torch_csv
 from ppsim.exporting.torchtitan import name_of_placement
-from ppsim.plot.view import View
+from ppsim.plot.view import Fact, View
 from ppsim.projection.projection import Answer, Projection, Projections
+from ppsim.runs import explained_words
 from ppsim.runs.calibrate import Calibration
-from ppsim.runs.compare import Comparison, summary_of
+from ppsim.runs.compare import Comparison, compare, summary_of
+from ppsim.runs.explained import Explanation
 from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.schedule.check import CheckReport, validate
 from ppsim.schedule.choices import Receives, Target
@@ -36,7 +38,9 @@ OneOfThem: TypeAlias = Timeline | Projection | Trained | MeasuredRun
 
 
 def save(
-    what: OneOfThem | Sequence[OneOfThem] | Projections | Comparison | Tuned | Calibration | Fitted | Schedule,
+    what: (
+        OneOfThem | Sequence[OneOfThem] | Projections | Comparison | Explanation | Tuned | Calibration | Fitted | Schedule
+    ),
     path: str | Path,
     *,
     titles: Sequence[str] | None = None,
@@ -46,12 +50,11 @@ def save(
 
     Timelines, projections and runs, one or several beside each other (`titles` names them), and comparisons: .html
     interactive timeline, .svg/.pdf/.png figure, .json.gz Perfetto trace, .json report with the timeline, .csv
-    schedule table. `costs` are those that a bare `Timeline` was simulated at, which its .json holds too. `Tuned`:
-    .html/.svg/.pdf/.png iteration time over memory, .json answer, .csv table. `Calibration`: .json, for
-    `overheads`. `Fitted`: .toml, for `cluster`. `Schedule`: .csv, or .json, which says what a CSV cannot.
-
-    Raises `ConfigError` for a suffix that
-    there is not, for a place that cannot be written, and for .json and .csv of several.
+    schedule table. `costs` are those that a bare `Timeline` was simulated at, which its .json holds too.
+    `Explanation`: .html timeline with the losses, .json, .md. `Tuned`: .html/.svg/.pdf/.png iteration time over
+    memory, .json answer, .csv table. `Calibration`: .json, for `overheads`. `Fitted`: .toml, for `cluster`.
+    `Schedule`: .csv, or .json, which says what a CSV cannot. Raises `ConfigError` for a suffix that there is not, for
+    a place that cannot be written, and for .json and .csv of several.
 
     >>> import ppsim
     >>> ppsim.save(ppsim.project(pp=2, microbatches=4), "timeline.html")
@@ -71,6 +74,8 @@ def save(
         write([path], SEARCH, what)
     elif isinstance(what, Comparison):
         write([path], TIMELINE, comparison_drawn(what))
+    elif isinstance(what, Explanation):
+        write([path], EXPLANATION, explanation_drawn(what))
     else:
         those = what.projections if isinstance(what, Projections) else what
         several = [those] if isinstance(those, OneOfThem) else those
@@ -155,6 +160,29 @@ def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) 
 
     views = [View(comparison.measured, "measured"), View(comparison.projected, "projected")]
     return Drawn(views, report, comparison=comparison)
+
+
+def explanation_drawn(found: Explanation) -> Explained:
+    """Return what files hold of an explanation: its words, and the step (and a projected one) with the losses."""
+    words, timeline, against = explained_words, found.timeline, found.against
+    if timeline is None:
+        raise ConfigError("the explanation has no timeline to draw: ppsim.explain makes one that has")
+    facts = [(str(number), text) for number, text in enumerate(words.reasons(found), start=1)]
+    facts += [("late", sentence) for sentence in words.faults(found)]
+    views = [_explained_view(timeline, "measured", facts, {loss.cause: loss.seconds for loss in found.losses})]
+    comparison = None
+    if against is not None and against.timeline is not None:
+        told = [words.whole_difference(against, found.step_s), against.note, *words.lacks(against, found.step_s)]
+        thought = {one.cause: one.projected_s for one in against.differences}
+        views.append(_explained_view(against.timeline, "projected", [("", text) for text in told if text], thought))
+        if timeline.schedule == against.timeline.schedule:
+            comparison = compare(timeline, against.timeline)
+    return Explained(Drawn(views, found.to_json, comparison=comparison), found)
+
+
+def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: dict[str, float]) -> View:
+    found = {cause: lost for cause, lost in losses.items() if round(lost, 9)}
+    return View(timeline, title, budget_s=found, facts=facts, budget_title="Where a step goes")
 
 
 def export(

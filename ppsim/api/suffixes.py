@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # a run is written where pydantic, which a search needs, may 
     from ppsim.plot.view import View
     from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
+    from ppsim.runs.explained import Explanation
     from ppsim.schedule.table import Schedule
     from ppsim.tuning.search import Tuned
     from ppsim.validation.fitted import Fitted
@@ -39,6 +40,14 @@ class Drawn:
     def titles(self) -> list[str]:
         """Of the views."""
         return [view.title for view in self.views]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What files of an explanation hold: its words, and the timeline with the losses beside."""
+
+    drawn: Drawn
+    found: "Explanation"
 
 
 def _figure(suffix: str, figure_of: "Callable[[Any], Figure]", what: Any) -> bytes:
@@ -126,6 +135,12 @@ def _calibration_json(found: "Calibration") -> str:
     return to_json(calibration_to_json(found))
 
 
+def _explanation_text(explained: Explained) -> str:
+    from ppsim.runs.explained_words import markdown
+
+    return markdown(explained.found)
+
+
 FIGURE: Formats = _figures("figure", lambda figure: figure)
 TIMELINE: Formats = {
     ".html": ("interactive timeline", _timeline_page),
@@ -133,6 +148,11 @@ TIMELINE: Formats = {
     ".json": ("report with the timeline", lambda drawn: to_json(drawn.report())),
     ".csv": ("schedule table", lambda drawn: _table_csv(drawn.views[0].timeline.schedule)),
     ".json.gz": ("trace for Perfetto", _trace),
+}
+EXPLANATION: Formats = {
+    ".html": ("interactive timeline with the losses beside", lambda explained: _timeline_page(explained.drawn)),
+    ".json": ("explanation", lambda explained: to_json(explained.found.to_json())),
+    ".md": ("explanation", _explanation_text),
 }
 SEARCH: Formats = {
     ".json": ("answer, with which a search goes on", lambda tuned: to_json(tuned.to_json())),

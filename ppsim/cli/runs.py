@@ -1,10 +1,12 @@
 """Commands that run for real, or look at what did: `train`, `read`, `explain`, `compare`."""
 
-from typing import Annotated, Any, TypedDict
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import click
 
-from ppsim.api.suffixes import CALIBRATION, TIMELINE, TOTALS
+from ppsim.api.suffixes import CALIBRATION, EXPLANATION, TIMELINE, TOTALS
+from ppsim.base.errors import ConfigError
 from ppsim.base.outputs import suffix_of, write
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import (
@@ -13,6 +15,7 @@ from ppsim.cli.common import (
     output_option,
     print_json,
     rows_option,
+    run_config_of,
     say,
     timeline_option,
 )  # fmt: skip
@@ -20,6 +23,9 @@ from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with, option_of
 from ppsim.projection.options import PlanOptions
 from ppsim.runtime.options import TrainOptions
+
+if TYPE_CHECKING:
+    from ppsim.projection.projection import Projection
 
 
 class TableOptions(TypedDict, total=False):
@@ -154,28 +160,61 @@ def read(
 
 @click.command()
 @click.argument("measured", metavar="RUN")
+@click.option(
+    "--against", metavar="PROJECTION",
+    help="What of the difference to a projection is each cause: a file of ppsim project or simulate (-o "
+         "NAME.json), a costs file, for the run's own table, or in quotes the options of ppsim project.",
+)  # fmt: skip
 @json_option
-def explain(measured: str, as_json: bool) -> None:
+@click.option(
+    "-o", "--output", "outputs", multiple=True, metavar="PATH",
+    help="Write a file; the suffix decides: .html timeline with the losses beside, .json, .md. May be repeated.",
+)  # fmt: skip
+def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[str, ...]) -> None:
     """Say why a measured step takes as long as it does: losses by cause, which sum to the step.
 
     \b
-      ppsim explain pp_dump/
-      ppsim explain traces/ --json
-      ppsim explain measured.json
+      ppsim explain pp_dump/ -o explain.html
+      ppsim explain measured.json --against projected.json
+      ppsim explain traces/ --against "--model llama3-70b --gpus 64 --tp 8 --pp 4"
 
     RUN is what ppsim read reads. The step is replayed through the simulator as it was, then without one cause after
-    the other: waits for messages, gaps between passes, slow first passes, passes that vary, slow ranks, uneven
-    stages. What remains is the schedule's own bubble.
+    the other: waits for messages, gaps between passes, slow first passes, drift, passes that vary, slow ranks,
+    uneven stages. What remains is the schedule's own bubble. Then: whose lateness the others wait for.
     """
     from ppsim.api import measured as runs
+    from ppsim.api.outputs import explanation_drawn
+    from ppsim.api.reading import inputs_of
     from ppsim.printing import runs as show
 
+    check_outputs(outputs, EXPLANATION, inputs=inputs_of(measured))
+    projected = _projection_of(against) if against is not None and against.lstrip().startswith("-") else against
     with progress("explaining"):
-        found = runs.explain(measured)
+        found = runs.explain(measured, against=projected)
+    if outputs:
+        write(outputs, EXPLANATION, explanation_drawn(found), announce=say)
     if as_json:
         print_json(found.to_json())
     else:
         show.print_explanation(found)
+
+
+def _projection_of(words: str) -> "Projection":
+    """The projection of a plan, from the options of `ppsim project` in one text."""
+    from ppsim.api.plans import plan_from
+    from ppsim.cli.plans import project as command
+    from ppsim.projection.project import project
+
+    try:
+        given = command.make_context("ppsim project", shlex.split(words)).params
+    except (click.UsageError, ValueError) as error:
+        told = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        raise ConfigError(f"--against '{words}' is no plan of ppsim project: {told}") from None
+    options = {name: given[name] for name in words_of(PlanOptions)}
+    options["run_config"] = run_config_of(options["run_config"])
+    if options["pp"] is None and options["run_config"] is None:
+        raise ConfigError(f"--against '{words}' lacks --pp: the pipeline ranks")
+    return project(plan_from(options))
 
 
 @click.command()

@@ -37,11 +37,11 @@ def _plan(view: View) -> str:
     ]
     title = f"<h2>{escape(heading(timeline, view.title)[0])}</h2>"
     told = _html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
-    budget = _budget(view.budget_s) if view.budget_s else ""
+    budget = _budget(view.budget_title, view.budget_s) if view.budget_s else ""
     return title + told + budget + _idle(timeline) + _ranks(timeline)
 
 
-def _budget(budget_s: Mapping[str, float]) -> str:
+def _budget(title: str, budget_s: Mapping[str, float]) -> str:
     whole, most = sum(budget_s.values()), max(map(abs, budget_s.values()))
     rows = [
         [
@@ -52,7 +52,7 @@ def _budget(budget_s: Mapping[str, float]) -> str:
         ]
         for name, value in budget_s.items()
     ]
-    return "<h3>Where an iteration goes</h3>" + _html_table([], rows, bar=3)
+    return f"<h3>{escape(title)}</h3>" + _html_table([], rows, bar=3)
 
 
 def _signed(shown: Callable[[float], str], value: float) -> str:

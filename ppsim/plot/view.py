@@ -14,7 +14,7 @@ class View:
     """A timeline with its title; `pieces` are what its ranks do beside the pipeline, in the timeline's own time.
 
     `budget_s` has the seconds of an iteration by what they go to (`ppsim.projection.budget.loss_budget`), empty
-    where nobody knows; `facts` are names and texts that stand above it.
+    where nobody knows, under `budget_title`; `facts` are names and texts that stand above it.
     """
 
     timeline: Timeline
@@ -22,6 +22,7 @@ class View:
     pieces: Sequence[Piece] = ()
     budget_s: Mapping[str, float] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
+    budget_title: str = "Where an iteration goes"
 
     @property
     def begin_s(self) -> float:

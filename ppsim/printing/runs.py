@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ppsim.base.units import percent, rate, seconds, signed_percent, size
 from ppsim.printing.page import Columns, Page, facts, some_of
 from ppsim.printing.steps import print_report, print_timeline
+from ppsim.runs import explained_words as words
 
 if TYPE_CHECKING:
     from ppsim.runs.calibrate import Calibration
@@ -63,43 +64,38 @@ def _not_recorded(run: dict[str, Any]) -> str:
     return "; ".join(missing)
 
 
-_MOST_REASONS = 3
-
-_ADVICE = {
-    "straggling steps": "some steps take longer: look at what runs beside them (checkpoints, data, other jobs)",
-    "waits for messages": "sends and receives are not hidden: overlap them (--overlap-p2p-communication)",
-    "gaps between passes": "ranks do something between passes: launches, blocking sends and receives",
-    "slow first passes": "first passes are slower: caches, clocks, compilation, the loading of data",
-    "passes that vary": "passes of a stage differ: sequence lengths, routing of experts, clocks, other processes",
-    "slow ranks": "a rank is slower than the others with all its stages: look at its device and host",
-    "uneven stages": "stages are not alike, or a rank is slow: another split (--split auto of ppsim project)",
-}
-
-
 def print_explanation(found: Any) -> None:
-    """Print a `ppsim.Explanation`: the likeliest reasons, then where the step goes."""
+    """Print a `ppsim.Explanation`: the likeliest reasons, where the step goes, whom ranks wait for."""
     out = Page()
     out.add(f"[bold]a step of {seconds(found.step_s)}[/bold], the mean of {found.num_steps}", "")
-    for number, loss in enumerate(found.reasons[:_MOST_REASONS], start=1):
-        detail = f" ({loss.detail})" if loss.detail else ""
-        part = percent(loss.seconds / found.step_s)
-        out.add(f"{number}. {part} {loss.cause}: {_ADVICE[loss.cause]}{detail}.")
-    rows = [
-        {
-            "where a step goes": loss.cause,
-            "time": seconds(loss.seconds),
-            "part": percent(loss.seconds / found.step_s),
-            "gain without it alone": "" if loss.cause in ("compute", "rest") else seconds(loss.gain_s),
-            "where": loss.detail,
-        }
-        for loss in found.losses
-    ]
+    for number, sentence in enumerate(words.reasons(found), start=1):
+        out.add(f"{number}. {sentence}")
     out.add()
-    out.add(Columns.of(rows, wraps=True))
+    out.add(Columns.of(words.table_of(found), wraps=True))
+    if late := words.faults(found):
+        out.add("\nthe others wait for")
+        for sentence in late:
+            out.add(sentence)
+    if found.against:
+        out.add()
+        _add_against(out, found.against, found.step_s)
+    spread = "half of the steps: what the middle half of them loses. " if found.num_steps > 1 else ""
     out.add(
         "\ntime: what the step loses to each cause, taken out in this order by replays through the simulator; the "
-        "times sum to the step. rest: what the replay of the step as it was is off by."
+        f"times sum to the step. {spread}gain alone: without this cause only. rest: what the replay of the step as "
+        "it was is off by."
     )
+
+
+def _add_against(out: Page, against: Any, measured_s: float) -> None:
+    out.add(f"[bold]{words.whole_difference(against, measured_s)}[/bold]")
+    if against.note:
+        out.add(against.note)
+    for number, sentence in enumerate(words.lacks(against, measured_s), start=1):
+        out.add(f"{number}. {sentence}")
+    out.add()
+    rows = words.differences_of(against)
+    out.add(Columns.of([{name: cell for name, cell in row.items() if name != "where"} for row in rows]))
 
 
 def print_totals(found: Any) -> None:
@@ -154,9 +150,12 @@ def print_comparison(comparison: "Comparison", *, with_rows: bool = False) -> No
     out.add(Columns.of(rows))
     if len(shown) < num_stages:
         out.add(f"{len(shown)} of {num_stages} stages; stage {worst} has the largest error. --rows prints all")
+    replayed = "each taking what it took from when it could start"
+    if (gap := comparison.replay_gap_s) is not None:
+        replayed = f"each {seconds(gap)} after what it needs, the median gap, for no transfer was recorded"
     out.add(
-        "\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, each taking "
-        "what it took from when it could start, through the simulator: what is left is not in the costs."
+        f"\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, {replayed}, "
+        f"through the simulator: what is left is not in the costs."
     )
     if comparison.peaks:
         _add_peaks(out, comparison.peaks, with_all=with_rows)

@@ -9,7 +9,9 @@ import numpy as np
 from ppsim.base.errors import ConfigError
 from ppsim.runs.calibrate import Calibration, calibration_to_json, with_overheads
 from ppsim.runs.peaks import PeakError
+from ppsim.runs.replays import Steps, median_gap_s, replayed_s, steps_of
 from ppsim.runs.run import Run, costs_alone, pass_medians
+from ppsim.schedule.graph import build_graph
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.explain import gaps
 from ppsim.simulation.run import durations_s
@@ -44,8 +46,9 @@ class Comparison:
     """Measured against projected. Errors are signed: projected / measured − 1, negative where projected too fast.
 
     `replay_s` is the step time of the measured action times put through the simulator: what is left of the
-    error then is not in the costs but in how ranks wait for each other. `peaks` are there where both sides know
-    bytes, `projected_costs` where those of the projection are known.
+    error then is not in the costs but in how ranks wait for each other. Where no transfer was recorded, what each
+    action waited for is not known: all then wait `replay_gap_s`, the median, which is None otherwise. `peaks` are
+    there where both sides know bytes, `projected_costs` where those of the projection are known.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -62,6 +65,7 @@ class Comparison:
     replay_s: float
     replay_error: float
     ops: list[OpError]
+    replay_gap_s: float | None = None
     peaks: list[PeakError] = field(default_factory=list)
     projected_costs: StageCosts | None = None
 
@@ -102,7 +106,8 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
         )
     if measured.step_time_s == 0:
         raise ConfigError("the measured step took 0 s: there is nothing to compare a projection with")
-    replayed = replay_s(measured)
+    gap = None if _has_transfers(measured) else median_gap_s(_steps(measured))
+    replayed = replay_s(measured) if gap is None else _replay_with_gap_s(measured, gap)
     return Comparison(
         measured=measured,
         projected=projected,
@@ -111,6 +116,7 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
         replay_s=replayed,
         replay_error=replayed / measured.step_time_s - 1,
         ops=_op_errors(measured, projected),
+        replay_gap_s=gap,
     )
 
 
@@ -143,6 +149,24 @@ def replay_s(measured: Timeline) -> float:
     return float(times.end[:num_actions].max() - times.start[:num_actions].min())
 
 
+def _has_transfers(measured: Timeline) -> bool:
+    """Whether a transfer took any time: those that were not recorded are as long as nothing."""
+    actions = measured.num_actions
+    return bool(np.any(measured.end[actions:] > measured.start[actions:])) or not measured.graph.num_transfers
+
+
+def _steps(measured: Timeline) -> Steps:
+    actions = measured.num_actions
+    return steps_of(measured.graph, measured.start[None, :actions], measured.end[None, :actions])
+
+
+def _replay_with_gap_s(measured: Timeline, gap_s: float) -> float:
+    """Every action takes what it took, a gap after the last thing that it needs: one number for all waits."""
+    taken = _steps(measured).taken
+    alone = Steps(taken, np.zeros_like(taken), np.full_like(taken, gap_s))
+    return float(replayed_s(build_graph(measured.schedule), alone)[0])
+
+
 def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, Any]:
     """Return a comparison as JSON; errors are signed, projected / measured − 1."""
     summary: dict[str, Any] = {
@@ -153,6 +177,7 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "span_error": comparison.span_error,
         "replay_s": comparison.replay_s,
         "replay_error": comparison.replay_error,
+        "replay_gap_s": comparison.replay_gap_s,
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],
     }

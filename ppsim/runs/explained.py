@@ -4,50 +4,45 @@ A step is replayed as it was: a pass takes what it took, and starts a wait after
 ended (the pass before it on its rank, and the one that makes its input). Causes are then taken out one after the
 other, each from a replay that lacks those before it, so that they sum to the step; what the first replay is off
 by is the rest. The order goes from what lies between passes to what lies in them, and ends at stages of one pace,
-where only the schedule's own bubble is left.
+where only the schedule's own bubble is left. Every step is replayed: the losses are those of the median one, and
+those of the others say how far they vary.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ppsim.base.arrays import Floats
+from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.base.shown import Shown
-from ppsim.base.units import seconds, signed_percent
-from ppsim.runs.run import Run, pass_medians
-from ppsim.schedule.dependencies import dependencies
+from ppsim.base.units import percent, seconds, signed_percent
+from ppsim.runs.causes import CAUSES, STAGES_OR_RANKS, Paces, Removal, removals
+from ppsim.runs.late import Late, late_ranks
+from ppsim.runs.replays import Steps, replayed_s, steps_of
+from ppsim.runs.run import Run, median_costs
 from ppsim.schedule.graph import EventGraph, build_graph
-from ppsim.schedule.table import NONE, Op, Schedule, last_of_cell
-from ppsim.simulation.engine import evaluate
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.timeline import Timeline
 
-CAUSES = {
-    "straggling steps": "the mean step beyond the median one",
-    "waits for messages": "beyond that, a pass starts later than its input was made, its rank being free",
-    "gaps between passes": "what a rank does before a pass, its input being there: launches, blocking calls",
-    "slow first passes": "the first pass of each kind of a stage beyond the stage's median",
-    "passes that vary": "passes beyond or below the median of their stage",
-    "slow ranks": "all stages of a rank are slower than the others'",
-    "uneven stages": "stages that take longer than the median one",
-    "idle by the schedule": "what the order of passes leaves idle where all stages are alike",
-    "compute": "the passes themselves, at the pace of the median stage",
-    "rest": "what the replay of the step is off by",
-}
+_OWN = ("idle by the schedule", "compute", "rest")
 
 
 @dataclass(frozen=True)
 class Loss:
     """A cause: the seconds of the step that it accounts for, and what the step would gain without it alone.
 
-    `detail` says where it is found, and how much of it.
+    `detail` says where it is found, and how much of it. `median_s` and `quartiles_s` are those of all steps'
+    losses to it.
     """
 
     cause: str
     seconds: float
     gain_s: float
     detail: str = ""
+    median_s: float = 0.0
+    quartiles_s: tuple[float, float] = (0.0, 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Return it."""
@@ -55,8 +50,55 @@ class Loss:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """What a cause takes of a measured step and of a projected one; `detail` is the measured step's."""
+
+    cause: str
+    measured_s: float
+    projected_s: float
+    detail: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Measured less projected: positive for what the projection lacks."""
+        return self.measured_s - self.projected_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the difference."""
+        return asdict(self) | {"seconds": self.seconds}
+
+
+@dataclass(frozen=True)
+class Against:
+    """A projection, explained likewise: the differences sum to what the measured step takes longer."""
+
+    source: str
+    step_s: float
+    differences: list[Difference]
+    note: str = ""
+    timeline: Timeline | None = None
+
+    @property
+    def reasons(self) -> list[Difference]:
+        """The differences, the largest in either direction first."""
+        return sorted((one for one in self.differences if one.seconds), key=lambda one: -abs(one.seconds))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it."""
+        return {
+            "source": self.source,
+            "step_s": self.step_s,
+            "note": self.note,
+            "differences": [one.to_json() for one in self.differences],
+        }
+
+
+@dataclass(frozen=True)
 class Explanation(Shown):
     """Where a mean step goes: `losses` sum to `step_s`. The median step is the one that is replayed.
+
+    `late` are the ranks that others wait for, `pace_s` what each kind of pass takes on the median stage, `against`
+    a projection where one was given, `timeline` the median step's.
 
     >>> found = Explanation("run", 1.0, 1.0, 3, [Loss("uneven stages", 0.1, 0.1), Loss("compute", 0.9, 0.9)])
     >>> [loss.cause for loss in found.reasons]
@@ -68,12 +110,15 @@ class Explanation(Shown):
     median_s: float
     num_steps: int
     losses: list[Loss]
+    late: list[Late] = field(default_factory=list)
+    pace_s: dict[str, float] = field(default_factory=dict)
+    against: Against | None = None
+    timeline: Timeline | None = None
 
     @property
     def reasons(self) -> list[Loss]:
         """What is not the schedule's or the passes' own, the largest first."""
-        own = ("idle by the schedule", "compute", "rest")
-        found = [loss for loss in self.losses if loss.cause not in own and loss.seconds > 0]
+        found = [loss for loss in self.losses if loss.cause not in _OWN and loss.seconds > 0]
         return sorted(found, key=lambda loss: -loss.seconds)
 
     def to_json(self) -> dict[str, Any]:
@@ -85,183 +130,192 @@ class Explanation(Shown):
             "num_steps": self.num_steps,
             "losses": [loss.to_json() for loss in self.losses],
             "reasons": [loss.cause for loss in self.reasons],
+            "late": [one.to_json() for one in self.late],
+            "pace_s": self.pace_s,
+            **({"against": self.against.to_json()} if self.against else {}),
         }
 
 
 @dataclass(frozen=True)
-class _Step:
-    """What a replay takes: seconds of each pass, and those that it waits for a message or after its rank's last."""
+class _Term:
+    """A cause with the seconds of every step that it takes, and what each would gain without it alone."""
 
-    taken: Floats
-    for_message: Floats
-    after_own: Floats
+    cause: str
+    seconds: Floats
+    gain: Floats
+    detail: str = ""
 
 
-def explained(run: Run) -> Explanation:
-    """Return where the steps of a run go."""
+def explained(run: Run, *, call_s: float | None = None) -> Explanation:
+    """Return where the steps of a run go.
+
+    `call_s` is what a message takes in the blocking calls of Megatron-LM, where it ran the steps: what its calls
+    cost is then told from other gaps. None for another trainer, and without effect on a table that Megatron-LM
+    does not run.
+    """
     lengths = run.step_times_s
     median = float(np.median(lengths))
     chosen = int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
     schedule = run.graph.schedule
-    graph = build_graph(schedule)
-    actions = run.graph.num_actions
-    first = run.start[chosen, :actions].min()
-    step = _step_of(graph, run.start[chosen, :actions] - first, run.end[chosen, :actions] - first)
-    medians = pass_medians(schedule, (run.end - run.start)[:, :actions])
-
-    mean, length, replayed = float(lengths.mean()), float(lengths[chosen]), _replayed(graph, step)
-    slow = ", ".join(signed_percent(one / median - 1) for one in sorted(lengths)[::-1][:2] if one > 1.02 * median)
-    losses = [
-        Loss("straggling steps", mean - length, mean - length, f"the slowest: {slow}" if slow else ""),
-        Loss("rest", length - replayed, 0.0),
-    ]
-    before, current = replayed, step
-    for cause, without, detail in _causes(schedule, medians):
-        current = without(current)
-        after = _replayed(graph, current)
-        losses.append(Loss(cause, before - after, replayed - _replayed(graph, without(step)), detail(step)))
-        before = after
-    busy = float(current.taken.sum()) / schedule.num_ranks
-    losses += [
-        Loss("idle by the schedule", before - busy, before - busy),
-        Loss("compute", busy, busy, "the mean of the ranks"),
-    ]
-    order = list(CAUSES)
-    losses.sort(key=lambda loss: order.index(loss.cause))
-    return Explanation(run.source, mean, median, len(lengths), losses)
+    graph, actions = build_graph(schedule), run.graph.num_actions
+    first = run.start[:, :actions].min(axis=1, keepdims=True)
+    steps = steps_of(graph, run.start[:, :actions] - first, run.end[:, :actions] - first)
+    paces = Paces(schedule, steps.taken)
+    terms = _terms(graph, steps, lengths, removals(paces, steps[chosen]))
+    if call_s is not None and (calls := _calls_of(schedule)) is not None:
+        terms = _with_calls(terms, graph, calls, steps, call_s)
+    terms.append(_Term("straggling steps", lengths - median, lengths - median, _stragglers(terms, lengths, chosen)))
+    mean = float(lengths.mean())
+    terms.sort(key=lambda term: list(CAUSES).index(term.cause))
+    losses = [_loss(term, chosen) for term in terms]
+    # The replayed step is the lower of two in the middle: what it is below the mean is the stragglers'.
+    losses[0] = Loss("straggling steps", mean - lengths[chosen], mean - lengths[chosen], *_rest_of(losses[0]))
+    return Explanation(
+        run.source, mean, median, len(lengths), losses,
+        late=late_ranks(graph, steps[chosen], paces.even),
+        pace_s={op.name: one for op, one in paces.typical.items()},
+    )  # fmt: skip
 
 
-def _step_of(graph: EventGraph, start: Floats, end: Floats) -> _Step:
-    """The durations and waits of a step, of which a fused cell's results leave when all of it is done."""
-    schedule = graph.schedule
-    previous = np.arange(-1, len(schedule) - 1)
-    previous[schedule.rank_offsets[:-1]] = NONE
-    before = np.where(previous == NONE, 0.0, end[previous])
-    needs = dependencies(schedule).neighbour
-    made = np.where(needs == NONE, 0.0, end[last_of_cell(schedule)[needs]])
-    wait = np.maximum(start - np.maximum(before, made), 0.0)
-    crosses = (needs != NONE) & (schedule.rank[needs] != schedule.rank)
-    own = _waits_after_own(made - before, wait, crosses)
-    return _Step(end - start, wait - own, own)
+def against(measured: Explanation, projected: Timeline, *, source: str, call_s: float | None) -> Against:
+    """Return what of the difference between a measured step and a projected one is each cause.
 
-
-def _waits_after_own(late: Floats, wait: Floats, crosses: Any) -> Floats:
-    """What a rank itself does before each pass: all of a wait that no message explains, else as much as is usual.
-
-    `late` is how much later the input was made than the pass before ended. A message explains waits where its input
-    was not made so long before that it had arrived.
+    The projected step is explained as if it had been measured; it may be of another table, which is then said.
+    `call_s` as for `explained`, of the projection.
     """
-    usual = float(np.median(wait))
-    gaps, hops = wait[~crosses | (late < -usual)], wait[crosses & (late > usual)]
-    gap = float(np.median(gaps)) if len(gaps) else 0.0
-    hop = float(np.median(hops)) if len(hops) else 0.0
-    own: Floats = np.where(crosses & (late > -hop), np.minimum(wait, gap), wait)
-    return own
+    thought_of = _explained_timeline(projected, source, call_s)
+    both = [measured, thought_of]
+    merged = [merge for merge in _ALIKE if len({frozenset(_named(one, merge[1])) for one in both}) > 1]
+    real, thought = (_by_cause(one, merged) for one in both)
+    none = Loss("", 0.0, 0.0)
+    differences = []
+    for cause in sorted(real | thought, key=_place):
+        ours, theirs = real.get(cause, none), thought.get(cause, none)
+        differences.append(Difference(cause, ours.seconds, theirs.seconds, ours.detail))
+    note = ""
+    if measured.timeline is not None and measured.timeline.schedule != projected.schedule:
+        note = f"another table was projected: {_described(projected)}; measured: {_described(measured.timeline)}"
+    if measured.timeline is None or measured.timeline.schedule.num_stages == projected.schedule.num_stages:
+        differences = [_with_paces(one, measured, thought_of) for one in differences]
+    return Against(source, thought_of.step_s, differences, note, projected)
 
 
-def _replayed(graph: EventGraph, step: _Step) -> float:
-    """Seconds from the first start to the last end."""
-    transfers = np.zeros(graph.num_transfers)
-    durations = np.concatenate([step.taken, transfers])
-    waits = np.concatenate([step.for_message + step.after_own, transfers])
-    times = evaluate(graph, durations, waits)
-    actions = graph.num_actions
-    return float(times.end[:actions].max() - times.start[:actions].min())
+def _explained_timeline(projected: Timeline, source: str, call_s: float | None) -> Explanation:
+    graph = projected.graph
+    costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
+    return explained(Run(source, graph, costs, projected.start[None], projected.end[None]), call_s=call_s)
 
 
-_Without = Callable[[_Step], _Step]
-
-
-def _causes(
-    schedule: Schedule, medians: dict[tuple[Op, int], float]
-) -> Iterator[tuple[str, _Without, Callable[[_Step], str]]]:
-    """Each cause, what a step is without it, and where it is found in one, in the order of their removal."""
-    usual = np.array([medians[Op(op), stage] for op, stage in zip(schedule.op, schedule.stage, strict=True)])
-    firsts = _first_passes(schedule)
-    paces = _paces(schedule, medians)
-    of_rank = paces[schedule.rank]
-    even = np.array([_typical(medians, Op(op)) for op in schedule.op])
-    none = np.zeros(len(schedule))
-
-    def with_passes(factor: Callable[[_Step], Floats]) -> _Without:
-        return lambda step: _Step(factor(step), step.for_message, step.after_own)
-
-    yield (
-        "waits for messages",
-        lambda step: _Step(step.taken, none, step.after_own),
-        lambda step: _median_wait(step.for_message, "a message"),
-    )
-    yield (
-        "gaps between passes",
-        lambda step: _Step(step.taken, step.for_message, none),
-        lambda step: _median_wait(step.after_own, "a gap"),
-    )
-    yield (
-        "slow first passes",
-        with_passes(lambda step: np.where(firsts, np.minimum(step.taken, usual), step.taken)),
-        lambda step: _worst_pass(schedule, np.where(firsts, step.taken - usual, 0.0)),
-    )
-    yield (
-        "passes that vary",
-        with_passes(lambda step: usual),
-        lambda step: _worst_pass(schedule, step.taken - usual),
-    )
-    if schedule.vpp > 1:
-        worst = int(np.argmax(paces))
-        yield (
-            "slow ranks",
-            with_passes(lambda step: usual / of_rank),
-            lambda step: f"rank {worst}: {signed_percent(float(paces[worst]) - 1)}",
-        )
-    yield "uneven stages", with_passes(lambda step: even), lambda step: _worst_stage(schedule, medians)
-
-
-def _first_passes(schedule: Schedule) -> Any:
-    """Which passes are the first of their kind of a stage."""
-    key = schedule.op.astype(np.int64) * schedule.num_stages + schedule.stage
-    first = np.zeros(len(schedule), dtype=bool)
-    first[np.unique(key, return_index=True)[1]] = True
-    return first
-
-
-def _paces(schedule: Schedule, medians: dict[tuple[Op, int], float]) -> Floats:
-    """How much longer than the median stage all stages of a rank take; 1 for a rank that is like the others."""
-    typical = {op: _typical(medians, op) for op, _ in medians}
-    paces = np.ones(schedule.num_ranks)
-    for rank in range(schedule.num_ranks):
-        ratios = [
-            medians[op, stage] / typical[op]
-            for op, stage in product(typical, np.flatnonzero(schedule.stage_to_rank == rank).tolist())
-            if (op, stage) in medians and typical[op] > 0
-        ]
-        paces[rank] = max(min(ratios, default=1.0), 1.0)  # a rank is slow where all that it runs is
-    return paces
-
-
-def _typical(medians: dict[tuple[Op, int], float], op: Op) -> float:
-    """Of the median stage."""
-    return float(np.median([one for (kind, _), one in medians.items() if kind is op]))
-
-
-def _median_wait(waits: Floats, what: str) -> str:
-    found = waits[waits > 0]
-    return f"{seconds(float(np.median(found)))} {what}, the median of {len(found)}" if len(found) else ""
-
-
-def _worst_pass(schedule: Schedule, excess: Floats) -> str:
-    worst = int(np.argmax(excess))
-    if excess[worst] <= 0:
-        return ""
-    return f"the worst: {schedule[worst]} on rank {schedule.rank[worst]}, {seconds(float(excess[worst]))} more"
-
-
-def _worst_stage(schedule: Schedule, medians: dict[tuple[Op, int], float]) -> str:
-    """The stage whose passes of a microbatch take longest."""
-    whole = np.zeros(schedule.num_stages)
-    for (_, stage), one in medians.items():
-        whole[stage] += one
-    worst, typical = int(np.argmax(whole)), float(np.median(whole))
+def _described(timeline: Timeline) -> str:
+    schedule = timeline.schedule
     return (
-        f"stage {worst} on rank {schedule.stage_to_rank[worst]}: {seconds(float(whole[worst]))} a microbatch, "
-        f"{signed_percent(float(whole[worst]) / typical - 1)} over the median stage"
+        f"{schedule.name or 'a table'}, {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
+        f"{schedule.num_microbatches} microbatches"
     )
+
+
+_ALIKE = (
+    ("sends and receives", ("waits for messages", "blocking sends and receives")),
+    (STAGES_OR_RANKS, ("slow ranks", "uneven stages", STAGES_OR_RANKS)),
+)
+"""Causes that are compared as one where not both steps have them told apart."""
+
+
+def _named(found: Explanation, causes: Sequence[str]) -> list[str]:
+    return [loss.cause for loss in found.losses if loss.cause in causes]
+
+
+def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Loss]:
+    """The losses by cause, those that are compared as one added up."""
+    names = {cause: name for name, causes in merged for cause in causes}
+    losses: dict[str, Loss] = {}
+    for loss in found.losses:
+        name = names.get(loss.cause, loss.cause)
+        before = losses.get(name, Loss(name, 0.0, 0.0))
+        details = "; ".join(detail for detail in (before.detail, loss.detail) if detail)
+        losses[name] = Loss(name, before.seconds + loss.seconds, 0.0, details)
+    return losses
+
+
+def _place(cause: str) -> int:
+    """Of a cause in the order of `CAUSES`."""
+    causes = dict(_ALIKE)
+    return list(CAUSES).index(cause if cause in CAUSES else causes[cause][0])
+
+
+def _with_paces(one: Difference, measured: Explanation, projected: Explanation) -> Difference:
+    """Compute, with the passes of the median stage on both sides."""
+    if one.cause != "compute":
+        return one
+    passes = ", ".join(
+        f"{kind} {seconds(taken)}, projected {seconds(projected.pace_s[kind])}"
+        for kind, taken in measured.pace_s.items()
+        if kind in projected.pace_s
+    )
+    return replace(one, detail=f"of the median stage {passes}")
+
+
+def _loss(term: _Term, chosen: int) -> Loss:
+    low, middle, high = np.quantile(term.seconds, [0.25, 0.5, 0.75]).tolist()
+    return Loss(term.cause, float(term.seconds[chosen]), float(term.gain[chosen]), term.detail, middle, (low, high))
+
+
+def _rest_of(loss: Loss) -> tuple[str, float, tuple[float, float]]:
+    return loss.detail, loss.median_s, loss.quartiles_s
+
+
+def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Removal]) -> list[_Term]:
+    """All but the straggling steps, which sum to each step."""
+    replayed = replayed_s(graph, steps)
+    terms = [_Term("rest", lengths - replayed, np.zeros_like(lengths))]
+    before, current = replayed, steps
+    for removal in causes:
+        current = removal.without(current)
+        after = replayed_s(graph, current)
+        gain = replayed - replayed_s(graph, removal.without(steps))
+        terms.append(_Term(removal.cause, before - after, gain, removal.detail))
+        before = after
+    busy = current.taken.sum(axis=1) / graph.schedule.num_ranks
+    return [
+        *terms,
+        _Term("idle by the schedule", before - busy, before - busy),
+        _Term("compute", busy, busy, "the mean of the ranks"),
+    ]
+
+
+def _calls_of(schedule: Schedule) -> EventGraph | None:
+    """Megatron-LM's calls, None for a table that it has no loop for."""
+    try:
+        return build_graph(schedule, communication="megatron")
+    except (ScheduleError, Deadlock):
+        return None
+
+
+def _with_calls(
+    terms: list[_Term], graph: EventGraph, calls: EventGraph, steps: Steps, call_s: float
+) -> list[_Term]:
+    """The terms, with what blocking calls take of the waits for messages and the gaps between passes."""
+    waits = {"waits for messages", "gaps between passes"}
+    others = [term for term in terms if term.cause not in waits]
+    gaps = next(term for term in terms if term.cause == "gaps between passes")
+    whole = np.sum([term.seconds for term in terms if term.cause in waits], axis=0)
+    with_calls = replayed_s(calls, steps, hop_s=call_s)
+    blocking = with_calls - replayed_s(graph, steps, hop_s=0.0)
+    detail = f"{seconds(call_s)} a message in Megatron-LM's own calls"
+    return [
+        *others,
+        _Term("blocking sends and receives", blocking, blocking, detail),
+        _Term("gaps between passes", whole - blocking, whole - blocking, f"beside these calls; {gaps.detail}"),
+    ]
+
+
+def _stragglers(terms: Sequence[_Term], lengths: Floats, chosen: int) -> str:
+    """The slowest steps, and what the slowest loses more to than the median one."""
+    median = float(np.median(lengths))
+    slow = [signed_percent(one / median - 1) for one in sorted(lengths)[::-1][:2] if one > 1.02 * median]
+    if not slow:
+        return ""
+    worst = int(np.argmax(lengths))
+    most = max(terms, key=lambda term: term.seconds[worst] - term.seconds[chosen])
+    more = float(most.seconds[worst] - most.seconds[chosen])
+    return f"the slowest: {', '.join(slow)}; {percent(more / (lengths[worst] - median))} of it {most.cause}"

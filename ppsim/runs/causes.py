@@ -1,0 +1,208 @@
+"""What a measured step may lose time to: each cause, and what its passes and waits are without it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.base.units import seconds, signed_percent
+from ppsim.runs.drift import over_steps, over_the_step
+from ppsim.runs.replays import Steps
+from ppsim.runs.run import pass_medians
+from ppsim.schedule.table import Op, Schedule
+
+STAGES_OR_RANKS = "uneven stages or slow ranks"
+
+CAUSES = {
+    "straggling steps": "the mean step beyond the median one",
+    "waits for messages": "beyond that, a pass starts later than its input was made, its rank being free",
+    "gaps between passes": "what a rank does before a pass, its input being there: launches, blocking calls",
+    "blocking sends and receives": "what Megatron-LM's calls take, at which a rank stands still",
+    "slow first passes": "the first pass of each kind of a stage beyond the stage's median",
+    "drift over steps": "all passes of a step beyond those of the run's fast end",
+    "drift over the step": "passes beyond those at the fast end of their rank's step",
+    "passes that vary": "passes beyond or below the median of their stage",
+    "slow ranks": "all stages of a rank are slower than the others'",
+    "uneven stages": "stages that take longer than the median one",
+    STAGES_OR_RANKS: "the same of ranks with one stage each, of which nobody can tell which of the two it is",
+    "idle by the schedule": "what the order of passes leaves idle where all stages are alike",
+    "compute": "the passes themselves, at the pace of the median stage",
+    "rest": "what the replay of the step is off by",
+}
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A cause: `without` takes it out of all steps, `detail` says where it is found in the step explained."""
+
+    cause: str
+    without: Callable[[Steps], Steps]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Paces:
+    """What passes of a run usually take. `taken` has shape [steps, actions]."""
+
+    schedule: Schedule
+    taken: Floats
+
+    @cached_property
+    def of_steps(self) -> Floats:
+        """What each step's passes take as a factor of those at the run's fast end."""
+        return 1 + over_steps(self.taken)
+
+    @cached_property
+    def in_step(self) -> Floats:
+        """What each pass takes as a factor of those at the fast end of its rank's step."""
+        taken = self.taken / self.of_steps[:, None]
+        return 1 + over_the_step(self.schedule, taken, self._each(pass_medians(self.schedule, taken)))
+
+    @cached_property
+    def medians(self) -> dict[tuple[Op, int], float]:
+        """Of each kind of pass of each stage, drift taken out."""
+        return pass_medians(self.schedule, self.taken / self.of_steps[:, None] / self.in_step)
+
+    @cached_property
+    def usual(self) -> Floats:
+        """The median of its stage for each pass."""
+        return self._each(self.medians)
+
+    @cached_property
+    def typical(self) -> dict[Op, float]:
+        """Each kind of pass at the median stage; the faster of two in the middle, so that half may be slow."""
+        kinds = dict.fromkeys(op for op, _ in self.medians)
+        return {kind: _lower_median([one for (op, _), one in self.medians.items() if op is kind]) for kind in kinds}
+
+    @cached_property
+    def even(self) -> Floats:
+        """What each pass takes where all stages are like the median one."""
+        return np.array([self.typical[Op(op)] for op in self.schedule.op])
+
+    @cached_property
+    def of_ranks(self) -> Floats:
+        """How much longer than the median stage all stages of a rank take; 1 for a rank that is like the others."""
+        paces = np.ones(self.schedule.num_ranks)
+        for rank in range(self.schedule.num_ranks):
+            ratios = [
+                self.medians[op, stage] / self.typical[op]
+                for op, stage in product(self.typical, np.flatnonzero(self.schedule.stage_to_rank == rank).tolist())
+                if (op, stage) in self.medians and self.typical[op] > 0
+            ]
+            paces[rank] = max(min(ratios, default=1.0), 1.0)  # a rank is slow where all that it runs is
+        return paces
+
+    def _each(self, medians: dict[tuple[Op, int], float]) -> Floats:
+        schedule = self.schedule
+        return np.array([medians[Op(op), stage] for op, stage in zip(schedule.op, schedule.stage, strict=True)])
+
+
+def removals(paces: Paces, step: Steps) -> list[Removal]:
+    """Return the causes in the order of their removal: from what lies between passes to what lies in them.
+
+    Details are of the one step given. A drift that there is not is left out.
+    """
+    schedule, usual, taken = paces.schedule, paces.usual, step.taken[0]
+    firsts, drifting = _first_passes(schedule), paces.of_steps[:, None] * paces.in_step
+    found = [
+        Removal(
+            "waits for messages",
+            lambda steps: Steps(steps.taken, np.zeros_like(steps.taken), steps.after_own),
+            _median_wait(step.for_message, "a message"),
+        ),
+        Removal(
+            "gaps between passes",
+            lambda steps: Steps(steps.taken, steps.for_message, np.zeros_like(steps.taken)),
+            _median_wait(step.after_own, "a gap"),
+        ),
+        _of_passes(
+            "slow first passes",
+            lambda all_taken: np.where(firsts, np.minimum(all_taken, usual * drifting), all_taken),
+            _worst_pass(schedule, np.where(firsts, taken - usual, 0.0)),
+        ),
+    ]
+    if (drift := float(np.ptp(paces.of_steps))) > 0:
+        detail = f"{signed_percent(drift)} between the first and the last"
+        found.append(_of_passes("drift over steps", lambda taken: taken / paces.of_steps[:, None], detail))
+    if (paces.in_step > 1).any():
+        found.append(_of_passes("drift over the step", lambda taken: taken / paces.in_step, _worst_drift(paces)))
+    vary = _worst_pass(schedule, taken - usual)
+    found.append(_of_passes("passes that vary", lambda taken: np.broadcast_to(usual, taken.shape), vary))
+    return found + _of_stages(paces)
+
+
+def _of_stages(paces: Paces) -> list[Removal]:
+    """Slow ranks and uneven stages, which are one where each rank has one stage."""
+    schedule, usual, even = paces.schedule, paces.usual, paces.even
+    of_rank = paces.of_ranks[schedule.rank]
+    ratio = np.divide(even * of_rank, usual, out=np.zeros_like(usual), where=usual > 0)
+
+    def at_one_pace(taken: Floats) -> Floats:
+        return np.where(usual > 0, taken * ratio, even)
+
+    if schedule.vpp == 1:
+        ratio = np.divide(even, usual, out=np.zeros_like(usual), where=usual > 0)
+        return [_of_passes(STAGES_OR_RANKS, at_one_pace, _worst_stage(paces))]
+    worst = int(np.argmax(paces.of_ranks))
+    detail = f"rank {worst}: {signed_percent(float(paces.of_ranks[worst]) - 1)}"
+    return [
+        _of_passes("slow ranks", lambda taken: taken / of_rank, detail),
+        _of_passes("uneven stages", at_one_pace, _worst_stage(paces)),
+    ]
+
+
+def _of_passes(cause: str, taken_without: Callable[[Floats], Floats], detail: str) -> Removal:
+    def without(steps: Steps) -> Steps:
+        return Steps(taken_without(steps.taken), steps.for_message, steps.after_own)
+
+    return Removal(cause, without, detail)
+
+
+def _first_passes(schedule: Schedule) -> Any:
+    """Which passes are the first of their kind of a stage."""
+    key = schedule.op.astype(np.int64) * schedule.num_stages + schedule.stage
+    first = np.zeros(len(schedule), dtype=bool)
+    first[np.unique(key, return_index=True)[1]] = True
+    return first
+
+
+def _lower_median(values: list[float]) -> float:
+    return float(np.quantile(values, 0.5, method="lower"))
+
+
+def _median_wait(waits: Floats, what: str) -> str:
+    found = waits[waits > 0]
+    return f"{seconds(float(np.median(found)))} {what}, the median of {len(found)}" if len(found) else ""
+
+
+def _worst_pass(schedule: Schedule, excess: Floats) -> str:
+    worst = int(np.argmax(excess))
+    if excess[worst] <= 0:
+        return ""
+    return f"the worst: {schedule[worst]} on rank {schedule.rank[worst]}, {seconds(float(excess[worst]))} more"
+
+
+def _worst_drift(paces: Paces) -> str:
+    """The rank whose passes change most from its first to its last, and how."""
+    begins, ends = paces.schedule.rank_offsets[:-1], paces.schedule.rank_offsets[1:] - 1
+    change = paces.in_step[ends] / paces.in_step[begins] - 1
+    worst = int(np.argmax(np.abs(change)))
+    return f"rank {worst}: its last pass {signed_percent(float(change[worst]))} beside its first"
+
+
+def _worst_stage(paces: Paces) -> str:
+    """The stage whose passes of a microbatch take longest."""
+    schedule = paces.schedule
+    whole = np.zeros(schedule.num_stages)
+    for (_, stage), one in paces.medians.items():
+        whole[stage] += one
+    worst, typical = int(np.argmax(whole)), _lower_median(whole.tolist())
+    more = signed_percent(float(whole[worst]) / typical - 1) if typical > 0 else "all"
+    return (
+        f"stage {worst} on rank {schedule.stage_to_rank[worst]}: {seconds(float(whole[worst]))} a microbatch, "
+        f"{more} over the median stage"
+    )

@@ -1,0 +1,77 @@
+"""Whether passes get slower, or faster, over a step or over the steps of a run, by more than noise explains."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+
+from ppsim.base.arrays import Floats, Ints64
+from ppsim.schedule.table import Schedule
+
+_DEVIATIONS = 5
+"""A trend over the step is told where its slope is so many deviations of itself."""
+
+_STEP_DEVIATIONS = 3
+"""A trend over steps is told where Kendall's sum is so many deviations from that of steps in any order."""
+
+_LEAST_PAIRS = 4
+
+
+def over_steps(taken: Floats) -> Floats:
+    """Return what each step's passes take beyond those of the run's fast end, as a part; 0 without a trend.
+
+    `taken` has shape [steps, actions]. The pace of a step is the median of its passes over those of the median
+    step; a trend is what Mann and Kendall's test finds, its slope Theil and Sen's: the median of all pairs. Fewer
+    than seven steps tell none.
+    """
+    typical = np.median(taken, axis=0)
+    known = typical > 0
+    paces = np.median(taken[:, known] / typical[known], axis=1) if known.any() else np.ones(len(taken))
+    n, pairs = len(paces), list(combinations(range(len(paces)), 2))
+    signs = sum(float(np.sign(paces[j] - paces[i])) for i, j in pairs)
+    if abs(signs) <= _STEP_DEVIATIONS * math.sqrt(n * (n - 1) * (2 * n + 5) / 18):
+        return np.zeros(n)
+    slope = float(np.median([(paces[j] - paces[i]) / (j - i) for i, j in pairs]))
+    return _beyond_fast_end(slope, np.arange(n, dtype=np.float64), n - 1)
+
+
+def over_the_step(schedule: Schedule, taken: Floats, usual: Floats) -> Floats:
+    """Return what each pass takes beyond those at the fast end of its rank's row, as a part; 0 without a trend.
+
+    `taken` has shape [steps, actions], `usual` one entry an action. Each rank has its own slope: the median of
+    pairs of passes of one kind and stage, of which one is of the first half and one of the second. First passes
+    are left out: they are slow for reasons of their own.
+    """
+    ratio = np.median(taken, axis=0) / np.where(usual > 0, usual, np.inf)
+    beyond = np.zeros(len(schedule))
+    for begin, end in zip(schedule.rank_offsets[:-1], schedule.rank_offsets[1:], strict=True):
+        place = np.arange(end - begin) / max(end - begin - 1, 1)
+        slope = _slope(_kinds(schedule)[begin:end], place, ratio[begin:end])
+        beyond[begin:end] = _beyond_fast_end(slope, place, 1.0)
+    return beyond
+
+
+def _kinds(schedule: Schedule) -> Ints64:
+    kinds: Ints64 = schedule.op.astype(np.int64) * schedule.num_stages + schedule.stage
+    return kinds
+
+
+def _beyond_fast_end(slope: float, place: Floats, last: float) -> Floats:
+    """A line of this slope that is 0 at the lower of its ends."""
+    line: Floats = slope * place - min(slope * last, 0.0)
+    return line
+
+
+def _slope(kinds: Ints64, place: Floats, ratio: Floats) -> float:
+    """The median slope of the pairs, 0 where it is not told from none."""
+    slopes: list[float] = []
+    for kind in np.unique(kinds):
+        those = np.flatnonzero((kinds == kind) & (ratio > 0))[1:]
+        half = len(those) // 2
+        low, high = those[:half], those[len(those) - half :]
+        slopes += ((ratio[high] - ratio[low]) / (place[high] - place[low])).tolist()
+    if len(slopes) < _LEAST_PAIRS:
+        return 0.0
+    middle = float(np.median(slopes))
+    deviation = 1.25 * 1.48 * float(np.median(np.abs(np.array(slopes) - middle))) / math.sqrt(len(slopes))
+    return middle if abs(middle) > _DEVIATIONS * deviation else 0.0

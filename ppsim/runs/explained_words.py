@@ -1,0 +1,137 @@
+"""An explanation in sentences: the reasons, whom ranks wait for, what a projection lacks; all of it as Markdown."""
+
+from ppsim.base.units import percent, seconds, signed_percent
+from ppsim.runs.causes import STAGES_OR_RANKS
+from ppsim.runs.explained import Against, Difference, Explanation, Loss
+
+MOST_REASONS = 3
+
+_LEAST = 5e-4
+"""What is less of a step than this is not worth a sentence."""
+_ROUNDING_S = 1e-12
+
+ADVICE = {
+    "straggling steps": "some steps take longer: look at what runs beside them (checkpoints, data, other jobs)",
+    "waits for messages": "sends and receives are not hidden: overlap them (--overlap-p2p-communication)",
+    "gaps between passes": "ranks do something between passes: launches, blocking sends and receives",
+    "blocking sends and receives": "ranks stand still at Megatron-LM's calls: interleaved stages overlap them",
+    "slow first passes": "first passes are slower: caches, clocks, compilation, the loading of data",
+    "drift over steps": "passes get slower or faster from step to step: clocks, heat, growing memory",
+    "drift over the step": "passes get slower or faster within a step: clocks, heat, memory, allocation",
+    "passes that vary": "passes of a stage differ: sequence lengths, routing of experts, clocks, other processes",
+    "slow ranks": "a rank is slower than the others with all its stages: look at its device and host",
+    "uneven stages": "stages are not alike: another split (--split auto of ppsim project)",
+    STAGES_OR_RANKS: (
+        "a stage takes longer, or its rank is slow, which one stage a rank cannot tell: compare layers and "
+        "devices; another split (--split auto of ppsim project)"
+    ),
+}  # fmt: skip
+
+
+def reason(loss: Loss, step_s: float) -> str:
+    """Return a sentence: how much of a step a cause takes, what to do, and where."""
+    detail = f" ({loss.detail})" if loss.detail else ""
+    return f"{percent(loss.seconds / step_s)} {loss.cause}: {ADVICE[loss.cause]}{detail}."
+
+
+def reasons(found: Explanation) -> list[str]:
+    """Return the likeliest reasons, a sentence each, the largest first."""
+    return [reason(loss, found.step_s) for loss in found.reasons[:MOST_REASONS]]
+
+
+def faults(found: Explanation) -> list[str]:
+    """Return whom the others wait for, a sentence a rank, the largest gain first."""
+    sentences = []
+    for late in found.late[:MOST_REASONS]:
+        if late.gain_s < _LEAST * found.step_s:
+            continue
+        most = f"; on the critical path most by {late.action}, {seconds(late.action_s)}" if late.action else ""
+        sentences.append(
+            f"rank {late.rank}: were it as fast as the median stage, the step would gain {seconds(late.gain_s)} "
+            f"({percent(late.gain_s / found.step_s)}), and the others wait {seconds(late.others_wait_s)} less, in "
+            f"sum{most}"
+        )
+    return sentences
+
+
+def lacks(found: Against, measured_s: float) -> list[str]:
+    """Return what a projection lacks, or has too much, a sentence a cause, the largest first."""
+    return [
+        _lack(one, measured_s) for one in found.reasons[:MOST_REASONS] if abs(one.seconds) >= _LEAST * measured_s
+    ]
+
+
+def whole_difference(found: Against, measured_s: float) -> str:
+    """Return the two steps and the projection's error, with sign."""
+    return (
+        f"projected {seconds(found.step_s)}, measured {seconds(measured_s)}: "
+        f"{signed_percent(found.step_s / measured_s - 1)}"
+    )
+
+
+def _lack(one: Difference, measured_s: float) -> str:
+    verb = "lacks" if one.seconds > 0 else "has too much"
+    detail = f" ({one.detail})" if one.detail else ""
+    return f"the projection {verb} {percent(abs(one.seconds) / measured_s)} of the step: {one.cause}{detail}."
+
+
+def table_of(found: Explanation) -> list[dict[str, str]]:
+    """Return where a step goes, a row a cause; with several steps, the spread of each over them."""
+    rows = []
+    for loss in found.losses:
+        row = {
+            "where a step goes": loss.cause,
+            "time": _time(loss.seconds),
+            "part": percent(loss.seconds / found.step_s),
+        }
+        if found.num_steps > 1:
+            low, high = loss.quartiles_s
+            row["half of the steps"] = f"{_time(low)} … {_time(high)}" if high - low > _ROUNDING_S else ""
+        row["gain alone"] = "" if loss.cause in ("compute", "rest") else _time(loss.gain_s)
+        rows.append(row | {"where": loss.detail})
+    return rows
+
+
+def differences_of(found: Against) -> list[dict[str, str]]:
+    """Return both sides, a row a cause."""
+    whole = sum(one.measured_s for one in found.differences)
+    return [
+        {
+            "against the projection": one.cause,
+            "measured": _time(one.measured_s),
+            "projected": _time(one.projected_s),
+            "difference": _time(one.seconds),
+            "of the step": signed_percent(one.seconds / whole),
+            "where": one.detail,
+        }
+        for one in found.differences
+    ]
+
+
+def _time(value: float) -> str:
+    """Seconds with the sign of typesetters, and no sums' rounding."""
+    if abs(value) < _ROUNDING_S:
+        return seconds(0)
+    return seconds(value) if value >= 0 else f"−{seconds(-value)}"
+
+
+def markdown(found: Explanation) -> str:
+    """Return all of an explanation as Markdown."""
+    lines = [f"# A step of {seconds(found.step_s)}, the mean of {found.num_steps}", ""]
+    lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]
+    lines += ["", *_rows(table_of(found))]
+    if found.late:
+        lines += ["", "## Whom the others wait for", "", *(f"- {sentence}" for sentence in faults(found))]
+    if found.against:
+        lines += ["", "## Against the projection", "", whole_difference(found.against, found.step_s) + "."]
+        lines += [
+            f"- {sentence}" for sentence in [*lacks(found.against, found.step_s), found.against.note] if sentence
+        ]
+        lines += ["", *_rows(differences_of(found.against))]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(rows: list[dict[str, str]]) -> list[str]:
+    header = list(rows[0])
+    cells = [header, ["---"] * len(header), *(list(row.values()) for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]

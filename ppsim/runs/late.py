@@ -1,0 +1,75 @@
+"""Whose fault it is that ranks wait: what each rank's lateness costs the step and the others."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.runs.replays import Steps, median_gap_s, replay, waited_s
+from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.table import NONE
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that holds up the step: what it would gain, were this rank's passes and gaps like the others'.
+
+    `others_wait_s` is what all other ranks then wait less for passes of others, in sum. `action` is the rank's
+    pass on the critical path that is furthest beyond its usual time on the median stage, by `action_s`; "" where
+    the rank has none there.
+    """
+
+    rank: int
+    gain_s: float
+    others_wait_s: float
+    action: str
+    action_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it."""
+        return asdict(self)
+
+
+def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
+    """Return the ranks without whose lateness a step would be shorter, the one with the largest gain first.
+
+    `even` has what each action takes on the median stage. A rank is made like the others by passes that take no
+    longer than that, and gaps that are no longer than the median one; the step is replayed with each.
+    """
+    schedule, gap = graph.schedule, median_gap_s(step)
+    as_it_was = replay(graph, step)
+    length, waited = _length(as_it_was.end, graph), waited_s(graph, as_it_was.end[: graph.num_actions])
+    on_path = _critical_path(as_it_was.blocker, as_it_was.end[: graph.num_actions])
+    excess = np.where(np.isin(np.arange(len(schedule)), on_path), step.taken[0] - even, 0.0)
+    found = []
+    for rank in range(schedule.num_ranks):
+        its = schedule.rank == rank
+        on_time = Steps(
+            np.where(its, np.minimum(step.taken, even), step.taken),
+            step.for_message,
+            np.where(its, np.minimum(step.after_own, gap), step.after_own),
+        )
+        end = replay(graph, on_time).end
+        gain = length - _length(end, graph)
+        if gain <= 0:
+            continue
+        less = waited - waited_s(graph, end[: graph.num_actions])
+        worst = int(np.argmax(np.where(its, excess, -np.inf)))
+        named = excess[worst] > 0
+        others = float(np.delete(less, rank).sum())
+        action = str(schedule[worst]) if named else ""
+        found.append(Late(rank, gain, others, action, float(excess[worst]) if named else 0.0))
+    return sorted(found, key=lambda late: -late.gain_s)
+
+
+def _length(end: Floats, graph: EventGraph) -> float:
+    return float(end[: graph.num_actions].max())
+
+
+def _critical_path(blocker: Any, end: Floats) -> list[int]:
+    node, path = int(np.argmax(end)), []
+    while node != NONE:
+        path.append(node)
+        node = int(blocker[node])
+    return path
