@@ -19,7 +19,6 @@ from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import changed_plans
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, excess_of
-from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.room import BYTES_PROJECTED, require_room
 from ppsim.schedule.table import Schedule
@@ -127,13 +126,12 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
     )
 
 
-def iteration_of(plan: Plan, schedule: Schedule, *, graph: EventGraph | None = None) -> tuple[float, float]:
+def iteration_of(plan: Plan, schedule: Schedule) -> tuple[float, float]:
     """Return the seconds of an iteration and the bytes of the fullest rank, as `project_table` has them.
 
-    Nothing else is found out, and no memory limit asked: what a search needs of thousands of plans. `graph` is the
-    table's event graph on the plan's channel, where there is one already.
+    Nothing else is found out, and no memory limit asked: what a search needs of thousands of plans.
     """
-    _, costs, step = _step(plan, schedule, graph)
+    _, costs, step = _step(plan, schedule)
     return step.time_s + costs.step_overhead_s, float(step.timeline.memory.peak_bytes.max())
 
 
@@ -150,10 +148,10 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
     return iteration_of(plan, table)
 
 
-def _step(plan: Plan, schedule: Schedule, graph: EventGraph | None = None) -> tuple[Assembled, StageCosts, Step]:
+def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
     assembled = plan.source.assemble(schedule, plan.how_split)
     costs = _for_runtime(plan, schedule, assembled.costs)
-    return assembled, costs, simulate_step(schedule, costs, assembled.around, graph=graph)
+    return assembled, costs, simulate_step(schedule, costs, assembled.around)
 
 
 def project_all(
