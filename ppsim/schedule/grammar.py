@@ -183,7 +183,7 @@ def format_table(schedule: Schedule) -> str:
 
 
 def _texts_of(schedule: Schedule) -> list[str]:
-    """Three texts an entry: what stands before its microbatch, the microbatch, and what is between it and the next."""
+    """Three texts an entry: what stands before its microbatch, the microbatch, and what parts it from the next."""
     joined = is_joined(schedule)
     joined[np.flatnonzero(schedule.rank[1:] != schedule.rank[:-1])] = False
     is_fused = schedule.fused != NONE

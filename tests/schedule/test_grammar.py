@@ -126,7 +126,7 @@ def test_a_table_is_written_as_the_csv_of_its_cells(rows):
     "text", ["0F0,1234567F0\n", "0F0,0F1234567\n", "0F,0B0\n", "F0,0B0\n", "0F0B,0\n", "12,0FB0\n"]
 )
 def test_nothing_malformed_gets_in_by_column(text):
-    with pytest.raises(ScheduleError, match="is no action|has no microbatch"):
+    with pytest.raises(ScheduleError, match=r"is no action|has no microbatch"):
         parse_table(text)
 
 
