@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.configs.read import read_run_config
 from ppsim.configs.run_config import RunConfig
 from ppsim.configs.stacks import stack_of
 
@@ -41,6 +40,8 @@ def configured(options: Mapping[str, Any]) -> dict[str, Any]:
         return _with_stack(filled)
     if filled.get("job") is not None:
         raise ConfigError("the job says everything itself: leave out run_config, or give it to ppsim.job")
+    from ppsim.configs.read import read_run_config  # every trainer's format
+
     config = path if isinstance(path, RunConfig) else read_run_config(path)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
     left = {name for word in given for name in _DISPLACES.get(word, ())}

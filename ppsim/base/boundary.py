@@ -9,9 +9,12 @@ from ppsim.base.errors import ConfigError
 
 
 class Strict(BaseModel):
-    """A model of a file: unknown keys, strings for numbers, NaN and infinity are refused."""
+    """A model of a file: unknown keys, strings for numbers, NaN and infinity are refused.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    What checks it is built when the first file is read, not when its class is imported.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 NonNegative = Annotated[float, Field(ge=0, le=1e30)]  # what a sum of many cannot push to infinity

@@ -2,7 +2,9 @@
 
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -16,11 +18,46 @@ WORTH_COMPILING = 100_000
 """Loop iterations from which importing numba costs less than running the loop in plain Python, 2 to 4 µs each."""
 
 
+COMPILING = "compiling, once for this installation (numba keeps it beside the code)"
+
+_TOLD: ContextVar[Callable[[str], None] | None] = ContextVar("_TOLD", default=None)
+
+
+@contextmanager
+def told_of_compiling(say: Callable[[str], None]) -> Iterator[None]:
+    """Within the block, call `say` with `COMPILING` when a kernel is compiled that no cache holds; at most once."""
+    token = _TOLD.set(say)
+    try:
+        yield
+    finally:
+        _TOLD.reset(token)
+
+
+@cache
+def _listen() -> None:
+    """Have numba tell when it compiles."""
+    from numba.core import event
+
+    def tell(_: Any) -> None:
+        if say := _TOLD.get():
+            _TOLD.set(None)
+            say(COMPILING)
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        on_start = staticmethod(tell)
+
+        def on_end(self, _: Any) -> None:
+            """Take no notice."""
+
+    event.register("numba:compile", Listener())
+
+
 @cache
 def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False) -> Callable[..., Any]:
     """Return the kernel compiled, together with the functions of its package that it calls."""
     import numba
 
+    _listen()
     helpers = {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
     linked = FunctionType(kernel.__code__, kernel.__globals__ | helpers)
     # numba keeps compiled code until the file of the kernel changes, and knows nothing of the others that it is

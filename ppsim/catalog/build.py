@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.kept import Kept
 from ppsim.catalog.entries import ENTRIES
 from ppsim.catalog.entry import Entry, Formula
 from ppsim.catalog.search.fitted import Judge
@@ -23,6 +24,9 @@ CATALOG: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
 PLUGINS = "ppsim.schedules"
 """The entry-point group in which other packages register an `Entry`, or a function that returns one."""
 
+
+_TABLES: Kept[Schedule] = Kept(4_000_000)
+"""Of so many actions together, 13 bytes each."""
 
 _TIE = 1e-12
 """Of a step: by so much do two tables of the same length differ, by the order of their sums."""
@@ -76,8 +80,9 @@ def build(
     `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
     interleaved-1f1b only, `num_slices` for a schedule that cuts microbatches into slices (None: its default).
     `costs` are for a schedule that is fitted to them, network included; without, F, I and W take one unit each.
-    `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Raises `ConfigError` naming
-    the value that the schedule forbids and the nearest that it allows.
+    `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Tables that no costs decide
+    are kept in a process, and shared. Raises `ConfigError` naming the value that the schedule forbids and the
+    nearest that it allows.
 
     >>> table = build("1f1b", pp=2, microbatches=2)
     >>> [str(action) for action in table]
@@ -88,7 +93,11 @@ def build(
         "pp": pp, "microbatches": microbatches, "vpp": vpp, "group_size": group_size, "num_slices": num_slices,
     }  # fmt: skip
     if costs is None:
-        return _made(entry, **shape, memory_limit_bytes=memory_limit_bytes)
+        shape["memory_limit_bytes"] = memory_limit_bytes
+        if CATALOG.get(entry.name) is not entry:
+            return _made(entry, **shape)
+        most = 3 * max(pp, 1) * (vpp or 2) * max(microbatches, 1) * (num_slices or entry.num_slices)
+        return _TABLES.get((entry.name, *shape.values()), size=most, make=lambda: _made(entry, **shape))
     return fit(entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes)[0]
 
 

@@ -79,7 +79,6 @@ def project(
 
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
-    from ppsim.api.outputs import projections_drawn
     from ppsim.api.plans import plan_from
     from ppsim.printing import plans as show
 
@@ -96,7 +95,10 @@ def project(
     else:
         one, answer = _answered(plan, options["tokens"])
         shown, found = [one], one.to_json() | answer.to_json()
-    if drawn := shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown:
+    drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
+    if outputs and drawn:
+        from ppsim.api.outputs import projections_drawn  # with all that is ever drawn
+
         write(outputs, TIMELINE, projections_drawn(drawn, answer), announce=say)
     if config is not None:
         found["run_config"] = config.to_json()

@@ -48,8 +48,11 @@ def progress(
     `total` is how many things there are to do, each a `unit`, or a part of 1 without one; None where nobody knows,
     and the bar only moves. `limit_s` is for work that ends by the clock: seconds until then.
     """
+    from ppsim.base.compiling import told_of_compiling
+
     if not sys.stderr.isatty():
-        yield Bar()
+        with told_of_compiling(say):
+            yield Bar()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -57,9 +60,10 @@ def progress(
     count = "{task.completed:.0f}/{task.total:.0f} " + unit if unit else "{task.percentage:3.0f} %"
     columns = [BarColumn(), *([TextColumn(count)] if total else []), TimeElapsedColumn()]
     shown = Progress(*columns, TextColumn("{task.fields[text]}"), console=Console(stderr=True), transient=True)
-    with shown:
+    bar = Bar(shown, is_timed=limit_s is not None)
+    with shown, told_of_compiling(bar.say):
         shown.add_task("", total=limit_s or total, text=text)
-        yield Bar(shown, is_timed=limit_s is not None)
+        yield bar
 
 
 def searching(bar: Bar) -> Callable[[float, float], None]:

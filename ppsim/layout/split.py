@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
@@ -123,6 +124,11 @@ def balanced_split(
     >>> balanced_split(30, 8, layer_s=1.0, embedding_s=1.0, head_s=1.0)
     [3, 4, 4, 4, 4, 4, 4, 3]
     """
+    return list(_balanced(num_layers, num_stages, layer_s, embedding_s, head_s))
+
+
+@lru_cache(maxsize=256)
+def _balanced(num_layers: int, num_stages: int, layer_s: float, embedding_s: float, head_s: float) -> list[int]:
     cost = [0.0] * num_stages
     cost[0] += embedding_s
     cost[-1] += head_s

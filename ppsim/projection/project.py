@@ -21,7 +21,6 @@ from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, excess_of
 from ppsim.schedule.choices import Communication
-from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.room import BYTES_PROJECTED, require_room
@@ -161,13 +160,12 @@ def _other_orders(plan: Plan, step: Step) -> list[str]:
     return [f"order: as drawn; of the step's time, {', '.join(found)}"]
 
 
-def iteration_of(plan: Plan, schedule: Schedule, *, graph: EventGraph | None = None) -> tuple[float, float]:
+def iteration_of(plan: Plan, schedule: Schedule) -> tuple[float, float]:
     """Return the seconds of an iteration and the bytes of the fullest rank, as `project_table` has them.
 
-    Nothing else is found out, and no memory limit asked: what a search needs of thousands of plans. `graph` is the
-    table's event graph on the plan's channel, where there is one already.
+    Nothing else is found out, and no memory limit asked: what a search needs of thousands of plans.
     """
-    _, costs, step = _step(plan, schedule, graph)
+    _, costs, step = _step(plan, schedule)
     return step.time_s + costs.step_overhead_s, float(step.timeline.memory.peak_bytes.max())
 
 
@@ -188,10 +186,10 @@ def _assembled(plan: Plan, schedule: Schedule) -> Assembled:
     return with_lengths(plan, schedule, plan.source.assemble(schedule, plan.how_split), drawn_of(plan))
 
 
-def _step(plan: Plan, schedule: Schedule, graph: EventGraph | None = None) -> tuple[Assembled, StageCosts, Step]:
+def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
     assembled = _assembled(plan, schedule)
     costs = _for_runtime(plan, schedule, assembled.costs)
-    return assembled, costs, simulate_step(schedule, costs, assembled.around, graph=graph)
+    return assembled, costs, simulate_step(schedule, costs, assembled.around)
 
 
 def project_all(

@@ -17,6 +17,7 @@ from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, messages_in
+from ppsim.schedule.kept import kept
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.messages import Messages
 from ppsim.schedule.placement import style_of
@@ -65,8 +66,12 @@ def validate(schedule: Schedule) -> None:
     """Raise `ScheduleError` with the first broken rule of a table, naming the actions and their rows.
 
     Covers what makes a table a schedule: placement, ids, completeness, order on each rank. Waits across ranks
-    are `build_graph`'s to refuse. Linear in the number of actions.
+    are `build_graph`'s to refuse. Linear in the number of actions, and done once for a table.
     """
+    kept(schedule, "rules", lambda: _require_rules(schedule))
+
+
+def _require_rules(schedule: Schedule) -> None:
     for finding in _broken_rules(schedule):
         raise ScheduleError(finding.message)
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ppsim.base.arrays import Ints32
+from ppsim.schedule.kept import kept
 from ppsim.schedule.table import NONE, Op, Schedule
 
 
@@ -53,6 +54,10 @@ def dependencies(schedule: Schedule) -> Dependencies:
 
     An action that the table lacks gives −1, so that the checker can use this before it trusts the table.
     """
+    return kept(schedule, "dependencies", lambda: _dependencies(schedule))
+
+
+def _dependencies(schedule: Schedule) -> Dependencies:
     op, stage, microbatch = schedule.op, schedule.stage, schedule.microbatch
     forward = index_of(schedule, (Op.F,))
     backward = index_of(schedule, (Op.I, Op.B))

@@ -17,10 +17,16 @@ and drops what it does not know; this reader refuses it.
 import csv
 import io
 import re
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
-from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule
+from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule, is_joined
 
 MOST = 999_999
 """The largest number that a file names, of a stage or of a microbatch."""
@@ -87,6 +93,10 @@ def parse_table(
     Raises `ScheduleError` naming `source`, and row, column and text of every malformed cell. Columns and rows are
     counted from 1, as a spreadsheet does.
     """
+    counts = {"num_replicas": num_replicas, "num_slices": num_slices}
+    columns = _columns_of(text)
+    if columns is not None:
+        return Schedule.from_columns(*columns, name=name, **counts)
     rows: list[list[Cell]] = []
     errors: list[str] = []
     try:
@@ -108,16 +118,97 @@ def parse_table(
         more = len(errors) - _MOST_ERRORS_SHOWN
         shown = errors[:_MOST_ERRORS_SHOWN] + ([f"… and {more} more"] if more > 0 else [])
         raise ScheduleError(f"{source} is malformed:\n  " + "\n  ".join(shown))
-    return Schedule.from_rows(rows, name=name, num_replicas=num_replicas, num_slices=num_slices)
+    return Schedule.from_rows(rows, name=name, **counts)
+
+
+_LETTERS = np.full(256, NONE - 1, dtype=np.int8)
+"""By byte: the op that a letter names, `NONE` for a digit and less for all else but what parts cells."""
+for _name in "FBIW":
+    _LETTERS[ord(_name)] = Op[_name]
+_LETTERS[[*b"0123456789,\n"]] = NONE
+
+_MOST_DIGITS = 6
+
+
+def _columns_of(text: str) -> list[NDArray[Any]] | None:
+    """The columns of a table of F, B, I, W and idle cells, all read at once; None for any other or a malformed one.
+
+    What this does not take, is read cell by cell, which says what is wrong.
+    """
+    data = np.frombuffer(text.replace("\r\n", "\n").removesuffix("\n").encode() + b"\n", dtype=np.uint8)
+    kinds = _LETTERS[data]
+    if kinds.min() < NONE:
+        return None
+    is_row_end = data == ord("\n")
+    ends = np.flatnonzero(is_row_end | (data == ord(",")))
+    begins = np.concatenate(([0], ends[:-1] + 1))
+    row_ends = np.flatnonzero(is_row_end)
+    letters = np.flatnonzero(kinds >= Op.F)
+    named = np.flatnonzero(ends > begins)
+    is_blank = np.diff(row_ends, prepend=-1) == 1
+    if len(letters) != len(named) or is_blank.any():
+        return None
+    before, behind = letters - begins[named], ends[named] - letters - 1
+    digits = np.concatenate([before, behind])
+    if not len(digits) or digits.min() < 1 or digits.max() > _MOST_DIGITS:
+        return None
+    op = np.full(len(ends), Op.IDLE, dtype=np.int8)
+    stage, microbatch = (np.full(len(ends), NONE, dtype=np.int32) for _ in range(2))
+    op[named] = kinds[letters]
+    stage[named] = _numbers_at(data, begins[named], before)
+    microbatch[named] = _numbers_at(data, letters + 1, behind)
+    offsets = np.concatenate(([0], np.searchsorted(ends, row_ends) + 1)).astype(np.int64)
+    return [op, stage, microbatch, np.full(len(ends), NONE, dtype=np.int32), offsets]
+
+
+def _numbers_at(data: NDArray[np.uint8], begin: Ints64, num_digits: Ints64) -> Ints32:
+    """The numbers that are written from `begin` on, of so many digits each."""
+    numbers = np.zeros(len(begin), dtype=np.int32)
+    for place in range(int(num_digits.max())):
+        here = place < num_digits
+        numbers[here] = 10 * numbers[here] + data[begin[here] + place] - ord("0")
+    return numbers
 
 
 def format_table(schedule: Schedule) -> str:
     """Return the CSV text of a schedule, the inverse of `parse_table`."""
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    for row in schedule.rows():
-        writer.writerow([format_cell(cell) for cell in row])
-    return out.getvalue()
+    if not len(schedule):
+        return "\n" * schedule.num_ranks
+    texts = _texts_of(schedule)
+    rows = ["".join(texts[begin:end]) for begin, end in pairwise((3 * schedule.rank_offsets).tolist())]
+    lone_idle = np.diff(schedule.rank_offsets) == 1  # a row of one empty cell, which is not to look like no row
+    for rank in np.flatnonzero(lone_idle).tolist():
+        rows[rank] = rows[rank] or '""'
+    return "\n".join(rows) + "\n"
+
+
+def _texts_of(schedule: Schedule) -> list[str]:
+    """Three texts an entry: what stands before its microbatch, the microbatch, and what parts it from the next."""
+    joined = is_joined(schedule)
+    joined[np.flatnonzero(schedule.rank[1:] != schedule.rank[:-1])] = False
+    is_fused = schedule.fused != NONE
+    opens = is_fused & ~np.concatenate(([False], joined))
+    closes = is_fused & ~np.concatenate((joined, [False]))
+    is_last = np.zeros(len(schedule), dtype=np.bool_)
+    is_last[schedule.rank_offsets[1:][np.diff(schedule.rank_offsets) > 0] - 1] = True
+
+    heads = (schedule.stage.astype(np.int64) * len(Op) + schedule.op - Op.IDLE) * 2 + opens
+    names = {}
+    for head in np.unique(heads).tolist():
+        stage, op = divmod(head // 2, len(Op))
+        action = "" if op + Op.IDLE == Op.IDLE else f"{stage}{Op(op + Op.IDLE).name}"
+        names[head] = "(" * (head % 2) + action
+    has_microbatch = np.isin(schedule.op, [op for op in Op if op.has_microbatch])
+    numbers = np.where(has_microbatch, schedule.microbatch, np.iinfo(np.int32).min).tolist()
+    microbatches = {number: str(number) for number in set(numbers)} | {np.iinfo(np.int32).min: ""}
+    # inside a cell, at its end or both: by two bits, and a third at the end of a row
+    tails = np.where(np.concatenate((joined, [False])), 0, 1) + 2 * closes + 4 * is_last
+    between = {0: ";", 1: ",", 3: f"{_FUSED_SUFFIX},", 5: "", 7: _FUSED_SUFFIX}
+    texts = [""] * (3 * len(schedule))
+    texts[0::3] = map(names.__getitem__, heads.tolist())
+    texts[1::3] = map(microbatches.__getitem__, numbers)
+    texts[2::3] = map(between.__getitem__, tails.tolist())
+    return texts
 
 
 def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int = 1) -> Schedule:

@@ -37,6 +37,7 @@ from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.explain_cycle import explain_cycle
+from ppsim.schedule.kept import kept
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.megatron_calls import Ends, megatron_calls
 from ppsim.schedule.messages import Messages, messages_of
@@ -103,8 +104,26 @@ def build_graph(
 
     A compute+comms table keeps its own sends and receives, and `receives` is ignored: a transfer follows its SEND's
     place in the row on every channel, the ideal one too. Raises `Deadlock` naming
-    the actions that wait for each other, and `ScheduleError` where sends and receives match out of order.
+    the actions that wait for each other, and `ScheduleError` where sends and receives match out of order. The same
+    table on the same network has one graph in a process: it is kept, and shared.
     """
+
+    def make() -> EventGraph:
+        return _graph(schedule, communication, channel, receives, pairs, engine)
+
+    if engine != "auto":
+        return make()
+    return kept(schedule, ("graph", communication, channel, receives, pairs), make)
+
+
+def _graph(
+    schedule: Schedule,
+    communication: Communication,
+    channel: Channel,
+    receives: Receives,
+    pairs: Pairs,
+    engine: Engine,
+) -> EventGraph:
     if communication in ("megatron", "megatron-no-overlap"):
         return _megatron_graph(schedule, communication, engine)
     if (communication, channel) != ("overlap", "ideal") or schedule.has_communication:
@@ -121,6 +140,12 @@ def messages_in(schedule: Schedule, *, receives: Receives = "torch", engine: Eng
 
     `schedule` and `receives` as for `build_graph`; raises `ScheduleError` where they match out of order.
     """
+    if engine != "auto":
+        return _messages(schedule, receives, engine)
+    return kept(schedule, ("messages", receives), lambda: _messages(schedule, receives, engine))
+
+
+def _messages(schedule: Schedule, receives: Receives, engine: Engine) -> Messages:
     compute = schedule.compute_only()
     lowered = schedule if schedule.has_communication else lower(compute, receives=receives, engine=engine)
     messages = messages_of(lowered, compute, *transfers_of(compute))

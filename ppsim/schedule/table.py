@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,7 +184,26 @@ class Schedule:
             offsets.append(len(actions))
         numbers = np.fromiter(chain.from_iterable(actions), dtype=np.int32, count=3 * len(actions))
         op, stage, microbatch = numbers[0::3].astype(np.int8), numbers[1::3].copy(), numbers[2::3].copy()
-        rank_offsets = np.array(offsets, dtype=np.int64)
+        return cls.from_columns(
+            op, stage, microbatch, np.array(fused, dtype=np.int32), np.array(offsets, dtype=np.int64),
+            stage_to_rank=stage_to_rank, num_microbatches=num_microbatches, name=name,
+            num_replicas=num_replicas, num_slices=num_slices,
+        )  # fmt: skip
+
+    @classmethod
+    def from_columns(
+        cls,
+        *columns: NDArray[Any],
+        stage_to_rank: Sequence[int] | None = None,
+        num_microbatches: int | None = None,
+        num_slices: int = 1,
+        **labels: Any,
+    ) -> "Schedule":
+        """Return the table of its columns op, stage, microbatch, fused and rank_offsets.
+
+        Placement and number of microbatches are read off them as in `from_rows`; `labels` are the other fields.
+        """
+        op, stage, microbatch, fused, rank_offsets = columns
         if stage_to_rank is None:
             placement = _placement_of(op, stage, rank_offsets)
         else:
@@ -192,9 +211,8 @@ class Schedule:
         if num_microbatches is None:
             num_microbatches = -(-(int(microbatch.max(initial=NONE)) + 1) // max(num_slices, 1))
         return cls(
-            op=op, stage=stage, microbatch=microbatch, fused=np.array(fused, dtype=np.int32),
-            rank_offsets=rank_offsets, stage_to_rank=placement, num_microbatches=num_microbatches, name=name,
-            num_replicas=num_replicas, num_slices=num_slices,
+            op=op, stage=stage, microbatch=microbatch, fused=fused, rank_offsets=rank_offsets,
+            stage_to_rank=placement, num_microbatches=num_microbatches, num_slices=num_slices, **labels,
         )  # fmt: skip
 
     @classmethod
@@ -383,20 +401,20 @@ class Schedule:
 
 def first_of_cell(schedule: Schedule) -> Ints32:
     """Return, for each action, the first action of its cell."""
-    joined = np.concatenate(([False], _is_joined(schedule)))[: len(schedule)]
+    joined = np.concatenate(([False], is_joined(schedule)))[: len(schedule)]
     entries = np.arange(len(schedule), dtype=np.int32)
     return np.maximum.accumulate(np.where(joined, np.int32(0), entries))
 
 
 def last_of_cell(schedule: Schedule) -> Ints32:
     """Return, for each action, the last action of its cell: a fused cell's results leave when all of it is done."""
-    joined = np.concatenate((_is_joined(schedule), [False]))[: len(schedule)]
+    joined = np.concatenate((is_joined(schedule), [False]))[: len(schedule)]
     entries = np.arange(len(schedule), dtype=np.int32)
     return np.minimum.accumulate(np.where(joined, np.int32(len(schedule)), entries)[::-1])[::-1]
 
 
-def _is_joined(schedule: Schedule) -> NDArray[np.bool_]:
-    """Whether each entry but the last and the one behind it are of one cell."""
+def is_joined(schedule: Schedule) -> NDArray[np.bool_]:
+    """Return whether each entry but the last and the one behind it are of one cell."""
     joined: NDArray[np.bool_] = (schedule.fused[1:] != NONE) & (schedule.fused[1:] == schedule.fused[:-1])
     return joined
 

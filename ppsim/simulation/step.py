@@ -13,9 +13,8 @@ import numpy as np
 
 from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import ConfigError
-from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.run import simulate, simulate_graph
+from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step_costs import Sharing, StepCosts
 from ppsim.simulation.timeline import Timeline
@@ -49,12 +48,8 @@ class Step:
     exposed_s: dict[str, float]
 
 
-def simulate_step(
-    schedule: Schedule, costs: StageCosts, around: StepCosts, *, graph: EventGraph | None = None
-) -> Step:
+def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> Step:
     """Return the timeline of a step with everything around its pipeline; raises as `simulate` does.
-
-    `graph` is the table's event graph for the communication that `costs` names, where there is one already.
 
     >>> from ppsim import build
     >>> table = build("1f1b", pp=2, microbatches=4)
@@ -74,10 +69,7 @@ def simulate_step(
     if gather_s.any():
         forward_s = costs.resolved_for(schedule).forward_s
         ready = _gathered(schedule, gather_s, buckets, forward_s, pieces, overlap=around.overlap)
-    ready_s = ready if ready.any() else None
-    timeline = (
-        simulate_graph(graph, costs, ready_s=ready_s) if graph else simulate(schedule, costs, ready_s=ready_s)
-    )
+    timeline = simulate(schedule, costs, ready_s=ready if ready.any() else None)
 
     waits_for_all = around.update == "synchronised"
     reduced = _reduced(timeline, reduce_s, buckets, pieces, overlap=around.overlap)

@@ -1,12 +1,12 @@
 """A configuration in full: its table, what its ranks hold at their peaks, and how long an iteration takes.
 
 What a rank holds depends on the order of its passes alone, so that a table says without being simulated whether it
-fits. Tables and their event graphs are the same at any costs: they are kept for the configurations that share them.
+fits. Tables and their event graphs are the same at any costs: a process keeps them (`ppsim.schedule.kept`), and
+configurations of one shape come together.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -15,19 +15,14 @@ from numpy.typing import NDArray
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import DoesNotFit, ScheduleError
 from ppsim.catalog.build import build, find
-from ppsim.projection.plan import RUNTIMES, Plan
-from ppsim.projection.project import communication_of, iteration_of, table_of
-from ppsim.schedule.check import validate
-from ppsim.schedule.choices import Channel, Communication, Receives
-from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.projection.plan import Plan
+from ppsim.projection.project import iteration_of, table_of
+from ppsim.schedule.kept import kept
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.memory import in_flight_changes
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
-
-_KEPT = 16
-"""Tables and graphs kept in a process: configurations of one shape come together."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +75,7 @@ def _evaluate(task: Task, front: Front, slowest_s: float) -> Outcome:
     if task.bound_s > slowest_s and is_dominated(task.bound_s, peak, front):
         return Outcome("dominated", peak)
     try:
-        graph = None if _is_fitted(plan) else _graph(*shape_of(plan), _network(plan, table))
-        iteration_s, peak = iteration_of(plan, table, graph=graph)
+        iteration_s, peak = iteration_of(plan, table)
     except ScheduleError:
         return Outcome("not possible", peak)
     return Outcome("fits", peak, iteration_s)
@@ -101,7 +95,7 @@ def exact_peak_bytes(task: Task) -> float:
 
 
 def _peak_bytes(task: Task, table: Schedule) -> float:
-    in_flight = _in_flight(table) if _is_fitted(task.plan) else _in_flight_of(*shape_of(task.plan))
+    in_flight = kept(table, "in flight", lambda: _in_flight(table))
     held = [rows @ task.activation_bytes[:, stages].ravel() for stages, rows in in_flight]
     return max(float(static + of_rank.max()) for static, of_rank in zip(task.static_bytes, held, strict=True))
 
@@ -118,35 +112,13 @@ def _is_fitted(plan: Plan) -> bool:
 
 
 def _table(plan: Plan) -> Schedule:
-    return table_of(plan, find(plan.schedule_name))[0] if _is_fitted(plan) else _pattern(*shape_of(plan))
-
-
-@lru_cache(maxsize=_KEPT)
-def _pattern(name: str, pp: int, vpp: int, microbatches: int) -> Schedule:
+    if _is_fitted(plan):
+        return table_of(plan, find(plan.schedule_name))[0]
+    name, pp, vpp, microbatches = shape_of(plan)
     return build(name, pp=pp, vpp=vpp, microbatches=microbatches)
 
 
-_Network: TypeAlias = tuple[Communication, Channel, Receives]
-
-
-def _network(plan: Plan, table: Schedule) -> _Network:
-    return communication_of(plan, table), RUNTIMES[plan.runtime][0], plan.receives
-
-
-@lru_cache(maxsize=_KEPT)
-def _graph(name: str, pp: int, vpp: int, microbatches: int, network: _Network) -> EventGraph:
-    table = _pattern(name, pp, vpp, microbatches)
-    validate(table)
-    communication, channel, receives = network
-    return build_graph(table, communication=communication, channel=channel, receives=receives)
-
-
 _InFlight: TypeAlias = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
-
-
-@lru_cache(maxsize=_KEPT)
-def _in_flight_of(name: str, pp: int, vpp: int, microbatches: int) -> _InFlight:
-    return _in_flight(_pattern(name, pp, vpp, microbatches))
 
 
 def _in_flight(table: Schedule) -> _InFlight:

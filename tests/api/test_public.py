@@ -17,7 +17,7 @@ def public_things() -> Iterator[tuple[str, Any]]:
         thing = getattr(ppsim, name)
         yield name, thing
         if inspect.isclass(thing):
-            for attribute, member in vars(thing).items():
+            for attribute, member in list(vars(thing).items()):
                 function = getattr(member, "__func__", member)  # of a class method
                 if attribute.startswith("_") or not inspect.isfunction(function):
                     continue

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from ppsim.base.compiling import run_kernel
+from ppsim.base.compiling import COMPILING, run_kernel, told_of_compiling
 
 
 class Inner(NamedTuple):
@@ -80,3 +80,18 @@ def test_a_kernel_is_compiled_anew_when_what_it_calls_has_changed(package):
         pair = made.Pair(first=5, second=3)
         results.append(run_kernel(made.kernel, inputs=(pair,), size=1, engine="compiled"))
     assert results == [2, 4, 4]
+
+
+def test_that_a_kernel_is_compiled_is_said_once_and_only_of_what_no_cache_holds(package):
+    said = []
+    made = package(fields="first: int; second: int", result="pair.first * pair.second")
+    pair = made.Pair(first=5, second=3)
+    for _ in range(2):  # the second of the same source is loaded
+        with told_of_compiling(said.append):
+            run_kernel(made.kernel, inputs=(pair,), size=1, engine="plain")
+            run_kernel(made.kernel, inputs=(pair,), size=1, engine="compiled")
+    assert said == [COMPILING]
+    other = package(fields="first: int ; second: int", result="pair.first * pair.second")
+    with told_of_compiling(said.append):
+        assert run_kernel(other.kernel, inputs=(other.Pair(5, 3),), size=1, engine="compiled") == 15
+    assert said == [COMPILING] * 2

@@ -1,11 +1,17 @@
 """The CSV on disk: lossless both ways, and nothing malformed gets in."""
 
+import csv
+import io
+import sys
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppsim import Action, Op, Schedule, read_schedule
+from ppsim import Action, Op, Schedule, build, read_schedule
 from ppsim.base.errors import ScheduleError
+from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_cell, format_table, parse_cell, parse_table
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.table import IDLE
@@ -91,3 +97,57 @@ def test_a_table_is_immutable():
     table = parse_table("0F0,0B0\n")
     with pytest.raises(ValueError, match="read-only"):
         table.op[0] = 1
+
+
+@given(tables(max_ranks=4, max_microbatches=6))
+def test_reading_by_column_and_cell_by_cell_gives_the_same_table(table):
+    text = format_table(table)
+    counts = {"num_replicas": table.num_replicas, "num_slices": table.num_slices}
+    by_cell = parse_table(text.replace(",", " ,", 1), **counts)  # with a blank, which no column takes
+    assert parse_table(text, **counts) == by_cell == table
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[IDLE], [Action(Op.F, 0, 0)]],
+        [[IDLE, Action(Op.F, 0, 1), IDLE], [], [IDLE, IDLE]],
+        [[(Action(Op.F, 1, 0),), (Action(Op.F, 1, 1), Action(Op.B, 0, 0))], [(Action(Op.F, 0, 1),), IDLE]],
+        [[]],
+    ],
+)
+def test_a_table_is_written_as_the_csv_of_its_cells(rows):
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([format_cell(cell) for cell in row] for row in rows)
+    assert format_table(Schedule.from_rows(rows)) == text.getvalue()
+
+
+@pytest.mark.parametrize(
+    "text", ["0F0,1234567F0\n", "0F0,0F1234567\n", "0F,0B0\n", "F0,0B0\n", "0F0B,0\n", "12,0FB0\n"]
+)
+def test_nothing_malformed_gets_in_by_column(text):
+    with pytest.raises(ScheduleError, match=r"is no action|has no microbatch"):
+        parse_table(text)
+
+
+def test_calls_to_write_to_read_and_to_check_a_table_do_not_grow_with_it():
+    """Columns are worked on as a whole: four times as many actions take as many calls, of everything but numba."""
+
+    def num_calls(microbatches):
+        table = build("interleaved-1f1b", pp=4, vpp=2, microbatches=microbatches)
+        calls = Counter()
+
+        def count(_, event, called):
+            calls[event] += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            again = parse_table(format_table(table))
+            validate(again)
+        finally:
+            sys.setprofile(None)
+        assert again == table
+        return calls.total()
+
+    few = num_calls(64)
+    assert num_calls(256) < 1.1 * few < 5000

@@ -1,0 +1,28 @@
+"""What was found of a table, kept while it is asked for: the same at any costs, and shared by all who ask.
+
+Its dependencies, that it keeps the rules, its sends and receives, and its event graph on every network: sweeps,
+searches, advice and other channels evaluate new durations on the graphs that there are.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+from ppsim.base.kept import Kept
+from ppsim.schedule.table import Schedule
+
+_ACTIONS = 2_000_000
+"""Of all that is kept, about 50 bytes each."""
+
+KEPT: Kept[tuple[Schedule, Any]] = Kept(_ACTIONS)
+
+Found = TypeVar("Found")
+
+
+def kept(schedule: Schedule, what: Hashable, make: Callable[[], Found]) -> Found:
+    """Return what `make` finds of a table, or found of the same object before; `what` names it.
+
+    Nothing is kept where `make` raises.
+    """
+    # The table is kept beside what was found of it, so that no other gets its id.
+    found: Found = KEPT.get((id(schedule), what), size=len(schedule), make=lambda: (schedule, make()))[1]
+    return found
