@@ -83,13 +83,16 @@ def test_each_option_moves_the_iteration_the_way_it_must(words: dict[str, Any], 
 
 
 def test_hidden_parts_scale_what_is_exposed() -> None:
+    """What hides of dispatch costs compute 20 of H100's 132 cores."""
     moe = {"model": "mixtral-8x7b", "gpus": 16, "pp": 2, "ep": 8, "global_batch": 32}
     long = {"model": "llama3-8b", "gpus": 8, "pp": 2, "cp": 4, "global_batch": 32}
-    for words, option, term in ((moe, "overlap_ep", "expert-parallel"), (long, "overlap_cp", "context-parallel")):
+    for words, option, term, gain in (
+        (moe, "overlap_ep", "expert-parallel", 1 - 20 / 132), (long, "overlap_cp", "context-parallel", 1.0),
+    ):  # fmt: skip
         whole, half = (
             ppsim.project(**words, **{option: part}).answer.budget_s[f"{term} communication"] for part in (0.0, 0.5)
         )
-        assert half == pytest.approx(whole / 2)
+        assert half == pytest.approx(whole * (1 - gain / 2))
 
 
 def test_constants_of_a_cluster_are_the_defaults_of_options() -> None:
