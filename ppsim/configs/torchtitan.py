@@ -57,7 +57,7 @@ _PROPER: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 """TorchTitan's schedules as it spells them."""
 
-HIDDEN_BY_ASYNC_TP = "0.75"
+HIDDEN_BY_ASYNC_TP = "0.5"
 """What part of tensor-parallel communication is taken to be hidden: as much as by Megatron-Core's pieces."""
 
 _COUNTS = {

@@ -35,7 +35,9 @@ class PassKernels:
 
     def slowed(self, factor: float) -> "PassKernels":
         """Return the same with so many times the seconds."""
-        return PassKernels(*(one.slowed(factor) for one in (self.forward, self.backward_input, self.backward_weight)))
+        return PassKernels(
+            *(one.slowed(factor) for one in (self.forward, self.backward_input, self.backward_weight))
+        )
 
 
 def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pairs: float = 0.0) -> PassKernels:

@@ -60,8 +60,8 @@ class Efficiency:
     jitter
         Relative standard deviation of a replica's step: of n replicas all wait for the slowest.
     experts
-        How many times as long products of experts take in a run as in one kernel for all of them alone: there is one
-        an expert, their rows are padded, and what orders the tokens runs beside.
+        How many times as long products of experts take in a run as in one kernel for all of them alone: there is
+        one an expert, their rows are padded, and what orders the tokens runs beside.
     spread, experts_spread
         How far a projected step of a dense model, and of one with experts, is off: the standard deviation of its
         logarithm. None: no run of the class has said (`ppsim.projection.answering`).

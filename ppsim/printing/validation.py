@@ -166,7 +166,7 @@ def _inside(coverage: tuple[int, int] | None) -> str:
 
 
 def _total(sets: Sequence[Validation]) -> str:
-    """How many judged times of all sets lie in their intervals, of dense models and of those with experts, a line."""
+    """How many judged times of all sets lie in their intervals, of dense models and with experts, a line."""
     rows = [row for one in sets if not one.told.order_only for row in one.judged]
     named = {"of all judged times": rows} | {
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")

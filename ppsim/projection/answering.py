@@ -14,8 +14,9 @@ from ppsim.projection.plan import Plan
 from ppsim.projection.projection import Answer, Fit, Projection
 
 ESTIMATE_SPREAD = 0.16
-"""Standard deviation taken for costs estimated from specifications, of a class that no run has said another of: 1.645
-of it hold nine of ten rows of dense models that `ppsim validate` marks fit."""
+"""Standard deviation taken for costs estimated from specifications, of a class that no run has said another of.
+
+1.645 of it hold nine of ten rows of dense models that `ppsim validate` marks fit."""
 
 EXPERTS_SPREAD = 0.31
 """The same for models with experts."""

@@ -140,7 +140,7 @@ class Validation:
 
     @property
     def coverage(self) -> tuple[int, int] | None:
-        """How many judged times lie in the projections' 90 % intervals, and of how many; None where there is none."""
+        """How many judged times lie in the projections' 90 % intervals, and of how many; None: there is none."""
         return coverage_of(self.judged) if not self.told.order_only else None
 
     @property

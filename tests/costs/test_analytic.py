@@ -10,6 +10,7 @@ from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
 from ppsim.costs.layer_kernels import attention as attention_kernels
+from ppsim.costs.layer_kernels import products_of, rank_part
 from ppsim.costs.parts import BASIS, Parts
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.step import optimizer_s
@@ -411,9 +412,9 @@ def test_a_gathered_operand_of_8_bits_has_half_the_bytes():
         launch_s = where.seconds("all-gather", 0.0, "tp")
         expected = summed + launch_s + share * (gathered - launch_s)
         assert where.sum_over_tp_s(message) == pytest.approx(expected)
-        assert where.sum_over_tp_s(message, "etp") == where.seconds("reduce-scatter", message, "etp") + where.seconds(
-            "all-gather", message, "etp"
-        )
+        assert where.sum_over_tp_s(message, "etp") == where.seconds(
+            "reduce-scatter", message, "etp"
+        ) + where.seconds("all-gather", message, "etp")
         alone = replace(where, execution=replace(where.execution, sequence_parallel=False))
         assert alone.sum_over_tp_s(message) == alone.seconds("all-reduce", message, "tp")
 
