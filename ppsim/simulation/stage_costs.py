@@ -206,19 +206,7 @@ class StageCosts:
             problems += _kept_beyond(given)
         if problems:
             raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
-        activation = given["activation_bytes"]
-        input_s = given.get("backward_input_s", given.get("backward_s"))
-        weight_s = given.get("backward_weight_s", np.zeros((num_stages, 1)))
-        assert input_s is not None, "costs have I or B"
-        found = {
-            "forward_s": given["forward_s"],
-            "backward_s": given.get("backward_s", input_s + weight_s),
-            "backward_input_s": input_s,
-            "backward_weight_s": weight_s,
-            "activation_bytes": activation,
-            "kept_bytes": given.get("activation_bytes_kept_for_weight", activation),
-            "transfer_s": given["transfer_s"],
-        } | ({"fused_s": given["fused_s"]} if "fused_s" in given else {})
+        found = _filled_in(given)
         of_all: dict[str, Any] = {
             name: values.max(axis=1) if name in _BYTES else values.mean(axis=1) for name, values in found.items()
         }
@@ -401,6 +389,23 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
         )
         return np.zeros((length, values.shape[1]))
     return np.tile(values, (length // len(values), 1))
+
+
+def _filled_in(given: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The fields of `CostArrays`, with B, I, W and what W keeps where they are not given."""
+    activation, input_s = given["activation_bytes"], given.get("backward_input_s", given.get("backward_s"))
+    assert input_s is not None, "costs have I or B"
+    weight_s = given.get("backward_weight_s", np.zeros((len(input_s), 1)))
+    fused = {"fused_s": given["fused_s"]} if "fused_s" in given else {}
+    return fused | {
+        "forward_s": given["forward_s"],
+        "backward_s": given.get("backward_s", input_s + weight_s),
+        "backward_input_s": input_s,
+        "backward_weight_s": weight_s,
+        "activation_bytes": activation,
+        "kept_bytes": given.get("activation_bytes_kept_for_weight", activation),
+        "transfer_s": given["transfer_s"],
+    }
 
 
 def _wrong_columns(columns: Mapping[str, int], num_microbatches: int | None) -> list[str]:
