@@ -131,7 +131,11 @@ class StageCosts:
 
     @property
     def differ_by_microbatch(self) -> bool:
-        """Whether the costs name more than one microbatch."""
+        """Whether the costs name each microbatch.
+
+        >>> StageCosts(forward_s=[[1, 2]], backward_input_s=1, backward_weight_s=1).differ_by_microbatch
+        True
+        """
         return any(np.ndim(getattr(self, name)) == 2 for name in MATRICES) or self.microbatch_factors is not None
 
     def resolved_for(self, schedule: Schedule) -> "CostArrays":
@@ -258,13 +262,23 @@ class StageCosts:
         )
 
     def plain(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "CostArrays":
-        """Return `resolved` without what slices share and `microbatch_factors` multiply: as the fields have it."""
+        """Return `resolved` without what slices share and `microbatch_factors` multiply: as the fields have it.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
+        >>> costs.plain(num_stages=2, num_ranks=2).forward_s
+        array([1., 1.])
+        """
         return self.replace(slice_time_shares=None, slice_token_shares=None, microbatch_factors=None).resolved(
             num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas
         )
 
     def alike(self) -> "StageCosts":
-        """Return the costs of microbatches that are all alike: the mean of seconds, the most of bytes."""
+        """Return the costs of microbatches that are all alike: the mean of seconds, the most of bytes.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
+        >>> costs.alike().forward_s
+        array([2.])
+        """
         if not self.differ_by_microbatch:
             return self
         factors = np.atleast_1d(1.0 if self.microbatch_factors is None else self.microbatch_factors)
