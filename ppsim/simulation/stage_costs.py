@@ -131,7 +131,11 @@ class StageCosts:
 
     @property
     def differ_by_microbatch(self) -> bool:
-        """Whether the costs name more than one microbatch."""
+        """Whether the costs name each microbatch.
+
+        >>> StageCosts(forward_s=[[1, 2]], backward_input_s=1, backward_weight_s=1).differ_by_microbatch
+        True
+        """
         return any(np.ndim(getattr(self, name)) == 2 for name in MATRICES) or self.microbatch_factors is not None
 
     def resolved_for(self, schedule: Schedule) -> "CostArrays":
@@ -206,19 +210,7 @@ class StageCosts:
             problems += _kept_beyond(given)
         if problems:
             raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
-        activation = given["activation_bytes"]
-        input_s = given.get("backward_input_s", given.get("backward_s"))
-        weight_s = given.get("backward_weight_s", np.zeros((num_stages, 1)))
-        assert input_s is not None, "costs have I or B"
-        found = {
-            "forward_s": given["forward_s"],
-            "backward_s": given.get("backward_s", input_s + weight_s),
-            "backward_input_s": input_s,
-            "backward_weight_s": weight_s,
-            "activation_bytes": activation,
-            "kept_bytes": given.get("activation_bytes_kept_for_weight", activation),
-            "transfer_s": given["transfer_s"],
-        } | ({"fused_s": given["fused_s"]} if "fused_s" in given else {})
+        found = _filled_in(given)
         of_all: dict[str, Any] = {
             name: values.max(axis=1) if name in _BYTES else values.mean(axis=1) for name, values in found.items()
         }
@@ -270,13 +262,23 @@ class StageCosts:
         )
 
     def plain(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "CostArrays":
-        """Return `resolved` without what slices share and `microbatch_factors` multiply: as the fields have it."""
+        """Return `resolved` without what slices share and `microbatch_factors` multiply: as the fields have it.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
+        >>> costs.plain(num_stages=2, num_ranks=2).forward_s
+        array([1., 1.])
+        """
         return self.replace(slice_time_shares=None, slice_token_shares=None, microbatch_factors=None).resolved(
             num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas
         )
 
     def alike(self) -> "StageCosts":
-        """Return the costs of microbatches that are all alike: the mean of seconds, the most of bytes."""
+        """Return the costs of microbatches that are all alike: the mean of seconds, the most of bytes.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
+        >>> costs.alike().forward_s
+        array([2.])
+        """
         if not self.differ_by_microbatch:
             return self
         factors = np.atleast_1d(1.0 if self.microbatch_factors is None else self.microbatch_factors)
@@ -401,6 +403,23 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
         )
         return np.zeros((length, values.shape[1]))
     return np.tile(values, (length // len(values), 1))
+
+
+def _filled_in(given: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The fields of `CostArrays`, with B, I, W and what W keeps where they are not given."""
+    activation, input_s = given["activation_bytes"], given.get("backward_input_s", given.get("backward_s"))
+    assert input_s is not None, "costs have I or B"
+    weight_s = given.get("backward_weight_s", np.zeros((len(input_s), 1)))
+    fused = {"fused_s": given["fused_s"]} if "fused_s" in given else {}
+    return fused | {
+        "forward_s": given["forward_s"],
+        "backward_s": given.get("backward_s", input_s + weight_s),
+        "backward_input_s": input_s,
+        "backward_weight_s": weight_s,
+        "activation_bytes": activation,
+        "kept_bytes": given.get("activation_bytes_kept_for_weight", activation),
+        "transfer_s": given["transfer_s"],
+    }
 
 
 def _wrong_columns(columns: Mapping[str, int], num_microbatches: int | None) -> list[str]:
