@@ -81,6 +81,18 @@ def test_the_rank_that_others_wait_for_is_named_with_the_gain() -> None:
     assert found.late[0].others_wait_s > 2 * found.late[0].gain_s
 
 
+def test_a_first_stage_without_an_input_to_differentiate_is_not_uneven() -> None:
+    """Torch leaves all of its backward to W: no reason by itself, and none that hides a slow rank."""
+    made = quiet(build("zbv", pp=2, microbatches=8))
+    of_first = made.table.stage == 0
+    made.taken = np.broadcast_to(np.choose(made.table.op, [0.02, 0.04, 0.02, 0.02]), made.taken.shape).copy()
+    made.taken[:, of_first & (made.table.op == Op.I)] = 0.0
+    made.taken[:, of_first & (made.table.op == Op.W)] = 0.04
+    assert [loss.cause for loss in explained(made.run()).reasons if loss.seconds > 1e-9] == []
+    made.taken[:, made.table.rank == 1] *= 1.3
+    assert explained(made.run()).reasons[0].cause == "slow ranks"
+
+
 def quiet(table: Schedule) -> Made:
     """Without noise, gaps and hops."""
     made = Made(table, 0)
@@ -188,7 +200,7 @@ def test_the_command_says_the_reasons_first(folder: Path) -> None:
 def test_the_command_takes_a_plan_in_words_and_writes_pages(folder: Path) -> None:
     outputs = [text for name in ("e.html", "e.json", "e.md") for text in ("-o", name)]
     text = words_of(ppsim("explain", DUMP, "--against", "--pp 8 --microbatches 16", *outputs).stdout)
-    assert "against the projection" in text and "the projection" in text
+    assert "against the projection" in text
     assert "uneven stages or slow ranks" in (folder / "e.html").read_text()
     written = json.loads((folder / "e.json").read_text())
     assert sum(one["seconds"] for one in written["against"]["differences"]) == pytest.approx(
@@ -207,5 +219,6 @@ def test_what_is_no_projection_is_refused_with_what_is(folder: Path) -> None:
         "absent.json": "cannot read absent.json",
     }.items():
         output = words_of(ppsim("explain", DUMP, "--against", against, code=2).output)
-        assert told in output and "Traceback" not in output
+        assert told in output
+        assert "Traceback" not in output
     assert ".html" in words_of(ppsim("explain", DUMP, "-o", "e.svg", code=2).output)
