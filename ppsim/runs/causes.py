@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,10 @@ CAUSES = {
     "compute": "the passes themselves, at the pace of the median stage",
     "rest": "what the replay of the step is off by",
 }
+
+
+_NOTHING = 0.1
+"""An I below this part of the longest is none: torch's first stage leaves all of its backward to W."""
 
 
 @dataclass(frozen=True)
@@ -73,28 +76,55 @@ class Paces:
         return self._each(self.medians)
 
     @cached_property
+    def backward_s(self) -> dict[int, float]:
+        """I and W of each stage together: torch's first stage has no input to differentiate, and its W is all."""
+        halves = {stage: one for (op, stage), one in self.medians.items() if op is Op.I}
+        return {stage: one + self.medians.get((Op.W, stage), 0.0) for stage, one in halves.items()}
+
+    @cached_property
+    def all_weight(self) -> set[int]:
+        """The stages whose I is nothing beside the others'."""
+        inputs = {stage: self.medians[Op.I, stage] for stage in self.backward_s}
+        return {stage for stage, one in inputs.items() if one < _NOTHING * max(inputs.values())}
+
+    @cached_property
     def typical(self) -> dict[Op, float]:
         """Each kind of pass at the median stage; the faster of two in the middle, so that half may be slow."""
         kinds = dict.fromkeys(op for op, _ in self.medians)
-        return {kind: _lower_median([one for (op, _), one in self.medians.items() if op is kind]) for kind in kinds}
+        found = {
+            kind: _lower_median([one for (op, _), one in self.medians.items() if op is kind]) for kind in kinds
+        }
+        if len(self.backward_s) > len(self.all_weight):
+            whole = _lower_median(list(self.backward_s.values()))
+            of_input = [
+                self.medians[Op.I, stage] / self.backward_s[stage]
+                for stage in self.backward_s.keys() - self.all_weight
+            ]
+            found[Op.I] = float(np.median(of_input)) * whole
+            found[Op.W] = whole - found[Op.I]
+        return found
 
     @cached_property
     def even(self) -> Floats:
         """What each pass takes where all stages are like the median one."""
-        return np.array([self.typical[Op(op)] for op in self.schedule.op])
+        even = {(op, stage): self.typical[op] for op, stage in self.medians}
+        for stage in self.all_weight & {stage for op, stage in self.medians if op is Op.W}:
+            even[Op.I, stage] = self.medians[Op.I, stage]
+            even[Op.W, stage] = self.typical[Op.I] + self.typical[Op.W] - self.medians[Op.I, stage]
+        return self._each(even)
 
     @cached_property
     def of_ranks(self) -> Floats:
         """How much longer than the median stage all stages of a rank take; 1 for a rank that is like the others."""
-        paces = np.ones(self.schedule.num_ranks)
-        for rank in range(self.schedule.num_ranks):
-            ratios = [
-                self.medians[op, stage] / self.typical[op]
-                for op, stage in product(self.typical, np.flatnonzero(self.schedule.stage_to_rank == rank).tolist())
-                if (op, stage) in self.medians and self.typical[op] > 0
-            ]
-            paces[rank] = max(min(ratios, default=1.0), 1.0)  # a rank is slow where all that it runs is
-        return paces
+        ratios: list[list[float]] = [[] for _ in range(self.schedule.num_ranks)]
+        whole = self.typical.get(Op.I, 0.0) + self.typical.get(Op.W, 0.0)
+        taken = [(stage, one, self.typical[op]) for (op, stage), one in self.medians.items() if op in (Op.F, Op.B)]
+        taken += [(stage, one, whole) for stage, one in self.backward_s.items()]
+        for stage, one, typical in taken:
+            if typical > 0:
+                ratios[self.schedule.stage_to_rank[stage]].append(one / typical)
+        # A rank is slow where all that it runs is.
+        return np.array([max(min(one, default=1.0), 1.0) for one in ratios])
 
     def _each(self, medians: dict[tuple[Op, int], float]) -> Floats:
         schedule = self.schedule

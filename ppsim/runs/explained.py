@@ -169,7 +169,8 @@ def explained(run: Run, *, call_s: float | None = None) -> Explanation:
     terms.sort(key=lambda term: list(CAUSES).index(term.cause))
     losses = [_loss(term, chosen) for term in terms]
     # The replayed step is the lower of two in the middle: what it is below the mean is the stragglers'.
-    losses[0] = Loss("straggling steps", mean - lengths[chosen], mean - lengths[chosen], *_rest_of(losses[0]))
+    beyond = mean - float(lengths[chosen])
+    losses[0] = Loss("straggling steps", beyond, beyond, *_rest_of(losses[0]))
     return Explanation(
         run.source, mean, median, len(lengths), losses,
         late=late_ranks(graph, steps[chosen], paces.even),

@@ -49,7 +49,8 @@ def test_of_two_causes_both_are_among_the_first(pair: tuple[str, str]) -> None:
     """The first is one of the two, both are of the first three."""
     for seed, table in enumerate(TABLES):
         reasons, names = reasons_of(table, seed, pair), {expected(table, cause) for cause in pair}
-        assert reasons[0] in names and names <= set(reasons[:3]), (table.name, reasons)
+        assert reasons[0] in names, (table.name, reasons)
+        assert names <= set(reasons[:3]), (table.name, reasons)
 
 
 def test_a_drift_over_steps_is_told_and_noise_is_none() -> None:
@@ -62,7 +63,8 @@ def test_a_drift_over_steps_is_told_and_noise_is_none() -> None:
     lost = found.reasons[0].seconds / found.median_s
     assert lost == pytest.approx(0.08 / 1.08, rel=0.1)
     low, high = found.reasons[0].quartiles_s
-    assert low == pytest.approx(found.median_s * 0.04 / 1.08, rel=0.15) and high > found.reasons[0].median_s > low
+    assert low == pytest.approx(found.median_s * 0.04 / 1.08, rel=0.15)
+    assert high > found.reasons[0].median_s > low
 
 
 def test_the_rank_that_others_wait_for_is_named_with_the_gain() -> None:
@@ -77,6 +79,18 @@ def test_the_rank_that_others_wait_for_is_named_with_the_gain() -> None:
     assert found.late[0].gain_s == pytest.approx(found.step_s - explained(quiet(TABLES[0]).run()).step_s)
     assert found.late[0].action_s == pytest.approx(0.03)
     assert found.late[0].others_wait_s > 2 * found.late[0].gain_s
+
+
+def test_a_first_stage_without_an_input_to_differentiate_is_not_uneven() -> None:
+    """Torch leaves all of its backward to W: no reason by itself, and none that hides a slow rank."""
+    made = quiet(build("zbv", pp=2, microbatches=8))
+    of_first = made.table.stage == 0
+    made.taken = np.broadcast_to(np.choose(made.table.op, [0.02, 0.04, 0.02, 0.02]), made.taken.shape).copy()
+    made.taken[:, of_first & (made.table.op == Op.I)] = 0.0
+    made.taken[:, of_first & (made.table.op == Op.W)] = 0.04
+    assert [loss.cause for loss in explained(made.run()).reasons if loss.seconds > 1e-9] == []
+    made.taken[:, made.table.rank == 1] *= 1.3
+    assert explained(made.run()).reasons[0].cause == "slow ranks"
 
 
 def quiet(table: Schedule) -> Made:
@@ -141,7 +155,7 @@ def test_one_gap_before_every_pass_replays_each_step_of_a_real_run() -> None:
     graph, actions = build_graph(run.graph.schedule), run.graph.num_actions
     steps = steps_of(graph, run.start[:, :actions], run.end[:, :actions])
     gaps = [median_gap_s(steps[number]) for number in range(len(run.start))]
-    assert 0.7e-3 < min(gaps) and max(gaps) < 0.9e-3
+    assert gaps == pytest.approx([0.8e-3] * len(gaps), rel=0.1)
     alone = Steps(
         steps.taken, np.zeros_like(steps.taken), np.broadcast_to(np.array(gaps)[:, None], steps.taken.shape)
     )
@@ -174,7 +188,8 @@ def test_the_same_steps_have_nothing_to_tell_apart() -> None:
 
 def test_the_command_says_the_reasons_first(folder: Path) -> None:
     text = words_of(ppsim("explain", DUMP).stdout)
-    assert text.index("1. ") < text.index("uneven stages") < text.index("where a step goes") < text.index("rank 7:")
+    assert text.index("1. ") < text.index("uneven stages") < text.index("where a step goes")
+    assert text.index("the others wait for rank 7:") > text.index("where a step goes")
     report: dict[str, Any] = json.loads(ppsim("explain", DUMP, "--json").stdout)
     assert sum(loss["seconds"] for loss in report["losses"]) == pytest.approx(report["step_s"])
     assert report["reasons"][0] == STAGES_OR_RANKS
@@ -185,7 +200,7 @@ def test_the_command_says_the_reasons_first(folder: Path) -> None:
 def test_the_command_takes_a_plan_in_words_and_writes_pages(folder: Path) -> None:
     outputs = [text for name in ("e.html", "e.json", "e.md") for text in ("-o", name)]
     text = words_of(ppsim("explain", DUMP, "--against", "--pp 8 --microbatches 16", *outputs).stdout)
-    assert "against the projection" in text and "the projection" in text
+    assert "against the projection" in text
     assert "uneven stages or slow ranks" in (folder / "e.html").read_text()
     written = json.loads((folder / "e.json").read_text())
     assert sum(one["seconds"] for one in written["against"]["differences"]) == pytest.approx(
@@ -204,5 +219,6 @@ def test_what_is_no_projection_is_refused_with_what_is(folder: Path) -> None:
         "absent.json": "cannot read absent.json",
     }.items():
         output = words_of(ppsim("explain", DUMP, "--against", against, code=2).output)
-        assert told in output and "Traceback" not in output
+        assert told in output
+        assert "Traceback" not in output
     assert ".html" in words_of(ppsim("explain", DUMP, "-o", "e.svg", code=2).output)
