@@ -13,6 +13,10 @@ from ppsim.projection.answering import ESTIMATE_SPREAD
 from ppsim.projection.plan import Plan
 
 
+MOST = 3.0
+"""Deviations beyond which a constant is not taken: what is further off has another cause."""
+
+
 @dataclass(frozen=True)
 class Prior:
     """A constant by its name in `Constants.named`, its median, the standard deviation of its logarithm, and why."""
@@ -23,8 +27,8 @@ class Prior:
     reason: str
 
     def value(self, deviations: float) -> float:
-        """Return the constant so many deviations of its logarithm from the median; a share is at most 1."""
-        found = self.median * math.exp(self.spread * deviations)
+        """Return the constant so many deviations of its logarithm from the median, `MOST` at most; shares up to 1."""
+        found = self.median * math.exp(self.spread * max(-MOST, min(MOST, deviations)))
         return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
 
 
