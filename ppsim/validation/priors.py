@@ -26,7 +26,7 @@ class Prior:
     reason: str
 
     def value(self, deviations: float) -> float:
-        """Return the constant so many deviations of its logarithm from the median, `MOST` at most; shares up to 1."""
+        """Return the constant so many deviations off the median, `MOST` at most; shares up to 1."""
         found = self.median * math.exp(self.spread * max(-MOST, min(MOST, deviations)))
         return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
 

@@ -119,7 +119,8 @@ def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
     jobs = [("llama3-8b", 8, 1, 2, batch) for batch in (8, 16, 64)]
     path = written(tmp_path / "runs.csv", jobs, rest=0.15)
     found = ppsim.fit(path)
-    assert found.rests["llama3-8b"].value == pytest.approx(0.15, rel=0.25)
+    told = found.rests["llama3-8b"]
+    assert abs(np.log(told.value / 0.15)) < 2 * told.spread < told.prior.spread
     assert "rest" not in found.to_toml(tmp_path / "mine.toml")
     assert "add --rest 0." in str(found)
     one = ppsim.validate(path, fit_on="1,3").sets[0]
