@@ -49,7 +49,7 @@ def validate(
     \b
       ppsim validate                            all sets, a line each
       ppsim validate zero-bubble -o rows.csv    every row of one
-      ppsim validate runs.csv --fit-on 1        one's own, the cluster fitted on the first
+      ppsim validate runs.csv --fit-on 1        one's own, fitted on the first
 
     A row is words of `ppsim project` and a measured number; a FILE of one's own (.csv) has the same columns. Errors
     are predicted / measured - 1 of time (s) or memory (bytes): negative is optimistic. A cluster has one set of

@@ -33,9 +33,12 @@ JOB_SPREAD = 0.04
 _OUTLIER = 2.0
 """Standard deviations beyond which a row counts by its distance, no longer by its square (Huber 1964)."""
 
-_ROUNDS, _HALVINGS, _DONE, _STEP = 8, 6, 0.02, 0.05
-"""Gauss-Newton's steps at most, and how often one is halved; which is too small to matter, and differences for
-slopes, in prior sigmas."""
+_OF_NORMAL = 1.4826
+"""The standard deviation of a normal distribution over the median of its values' sizes."""
+
+_ROUNDS, _HALVINGS, _DONE, _NEAR, _STEP = 8, 6, 0.02, 0.3, 0.05
+"""Gauss-Newton's steps at most, and how often one is halved; which is too small to matter, which so small
+that slopes stay, and differences for these, in prior sigmas."""
 
 _ROUNDS_OF_SPREAD, _SAME_SPREAD = 4, 0.1
 """How often the rows' spread is found again at most, and from which relative change on."""
@@ -148,7 +151,7 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     for plan in plans:
         if plan.job and plan.job.model not in jobs:
             jobs.append(plan.job.model)
-    asked = priors_of(cluster, plans)
+    asked = [one for one in priors_of(cluster, plans) if any(_may_depend(row, one.name, ()) for row in rows)]
     for number, model in enumerate(jobs):
         ran = [row for row in rows if row.plan.job and row.plan.job.model == model]
         if len(ran) > 1:  # one step does not tell a rest from a rate
@@ -253,7 +256,11 @@ class _Question:
             ):  # rows do not tell their own spread, and what is far off is no outlier
                 break
             found = max(_residual(state.errors, weights, state.information), MEASURED_SPREAD)
-            weights = np.minimum(1.0, _OUTLIER * found / np.maximum(np.abs(state.errors), 1e-12))
+            sizes = np.maximum(np.abs(state.errors), 1e-12)
+            usual = max(
+                _OF_NORMAL * float(np.median(sizes)), MEASURED_SPREAD
+            )  # which one row far off does not move
+            weights = np.minimum(1.0, _OUTLIER * usual / sizes)
             if abs(found / residual - 1) < _SAME_SPREAD:
                 break
             residual = found
@@ -274,9 +281,10 @@ class _Question:
         def cost(at: Floats, errors: Floats) -> float:
             return float(scale @ errors**2 + at @ at)
 
-        at, errors, information = state.at, state.errors, state.information
+        at, errors, information, slopes = state.at, state.errors, state.information, state.slopes
         for _ in range(_ROUNDS):
-            slopes = self.slopes(priors, at, errors)
+            if slopes is None:
+                slopes = self.slopes(priors, at, errors)
             weighted = slopes * scale[:, None]
             information = weighted.T @ slopes + np.eye(len(priors))
             step = np.linalg.solve(information, -(weighted.T @ errors) - at)
@@ -288,18 +296,20 @@ class _Question:
             else:
                 break
             at, errors = at + step, tried
+            slopes = slopes if np.max(np.abs(step)) < _NEAR else None
             if np.max(np.abs(step)) < _DONE:
                 break
-        return _State(at, errors, information)
+        return _State(at, errors, information, slopes)
 
 
 @dataclass(frozen=True)
 class _State:
-    """Where a search for constants is, in prior sigmas; the errors of rows there; what is known of them."""
+    """Where a search for constants is, in prior sigmas; errors of rows there; what is known; slopes if near."""
 
     at: Floats
     errors: Floats
     information: Floats
+    slopes: Floats | None = None
 
 
 def _residual(errors: Floats, weights: Floats, information: Floats) -> float:

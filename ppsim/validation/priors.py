@@ -12,6 +12,9 @@ from ppsim.machine.cluster import PLAIN, Cluster
 from ppsim.projection.answering import ESTIMATE_SPREAD
 from ppsim.projection.plan import Plan
 
+MOST = 3.0
+"""Deviations beyond which a constant is not taken: what is further off has another cause."""
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -23,8 +26,8 @@ class Prior:
     reason: str
 
     def value(self, deviations: float) -> float:
-        """Return the constant so many deviations of its logarithm from the median; a share is at most 1."""
-        found = self.median * math.exp(self.spread * deviations)
+        """Return the constant so many deviations off the median, `MOST` at most; shares up to 1."""
+        found = self.median * math.exp(self.spread * max(-MOST, min(MOST, deviations)))
         return min(found, 1.0) if self.name.startswith("link_efficiency.") else found
 
 
@@ -36,7 +39,7 @@ _OF_PLAIN = {
     "routing_host_s": (0.5, "2 to 6 ms a layer were seen"),
     "jitter": (0.5, "0.015 and 0.038 came out for two models on one machine"),
 }
-_REST_SPREAD, _REST_MEDIAN = 1.0, 0.01
+_REST_SPREAD, _REST_MEDIAN = 1.2, 0.01
 
 REST = "rest"
 """What the name of a job's own constant starts with; a number behind a dot says which job's it is."""

@@ -44,16 +44,20 @@ def written(path: Path, jobs, *, cluster=BASE, rest: float = 0.0, times: float =
     return path
 
 
-def test_constants_of_a_machine_come_back_from_its_steps(tmp_path) -> None:
-    """Slower products and half of the links: told apart by steps with and without tensor parallelism."""
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A fit of slower products and links, by steps with and without tensor parallelism."""
     slow = machine(compute_share__bfloat16=0.9, link_efficiency__node=0.5)
-    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS, cluster=slow))
+    return ppsim.fit(written(tmp_path_factory.mktemp("slow") / "runs.csv", JOBS, cluster=slow))
+
+
+def test_constants_of_a_machine_come_back_from_its_steps(found) -> None:
     told = {one.prior.name: one for one in found.posterior.found}
     for name, value in (("compute_share.bfloat16", 0.9), ("link_efficiency.node", 0.5)):
         assert abs(np.log(told[name].value / value)) < 2 * told[name].spread
-        assert told[name].spread < 0.5 * told[name].prior.spread
-    assert max(map(abs, found.posterior.after)) < 0.015
-    assert max(map(abs, found.posterior.before)) > 0.1
+        assert told[name].spread < 0.6 * told[name].prior.spread
+    assert max(map(abs, found.posterior.after)) < 0.025
+    assert max(map(abs, found.posterior.before)) > 0.15
 
 
 def test_one_step_tells_the_rate_and_leaves_the_rest_of_the_constants(tmp_path) -> None:
@@ -62,7 +66,7 @@ def test_one_step_tells_the_rate_and_leaves_the_rest_of_the_constants(tmp_path) 
     assert {"link_efficiency.node", "kernel_s", "jitter"} <= {one.prior.name for one in found.posterior.left}
     assert abs(found.posterior.after[0]) < 0.02 < abs(found.posterior.before[0])
     assert all(one.value == one.prior.median for one in found.posterior.left)
-    assert "1 measured step for 8 constants: what the rows do not tell apart, the priors divide" in " ".join(
+    assert "1 measured step for 6 constants: what the rows do not tell apart, the priors divide" in " ".join(
         str(found).split()
     )
 
@@ -112,19 +116,18 @@ def test_constants_that_hang_together_leave_a_step_surer_than_by_themselves(tmp_
 
 def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
     """Two lengths of one job tell seconds a step from a rate."""
-    jobs = [("llama3-8b", 8, 1, 2, batch) for batch in (8, 16, 64, 256)]
-    path = written(tmp_path / "runs.csv", jobs, rest=0.5)
+    jobs = [("llama3-8b", 8, 1, 2, batch) for batch in (8, 16, 64)]
+    path = written(tmp_path / "runs.csv", jobs, rest=0.15)
     found = ppsim.fit(path)
-    assert found.rests["llama3-8b"].value == pytest.approx(0.5, rel=0.15)
+    told = found.rests["llama3-8b"]
+    assert abs(np.log(told.value / 0.15)) < 2 * told.spread < told.prior.spread
     assert "rest" not in found.to_toml(tmp_path / "mine.toml")
     assert "add --rest 0." in str(found)
-    one = ppsim.validate(path, fit_on="1,4").sets[0]
+    one = ppsim.validate(path, fit_on="1,3").sets[0]
     assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.judged[:1])
 
 
-def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(tmp_path) -> None:
-    slow = machine(compute_share__bfloat16=0.9, link_efficiency__node=0.5)
-    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS, cluster=slow))
+def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(found, tmp_path) -> None:
     ppsim.save(found, tmp_path / "mine.toml")
     again = load_cluster(tmp_path / "mine.toml")
     assert again.constants == found.constants
@@ -137,7 +140,7 @@ def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(tmp_path) -> None:
 
 
 def test_one_row_far_off_does_not_move_what_others_agree_on(tmp_path) -> None:
-    path = written(tmp_path / "runs.csv", [("llama3-8b", 8, 1, 2, 32 * n) for n in range(1, 14)])
+    path = written(tmp_path / "runs.csv", [("llama3-8b", 8, 1, 1, 8 * n) for n in range(1, 7)])
     lines = path.read_text().splitlines()
     odd = lines[5].rpartition(",")
     lines[5] = f"{odd[0]},{2 * float(odd[2])}"
