@@ -9,8 +9,8 @@ from ppsim.layout.cut import Cut
 from ppsim.layout.groups import Group, GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
+from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster, Device
-from ppsim.machine.dispatch import Dispatcher
 from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes

@@ -6,13 +6,11 @@ Routing is taken to be uniform: every set of k experts is as likely as any other
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from ppsim.layout.groups import Group
 from ppsim.machine import collectives
+from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster
-
-Dispatcher = Literal["deepep", "alltoall", "allgather"]
 
 
 @dataclass(frozen=True, kw_only=True)
