@@ -31,6 +31,8 @@ def timed(work: Callable[[], Any], *, repeats: int = 3) -> float:
     work()
     taken = []
     for _ in range(repeats):
+        KEPT.clear()
+        TABLES.clear()
         begin = time.perf_counter()
         work()
         taken.append(time.perf_counter() - begin)
