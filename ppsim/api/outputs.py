@@ -39,7 +39,15 @@ OneOfThem: TypeAlias = Timeline | Projection | Trained | MeasuredRun
 
 def save(
     what: (
-        OneOfThem | Sequence[OneOfThem] | Projections | Comparison | Explanation | Tuned | Calibration | Fitted | Schedule
+        OneOfThem
+        | Sequence[OneOfThem]
+        | Projections
+        | Comparison
+        | Explanation
+        | Tuned
+        | Calibration
+        | Fitted
+        | Schedule
     ),
     path: str | Path,
     *,

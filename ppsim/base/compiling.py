@@ -43,13 +43,13 @@ def _listen() -> None:
             _TOLD.set(None)
             say(COMPILING)
 
-    class Listener(event.Listener):  # type: ignore[misc]
+    class Listener(event.Listener):
         on_start = staticmethod(tell)
 
         def on_end(self, _: Any) -> None:
             """Take no notice."""
 
-    event.register("numba:compile", Listener())
+    event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -25,7 +25,7 @@ PLUGINS = "ppsim.schedules"
 """The entry-point group in which other packages register an `Entry`, or a function that returns one."""
 
 
-_TABLES: Kept[Schedule] = Kept(4_000_000)
+TABLES: Kept[Schedule] = Kept(4_000_000)
 """Of so many actions together, 13 bytes each."""
 
 _TIE = 1e-12
@@ -97,7 +97,7 @@ def build(
         if CATALOG.get(entry.name) is not entry:
             return _made(entry, **shape)
         most = 3 * max(pp, 1) * (vpp or 2) * max(microbatches, 1) * (num_slices or entry.num_slices)
-        return _TABLES.get((entry.name, *shape.values()), size=most, make=lambda: _made(entry, **shape))
+        return TABLES.get((entry.name, *shape.values()), size=most, make=lambda: _made(entry, **shape))
     return fit(entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes)[0]
 
 

@@ -10,6 +10,7 @@ from ppsim.layout.cut import Cut
 from ppsim.layout.groups import Group, GroupName, group
 from ppsim.layout.layout import Layout
 from ppsim.machine import collectives
+from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster, Constant, Device
 from ppsim.machine.kernels.specified import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.tables import kernel_times

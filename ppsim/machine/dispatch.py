@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ppsim.layout.groups import Group
 from ppsim.machine import collectives
+from ppsim.machine.choices import Dispatcher
 from ppsim.machine.cluster import Cluster
-from ppsim.schedule.choices import Dispatcher
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
+from ppsim.machine.choices import Dispatcher
 from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.choices import Channel, Dispatcher, Receives, Update
 

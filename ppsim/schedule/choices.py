@@ -4,7 +4,6 @@ from typing import Literal
 
 Communication = Literal["overlap", "blocking", "megatron", "megatron-no-overlap"]
 Channel = Literal["ideal", "edge", "pair", "direction", "rank"]
-Dispatcher = Literal["deepep", "alltoall", "allgather"]
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Pairs = Literal["parts", "whole"]
 Receives = Literal["torch", "deferred", "ordered"]

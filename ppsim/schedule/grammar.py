@@ -93,10 +93,9 @@ def parse_table(
     Raises `ScheduleError` naming `source`, and row, column and text of every malformed cell. Columns and rows are
     counted from 1, as a spreadsheet does.
     """
-    counts = {"num_replicas": num_replicas, "num_slices": num_slices}
     columns = _columns_of(text)
     if columns is not None:
-        return Schedule.from_columns(*columns, name=name, **counts)
+        return Schedule.from_columns(*columns, name=name, num_replicas=num_replicas, num_slices=num_slices)
     rows: list[list[Cell]] = []
     errors: list[str] = []
     try:
@@ -118,7 +117,7 @@ def parse_table(
         more = len(errors) - _MOST_ERRORS_SHOWN
         shown = errors[:_MOST_ERRORS_SHOWN] + ([f"… and {more} more"] if more > 0 else [])
         raise ScheduleError(f"{source} is malformed:\n  " + "\n  ".join(shown))
-    return Schedule.from_rows(rows, name=name, **counts)
+    return Schedule.from_rows(rows, name=name, num_replicas=num_replicas, num_slices=num_slices)
 
 
 _LETTERS = np.full(256, NONE - 1, dtype=np.int8)

@@ -202,6 +202,11 @@ class Schedule:
         """Return the table of its columns op, stage, microbatch, fused and rank_offsets.
 
         Placement and number of microbatches are read off them as in `from_rows`; `labels` are the other fields.
+
+        >>> import numpy as np
+        >>> columns = [np.array([0, 1], np.int8), *(np.array(two, np.int32) for two in ([0, 0], [0, 0], [-1, -1]))]
+        >>> [str(action) for action in Schedule.from_columns(*columns, np.array([0, 2]), name="one rank")]
+        ['0F0', '0B0']
         """
         op, stage, microbatch, fused, rank_offsets = columns
         if stage_to_rank is None:

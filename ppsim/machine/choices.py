@@ -1,0 +1,6 @@
+"""Names that a user chooses by, apart from what they stand for: help pages read them and load nothing else."""
+
+from typing import Literal
+
+Dispatcher = Literal["deepep", "alltoall", "allgather"]
+"""How tokens are sent to their experts: see `ppsim.machine.dispatch`."""
