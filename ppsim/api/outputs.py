@@ -61,8 +61,10 @@ def save(
     schedule table. `costs` are those that a bare `Timeline` was simulated at, which its .json holds too.
     `Explanation`: .html timeline with the losses, .json, .md. `Tuned`: .html/.svg/.pdf/.png iteration time over
     memory, .json answer, .csv table. `Calibration`: .json, for `overheads`. `Fitted`: .toml, for `cluster`.
-    `Schedule`: .csv, or .json, which says what a CSV cannot. Raises `ConfigError` for a suffix that there is not, for
-    a place that cannot be written, and for .json and .csv of several.
+    `Schedule`: .csv, or .json, which says what a CSV cannot.
+
+    Raises `ConfigError` for a suffix that there is not, for a place that cannot be written, and for .json and .csv
+    of several.
 
     >>> import ppsim
     >>> ppsim.save(ppsim.project(pp=2, microbatches=4), "timeline.html")

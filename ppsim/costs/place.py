@@ -16,7 +16,6 @@ from ppsim.machine.kernels.specified import OPERAND_BYTES, activation_bytes, at_
 from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.recompute import Recompute, require_spelling
-from ppsim.schedule.choices import Dispatcher
 
 _DISPATCH_CORES = 20
 """Cores that send tokens to experts and back: what DeepEP takes by default, and Megatron-LM asks it for."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 from ppsim.base.words import Option
 from ppsim.machine.choices import Dispatcher
 from ppsim.model.recompute import MEANING, Recompute
-from ppsim.schedule.choices import Channel, Dispatcher, Receives, Update
+from ppsim.schedule.choices import Channel, Receives, Update
 
 if TYPE_CHECKING:
     from ppsim.configs.run_config import RunConfig
