@@ -55,10 +55,10 @@ class Fitted(Shown):
     def rests(self) -> dict[str, Told]:
         """What steps of a job take that nothing else covers, where rows told it, by the model's name."""
         return {
-            self.job_name(one): one for one in self.posterior.found if one.prior.name.startswith(REST)
+            self._job_name(one): one for one in self.posterior.found if one.prior.name.startswith(REST)
         }  # fmt: skip
 
-    def job_name(self, one: Told) -> str:
+    def _job_name(self, one: Told) -> str:
         """Return the name of the model that a rest is of."""
         model = self.posterior.jobs[int(one.prior.name.partition(".")[2])]
         return next(
@@ -112,7 +112,17 @@ class Fitted(Shown):
         return pandas.DataFrame(self._constants())
 
     def to_toml(self, path: str | Path) -> str:
-        """Return the cluster file to be written to `path`: what rows told, over the cluster that they ran on."""
+        """Return the cluster file to be written to `path`: what rows told, over the cluster that they ran on.
+
+        `ppsim.save` writes it, and `ppsim fit -o`.
+
+        >>> import ppsim
+        >>> with open("runs.csv", "w") as file:
+        ...     said = file.write("model,gpus,tp,pp,global_batch,cluster,metric,value\\n")
+        ...     said = file.write("llama3-8b,8,2,2,32,dgx-h100,iteration_s,3.0\\n")
+        >>> ppsim.fit("runs.csv").to_toml("mine.toml").splitlines()[:3]
+        ['format = "ppsim-cluster/1"', 'name = "mine"', 'base = "dgx-h100"']
+        """
         constants, base = self.constants, self.base
         if base not in packaged_clusters():
             base = os.path.relpath(base, Path(path).resolve().parent)

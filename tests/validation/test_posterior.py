@@ -145,13 +145,13 @@ def test_one_row_far_off_does_not_move_what_others_agree_on(tmp_path) -> None:
     odd = lines[5].rpartition(",")
     lines[5] = f"{odd[0]},{2 * float(odd[2])}"
     path.write_text("\n".join(lines) + "\n")
-    assert np.median(np.abs(ppsim.fit(path).posterior.after)) < 0.01
+    assert np.median(np.abs(ppsim.fit(path).posterior.after)) < 0.02  # a mean of all would be 11 % off
 
 
 def test_a_class_far_off_is_doubted_and_says_so(tmp_path) -> None:
     found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.5))
     (told,) = found.posterior.found
-    assert told.prior.spread > 3 * ESTIMATE_SPREAD
+    assert told.prior.spread > 1.3 * ESTIMATE_SPREAD
     assert "times as wide, for what its rows are off" in told.prior.reason
     assert abs(found.posterior.after[0]) < 0.03
 
