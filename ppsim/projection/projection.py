@@ -106,7 +106,7 @@ class Projection(Shown):
 
         >>> import ppsim
         >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
-        329
+        352
         """
         return tokens / self.tokens_per_s / SECONDS_A_DAY
 

@@ -59,7 +59,7 @@ class Tuned(Shown):
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
     >>> found.best[0].candidate.key, len(found.pareto)
-    ('tp1 cp1 ep1 dp2 pp1 vpp1 mb8 none 1f1b auto', 6)
+    ('tp1 cp1 ep1 dp2 pp1 vpp1 mb8 none 1f1b auto', 7)
     """
 
     question: Question
@@ -77,7 +77,7 @@ class Tuned(Shown):
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
         >>> round(found.tokens_per_s(found.best[0]), -3)
-        601000.0
+        608000.0
         """
         return self.question.job.tokens_per_step / found.iteration_s
 
@@ -87,7 +87,7 @@ class Tuned(Shown):
         >>> import ppsim
         >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
         >>> round(found.utilization(found.best[0]), 3)
-        0.242
+        0.245
         """
         job = self.question.job
         peak = job.cluster.device.peak(job.execution.dtype) * self.question.num_gpus

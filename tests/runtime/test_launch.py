@@ -124,7 +124,7 @@ def test_ranks_have_the_environment_of_the_user_and_meet_where_nobody_else_reads
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     run = started(folder, *TINY)
     assert rank_process(run, 1).environ()["OMP_NUM_THREADS"] == "3"
-    (own,) = temporary.glob("ppsim-*")
+    (own,) = temporary.glob("ppsim-train-*")
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
     code, _, err = finished(run)
     assert code == 0, err

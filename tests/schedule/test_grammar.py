@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from ppsim import Action, Op, Schedule, build, read_schedule
 from ppsim.base.errors import ScheduleError
-from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_cell, format_table, parse_cell, parse_table
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.table import IDLE
@@ -130,8 +129,8 @@ def test_nothing_malformed_gets_in_by_column(text):
         parse_table(text)
 
 
-def test_calls_to_write_to_read_and_to_check_a_table_do_not_grow_with_it():
-    """Columns are worked on as a whole: four times as many actions take as many calls, of everything but numba."""
+def test_calls_to_write_and_to_read_a_table_do_not_grow_with_it():
+    """Columns are worked on as a whole: four times as many actions take as many calls."""
 
     def num_calls(microbatches):
         table = build("interleaved-1f1b", pp=4, vpp=2, microbatches=microbatches)
@@ -143,11 +142,10 @@ def test_calls_to_write_to_read_and_to_check_a_table_do_not_grow_with_it():
         sys.setprofile(count)
         try:
             again = parse_table(format_table(table))
-            validate(again)
         finally:
             sys.setprofile(None)
         assert again == table
         return calls.total()
 
     few = num_calls(64)
-    assert num_calls(256) < 1.1 * few < 5000
+    assert num_calls(256) < 1.1 * few < 2000
