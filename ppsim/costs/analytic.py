@@ -26,7 +26,7 @@ from ppsim.model.architecture import LatentAttention, Layer, MixtureOfExperts, M
 from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import MODULES, Recompute, recomputes
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.recurrent import Recurrent
 
 
 def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
@@ -266,7 +266,7 @@ def _context_s(layer: Layer, place: Place, tokens: int) -> float:
     if cp == 1 or not layer.has_mixer:
         return 0.0
     a, tp = layer.attention, place.layout.tp
-    if isinstance(a, Mamba | GatedDeltaNet):
+    if isinstance(a, Recurrent):
         e = place.execution.element_bytes
         columns = (a.gate_columns + a.convolved + a.num_heads) // tp, a.inner_size // tp
         return sum(place.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)

@@ -15,7 +15,7 @@ from ppsim.model.architecture import Attention, FeedForward, LatentAttention, La
 from ppsim.model.linears import UP_AND_DOWN, UPS_OF_LATENTS, Linear
 from ppsim.model.parameters import require_division_of_layer
 from ppsim.model.recompute import MODULES
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.recurrent import GatedDeltaNet, Mamba, Recurrent
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         activated=_activated(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
         biases=sum(one.biases for one in linears if one.kind == "dense"),
-        convolved=mixer.convolved // cut.tp if isinstance(mixer, Mamba | GatedDeltaNet) else 0,
+        convolved=mixer.convolved // cut.tp if isinstance(mixer, Recurrent) else 0,
         gates=mixer.gate_columns // cut.tp,
         halves=layer.num_halves,
     )
@@ -137,7 +137,7 @@ def _rotated(layer: Layer, tp: int) -> int:
     a = layer.attention
     if isinstance(a, LatentAttention):
         return (a.num_heads // tp + 1) * a.qk_rope_head_size
-    if isinstance(a, Mamba | GatedDeltaNet):
+    if isinstance(a, Recurrent):
         return 0
     heads = a.num_heads // tp + a.kv_heads_on_a_rank(tp)
     return heads * a.head_size if layer.norm == "rmsnorm" else 0
@@ -175,7 +175,7 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`.
     """
     times, execution, part = place.wide_times, place.execution, layer.attention
-    if isinstance(part, Mamba | GatedDeltaNet):
+    if isinstance(part, Recurrent):
         return recurrence(part, place, tokens=place.tokens(micro_batch, sequence_length))
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention == "fused":

@@ -16,7 +16,7 @@ from ppsim.layout.cut import Cut, share
 from ppsim.model.architecture import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
 from ppsim.model.parameters import exactly, padded_vocabulary
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.recurrent import Recurrent
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> t
     keys with rotation, and what the latent gives, of which the values are a part.
     """
     a, e, tokens, t = layer.attention, batch.element_bytes, batch.tokens(cut), cut.tp
-    if isinstance(a, Mamba | GatedDeltaNet):
+    if isinstance(a, Recurrent):
         return a.kept_columns // t * tokens * e, 0
     heads = a.num_heads // t
     if isinstance(a, LatentAttention):

@@ -16,7 +16,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.layout.split import require_layers
 from ppsim.model.linears import Linear, LinearKind
-from ppsim.model.recurrent import GatedDeltaNet, Mamba, require_positive
+from ppsim.model.recurrent import GatedDeltaNet, Mamba, Recurrent, require_positive
 
 Norm = Literal["layernorm", "rmsnorm"]
 
@@ -330,7 +330,7 @@ class Layer:
     @property
     def is_recurrent(self) -> bool:
         """Whether its tokens change a state instead of looking at each other."""
-        return isinstance(self.attention, Mamba | GatedDeltaNet)
+        return isinstance(self.attention, Recurrent)
 
     @property
     def has_feed_forward(self) -> bool:

@@ -23,7 +23,7 @@ from ppsim.model.activations import (
 )
 from ppsim.model.architecture import FeedForward, Layer, Model
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
-from ppsim.model.recurrent import GatedDeltaNet, Mamba
+from ppsim.model.recurrent import Recurrent
 from ppsim.model.stages import Stage
 
 Precision = Literal["bf16", "fp16", "fp32"]
@@ -243,7 +243,7 @@ def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
     else:
         pairs = share(batch.tokens(cut), cut.norm_divisor) * ffn.experts_per_token
         found = pairs * ffn.expert.up_columns * batch.element_bytes
-    if isinstance(layer.attention, Mamba | GatedDeltaNet):
+    if isinstance(layer.attention, Recurrent):
         found = max(found, batch.tokens(cut) * layer.attention.transient_bytes // cut.tp)
     if batch.recompute == "none":
         return found

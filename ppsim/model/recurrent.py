@@ -5,6 +5,7 @@ products of a chunk are listed once; FLOPs and kernels are read from that list. 
 P columns of a head, N columns of the state, G groups, as in `ppsim.model.architecture` otherwise.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,8 +34,31 @@ class ChunkProduct:
         return 2.0 * self.count * self.rows * self.columns * self.depth
 
 
+class Recurrent(ABC):
+    """What both mixers have: heads with a state, a convolution, a gate, and products of chunks."""
+
+    chunk_size: int
+
+    @abstractmethod
+    def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
+        """Return the products of a chunk, those of one of `tp` ranks."""
+
+    @cached_property
+    def _products(self) -> tuple[ChunkProduct, ...]:
+        return self.chunk_products()
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs of the scan or the rule a token, of products within a chunk half if `causal`.
+
+        Mamba-2: 2Q(GN + HP) within chunks and 4HPN. A delta rule of keys k and values v wide, of a head: 2Q(3k +
+        2v) in chunks and 6kv. A sequence shorter than a chunk has as many pairs as it has tokens.
+        """
+        part = min(1.0, sequence_length / self.chunk_size) / (2 if causal else 1)
+        return sum(one.flops * (part if one.is_within else 1) for one in self._products) / self.chunk_size
+
+
 @dataclass(frozen=True)
-class Mamba:
+class Mamba(Recurrent):
     """A Mamba-2 mixer (Dao & Gu 2024, arXiv 2405.21060, §6 and §7; Megatron-LM's `MambaMixer`).
 
     One projection gives gate, x, B, C and the time steps; a convolution of `kernel` tokens passes over x, B and C;
@@ -116,14 +140,6 @@ class Mamba:
             ChunkProduct(heads, q, p, n),
         )
 
-    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs of the scan a token: 2Q(GN + HP) within chunks, half of it `causal`, and 4HPN."""
-        return _chunk_flops(self._products, self.chunk_size, sequence_length, causal=causal)
-
-    @cached_property
-    def _products(self) -> tuple[ChunkProduct, ...]:
-        return self.chunk_products()
-
     def linears(self, h: int, tp: int) -> list[Linear]:
         """Return the matrices that a rank holds: in, convolution, what a head has one number of, norm, out."""
         heads, inner, state = self.num_heads // tp, self.inner_size // tp, self.num_groups * self.state_size // tp
@@ -144,7 +160,7 @@ class Mamba:
 
 
 @dataclass(frozen=True)
-class GatedDeltaNet:
+class GatedDeltaNet(Recurrent):
     """A gated delta rule (Yang et al. 2024, arXiv 2412.06464), as Qwen3-Next and Megatron-LM have it.
 
     Queries and keys of `num_key_heads`, repeated for the value heads; a convolution of `kernel` tokens over
@@ -236,14 +252,6 @@ class GatedDeltaNet:
             ChunkProduct(heads, k, v, q, is_again=True),
         )
 
-    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs of the rule a token; of a head 2Q(3k + 2v) in chunks, half if `causal`, and 6kv."""
-        return _chunk_flops(self._products, self.chunk_size, sequence_length, causal=causal)
-
-    @cached_property
-    def _products(self) -> tuple[ChunkProduct, ...]:
-        return self.chunk_products()
-
     def linears(self, h: int, tp: int) -> list[Linear]:
         """Return the matrices that a rank holds: in, convolution, what a head has one number of, out."""
         heads, inner, keys = (
@@ -301,14 +309,6 @@ class KimiDeltaAttention(GatedDeltaNet):
             Linear("rate and bias of decay", "decay", 1, (heads, decays), kind="vector", split="outputs"),
             Linear("attention output", "heads", inner, (h,), split="inputs"),
         ]  # fmt: skip
-
-
-def _chunk_flops(
-    products: tuple[ChunkProduct, ...], chunk_size: int, sequence_length: int, *, causal: bool
-) -> float:
-    """FLOPs a token; a sequence shorter than a chunk has as many pairs as it has tokens."""
-    part = min(1.0, sequence_length / chunk_size) / (2 if causal else 1)
-    return sum(one.flops * (part if one.is_within else 1) for one in products) / chunk_size
 
 
 def require_positive(sizes: object, *names: str) -> None:
