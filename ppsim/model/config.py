@@ -12,8 +12,8 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.layout.split import require_layers
-from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model, Norm
-from ppsim.model.config_of_hybrids import READERS
+from ppsim.model.architecture import Attention, FeedForward, Layer, MixtureOfExperts, Model, Norm
+from ppsim.model.config_of_hybrids import READERS, latent_attention
 from ppsim.model.fields import Fields
 from ppsim.model.hybrid import windowed
 from ppsim.model.names import close_names, find_model
@@ -141,14 +141,7 @@ def _qwen_moe(fields: Fields, *, version: int) -> Model:
 def _deepseek(fields: Fields, *, version: int) -> Model:
     """V2 and V3: latent attention; the first layers dense, one MoE layer in `moe_layer_freq` behind them."""
     hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
-    attention = LatentAttention(
-        fields.count("num_attention_heads"),
-        q_lora_rank=fields.optional("q_lora_rank"),
-        kv_lora_rank=fields.count("kv_lora_rank"),
-        qk_nope_head_size=fields.count("qk_nope_head_dim"),
-        qk_rope_head_size=fields.count("qk_rope_head_dim"),
-        v_head_size=fields.count("v_head_dim"),
-    )
+    attention = latent_attention(fields)
     fields.seen.update(("num_key_value_heads", "qk_head_dim", "head_dim"))  # of the latent: they follow
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", "true is not known with latent attention; it is false in every release")

@@ -160,6 +160,18 @@ def _qwen3_next(fields: Fields) -> Model:
     return _model(fields, layers)
 
 
+def latent_attention(fields: Fields) -> LatentAttention:
+    """Return attention by way of latents, as DeepSeek and Kimi name its sizes."""
+    return LatentAttention(
+        fields.count("num_attention_heads"),
+        q_lora_rank=fields.optional("q_lora_rank"),
+        kv_lora_rank=fields.count("kv_lora_rank"),
+        qk_nope_head_size=fields.count("qk_nope_head_dim"),
+        qk_rope_head_size=fields.count("qk_rope_head_dim"),
+        v_head_size=fields.count("v_head_dim"),
+    )
+
+
 def _kimi_linear(fields: Fields) -> Model:
     """Latent attention in `full_attn_layers`, which count from 1, and Kimi delta attention in the others."""
     hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
@@ -170,14 +182,7 @@ def _kimi_linear(fields: Fields) -> Model:
     if linear.layers("kda_layers") != set(range(1, num_layers + 1)) - attends:
         fields.refuse("linear_attn_config", f"must have each of {num_layers} layers in one of its two lists")
     linear.require_all_known()
-    attention = LatentAttention(
-        fields.count("num_attention_heads"),
-        q_lora_rank=fields.optional("q_lora_rank"),
-        kv_lora_rank=fields.count("kv_lora_rank"),
-        qk_nope_head_size=fields.count("qk_nope_head_dim"),
-        qk_rope_head_size=fields.count("qk_rope_head_dim"),
-        v_head_size=fields.count("v_head_dim"),
-    )
+    attention = latent_attention(fields)
     fields.seen.update(_OF_KIMI)
     if fields.number("num_nextn_predict_layers", default=0):
         fields.refuse("num_nextn_predict_layers", "is not known with kimi_linear; it is 0 in every release")
