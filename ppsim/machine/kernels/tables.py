@@ -9,7 +9,7 @@ copyright and licence, and which types stand for others. scripts/make_kernel_tab
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -86,11 +86,32 @@ _KINDS = {
 }
 
 
-def _grids(arrays: Mapping[str, Any], kind: str, axes: Sequence[str]) -> dict[str, Grid]:
-    """The grids of a kind, cells that nobody measured filled from those nearest to them."""
+class _Grids(Mapping[str, Grid]):
+    """The grids of a kind, cells that nobody measured filled from those nearest to them when one is asked for."""
+
+    def __init__(self, steps: Mapping[str, Any], places: Sequence[tuple[float, ...]]) -> None:
+        self._steps, self._places = steps, tuple(places)
+        self._made: dict[str, Grid] = {}
+
+    def __getitem__(self, name: str) -> Grid:
+        if name not in self._made:
+            self._made[name] = Grid(self._places, filled(self._steps[name], self._places))
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._steps
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._steps)
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+
+def _grids(arrays: Mapping[str, Any], kind: str, axes: Sequence[str]) -> _Grids:
     of_kind = [name for name in arrays if name.startswith(f"{kind}_") and f"{kind}_axis_" not in name]
-    places = tuple(tuple(np.log(arrays[f"{kind}_axis_{axis}"]).tolist()) for axis in axes) if of_kind else ()
-    return {name.removeprefix(f"{kind}_"): Grid(places, filled(arrays[name], places)) for name in of_kind}
+    places = [tuple(np.log(arrays[f"{kind}_axis_{axis}"]).tolist()) for axis in axes if of_kind]
+    return _Grids({name.removeprefix(f"{kind}_"): arrays[name] for name in of_kind}, places)
 
 
 def filled(steps: np.ndarray[Any, Any], axes: Sequence[Sequence[float]]) -> Floats:
