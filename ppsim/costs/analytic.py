@@ -107,9 +107,8 @@ def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Pa
     """Return what of a layer's exposed communication its backward repeats.
 
     Half of the tensor-parallel one is taken to belong to the feed-forward part or the mixture (all of it where the
-    layer has nothing else), as does all of the
-    expert-parallel one; the context-parallel one to the core of attention. A recurrent mixer computes itself again
-    in any backward, from what it keeps.
+    layer has nothing else), as does all of the expert-parallel one; the context-parallel one to the core of
+    attention. A recurrent mixer computes itself again in any backward, from what it keeps.
     """
     if recompute == "full":
         return Parts(tp_s=forward.tp_s, ep_s=forward.ep_s, cp_s=forward.cp_s)

@@ -142,12 +142,12 @@ class Place:
         """The device as this execution gets it."""
         return self.cluster.device_for(self.execution.dtype, self.execution.compute_share)
 
-    @property
+    @cached_property
     def times(self) -> KernelTimes:
         """What the device takes for kernels in the type of the job."""
         return kernel_times(self.device, self.execution.dtype)
 
-    @property
+    @cached_property
     def wide_times(self) -> KernelTimes:
         """What it takes for those that are computed in 16 bits at least: attention and the head."""
         return kernel_times(self.device, at_least_16_bits(self.execution.dtype))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.dependencies import transfers_of
+from ppsim.schedule.kept import kept
 from ppsim.schedule.table import NONE, Op, Schedule
 
 Bools = NDArray[np.bool_]
@@ -128,6 +129,10 @@ def megatron_calls(table: Schedule, source: Ints32, target: Ints32, *, overlap: 
 
 def has_megatron_loop(table: Schedule) -> bool:
     """Return whether Megatron-LM has a loop that runs this compute-only table."""
+    return kept(table, "has a loop of Megatron-LM", lambda: _has_loop(table))
+
+
+def _has_loop(table: Schedule) -> bool:
     try:
         megatron_calls(table, *transfers_of(table), overlap=True)
     except ScheduleError:
