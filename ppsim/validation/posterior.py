@@ -251,15 +251,12 @@ class _Question:
         weights, residual = np.ones(len(self.rows)), MEASURED_SPREAD
         for _ in range(_ROUNDS_OF_SPREAD):
             state = self._most_probable(priors, state, weights, residual)
-            if len(self.rows) <= len(
-                priors
-            ):  # rows do not tell their own spread, and what is far off is no outlier
-                break
+            if len(self.rows) <= len(priors):
+                break  # rows do not tell their own spread, and what is far off is no outlier
             found = max(_residual(state.errors, weights, state.information), MEASURED_SPREAD)
             sizes = np.maximum(np.abs(state.errors), 1e-12)
-            usual = max(
-                _OF_NORMAL * float(np.median(sizes)), MEASURED_SPREAD
-            )  # which one row far off does not move
+            # A median, which one row far off does not move.
+            usual = max(_OF_NORMAL * float(np.median(sizes)), MEASURED_SPREAD)
             weights = np.minimum(1.0, _OUTLIER * usual / sizes)
             if abs(found / residual - 1) < _SAME_SPREAD:
                 break
