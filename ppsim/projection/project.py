@@ -149,9 +149,8 @@ def _other_orders(plan: Plan, step: Step) -> list[str]:
     }
     if drawn.tokens.shape[1] > 1:
         others["sequences packed evenly"] = drawn.packed_evenly()
-    found = []
+    found, assembled = [], plan.source.assemble(timeline.schedule, plan.how_split)
     for name, other in others.items():
-        assembled = plan.source.assemble(timeline.schedule, plan.how_split)
         costs = _for_runtime(plan, timeline.schedule, with_lengths(plan, timeline.schedule, assembled, other).costs)
         change = (
             simulate_graph(timeline.graph, costs, ready_s=timeline.ready_s).step_time_s / timeline.step_time_s - 1
