@@ -7,7 +7,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.schedule.dependencies import dependencies
-from ppsim.schedule.graph import EventGraph
+from ppsim.schedule.graph import EventGraph, previous_on_rank
 from ppsim.schedule.table import NONE, last_of_cell
 from ppsim.simulation.engine import Times, evaluate, evaluate_many
 
@@ -45,8 +45,7 @@ def steps_of(graph: EventGraph, start: Floats, end: Floats) -> Steps:
 def _needed(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
     """When the pass before each on its rank ended, when its input was made, and whether that is another rank's."""
     schedule = graph.schedule
-    previous = np.arange(-1, len(schedule) - 1)
-    previous[schedule.rank_offsets[:-1]] = NONE
+    previous = previous_on_rank(schedule)
     first = np.zeros((len(end), 1))
     before = np.where(previous == NONE, first, end[:, previous])
     needs = dependencies(schedule).neighbour

@@ -189,7 +189,8 @@ def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits"
 _Waits = tuple[Ints64, Ints32]
 
 
-def _previous_on_rank(compute: Schedule) -> Ints32:
+def previous_on_rank(compute: Schedule) -> Ints32:
+    """Return, for each action of a compute-only table, the one before it on its rank, −1 for a rank's first."""
     previous = np.arange(-1, len(compute) - 1, dtype=np.int32)
     previous[compute.rank_offsets[:-1][np.diff(compute.rank_offsets) > 0]] = NONE
     return previous
@@ -202,7 +203,7 @@ def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: 
     place = target - holder  # several transfers may hold up one cell
     width = 2 + int(place.max(initial=0))
     waits = np.full((num_actions + num_transfers, max(width, len(causes))), NONE, dtype=np.int32)
-    waits[:num_actions, 0] = _previous_on_rank(compute)
+    waits[:num_actions, 0] = previous_on_rank(compute)
     waits[holder, 1 + place] = np.arange(num_actions, num_actions + num_transfers)
     for column, cause in enumerate(causes):
         waits[num_actions:, column] = cause
@@ -244,7 +245,7 @@ def _blocking_waits(messages: Messages) -> _Waits:
     compute = messages.compute
     num_actions, num_transfers = len(compute), len(messages.source)
     transfer = np.arange(num_actions, num_actions + num_transfers, dtype=np.int32)
-    previous = _previous_on_rank(compute)
+    previous = previous_on_rank(compute)
     waiting, waited_for = [], []
     for after, rank in (
         (messages.sent_after, compute.rank[messages.source]),
@@ -283,7 +284,7 @@ def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends
     """
     num_actions, num_transfers = len(compute), len(source)
     transfer = np.arange(num_actions, num_actions + num_transfers, dtype=np.int32)
-    previous = _previous_on_rank(compute)
+    previous = previous_on_rank(compute)
     waiting, waited_for = [np.flatnonzero(previous != NONE)], [previous[previous != NONE]]
 
     def wait(node: Ints32, cause: Ints32, where: NDArray[np.bool_]) -> None:
