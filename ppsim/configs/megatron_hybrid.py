@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ppsim.base.errors import ConfigError
 from ppsim.configs.arguments import Arguments
-from ppsim.model.architecture import Attention, FeedForward, Layer, Mixer, MixtureOfExperts
+from ppsim.model.architecture import Layer
+from ppsim.model.halves import Attention, FeedForward, Mixer, MixtureOfExperts
 from ppsim.model.hybrid import Halves, windowed
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 

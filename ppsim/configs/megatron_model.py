@@ -19,15 +19,8 @@ from ppsim.configs.megatron_hybrid import (
     with_windows,
 )
 from ppsim.layout.split import require_layers
-from ppsim.model.architecture import (
-    Attention,
-    FeedForward,
-    LatentAttention,
-    Layer,
-    MixtureOfExperts,
-    Model,
-    Norm,
-)
+from ppsim.model.architecture import Layer, Model, Norm
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.hybrid import Halves
 
 _VOCABULARIES: Mapping[str, int] = MappingProxyType(

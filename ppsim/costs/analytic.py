@@ -22,7 +22,8 @@ from ppsim.layout.groups import group
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
-from ppsim.model.architecture import LatentAttention, Layer, MixtureOfExperts, Model, mtp_linear
+from ppsim.model.architecture import Layer, Model, mtp_linear
+from ppsim.model.halves import LatentAttention, MixtureOfExperts
 from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import MODULES, Recompute, recomputes

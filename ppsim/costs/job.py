@@ -15,7 +15,8 @@ from ppsim.layout.layout import Layout
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import OPERAND_BYTES
 from ppsim.model.activations import Batch, KernelChoice
-from ppsim.model.architecture import LatentAttention, Layer, Model
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.halves import LatentAttention
 from ppsim.model.memory import MemorySettings, Optimizer
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute, recomputes

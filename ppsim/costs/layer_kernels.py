@@ -11,7 +11,8 @@ from ppsim.costs.place import Place
 from ppsim.layout.cut import Cut
 from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, KernelTimes, fused_attention, moved, product
-from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer
+from ppsim.model.architecture import Layer
+from ppsim.model.halves import Attention, FeedForward, LatentAttention
 from ppsim.model.linears import UP_AND_DOWN, UPS_OF_LATENTS, Linear
 from ppsim.model.parameters import require_division_of_layer
 from ppsim.model.recompute import MODULES

@@ -13,7 +13,8 @@ from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, share
-from ppsim.model.architecture import FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.halves import FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.parameters import exactly, padded_vocabulary
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
 from ppsim.model.recurrent import Recurrent

@@ -12,9 +12,10 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.layout.split import require_layers
-from ppsim.model.architecture import Attention, FeedForward, Layer, MixtureOfExperts, Model, Norm
+from ppsim.model.architecture import Layer, Model, Norm
 from ppsim.model.config_of_hybrids import READERS, latent_attention
 from ppsim.model.fields import Fields
+from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.hybrid import windowed
 from ppsim.model.names import close_names, find_model
 

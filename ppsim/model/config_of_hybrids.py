@@ -8,8 +8,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, Mixer, MixtureOfExperts, Model
+from ppsim.model.architecture import Layer, Model
 from ppsim.model.fields import Fields
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts
 from ppsim.model.hybrid import Halves, windowed
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.hybrid import Halves, windowed
 from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 

@@ -5,16 +5,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.architecture import (
-    Attention,
-    FeedForward,
-    Layer,
-    Mixer,
-    MixtureOfExperts,
-    NoAttention,
-    NoFeedForward,
-    Norm,
-)
+from ppsim.model.architecture import Layer, Norm
+from ppsim.model.halves import Attention, FeedForward, Mixer, MixtureOfExperts, NoAttention, NoFeedForward
 
 LETTERS: Mapping[str, str] = MappingProxyType(
     {

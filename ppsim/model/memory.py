@@ -21,7 +21,8 @@ from ppsim.model.activations import (
     layer_activations,
     mtp_activations,
 )
-from ppsim.model.architecture import FeedForward, Layer, Model
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.halves import FeedForward
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.stages import Stage

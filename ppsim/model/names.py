@@ -8,8 +8,9 @@ from functools import cache
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.model.architecture import Layer, Model
 from ppsim.model.families import FAMILIES
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.hybrid import windowed
 
 _GPT3 = "Brown et al. 2020, arXiv 2005.14165, Table 2.1 (vocabulary of GPT-2)"

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.architecture import Attention, FeedForward, Layer, Model, mtp_own_parameters, norm_parameters
+from ppsim.model.architecture import Layer, Model, mtp_own_parameters, norm_parameters
+from ppsim.model.halves import Attention, FeedForward
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.model.stages import Stage
 

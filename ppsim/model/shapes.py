@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.architecture import Attention, FeedForward, Layer, MixtureOfExperts, Model
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.recompute import Recompute, recomputes
 
 Kind = Literal["gpt", "llama", "moe"]

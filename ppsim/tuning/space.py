@@ -12,7 +12,7 @@ from ppsim.costs.job import Job
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import layout_on, require_devices
 from ppsim.layout.split import Split, why_no_split
-from ppsim.model.architecture import MixtureOfExperts
+from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute
 from ppsim.projection.options import GPT, Runtime

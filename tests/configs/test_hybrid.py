@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from ppsim.configs.read import read_run_config
-from ppsim.model.architecture import Attention, Model
+from ppsim.model.architecture import Model
+from ppsim.model.halves import Attention
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 
 BASE = {

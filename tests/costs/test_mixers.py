@@ -9,7 +9,7 @@ from ppsim.costs.layer_kernels import attention, elementwise, norms, rank_part, 
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
-from ppsim.model.architecture import NoAttention, NoFeedForward
+from ppsim.model.halves import NoAttention, NoFeedForward
 from ppsim.model.names import find_model
 
 LENGTH = 8192

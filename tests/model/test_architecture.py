@@ -3,7 +3,8 @@
 import pytest
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.architecture import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Model
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.names import NAMES, find_model
 from ppsim.model.shapes import layer_forward_flops, layer_parameters, model_shape_of
 from ppsim.profiling.models import MODELS

@@ -7,7 +7,8 @@ import pytest
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.model.activations import Batch, KernelChoice, kept_for_weight, layer_activations
-from ppsim.model.architecture import Attention, FeedForward, Layer, MixtureOfExperts, NoAttention, NoFeedForward
+from ppsim.model.architecture import Layer
+from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.hybrid import Halves, windowed
 from ppsim.model.memory import MemorySettings, rank_memory
 from ppsim.model.names import find_model

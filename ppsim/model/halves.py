@@ -1,0 +1,292 @@
+"""The two halves of a layer: what mixes tokens, and what works on each of them. Letters as in `architecture`."""
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
+from ppsim.model.linears import Linear, LinearKind
+from ppsim.model.recurrent import GatedDeltaNet, Mamba, require_positive
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Multi-head or grouped-query attention; `qk_norm`: an RMSNorm over each head of the queries and keys.
+
+    `window`: how many tokens a query sees, itself included (None: all before it); `is_chunked`: those of its own
+    chunk of so many tokens instead (Llama 4). `sinks`: a learned score a head that takes part in the softmax
+    (gpt-oss). `gated`: a gate of as many columns as the queries before the output (Qwen3-Next).
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    window: int | None = None
+    is_chunked: bool = False
+    sinks: bool = False
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "num_kv_heads", "head_size")
+        if self.window is not None:
+            require_positive(self, "window")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"the heads must be a multiple of the key/value heads: got {self.num_heads} and {self.num_kv_heads}"
+            )
+
+    @property
+    def qk_head_size(self) -> int:
+        """Width of a query's head."""
+        return self.head_size
+
+    @property
+    def v_head_size(self) -> int:
+        """Width of a value's head."""
+        return self.head_size
+
+    @property
+    def score_width(self) -> int:
+        """Columns of all heads over which scores are summed, plus those of the values: 2nd."""
+        return 2 * self.num_heads * self.head_size
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norms of queries and keys."""
+        return self.qk_norm * 2 * self.head_size
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies."""
+        return self.gated * self.num_heads * self.head_size
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {"heads": self.num_heads}
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return how many keys a query sees on average: half of the sequence, or what its window leaves.
+
+        A window of w tokens: w - w(w - 1)/2s, the first w - 1 queries having fewer. Chunks of w: w/2.
+
+        >>> Attention(1, 1, 1, window=3).keys_a_query(4) == (1 + 2 + 3 + 3) / 4
+        True
+        """
+        if self.window is None or self.window >= sequence_length:
+            return sequence_length / 2
+        if self.is_chunked:
+            return self.window / 2
+        return self.window - self.window * (self.window - 1) / (2 * sequence_length)
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
+        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 if causal else 2)
+
+    def kv_heads_on_a_rank(self, tp: int) -> int:
+        """Return key/value heads of a rank: those of more ranks than heads are repeated."""
+        return max(1, self.num_kv_heads // tp)
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the projections that a rank holds: h × (n + 2g)d, with a gate (2n + 2g)d, and nd × h."""
+        d, heads, groups = self.head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
+        qkv = (heads * d,) * (1 + self.gated) + (groups * d, groups * d)
+        sinks = [Linear("sinks", "scores", 1, (heads,), kind="vector", split="outputs")] if self.sinks else []
+        return [
+            Linear("queries, keys, values", "attention input", h, qkv, split="outputs", biased=self.qkv_bias),
+            *sinks,
+            Linear("attention output", "heads", heads * d, (h,), split="inputs", biased=self.out_bias),
+        ]
+
+
+@dataclass(frozen=True)
+class NoAttention(Attention):
+    """Of a layer that has a feed-forward part alone, as those of hybrids: no heads."""
+
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    head_size: int = 0
+
+    def __post_init__(self) -> None:
+        """There is nothing to check."""
+
+    def kv_heads_on_a_rank(self, tp: int) -> int:
+        """Return none."""
+        return 0
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return none."""
+        return []
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA; DeepSeek-AI 2024, arXiv 2405.04434, §2.1).
+
+    `q_lora_rank` None: queries are projected at once, as in DeepSeek-V2-Lite.
+    """
+
+    num_heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_size: int
+    qk_rope_head_size: int
+    v_head_size: int
+
+    def __post_init__(self) -> None:
+        require_positive(self, "num_heads", "kv_lora_rank", "qk_nope_head_size", "qk_rope_head_size", "v_head_size")
+        if self.q_lora_rank is not None and self.q_lora_rank < 1:
+            raise ConfigError(f"q_lora_rank must be at least 1, or null: got {self.q_lora_rank}")
+
+    @property
+    def qk_head_size(self) -> int:
+        """Width of a query's head, with and without rotation."""
+        return self.qk_nope_head_size + self.qk_rope_head_size
+
+    @property
+    def score_width(self) -> int:
+        """Columns of all heads over which scores are summed, plus those of the values."""
+        return self.num_heads * (self.qk_head_size + self.v_head_size)
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies: none."""
+        return 0
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {"heads": self.num_heads}
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return how many keys a query sees on average."""
+        return sequence_length / 2
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
+        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 if causal else 2)
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of the norms of both latents."""
+        return (self.q_lora_rank or 0) + self.kv_lora_rank
+
+    def linears(self, h: int, tp: int) -> list[Linear]:
+        """Return the matrices that a rank holds: down to both latents, whole on each; up from them; output."""
+        heads, rank, latent = self.num_heads // tp, self.q_lora_rank, self.kv_lora_rank
+        queries, values = (heads * self.qk_head_size,), heads * self.v_head_size
+        keys = heads * self.qk_nope_head_size
+        if rank is None:
+            of_queries = [Linear("queries up", "attention input", h, queries, split="outputs")]
+        else:
+            of_queries = [
+                Linear("queries down", "attention input", h, (rank,)),
+                Linear("queries up", "latent of queries", rank, queries, split="outputs"),
+            ]
+        return [
+            *of_queries,
+            Linear("keys and values down", "attention input", h, (latent, self.qk_rope_head_size)),
+            Linear("keys and values up", "latent", latent, (keys, values), split="outputs"),
+            Linear("attention output", "heads", values, (h,), split="inputs"),
+        ]
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """A feed-forward part; gated: SwiGLU with three matrices, else two."""
+
+    size: int
+    gated: bool = True
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "size")
+
+    @property
+    def up_columns(self) -> int:
+        """Columns of what goes up: gate and up, or up alone."""
+        return self.size * (2 if self.gated else 1)
+
+    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
+        """Return the matrices that one of `tp` ranks holds: gate and up, or up alone, and down."""
+        size, inputs = self.size // tp, "routed tokens" if kind == "routed" else "feed-forward input"
+        up = (size, size) if self.gated else (size,)
+        return [
+            Linear("up", inputs, h, up, kind=kind, split="outputs", count=count, biased=self.bias),
+            Linear(
+                "down", f"{kind} activation", size, (h,), kind=kind, split="inputs", count=count, biased=self.bias
+            ),
+        ]
+
+
+@dataclass(frozen=True)
+class NoFeedForward(FeedForward):
+    """Of a layer that has a mixer alone, as those of hybrids: no columns."""
+
+    size: int = 0
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        """There is nothing to check."""
+
+    def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
+        """Return none."""
+        return []
+
+
+@dataclass(frozen=True)
+class MixtureOfExperts:
+    """A top-k router over experts, with `shared_size` columns that all tokens take.
+
+    `router_bias`: a bias an expert, kept for balance (DeepSeek-V3). `shared_gate`: h weights for a gate before the
+    shared expert (Qwen2-MoE). `latent_size`: routed experts are that narrow, with a projection of every token down
+    before it is sent to them and up behind (Nemotron 3 Super).
+    """
+
+    expert: FeedForward
+    num_experts: int
+    experts_per_token: int
+    shared_size: int = 0
+    router_bias: bool = False
+    shared_gate: bool = False
+    latent_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.latent_size is not None:
+            require_positive(self, "latent_size")
+        if not 1 <= self.experts_per_token <= self.num_experts:
+            raise ConfigError(
+                f"experts a token must be 1 to the number of experts: got {self.experts_per_token} of "
+                f"{self.num_experts}"
+            )
+
+    @property
+    def gated(self) -> bool:
+        """Whether its experts are."""
+        return self.expert.gated
+
+    @property
+    def shared(self) -> FeedForward | None:
+        """The expert of all tokens."""
+        return replace(self.expert, size=self.shared_size) if self.shared_size else None
+
+    def linears(self, h: int, cut: Cut) -> list[Linear]:
+        """Return the matrices that a rank holds: router, latents, its experts, the shared expert and its gate."""
+        read, width = "feed-forward input", self.latent_size or h
+        router = Linear("router", read, h, (self.num_experts,), kind="router", biased=self.router_bias)
+        routed = self.expert.linears(width, cut.expert_tp, kind="routed", count=self.num_experts // cut.ep)
+        shared = self.shared.linears(h, cut.tp, kind="shared") if self.shared else []
+        gate = [Linear("shared gate", read, h, (1,), kind="gate")] if self.shared_gate else []
+        if self.latent_size:
+            routed = [
+                Linear("latent down", read, h, (width,), kind="latent"),
+                *routed,
+                Linear("latent up", "experts' output", width, (h,), kind="latent"),
+            ]
+        return [router, *routed, *shared, *gate]
+
+
+Mixer: TypeAlias = Attention | LatentAttention | Mamba | GatedDeltaNet
