@@ -75,7 +75,7 @@ class _Chunks(_Components):
         """The same, each layer by what its kind takes in a row."""
         if len(set(self.kinds)) == 1 or num_layers < num_stages:
             return super().balanced(num_layers, num_stages)
-        of_kind = {kind: self._work(2 * kind) - self._work(kind) for kind in set(self.kinds)}
+        of_kind = {kind: self._layer_work(kind) for kind in set(self.kinds)}
         ends = {name: self._work(end) for name, end in (("embedding_s", FIRST), ("head_s", LAST))}
         return layer_split([of_kind[kind] for kind in self.kinds], num_stages, **ends)
 
@@ -94,6 +94,12 @@ class _Chunks(_Components):
     def _stages(self, counts: Sequence[int]) -> list[str]:
         kinds = self.kinds[0] * sum(counts) if len(set(self.kinds)) == 1 else self.kinds
         return stages_of(kinds, counts)
+
+    def _layer_work(self, kind: str) -> float:
+        """What one more layer takes; where noise left nothing of that, what it takes alone."""
+        alone = self._work(kind)
+        more = self._work(2 * kind) - alone
+        return more if more > 0 else alone
 
     def _work(self, contents: str) -> float:
         return self.numbers.number("forward_s", contents) + self.numbers.number("backward_s", contents)

@@ -88,6 +88,14 @@ def test_the_balanced_split_of_layers_of_two_kinds_weighs_each():
     assert made.split == [6, 2]
 
 
+def test_noise_that_makes_two_layers_quicker_than_one_leaves_a_balanced_split():
+    """A row of two that was measured at half of what one takes: a layer then weighs what it takes alone."""
+    data = of_chunks("Et", "t", "u", "uL", kinds="ttttttuu")
+    data["chunks"].append(chunk("uu", factor=0.25))
+    made = assemble(profile(data), ppsim.build("1f1b", pp=2, microbatches=4))
+    assert made.split == [6, 2]
+
+
 def test_a_stage_that_was_measured_keeps_its_own_numbers():
     data = of_chunks("Ett", "t", "tttt", "ttL")
     slow = chunk("ttt", factor=1.5)
