@@ -1,6 +1,8 @@
 """What a process keeps of its work: the last that was asked for, as much as may be kept."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from threading import Lock
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -23,22 +25,38 @@ class Kept(Generic[Value]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._found: dict[Hashable, tuple[Value, int]] = {}
+        self._sum = 0
+        self._found: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._lock = Lock()
 
     def get(self, key: Hashable, *, size: int, make: Callable[[], Value]) -> Value:
-        """Return the value that is kept under `key` or else what `make` returns, which counts `size`."""
-        entry = self._found.pop(key, None)
-        if entry is None:
-            entry = make(), size
+        """Return the value that is kept under `key` or else what `make` returns, which counts `size`.
+
+        Threads may ask at once; where two ask for what is not there, both make it.
+        """
+        with self._lock:
+            if (entry := self._found.get(key)) is not None:
+                self._found.move_to_end(key)
+                return entry[0]
+        value = make()
         if size * _LARGEST_PART <= self._most:
-            self._found[key] = entry  # behind all others
-            while sum(size for _, size in list(self._found.values())) > self._most:
-                self._found.pop(next(iter(list(self._found))), None)
-        return entry[0]
+            with self._lock:
+                self._keep(key, value, size)
+        return value
+
+    def _keep(self, key: Hashable, value: Value, size: int) -> None:
+        _, replaced = self._found.pop(key, (None, 0))
+        self._found[key] = value, size  # behind all others
+        self._sum += size - replaced
+        while self._sum > self._most:
+            _, (_, forgotten) = self._found.popitem(last=False)
+            self._sum -= forgotten
 
     def clear(self) -> None:
         """Forget all: benchmarks time what is found anew."""
-        self._found.clear()
+        with self._lock:
+            self._found.clear()
+            self._sum = 0
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._found

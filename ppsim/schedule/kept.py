@@ -11,7 +11,10 @@ from ppsim.base.kept import Kept
 from ppsim.schedule.table import Schedule
 
 _ACTIONS = 2_000_000
-"""Of all that is kept, about 50 bytes each."""
+"""Of all that is kept, about 25 bytes each."""
+
+_BESIDE = 40
+"""What is kept of a small table takes about as much as so many actions, beside its own."""
 
 KEPT: Kept[tuple[Schedule, Any]] = Kept(_ACTIONS)
 
@@ -24,5 +27,6 @@ def kept(schedule: Schedule, what: Hashable, make: Callable[[], Found]) -> Found
     Nothing is kept where `make` raises.
     """
     # The table is kept beside what was found of it, so that no other gets its id.
-    found: Found = KEPT.get((id(schedule), what), size=len(schedule), make=lambda: (schedule, make()))[1]
+    size = len(schedule) + _BESIDE
+    found: Found = KEPT.get((id(schedule), what), size=size, make=lambda: (schedule, make()))[1]
     return found
