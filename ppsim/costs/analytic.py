@@ -16,6 +16,7 @@ from ppsim.costs.layer_kernels import (
     products_of,
     rank_part,
 )
+from ppsim.costs.launches import launched, launched_again, waits_for_counts
 from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.place import Place
 from ppsim.layout.groups import group
@@ -42,14 +43,14 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     )
     core = attention(layer, place, micro_batch=micro_batch, sequence_length=sequence_length)
     kernels = products_of(part, place, tokens=tokens) + core + elementwise(part, place, tokens=tokens)
+    kernels = launched(kernels, layer, place, part, core, tokens=tokens)
     message = float(tokens * layer.hidden_size * execution.element_bytes)
     tp_s, num_gathered = _tensor_s(layer, place, message)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
     cp_s = _context_s(layer, place, tokens)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
-    has_to_wait = layer.is_moe and execution.expert_capacity is None
-    launching_s = place.cluster.device.efficiency.routing_host_s if has_to_wait else 0.0
+    launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
     forward = _parts(
         place, kernels.forward, flops,
         tp_s=(1 - execution.hidden_tp_forward) * tp_s,
@@ -59,7 +60,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     )  # fmt: skip
     gathered = num_gathered * _gathered_s(place, execution.gathered_share * message)
     both_ways = 1 if execution.context == "all-to-all" or layer.is_recurrent else 2
-    again = _again(layer, place, tokens, core.forward, kernels.forward)
+    again = launched_again(_again(layer, place, tokens, core.forward, kernels.forward), layer, place)
     launched_again_s = launching_s if execution.recompute == "full" else 0.0
     backward_input = _parts(
         place,
@@ -216,7 +217,8 @@ def _parts(
     beside them, for which it has the time of the communication too.
     """
     device = place.cluster.device
-    launches = max(kernels.count * device.efficiency.host_s, launching_s - sum(communication.values()))
+    count = 0 if place.execution.cuda_graphs == "full" else kernels.count
+    launches = max(count * device.efficiency.host_s, launching_s - sum(communication.values()))
     ideal_s = model_flops / device.peak(place.execution.dtype)
     return Parts(
         ideal_s=ideal_s,
