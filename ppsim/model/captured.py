@@ -61,7 +61,9 @@ def why_not_captured(
     has["moe_router"] = has["moe"]
     for module in graphs.split("+"):
         if not has.get(module, True):
-            return f"cuda_graphs {module} is for layers with {_ONLY_IN[module]}, and the model has none: leave it out"
+            return (
+                f"cuda_graphs {module} is for layers with {_ONLY_IN[module]}, and the model has none: leave it out"
+            )
     if has["moe"] and is_dropless and captures(graphs, "moe"):
         return (
             f"cuda_graphs {graphs} captures the exchange of tokens with their experts, whose sizes a dropless router "
@@ -70,7 +72,9 @@ def why_not_captured(
     if graphs != "full" and recompute == "full":
         return f"cuda_graphs {graphs} cannot hold layers that are recomputed whole: full can, or recompute less"
     if recomputes(recompute, "moe") and "moe_router" in graphs.split("+"):
-        return "recompute moe computes the router again, which cuda_graphs moe_router captures: leave out one of them"
+        return (
+            "recompute moe computes the router again, which cuda_graphs moe_router captures: leave out one of them"
+        )
     if graphs != "full" and offload:
         return f"cuda_graphs {graphs} holds its activations where they are: leave out --offload, or capture full"
     return None

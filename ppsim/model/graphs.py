@@ -46,7 +46,9 @@ def cuda_graphs_of(text: str) -> CudaGraphs:
         if module not in MODULES:
             close = difflib.get_close_matches(module, [*MODULES, *_WHOLE], n=2, cutoff=0.5)
             hint = f"did you mean {' or '.join(close)}?" if close else f"modules are {', '.join(MODULES)}"
-            raise ConfigError(f"cuda_graphs must be none, layer, full or modules joined by +: got '{text}' ({hint})")
+            raise ConfigError(
+                f"cuda_graphs must be none, layer, full or modules joined by +: got '{text}' ({hint})"
+            )
     if "moe_preprocess" in modules and "moe_router" not in modules:
         raise ConfigError("cuda_graphs moe_preprocess goes with moe_router: moe_router+moe_preprocess")
     if {"moe", "moe_router"} <= set(modules):
