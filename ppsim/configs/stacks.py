@@ -16,9 +16,9 @@ from ppsim.base.files import read_toml
 class Line(Strict):
     """One default: the word, its value, and who says so.
 
-    `dtypes` are the number formats in which it holds, `devices` words of their names on which it does, `experts` whether it does for
-    models with or without, `pipelined` whether with a pipeline or without; None: always. `unless` has words whose
-    values forbid it, none: any.
+    `dtypes` are the number formats in which it holds, `devices` words of the names of devices on which it does,
+    `experts` whether for models with or without, `pipelined` whether with a pipeline or without; None: always.
+    `unless` has words whose values forbid it, an empty list: any.
     """
 
     word: str

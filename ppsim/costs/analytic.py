@@ -5,6 +5,7 @@ of the device's class (hardware/efficiency.toml) and of its links; `benchmarks/a
 from published runs. The letters are those of `ppsim.model.shapes`.
 """
 
+from ppsim.costs.launches import launched, launched_again, waits_for_counts
 from ppsim.costs.layer_kernels import (
     PassKernels,
     attention,
@@ -16,7 +17,6 @@ from ppsim.costs.layer_kernels import (
     products_of,
     rank_part,
 )
-from ppsim.costs.launches import launched, launched_again, waits_for_counts
 from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.place import Place
 from ppsim.layout.groups import group

@@ -55,7 +55,7 @@ def _mixer(layer: Layer, part: RankPart, place: Place, core: PassKernels, *, tok
     """The half of a layer in which its tokens see each other."""
     if not layer.has_mixer:
         return PassKernels()
-    linears = layer.attention.linears(layer.hidden_size, place.cut.tp)
+    linears = tuple(layer.attention.linears(layer.hidden_size, place.cut.tp))
     biases = sum(one.biases for one in linears)
     own = replace(part, linears=linears, pairs=0.0, activated=0, biases=biases, halves=1)
     return products_of(own, place, tokens=tokens) + core + elementwise(own, place, tokens=tokens)

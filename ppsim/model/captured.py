@@ -66,7 +66,7 @@ def why_not_captured(
             )
     if has["moe"] and is_dropless and captures(graphs, "moe"):
         return (
-            f"cuda_graphs {graphs} captures the exchange of tokens with their experts, whose sizes a dropless router "
+            f"cuda_graphs {graphs} captures the exchange of tokens with experts, whose sizes a dropless router "
             "leaves open: attn+moe_router+moe_preprocess ends before it, --moe-expert-capacity-factor fixes them"
         )
     if graphs != "full" and recompute == "full":

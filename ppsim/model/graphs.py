@@ -1,8 +1,8 @@
 """What of a step the host launches as CUDA graphs, by one word: "none", "full", "layer", or modules joined by "+".
 
 Of Megatron-LM's `--cuda-graph-impl` and `--cuda-graph-modules` (once `--cuda-graph-scope`): "full" is its
-full_iteration, one graph of all forwards and backwards; "layer" one a layer and pass, with no modules named; modules
-capture a part of each layer, in one graph, and leave the rest to be launched kernel by kernel.
+full_iteration, one graph of all forwards and backwards; "layer" one a layer and pass, with no modules named;
+modules capture a part of each layer, in one graph, and leave the rest to be launched kernel by kernel.
 """
 
 import difflib
@@ -23,8 +23,8 @@ MODULES = {
 """What a graph of a part of a layer can hold: Megatron-LM's `--cuda-graph-modules`."""
 
 MEANING = (
-    "What the host launches as CUDA graphs: none, full (a step's forwards and backwards in one), layer (one a layer "
-    "and pass), or modules joined by +, Megatron-LM's attn (also: attention), mamba, mlp, moe, moe_router, "
+    "What the host launches as CUDA graphs: none, full (a step's forwards and backwards in one), layer (one a "
+    "layer and pass), or modules joined by +, Megatron-LM's attn (also: attention), mamba, mlp, moe, moe_router, "
     "moe_preprocess."
 )
 

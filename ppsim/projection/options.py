@@ -182,7 +182,8 @@ class StudyOptions(TypedDict, total=False):
     )]
     cuda_graphs: Annotated[CudaGraphs | None, Option(
         CAPTURED + " Default: {default}.",
-        metavar="none|layer|full|MODULE+MODULE…", section="model", field="job.execution.cuda_graphs", default="none",
+        metavar="none|layer|full|MODULE+MODULE…", section="model", field="job.execution.cuda_graphs",
+        default="none",
     )]
     cuda_graph_reuse: Annotated[bool | None, Option(
         "Whether graphs of microbatches that are not in flight together share their inputs and outputs, as from "
