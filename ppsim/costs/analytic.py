@@ -122,16 +122,35 @@ def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Pa
 
 
 def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
-    """Return the seconds of the embedding: a look-up, summed over tp, and its gradient; I is free."""
+    """Return the seconds of the embedding: a look-up, summed over tp, and its gradient; I is free.
+
+    Of patches and text that are projected instead, those products too.
+    """
     execution, times = place.execution, place.times
     elements = place.tokens(micro_batch, sequence_length) * model.hidden_size
     message = float(elements * execution.element_bytes)
-    looked_up = moved(times, "copy", (3 if execution.dropout else 2) * message, launches=2)
+    linears = model.patches.linears(model.hidden_size) if model.patches else []
+    projected = products(linears, times, tokens=elements // model.hidden_size)
+    looked_up = projected.forward + moved(times, "copy", (3 if execution.dropout else 2) * message, launches=2)
     return Estimate(
         _parts(place, looked_up, tp_s=_reduced_s(place, message)),
         Parts(),
-        _parts(place, moved(times, "copy", message + 8.0 * elements, launches=2), tp_s=_gathered_s(place, message)),
+        _parts(
+            place,
+            projected.backward_weight + moved(times, "copy", message + 8.0 * elements, launches=2),
+            tp_s=_gathered_s(place, message),
+        ),
     )
+
+
+def conditioning_estimate(model: Model, place: Place) -> Estimate:
+    """Return the seconds of conditional embedders, on every stage: of a vector a sequence, weights count."""
+    if not model.patches:
+        return Estimate(Parts(), Parts(), Parts())
+    weights, e = model.patches.conditioning_parameters(model.hidden_size), place.execution.element_bytes
+    launches = 2 * len(model.patches.conditions)
+    read, written = (moved(place.times, "copy", size * weights, launches=launches) for size in (e, e + 8))
+    return Estimate(_parts(place, read), _parts(place, read), _parts(place, written))
 
 
 def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:

@@ -6,7 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate, mtp_estimate
+from ppsim.costs.analytic import (
+    conditioning_estimate,
+    embedding_estimate,
+    head_estimate,
+    layer_estimate,
+    mtp_estimate,
+)
 from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.place import Execution, Place
@@ -216,8 +222,9 @@ class Job:
 
     @cached_property
     def beside_layers(self) -> Estimate:
-        """What a stage takes beside its layers, where that was measured; the largest of any kind."""
-        return max((beside for _, beside in self._layers.values()), key=work_of)
+        """What a stage takes beside its layers: conditional embedders, and the most that was measured of a kind."""
+        measured = max((beside for _, beside in self._layers.values()), key=work_of)
+        return measured + conditioning_estimate(self.model, self.place)
 
     @cached_property
     def _layers(self) -> dict[Layer, tuple[Estimate, Estimate]]:

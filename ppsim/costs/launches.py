@@ -8,6 +8,7 @@ from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.architecture import Layer
 from ppsim.model.captured import captures_all, captures_feed_forward, captures_mixer, captures_router
 from ppsim.model.graphs import captures
+from ppsim.model.linears import UP_AND_DOWN
 
 
 def launched(
@@ -51,12 +52,15 @@ def waits_for_counts(layer: Layer, place: Place) -> bool:
     return layer.is_moe and execution.expert_capacity is None and not is_ready
 
 
+_OF_MIXERS = ("dense", "vector", "condition")
+
+
 def _mixer(layer: Layer, part: RankPart, place: Place, core: PassKernels, *, tokens: int) -> PassKernels:
     """The half of a layer in which its tokens see each other."""
     if not layer.has_mixer:
         return PassKernels()
-    linears = tuple(layer.attention.linears(layer.hidden_size, place.cut.tp))
-    biases = sum(one.biases for one in linears)
+    linears = tuple(one for one in part.linears if one.kind in _OF_MIXERS and one.name not in UP_AND_DOWN)
+    biases = round(sum(one.rows * one.biases for one in linears))
     own = replace(part, linears=linears, pairs=0.0, activated=0, biases=biases, halves=1)
     return products_of(own, place, tokens=tokens) + core + elementwise(own, place, tokens=tokens)
 

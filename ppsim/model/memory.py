@@ -118,8 +118,8 @@ STATIC = (
     "expert parameters", "expert gradients", "expert optimizer state",
 )  # fmt: skip
 ACTIVATIONS = (
-    "layer input", "norms", "attention", "scores", "feed-forward", "experts", "dropout masks", "embedding", "head",
-    "logits", "multi-token prediction",
+    "layer input", "norms", "attention", "scores", "feed-forward", "experts", "modulation", "dropout masks",
+    "embedding", "head", "logits", "multi-token prediction",
 )  # fmt: skip
 
 
