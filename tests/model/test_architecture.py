@@ -77,9 +77,9 @@ EXACT = {
     "nemotron-nano-12b-v2": (12_310_001_152, BUILT),
     "nemotron-3-nano-30b-a3b": (31_577_940_288, BUILT),
     "nemotron-3-super-120b-a12b": (120_668_707_840, BUILT),
-    "flux.1-dev": (11_901_408_320, SAFETENSORS),
-    "flux.1-schnell": (11_891_178_560, SAFETENSORS),
-    "sd3-medium": (2_028_328_000, "diffusers' SD3Transformer2DModel of the released config.json"),
+    "flux.1-dev": (11_901_408_320, "diffusers 0.35.2, FluxTransformer2DModel of the released config.json"),
+    "flux.1-schnell": (11_891_178_560, "the same without guidance"),
+    "sd3-medium": (2_028_328_000, "diffusers 0.35.2, SD3Transformer2DModel of the released config.json"),
     "dit-xl-2": (675_129_632, "facebookresearch/DiT, DiT_XL_2, with its sines of positions"),
 }
 # What is published, in billions, and the digits it is published with.
