@@ -83,6 +83,9 @@ def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
         "parameters": model.parameters,
         "active_parameters": model.active_parameters,
         "embedding_parameters": model.embedding_parameters,
+        "conditioning_parameters": (
+            model.patches.conditioning_parameters(model.hidden_size) if model.patches else 0
+        ),
         "mtp_parameters": model.mtp_parameters,
         "sequence_length": length,
         "training_flops_per_token": model.training_flops(length),

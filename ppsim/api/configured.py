@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.words import words_of
 from ppsim.configs.run_config import RunConfig
 from ppsim.configs.stacks import stack_of
+from ppsim.machine.cluster import Cluster
+from ppsim.machine.files import load_cluster
+from ppsim.projection.options import GPT, StudyOptions
 
 _MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
@@ -61,5 +65,10 @@ def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     name = options.get("stack")
     if options.get("model") is None or name is None:
         return options
-    said = stack_of(name, options)
+    from ppsim.configs.read import model_named  # every trainer's format
+
+    model, cluster = options["model"], options.get("cluster") or words_of(StudyOptions)["cluster"].option.default
+    cluster = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    has_experts = model != GPT and any(layer.is_moe for layer in model_named(model).kinds)
+    said = stack_of(name, options, device=cluster.device.name, has_experts=has_experts)
     return options | {word: value for word, value in said.items() if options.get(word, "") is None}

@@ -19,6 +19,7 @@ from ppsim.layout.layout import Layout, layout_on
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.files import load_cluster
 from ppsim.model.architecture import Model
+from ppsim.model.graphs import cuda_graphs_of
 from ppsim.model.memory import Optimizer, Precision
 from ppsim.model.names import gpt
 from ppsim.model.recompute import recompute_of
@@ -77,6 +78,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     read = {
         "compute_share": parse_share(options["compute_share"], given_dtype),
         "recompute": recompute_of(options["recompute"] or "none"),
+        "cuda_graphs": cuda_graphs_of(options["cuda_graphs"] or "none"),
         "profile": None if options["profile"] is None else profile_of(options["profile"]),
     }
     given = depending | {one: value for one, value in options.items() if value is not None} | read

@@ -6,6 +6,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.configs.arguments import Arguments
+from ppsim.configs.megatron_experts import arguments_of_experts, cuda_graphs_in, experts_of
 from ppsim.configs.megatron_hybrid import hybrid_pattern, layout_of
 from ppsim.configs.megatron_model import model_of
 from ppsim.configs.run_config import RunConfig, replicas_for_experts
@@ -44,6 +45,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     words |= _optimizer(arguments)
     words |= _kernels(arguments, is_partial=trainer == BRIDGE)
     words |= _overlapped(arguments)
+    words |= experts_of(arguments, is_partial=trainer == BRIDGE) | cuda_graphs_in(arguments)
     if words["gpus"] is None and words["ep"]:
         words["dp"] = replicas_for_experts(words, arguments.assumed)
     return RunConfig(
@@ -304,7 +306,7 @@ def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
         found["tp_comm_overlap"] = True
     if words.get("overlap_ep"):
         found["overlap_moe_expert_parallel_comm"] = True
-    return found
+    return found | arguments_of_experts(words)
 
 
 def primus_pipeline_of(schedule: str) -> dict[str, Any]:

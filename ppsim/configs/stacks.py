@@ -16,8 +16,9 @@ from ppsim.base.files import read_toml
 class Line(Strict):
     """One default: the word, its value, and who says so.
 
-    `dtypes` are the number formats in which it holds, `pipelined` whether it does with a pipeline or without; None:
-    always.
+    `dtypes` are the number formats in which it holds, `devices` words of the names of devices on which it does,
+    `experts` whether for models with or without, `pipelined` whether with a pipeline or without; None: always.
+    `unless` has words whose values forbid it, an empty list: any.
     """
 
     word: str
@@ -25,9 +26,19 @@ class Line(Strict):
     source: str
     dtypes: list[str] | None = None
     pipelined: bool | None = None
+    devices: list[str] | None = None
+    experts: bool | None = None
+    unless: dict[str, list[str]] = Field(default_factory=dict)
 
-    def holds(self, options: Mapping[str, Any]) -> bool:
-        """Whether it does for a job of these options."""
+    def holds(self, options: Mapping[str, Any], *, device: str, has_experts: bool) -> bool:
+        """Whether it does for a job of these options, of a model with experts or none, on such devices."""
+        if self.devices is not None and not any(name in device.split() for name in self.devices):
+            return False
+        if self.experts not in (None, has_experts):
+            return False
+        for word, values in self.unless.items():
+            if (given := options.get(word)) is not None and (not values or given in values):
+                return False
         is_pipelined = (options.get("pp") or 1) > 1 if isinstance(options.get("pp"), int | None) else True
         return (self.dtypes is None or (options.get("dtype") or "bfloat16") in self.dtypes) and (
             self.pipelined in (None, is_pipelined)
@@ -48,8 +59,15 @@ def stacks() -> dict[str, StackDefaults]:
     return {name: validated(StackDefaults, data, f"stacks.toml [{name}]") for name, data in found.items()}
 
 
-def stack_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the words that a stack sets for a job of these options; raises `ConfigError` for an unknown one."""
+def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> dict[str, Any]:
+    """Return the words that a stack sets for a job of these options; raises `ConfigError` for an unknown one.
+
+    `device` is the name of the cluster's, `has_experts` is of the model.
+    """
     if name not in stacks():
         raise ConfigError(f"unknown stack '{name}': there are {', '.join(stacks())}")
-    return {line.word: line.value for line in stacks()[name].lines if line.holds(options)}
+    return {
+        line.word: line.value
+        for line in stacks()[name].lines
+        if line.holds(options, device=device, has_experts=has_experts)
+    }

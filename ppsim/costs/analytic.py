@@ -5,6 +5,7 @@ of the device's class (hardware/efficiency.toml) and of its links; `benchmarks/a
 from published runs. The letters are those of `ppsim.model.shapes`.
 """
 
+from ppsim.costs.launches import launched, launched_again, waits_for_counts
 from ppsim.costs.layer_kernels import (
     PassKernels,
     attention,
@@ -42,14 +43,14 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     )
     core = attention(layer, place, micro_batch=micro_batch, sequence_length=sequence_length)
     kernels = products_of(part, place, tokens=tokens) + core + elementwise(part, place, tokens=tokens)
+    kernels = launched(kernels, layer, place, part, core, tokens=tokens)
     message = float(tokens * layer.hidden_size * execution.element_bytes)
     tp_s, num_gathered = _tensor_s(layer, place, message)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
     cp_s = _context_s(layer, place, tokens)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
-    has_to_wait = layer.is_moe and execution.expert_capacity is None
-    launching_s = place.cluster.device.efficiency.routing_host_s if has_to_wait else 0.0
+    launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
     forward = _parts(
         place, kernels.forward, flops,
         tp_s=(1 - execution.hidden_tp_forward) * tp_s,
@@ -59,7 +60,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     )  # fmt: skip
     gathered = num_gathered * _gathered_s(place, execution.gathered_share * message)
     both_ways = 1 if execution.context == "all-to-all" or layer.is_recurrent else 2
-    again = _again(layer, place, tokens, core.forward, kernels.forward)
+    again = launched_again(_again(layer, place, tokens, core.forward, kernels.forward), layer, place)
     launched_again_s = launching_s if execution.recompute == "full" else 0.0
     backward_input = _parts(
         place,
@@ -121,16 +122,35 @@ def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Pa
 
 
 def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
-    """Return the seconds of the embedding: a look-up, summed over tp, and its gradient; I is free."""
+    """Return the seconds of the embedding: a look-up, summed over tp, and its gradient; I is free.
+
+    Of patches and text that are projected instead, those products too.
+    """
     execution, times = place.execution, place.times
     elements = place.tokens(micro_batch, sequence_length) * model.hidden_size
     message = float(elements * execution.element_bytes)
-    looked_up = moved(times, "copy", (3 if execution.dropout else 2) * message, launches=2)
+    linears = model.patches.linears(model.hidden_size) if model.patches else []
+    projected = products(linears, times, tokens=elements // model.hidden_size)
+    looked_up = projected.forward + moved(times, "copy", (3 if execution.dropout else 2) * message, launches=2)
     return Estimate(
         _parts(place, looked_up, tp_s=_reduced_s(place, message)),
         Parts(),
-        _parts(place, moved(times, "copy", message + 8.0 * elements, launches=2), tp_s=_gathered_s(place, message)),
+        _parts(
+            place,
+            projected.backward_weight + moved(times, "copy", message + 8.0 * elements, launches=2),
+            tp_s=_gathered_s(place, message),
+        ),
     )
+
+
+def conditioning_estimate(model: Model, place: Place) -> Estimate:
+    """Return the seconds of conditional embedders, on every stage: of a vector a sequence, weights count."""
+    if not model.patches:
+        return Estimate(Parts(), Parts(), Parts())
+    weights, e = model.patches.conditioning_parameters(model.hidden_size), place.execution.element_bytes
+    launches = 2 * len(model.patches.conditions)
+    read, written = (moved(place.times, "copy", size * weights, launches=launches) for size in (e, e + 8))
+    return Estimate(_parts(place, read), _parts(place, read), _parts(place, written))
 
 
 def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
@@ -216,7 +236,8 @@ def _parts(
     beside them, for which it has the time of the communication too.
     """
     device = place.cluster.device
-    launches = max(kernels.count * device.efficiency.host_s, launching_s - sum(communication.values()))
+    count = 0 if place.execution.cuda_graphs == "full" else kernels.count
+    launches = max(count * device.efficiency.host_s, launching_s - sum(communication.values()))
     ideal_s = model_flops / device.peak(place.execution.dtype)
     return Parts(
         ideal_s=ideal_s,

@@ -6,7 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
-from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate, mtp_estimate
+from ppsim.costs.analytic import (
+    conditioning_estimate,
+    embedding_estimate,
+    head_estimate,
+    layer_estimate,
+    mtp_estimate,
+)
 from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.place import Execution, Place
@@ -16,8 +22,9 @@ from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import OPERAND_BYTES
 from ppsim.model.activations import Batch, KernelChoice
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.captured import why_not_captured
 from ppsim.model.halves import LatentAttention
-from ppsim.model.memory import MemorySettings, Optimizer
+from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import Recompute, recomputes
 from ppsim.model.shapes import why_no_context_parallel
@@ -36,6 +43,7 @@ class Job:
     ranks sends its part of a hop's message, and they gather it behind (Narayanan et al. 2021, arXiv 2104.04473,
     §4.1); with sequence parallelism there is nothing to gather. `offload`: what part of each microbatch's
     activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
+    `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
     `launch_s`: host seconds of a launch by the schedule, None: the cluster's constant. `stack`: what software the
     defaults are those of (`ppsim.configs.stacks`).
 
@@ -63,6 +71,7 @@ class Job:
     vocab_multiple: int = 128
     scatter_gather: bool = False
     offload: float = 0.0
+    cuda_graph_reuse: bool = True
     launch_s: float | None = None
     stack: str = "plain"
 
@@ -92,6 +101,14 @@ class Job:
         self.cluster.device.peak(self.execution.dtype)
         if reason := _why_not_recomputed(self.model, self.execution.recompute):
             raise ConfigError(reason)
+        if reason := why_not_captured(
+            self.execution.cuda_graphs,
+            self.model.kinds,
+            recompute=self.execution.recompute,
+            offload=self.offload,
+            is_dropless=self.execution.expert_capacity is None,
+        ):
+            raise ConfigError(reason)
         require_division(self.model, self.settings.cut)
 
     @property
@@ -101,7 +118,12 @@ class Job:
 
     @property
     def seconds_a_launch(self) -> float:
-        """Host seconds of a launch by the schedule: of an action one, of a message between ranks two."""
+        """Host seconds of a launch by the schedule: of an action one, of a message between ranks two.
+
+        A graph of the whole step is launched once.
+        """
+        if self.execution.cuda_graphs == "full":
+            return 0.0
         constant = self.cluster.constants.launch_s
         return self.launch_s if self.launch_s is not None else constant.value if constant else 0.0
 
@@ -151,6 +173,11 @@ class Job:
             kernels,
             vocab_multiple=self.vocab_multiple,
             allocator_slack=self.allocator_slack,
+            graphs=GraphBuffers(
+                self.execution.cuda_graphs,
+                num_microbatches=self.num_microbatches if self.layout.pp > 1 else 1,
+                reuse=self.cuda_graph_reuse,
+            ),
         )
 
     @property
@@ -195,8 +222,9 @@ class Job:
 
     @cached_property
     def beside_layers(self) -> Estimate:
-        """What a stage takes beside its layers, where that was measured; the largest of any kind."""
-        return max((beside for _, beside in self._layers.values()), key=work_of)
+        """What a stage takes beside its layers: conditional embedders, and the most that was measured of a kind."""
+        measured = max((beside for _, beside in self._layers.values()), key=work_of)
+        return measured + conditioning_estimate(self.model, self.place)
 
     @cached_property
     def _layers(self) -> dict[Layer, tuple[Estimate, Estimate]]:

@@ -51,7 +51,7 @@ def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pa
     for one in linears:
         if not one.is_product:
             continue
-        rows = pairs if one.kind == "routed" else tokens
+        rows = pairs if one.kind == "routed" else tokens * one.rows
         total += PassKernels(
             product(times, "forward", rows, one.outputs, one.inputs, groups=one.count),
             product(times, "input", rows, one.inputs, one.outputs, groups=one.count),
@@ -67,7 +67,8 @@ class RankPart:
     `pairs` of a token and an expert come to the rank for each token of its own; `rotated` columns of queries and
     keys rotate; `activated` columns pass through an activation function, of which a gated one reads twice as many.
     `biases` are the columns that have one. `convolved` columns pass through a convolution, `gates` are multiplied
-    by one; `halves` is how many parts have a residual around them. A pair is `expert_width` wide where it is sent.
+    by one; `modulated` norms are scaled and shifted; `halves` is how many parts have a residual around them.
+    A pair is `expert_width` wide where it is sent.
     """
 
     hidden_size: int
@@ -80,6 +81,7 @@ class RankPart:
     biases: int = 0
     convolved: int = 0
     gates: int = 0
+    modulated: int = 0
     halves: int = 2
 
 
@@ -98,9 +100,10 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         rotated=_rotated(layer, cut.tp),
         activated=_activated(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
-        biases=sum(one.biases for one in linears if one.kind == "dense"),
+        biases=round(sum(one.rows * one.biases for one in linears if one.kind == "dense")),
         convolved=mixer.convolved // cut.tp if isinstance(mixer, Recurrent) else 0,
         gates=mixer.gate_columns // cut.tp,
+        modulated=layer.conditioned.num_modulated if layer.conditioned else 0,
         halves=layer.num_halves,
     )
 
@@ -141,7 +144,7 @@ def _rotated(layer: Layer, tp: int) -> int:
     if isinstance(a, Recurrent):
         return 0
     heads = a.num_heads // tp + a.kv_heads_on_a_rank(tp)
-    return heads * a.head_size if layer.norm == "rmsnorm" else 0
+    return heads * a.head_size if layer.norm != "layernorm" else 0
 
 
 def _activated(layer: Layer, tp: int, modules: Collection[str], load: float) -> float:
@@ -180,7 +183,8 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
         return recurrence(part, place, tokens=place.tokens(micro_batch, sequence_length))
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention == "fused":
-        whole = AttentionCore(heads, queries, sequence_length, part.qk_head_size, part.v_head_size)
+        keys = round(2 * part.keys_a_query(sequence_length))  # the half of which a causal mask leaves
+        whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size)
         if isinstance(part, Attention) and part.window and part.window < sequence_length:
             seen = part.keys_a_query(sequence_length)
             tiled = replace(whole, keys=min(sequence_length, round(2 * (seen + _TILE_EDGE))))
@@ -232,20 +236,27 @@ def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     Forward: two norms 4eh, two residuals 6eh (masks 2h). Backward: norms 10eh (their parameters' gradients read
     input and gradient again), residuals 6eh (dropout 4eh, masks 2h); half of both in a layer of one half. W: the
     gradients of biases read what the products did, e a column. A convolved column 2e forward and 5e backward, which
-    computes it again; a gated one, its norm in the same kernel, 3e and 6e. The rest is `between_products`.
+    computes it again; a gated one, its norm in the same kernel, 3e and 6e. A modulated norm 2eh and 4eh, and the
+    weights of its modulation once a pass, of whose gradients W reads and writes 8 bytes. The rest is
+    `between_products`.
     """
     h, e, own, times = part.hidden_size, place.execution.element_bytes, place.cut.norm_divisor, place.times
     dropout, share = place.execution.dropout, part.halves / 2
-    forward = (4 * e + 6 * e + 2 * dropout) * h * share
-    backward = (16 * e + (4 * e + 2) * dropout) * h * share
+    forward = (4 * e + 6 * e + 2 * dropout) * h * share + 2 * e * h * part.modulated
+    backward = (16 * e + (4 * e + 2) * dropout) * h * share + 4 * e * h * part.modulated
+    modulations = [one.weights for one in part.linears if one.kind == "condition"]
+    read, written = ((size * sum(modulations), len(modulations)) for size in (e, e + 8))
     convolved, gates = part.convolved, part.gates
     launches = (convolved > 0) + (gates > 0)
     return between_products(part, place, tokens=tokens) + PassKernels(
         moved(times, "elementwise", tokens * forward / own, launches=2 * part.halves)
-        + moved(times, "elementwise", tokens * e * (2 * convolved + 3 * gates), launches=launches),
+        + moved(times, "elementwise", tokens * e * (2 * convolved + 3 * gates), launches=launches)
+        + moved(times, "copy", read[0], launches=read[1]),
         moved(times, "elementwise", tokens * backward / own, launches=3 * part.halves)
-        + moved(times, "elementwise", tokens * e * (5 * convolved + 6 * gates), launches=2 * launches),
-        moved(times, "elementwise", tokens * e * part.biases, launches=4),
+        + moved(times, "elementwise", tokens * e * (5 * convolved + 6 * gates), launches=2 * launches)
+        + moved(times, "copy", read[0], launches=read[1]),
+        moved(times, "elementwise", tokens * e * part.biases, launches=4)
+        + moved(times, "copy", written[0], launches=written[1]),
     )
 
 

@@ -234,6 +234,9 @@ def _executed(job: Job) -> list[str]:
         lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
     if not execution.fused_cross_entropy:
         lines.append("cross entropy: not fused, with a copy of the logits in 32 bits")
+    if execution.cuda_graphs != "none":
+        shared = ", each with buffers of its own" if not job.cuda_graph_reuse else ""
+        lines.append(f"CUDA graphs: {execution.cuda_graphs}{shared}")
     if execution.context != "ring" and job.layout.cp > 1:
         lines.append("context parallelism: an all-to-all of heads")
     share = execution.compute_share or getattr(constants.compute_share.get(execution.dtype), "value", 1.0)

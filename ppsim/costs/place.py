@@ -15,6 +15,7 @@ from ppsim.machine.cluster import Cluster, Constant, Device
 from ppsim.machine.kernels.specified import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
+from ppsim.model.graphs import CudaGraphs, cuda_graphs_of
 from ppsim.model.recompute import Recompute, require_spelling
 
 _DISPATCH_CORES = 20
@@ -32,6 +33,8 @@ class Execution:
         "fused" keeps no scores; "unfused" writes all s × s of them, softmax and all, to memory (before 2022).
     recompute
         What the backward computes again of a layer: nothing, its forward, or modules (`ppsim.model.recompute`).
+    cuda_graphs
+        What the host launches as graphs: nothing, all, whole layers, or modules (`ppsim.model.graphs`).
     sequence_parallel
         All-gather and reduce-scatter instead of an all-reduce, norms and residuals on 1/tp of the tokens
         (Korthikanti et al. 2022, arXiv 2205.05198).
@@ -59,6 +62,7 @@ class Execution:
     dtype: str = "bfloat16"
     attention: Literal["fused", "unfused"] = "fused"
     recompute: Recompute = "none"
+    cuda_graphs: CudaGraphs = "none"
     sequence_parallel: bool = False
     dropout: bool = False
     fused_cross_entropy: bool = True
@@ -110,6 +114,8 @@ class Execution:
 
     def __post_init__(self) -> None:
         require_spelling(self.recompute)
+        if (word := cuda_graphs_of(self.cuda_graphs)) != self.cuda_graphs:
+            raise ConfigError(f"cuda_graphs '{self.cuda_graphs}' is spelled '{word}'")
         if not 1 <= self.expert_imbalance < float("inf"):
             raise ConfigError(f"expert_imbalance is 1 (even) or more: got {self.expert_imbalance:g}")
         if self.expert_capacity is not None and not 0 < self.expert_capacity < float("inf"):

@@ -182,7 +182,7 @@ def _muon_flops(job: Job, layer: Layer, share: float, expert_share: float) -> fl
 
 
 def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequence[Held]) -> tuple[Sharing, ...]:
-    """Embeddings that several ranks hold, and what of their gradients the replicas of a stage sum.
+    """Embeddings and conditional embedders that several ranks hold, and what replicas of a stage sum of gradients.
 
     Replicas of a stage are replicas in data parallelism too (Li & Hoefler 2021, arXiv 2107.06925, §3.2: an
     all-reduce among them): each has reduced its own gradients among its dp · cp ranks, and what a rank keeps of
@@ -201,6 +201,10 @@ def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequen
         vocab = padded_vocabulary(model.vocab_size, tp=job.layout.tp, multiple=job.vocab_multiple) // job.layout.tp
         table = vocab * (model.projected_size or model.hidden_size)
         shared.append(_sum_over(job, tuple(sorted(with_table)), table * of))
+    ranks_of_all = tuple(dict.fromkeys(rank_of))
+    if model.patches and len(ranks_of_all) > 1:
+        conditioning = model.patches.conditioning_parameters(model.hidden_size)
+        shared.append(_sum_over(job, ranks_of_all, conditioning * of))
     dense, expert = (group(job.layout, name, job.domain_sizes).num_ranks for name in _GROUPS)
     for stage, one in enumerate(held):
         ranks = tuple(dict.fromkeys(rank_of[stage::num_stages]))

@@ -84,6 +84,7 @@ class Batch:
 def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
     """Return the bytes that a layer keeps of a microbatch: "norms", "attention", "scores", "feed-forward", …
 
+    A modulated norm is kept before it is scaled, and what its gate multiplies ("modulation": 2T·h·e/q).
     Full recomputation keeps the layer's input ("layer input": T·h·e/q), that of modules their inputs. See
     `_attention`, `_feed_forward` and `_experts` for the terms.
     """
@@ -104,6 +105,8 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
             found[name] += _feed_forward(layer.ffn, tokens, batch, cut.tp, kernels, keeps_activation=keeps)
         else:
             found[name] += _experts(layer, layer.ffn, batch, cut, kernels)
+    if layer.conditioned:
+        found["modulation"] = 2 * layer.conditioned.num_modulated * hidden * e
     if kernels.dropout:
         found["dropout masks"] = layer.num_halves * hidden
     return found
@@ -119,16 +122,16 @@ def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
     tokens = batch.tokens(cut)
     own = share(tokens, cut.norm_divisor)
     pairs = own * layer.experts_per_token * cut.expert_tp
-    columns, read = 0, set()
+    columns, read = 0.0, set()
     for one in layer.linears(cut):
         if not one.is_product:
             continue
         before, behind = (tokens if one.split == side else own for side in ("inputs", "outputs"))
         if one.kind == "routed":
             before = behind = pairs
-        columns += behind * one.outputs + (0 if one.reads in read else before * one.inputs)
+        columns += one.rows * (behind * one.outputs + (0 if one.reads in read else before * one.inputs))
         read.add(one.reads)
-    return columns * batch.element_bytes
+    return round(columns * batch.element_bytes)
 
 
 def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> tuple[int, int]:

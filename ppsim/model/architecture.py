@@ -15,18 +15,21 @@ from typing import Literal
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.layout.split import require_layers
+from ppsim.model.conditioning import Conditioning, Patches
 from ppsim.model.halves import FeedForward, Mixer, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.linears import Linear
 from ppsim.model.recurrent import Recurrent, require_positive
 
-Norm = Literal["layernorm", "rmsnorm"]
+Norm = Literal["layernorm", "rmsnorm", "plain"]
+"""Of a LayerNorm, an RMSNorm, and a LayerNorm without weights, which a condition modulates instead."""
 
 
 @dataclass(frozen=True)
 class Layer:
     """One layer: norms, attention or another mixer of tokens, and a feed-forward part or a mixture of experts.
 
-    Hybrids have layers of one half and one norm: `NoAttention` or `NoFeedForward` stands for the other.
+    Hybrids have layers of one half and one norm: `NoAttention` or `NoFeedForward` stands for the other. Those of
+    diffusion transformers are `conditioned`.
     """
 
     hidden_size: int
@@ -34,6 +37,7 @@ class Layer:
     ffn: FeedForward | MixtureOfExperts
     norm: Norm = "rmsnorm"
     num_norms: int = 2
+    conditioned: Conditioning | None = None
 
     @property
     def is_moe(self) -> bool:
@@ -76,7 +80,8 @@ class Layer:
         if key not in self._linears_of:
             h, ffn = self.hidden_size, self.ffn
             of_ffn = ffn.linears(h, cut.tp) if isinstance(ffn, FeedForward) else ffn.linears(h, cut)
-            self._linears_of[key] = (*self.attention.linears(h, cut.tp), *of_ffn)
+            found = [*self.attention.linears(h, cut.tp), *of_ffn]
+            self._linears_of[key] = tuple(self.conditioned.linears(h, cut.tp, found) if self.conditioned else found)
         return self._linears_of[key]
 
     @cached_property
@@ -92,7 +97,9 @@ class Layer:
     @property
     def norm_parameters(self) -> int:
         """Parameters of its norms, which every rank has whole."""
-        return self.num_norms * norm_parameters(self.norm, self.hidden_size) + self.attention.norm_parameters
+        streams = self.conditioned.num_streams if self.conditioned else 1
+        of_heads = streams * self.attention.norm_parameters
+        return self.num_norms * norm_parameters(self.norm, self.hidden_size) + of_heads
 
     @property
     def expert_parameters(self) -> int:
@@ -114,12 +121,12 @@ class Layer:
         return self.parameters - self.expert_parameters // ffn.num_experts * unused
 
     @cached_property
-    def weights_a_token(self) -> int:
-        """Weights that a token is multiplied by: those of k experts only."""
+    def weights_a_token(self) -> float:
+        """Weights that a token is multiplied by on average: those of k experts only, and of its stream."""
         return sum(
-            one.size * (self.experts_per_token if one.kind == "routed" else 1)
+            one.size * (self.experts_per_token if one.kind == "routed" else one.rows)
             for one in self.all_linears
-            if one.kind != "vector"
+            if one.kind not in ("vector", "condition")
         )
 
     def forward_flops(self, sequence_length: int, *, causal: bool = False) -> float:
@@ -138,7 +145,8 @@ class Model:
     `learned_positions`: rows of a table of positions. `projected_size`: an embedding narrower than the layers, with
     a projection in and out (OPT-350m). `mtp`: layers that predict further tokens (DeepSeek-AI 2024, arXiv
     2412.19437, §2.2), each with two norms, a 2h × h projection and a norm before the shared head. `sequence_length`
-    is the one it is used with where none is given. `source` says where the sizes were published.
+    is the one it is used with where none is given. `patches`: a diffusion transformer's, whose `vocab_size` is that
+    of its output. `source` says where the sizes were published.
     """
 
     layers: tuple[Layer, ...]
@@ -150,6 +158,7 @@ class Model:
     projected_size: int | None = None
     mtp: tuple[Layer, ...] = ()
     source: str = ""
+    patches: Patches | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size", "sequence_length")
@@ -175,6 +184,9 @@ class Model:
     def embedding_parameters(self) -> int:
         """Parameters before the first layer: V·h, learned positions, a projection where there is one."""
         h = self.hidden_size
+        if self.patches:
+            own = self.patches.embedding_parameters(h) + self.patches.conditioning_parameters(h)
+            return own + self.learned_positions * h
         width = self.projected_size or h
         projection = width * h if self.projected_size else 0
         return self.vocab_size * width + self.learned_positions * h + projection
@@ -182,6 +194,8 @@ class Model:
     @property
     def head_parameters(self) -> int:
         """Parameters behind the last layer, its V·h included even where they are tied to the embedding's."""
+        if self.patches:
+            return self.patches.head_parameters(self.hidden_size)
         return self.vocab_size * (self.projected_size or self.hidden_size) + self._final_parameters
 
     @property
@@ -242,7 +256,7 @@ class Model:
 
 def norm_parameters(norm: Norm, h: int) -> int:
     """Return the parameters of a norm: weights and biases of a LayerNorm, weights of an RMSNorm."""
-    return 2 * h if norm == "layernorm" else h
+    return {"layernorm": 2 * h, "rmsnorm": h, "plain": 0}[norm]
 
 
 def mtp_linear(h: int, tp: int = 1) -> Linear:

@@ -13,6 +13,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.layout.split import require_layers
 from ppsim.model.architecture import Layer, Model, Norm
+from ppsim.model.config_of_diffusion import DIFFUSERS
 from ppsim.model.config_of_hybrids import READERS, latent_attention
 from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
@@ -36,7 +37,7 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     """
     if not isinstance(data, dict):
         raise ConfigError(f"{where}: a config.json holds an object, this one a {type(data).__name__}")
-    kind = data.get("model_type")
+    kind = data.get("model_type") or data.get("_class_name")
     if not isinstance(kind, str):
         raise ConfigError(f"{where}: model_type is missing; there are {', '.join(_READERS)}")
     if kind not in _READERS:
@@ -230,5 +231,6 @@ _READERS: MappingProxyType[str, Callable[[Fields], Model]] = MappingProxyType(
         "opt": _opt,
         "nemotron": _nemotron,
         **READERS,
+        **DIFFUSERS,
     }
 )

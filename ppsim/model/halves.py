@@ -15,7 +15,8 @@ class Attention:
 
     `window`: how many tokens a query sees, itself included (None: all before it); `is_chunked`: those of its own
     chunk of so many tokens instead (Llama 4). `sinks`: a learned score a head that takes part in the softmax
-    (gpt-oss). `gated`: a gate of as many columns as the queries before the output (Qwen3-Next).
+    (gpt-oss). `gated`: a gate of as many columns as the queries before the output (Qwen3-Next). `is_causal`:
+    whether a query sees no token behind it; those of images see all.
     """
 
     num_heads: int
@@ -28,6 +29,7 @@ class Attention:
     is_chunked: bool = False
     sinks: bool = False
     gated: bool = False
+    is_causal: bool = True
 
     def __post_init__(self) -> None:
         require_positive(self, "num_heads", "num_kv_heads", "head_size")
@@ -69,13 +71,15 @@ class Attention:
         return {"heads": self.num_heads}
 
     def keys_a_query(self, sequence_length: int) -> float:
-        """Return how many keys a query sees on average: half of the sequence, or what its window leaves.
+        """Return how many keys a query sees on average: half of the sequence, all, or what its window leaves.
 
         A window of w tokens: w - w(w - 1)/2s, the first w - 1 queries having fewer. Chunks of w: w/2.
 
         >>> Attention(1, 1, 1, window=3).keys_a_query(4) == (1 + 2 + 3 + 3) / 4
         True
         """
+        if not self.is_causal:
+            return float(sequence_length)
         if self.window is None or self.window >= sequence_length:
             return sequence_length / 2
         if self.is_chunked:
@@ -84,7 +88,8 @@ class Attention:
 
     def core_flops(self, sequence_length: int, *, causal: bool) -> float:
         """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
-        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 if causal else 2)
+        masked = self.is_causal and not causal
+        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 + masked)
 
     def kv_heads_on_a_rank(self, tp: int) -> int:
         """Return key/value heads of a rank: those of more ranks than heads are repeated."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-LinearKind = Literal["dense", "router", "routed", "shared", "gate", "latent", "vector"]
+LinearKind = Literal["dense", "router", "routed", "shared", "gate", "latent", "vector", "condition"]
 Side = Literal["outputs", "inputs"]
 
 UPS_OF_LATENTS = ("queries up", "keys and values up")
@@ -30,13 +30,15 @@ class Linear:
         "dense": over all tokens; "routed": an expert's; "shared": of the expert of all tokens; "router"; "gate":
         the one column that weighs a shared expert, which is no product of its own; "latent": between the hidden
         size and that of experts narrower than it; "vector": numbers that multiply each column for itself, such as
-        those of a convolution.
+        those of a convolution; "condition": it multiplies one vector a sequence, not tokens.
     split
         By which side ranks divide it: those of tp or, where it is routed, of etp. None: it is whole on each.
     count
         How many a rank holds: its experts.
     biased
         Whether each output has a bias.
+    rows
+        The part of the tokens that it multiplies, where others have a matrix of their own.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Linear:
     split: Side | None = None
     count: int = 1
     biased: bool = False
+    rows: float = 1.0
 
     @cached_property
     def outputs(self) -> int:
@@ -71,7 +74,7 @@ class Linear:
     @property
     def is_product(self) -> bool:
         """Whether a kernel multiplies by it."""
-        return self.kind not in ("gate", "vector")
+        return self.kind not in ("gate", "vector", "condition")
 
     @property
     def is_orthogonalised(self) -> bool:

@@ -22,6 +22,8 @@ from ppsim.model.activations import (
     mtp_activations,
 )
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.captured import has_graph, num_outputs_beside
+from ppsim.model.graphs import CudaGraphs
 from ppsim.model.halves import FeedForward
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
 from ppsim.model.recurrent import Recurrent
@@ -116,9 +118,39 @@ STATIC = (
     "expert parameters", "expert gradients", "expert optimizer state",
 )  # fmt: skip
 ACTIVATIONS = (
-    "layer input", "norms", "attention", "scores", "feed-forward", "experts", "dropout masks", "embedding", "head",
-    "logits", "multi-token prediction",
+    "layer input", "norms", "attention", "scores", "feed-forward", "experts", "modulation", "dropout masks",
+    "embedding", "head", "logits", "multi-token prediction",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GraphBuffers:
+    """The buffers of CUDA graphs, one a layer, pass and captured microbatch, whose places never change.
+
+    TransformerEngine's `make_graphed_callables`, as Megatron-LM's `TECudaGraphHelper` calls it: all microbatches of
+    a step are captured in the pipeline's order, or one of them where there is no pipeline. `reuse`
+    (`_reuse_graph_input_output_buffers`, from version 2.7 on): microbatches that are not in flight together share
+    inputs and outputs, all backwards of a size one gradient of the output. Else each graph has its own input,
+    output and the gradients of both. The input takes the place of what a forward keeps.
+    """
+
+    captured: CudaGraphs = "none"
+    num_microbatches: int = 1
+    reuse: bool = True
+
+    def kept(self, layer: Layer) -> int:
+        """Return what a layer keeps more of a microbatch in flight, in hidden states; less where all are held."""
+        if self.captured in ("none", "full") or not has_graph(self.captured, layer):
+            return 0
+        beside = num_outputs_beside(self.captured, layer)
+        return beside if self.reuse else beside - 2
+
+    def held(self, layers: Sequence[Layer]) -> int:
+        """Return what a rank with these layers holds all the time, in hidden states."""
+        if self.captured in ("none", "full"):
+            return 0
+        number = sum(has_graph(self.captured, layer) for layer in layers)
+        return min(number, 1) if self.reuse else 4 * self.num_microbatches * number
 
 
 @dataclass(frozen=True)
@@ -137,6 +169,7 @@ class MemorySettings:
     vocab_multiple: int = 1
     workspace_bytes: int = 64 * 2**20
     allocator_slack: float = 1.0
+    graphs: GraphBuffers = field(default_factory=GraphBuffers)
 
     def __post_init__(self) -> None:
         if self.workspace_bytes < 0:
@@ -169,13 +202,26 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     found: dict[str, int] = {}
     for layer, number in Counter((*stage.layers, *stage.mtp)).items():
-        kept = layer_activations(layer, batch, cut, kernels)
+        kept = kept_of_layer(layer, settings)
         _add(found, {name: number * size for name, size in kept.items()})
     if stage.mtp:
         _add(found, mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding:
         _add(found, embedding_activations(model, batch, cut, kernels))
     return found
+
+
+def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
+    """Return the bytes that a layer keeps of one microbatch, by component, those of its CUDA graph included."""
+    found = layer_activations(layer, settings.batch, settings.cut, settings.kernels)
+    beside = settings.graphs.kept(layer) * _hidden_bytes(layer.hidden_size, settings)
+    return found | {"graph buffers": beside} if beside else found
+
+
+def _hidden_bytes(hidden_size: int, settings: MemorySettings) -> int:
+    """What passes from layer to layer of a microbatch on a rank."""
+    batch, cut = settings.batch, settings.cut
+    return share(batch.tokens(cut) * hidden_size, cut.norm_divisor) * batch.element_bytes
 
 
 def rank_memory(
@@ -200,6 +246,8 @@ def rank_memory(
     _add(found, _placeholders(stages, settings))
     _add(found, _weight_copies(stages, settings))
     _add(found, _buckets(model, stages, settings))
+    layers = [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
+    _add(found, {"graph buffers": settings.graphs.held(layers) * _hidden_bytes(model.hidden_size, settings)})
     found["library workspaces"] = settings.workspace_bytes
     used = sum(found.values())
     found["allocator slack"] = exactly(used, settings.allocator_slack) - used
@@ -209,7 +257,7 @@ def rank_memory(
 def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:
     """What is there beside the activations at the moments that can be the peak."""
     batch, cut, e = settings.batch, settings.cut, settings.batch.element_bytes
-    hidden = share(batch.tokens(cut) * model.hidden_size, cut.norm_divisor) * e
+    hidden = _hidden_bytes(model.hidden_size, settings)
     gathered = 2 * batch.tokens(cut) * model.hidden_size * e if cut.norm_divisor > 1 else 0
     layers = [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
     moments = [

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.diffusion import DIFFUSION
 from ppsim.model.families import FAMILIES
 from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.hybrid import windowed
@@ -172,6 +173,7 @@ _MAKE: dict[str, Callable[[], Model]] = {
     "mistral-7b": _mistral,
     "qwen2-57b-a14b": _qwen2_moe,
     **FAMILIES,
+    **DIFFUSION,
 }  # fmt: skip
 
 _ALIASES = MappingProxyType(
@@ -188,6 +190,9 @@ _ALIASES = MappingProxyType(
         "grok1-314b": "grok-1",
         "gpt-175b": "gpt3-175b",
         "mt-nlg-530b": "megatron-530b",
+        **dict.fromkeys(("flux.1", "flux", "flux-dev", "flux1-dev"), "flux.1-dev"),
+        **dict.fromkeys(("flux-schnell", "flux1-schnell"), "flux.1-schnell"),
+        **dict.fromkeys(("stable-diffusion-3-medium", "sd3-2b"), "sd3-medium"),
         "qwen3-next": "qwen3-next-80b-a3b",
         "llama4-scout-17b-16e": "llama4-scout",
         "llama4-maverick-17b-128e": "llama4-maverick",

@@ -7,6 +7,7 @@ from fractions import Fraction
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Layer, Model, mtp_own_parameters, norm_parameters
+from ppsim.model.conditioning import Patches
 from ppsim.model.halves import Attention, FeedForward
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.model.stages import Stage
@@ -77,7 +78,7 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
     Weights of projections, experts, the vocabulary and what joins two tokens are divided; norms, routers, MLA's
     down-projections and the biases behind a reduction are whole on every rank, as in Megatron-LM. A tied embedding
     is on both of the ranks of first and last stage, once where they are the same rank; multi-token prediction has a
-    copy of the embedding where its rank has none.
+    copy of the embedding where its rank has none. Conditional embedders are on every stage.
     """
     h, dense, matrices, expert = model.hidden_size, 0, 0, 0
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
@@ -92,6 +93,9 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
         dense += sum(mtp_own_parameters(layer, cut.tp) for layer in stage.mtp)
         needs_embedding = stage.mtp and not has_embedding
         dense += table if needs_embedding else 0
+        if model.patches:
+            dense += _around_patches(model, model.patches, stage)
+            continue
         if stage.embedding:
             dense += table + model.learned_positions * h + projection
         if stage.head:
@@ -99,6 +103,15 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
             here_already = model.tied_embeddings and (has_embedding or needs_embedding)
             dense += norm + projection + (0 if here_already else table)
     return Held(dense=dense, expert=expert, matrices=matrices)
+
+
+def _around_patches(model: Model, patches: Patches, stage: Stage) -> int:
+    """What every tensor-parallel rank has of a stage of a diffusion transformer beside its layers."""
+    h = model.hidden_size
+    around = patches.conditioning_parameters(h)
+    if stage.embedding:
+        around += patches.embedding_parameters(h) + model.learned_positions * h
+    return around + (patches.head_parameters(h) if stage.head else 0)
 
 
 def held_of_layer(layer: Layer, cut: Cut) -> Held:

@@ -39,11 +39,13 @@ def print_counts(counts: Mapping[str, Any]) -> None:
     tied = ", which are the head's too" if counts["tied_embeddings"] else ""
     rows = [
         ("layers", layers),
-        ("vocabulary", f"{counts['vocab_size']:,}"),
+        ("columns out" if counts["conditioning_parameters"] else "vocabulary", f"{counts['vocab_size']:,}"),
         ("parameters", f"{counts['parameters']:,}"),
         ("active a token", f"{counts['active_parameters']:,}"),
         ("embedding", f"{counts['embedding_parameters']:,}{tied}"),
     ]
+    if counts["conditioning_parameters"]:
+        rows.append(("of it conditional", f"{counts['conditioning_parameters']:,}, on every pipeline stage"))
     if counts["mtp_layers"]:
         rows.append(("multi-token prediction", f"{counts['mtp_parameters']:,}, not among the parameters above"))
     length = f"{counts['sequence_length']:,} tokens"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
 from ppsim.machine.choices import Dispatcher
+from ppsim.model.graphs import MEANING as CAPTURED
+from ppsim.model.graphs import CudaGraphs
 from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.choices import Channel, Receives, Update
 
@@ -177,6 +179,16 @@ class StudyOptions(TypedDict, total=False):
         "How many times what the class of devices gets, products and attention run at: a number, or one a dtype. "
         "Default: the cluster's constants, else 1.",
         metavar="NUMBER|DTYPE:NUMBER,…", section="cluster", field="job.execution.compute_share",
+    )]
+    cuda_graphs: Annotated[CudaGraphs | None, Option(
+        CAPTURED + " Default: {default}.",
+        metavar="none|layer|full|MODULE+MODULE…", section="model", field="job.execution.cuda_graphs",
+        default="none",
+    )]
+    cuda_graph_reuse: Annotated[bool | None, Option(
+        "Whether graphs of microbatches that are not in flight together share their inputs and outputs, as from "
+        "TransformerEngine 2.7 on. Default: they do.",
+        section="model", field="job.cuda_graph_reuse", default=True, has_no=True,
     )]
     launch_ms: Annotated[float | None, Option(
         "Host time of a launch by the schedule, one an action and two a message. Default: the cluster's, else 0.",

@@ -8,7 +8,7 @@ from ppsim.schedule.choices import Update
 
 @dataclass(frozen=True)
 class Sharing:
-    """Gradients that several ranks hold and sum among themselves: tied embeddings, or replicas of stages."""
+    """Gradients that several ranks hold and sum: of tied embeddings, conditional embedders, replicas of stages."""
 
     ranks: tuple[int, ...]
     seconds: float

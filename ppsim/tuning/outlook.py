@@ -19,8 +19,8 @@ from ppsim.costs.of_job import layers_per_stage
 from ppsim.costs.step import among_replicas_s, held_of, num_buckets
 from ppsim.layout.groups import group, hop_tiers
 from ppsim.machine import collectives
-from ppsim.model.activations import embedding_activations, kept_for_weight, layer_activations, mtp_activations
-from ppsim.model.memory import rank_memory
+from ppsim.model.activations import embedding_activations, kept_for_weight, mtp_activations
+from ppsim.model.memory import kept_of_layer, rank_memory
 from ppsim.model.stages import Stage
 from ppsim.projection.plan import Plan
 from ppsim.schedule.placement import STYLES
@@ -179,9 +179,9 @@ class Outlooks:
         def total(found: dict[str, int]) -> int:
             return sum(found.values())
 
-        of_kind = [total(layer_activations(kind, batch, cut, kernels)) for kind in self._kinds]
+        of_kind = [total(kept_of_layer(kind, job.settings)) for kind in self._kinds]
         mtp = job.model.mtp
-        last = sum(total(layer_activations(layer, batch, cut, kernels)) for layer in mtp)
+        last = sum(total(kept_of_layer(layer, job.settings)) for layer in mtp)
         last += total(mtp_activations(job.model, len(mtp), batch, cut)) if mtp else 0
         first = total(embedding_activations(job.model, batch, cut, kernels))
         for_weight = [kept_for_weight(kind, batch, cut) for kind in self._kinds]

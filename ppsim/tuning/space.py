@@ -115,9 +115,9 @@ class Question:
 
 _OF_EXECUTION = (
     "attention", "dropout", "fused_cross_entropy", "context", "hidden_tp_forward", "hidden_tp_backward",
-    "hidden_ep", "hidden_cp", "compute_share",
+    "hidden_ep", "hidden_cp", "compute_share", "cuda_graphs",
 )  # fmt: skip
-_OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack")
+_OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse")
 
 
 def _unusual(job: Job) -> dict[str, Any]:
@@ -261,13 +261,17 @@ def _configurations(question: Question, space: Space, refusals: _Refusals) -> It
             refusals.note(2, f"cp must divide the sequence: got {cp} with {length}")
             continue
         for micro_batch in space.micro_batch:
-            try:
-                job = question.job_with(sizes, micro_batch, space.recompute[0])
-            except ConfigError as error:
-                refusals.note(2, error, off_by=micro_batch * dp)
+            jobs: dict[Recompute, Job] = {}
+            for recompute in space.recompute:
+                try:
+                    jobs[recompute] = question.job_with(sizes, micro_batch, recompute)
+                except ConfigError as error:
+                    refusals.note(2, error, off_by=micro_batch * dp)
+            if not jobs:
                 continue
-            for vpp, name in _schedules(space, pp, job.num_microbatches, num_layers, refusals):
-                for recompute, split in product(space.recompute, space.split):
+            microbatches = next(iter(jobs.values())).num_microbatches
+            for vpp, name in _schedules(space, pp, microbatches, num_layers, refusals):
+                for recompute, split in product(jobs, space.split):
                     yield Configuration(tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split)
 
 

@@ -14,6 +14,7 @@ from ppsim.errors import ConfigError
 from ppsim.projection.options import PlanOptions, Stack, StudyOptions
 
 SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
+SPARSE = SMALL | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8}
 OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms"}
 NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
              "execution"}  # fmt: skip
@@ -35,8 +36,19 @@ def test_every_stack_is_a_choice_and_says_words_of_studies_with_sources() -> Non
         assert all(line.source for line in stack.lines)
         for line in stack.lines:
             assert line.word in {*words_of(StudyOptions), "sequence_parallel", "runtime"}
-            made = ppsim.project(**SMALL, **{line.word: line.value})
+            made = ppsim.project(**(SPARSE if line.experts else SMALL), **{line.word: line.value})
             assert made.iteration_s > 0, (name, words[line.word].flag)
+
+
+def test_a_stack_captures_graphs_where_its_recipes_do() -> None:
+    """With experts on GB200 and GB300, and not beside what forbids them."""
+    graphs = [
+        ppsim.job(**SPARSE | words, stack="megatron-bridge").execution.cuda_graphs
+        for words in ({"cluster": "gb200-nvl72"}, {"cluster": "dgx-h100"}, {"model": "llama3-8b", "ep": 1},
+                      {"cluster": "gb300-nvl72", "recompute": "full"}, {"cluster": "gb300-nvl72", "offload": 0.1},
+                      {"cluster": "gb300-nvl72", "cuda_graphs": "attn"})
+    ]  # fmt: skip
+    assert graphs == ["attn+moe_router+moe_preprocess", "none", "none", "none", "none", "attn"]
 
 
 def test_a_stack_sets_what_options_leave_open_and_no_more() -> None:

@@ -303,3 +303,52 @@ def test_how_a_stage_computes_is_understood(tmp_path: Path, flags: str, words: d
     found = read(tmp_path, "x.sh", f"python t.py --num-layers 2 --tensor-model-parallel-size 2 --bf16 {flags}")
     assert {word: found.words.get(word) for word in words} == words
     assert found.ignored == ()
+
+
+EXPERTS = {"num_experts": 8, "moe_router_topk": 2, "expert_model_parallel_size": 4, "moe_grouped_gemm": True}
+
+
+def flags(values: dict) -> str:
+    return " ".join(
+        f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+        for name, value in values.items() if value is not False
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, {"moe_dispatcher": "allgather"}),
+        ({"moe_token_dispatcher_type": "alltoall"}, {"moe_dispatcher": "alltoall"}),
+        (
+            {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"},
+            {"moe_dispatcher": "deepep"},
+        ),
+        (
+            {"moe_expert_capacity_factor": 1.5, "moe_pad_expert_input_to_capacity": True},
+            {"moe_expert_capacity_factor": 1.5},
+        ),
+        ({"moe_router_force_load_balancing": True}, {"expert_imbalance": 1.0}),
+        ({"enable_cuda_graph": True, "cuda_graph_scope": "attn moe_router"}, {"cuda_graphs": "attn+moe_router"}),
+        ({"external_cuda_graph": True, "cuda_graph_scope": "full"}, {"cuda_graphs": "layer"}),
+        ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, {"cuda_graphs": "full"}),
+        ({"cuda_graph_impl": "full_iteration"}, {"cuda_graphs": "full"}),
+        ({"cuda_graph_impl": "none", "cuda_graph_modules": "attn"}, {"cuda_graphs": None}),
+    ],
+)
+def test_flags_of_experts_and_of_cuda_graphs_are_read(tmp_path: Path, given: dict, words: dict) -> None:
+    found = read(tmp_path, "train.sh", f"torchrun pretrain_gpt.py {flags(ARGUMENTS | EXPERTS | given)}")
+    assert {word: found.words.get(word) for word in words} == words
+    left = {one.name for one in found.ignored}
+    assert (
+        left & {name for name in given if not name.endswith("modules") or words != {"cuda_graphs": None}} == set()
+    )
+
+
+def test_a_flag_of_experts_that_means_nothing_is_refused(tmp_path: Path) -> None:
+    for given, said in (
+        ({"moe_token_dispatcher_type": "ring"}, "must be alltoall, alltoall_seq, allgather, flex: got 'ring'"),
+        ({"moe_expert_capacity_factor": -1}, "must be a number above 0: got -1"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read(tmp_path, "train.sh", f"torchrun pretrain_gpt.py {flags(ARGUMENTS | EXPERTS | given)}")

@@ -13,7 +13,7 @@ WORDS: dict[str, Any] = {
     "tp": 4, "pp": 8, "vpp": 2, "cp": 2, "micro_batch": 2, "global_batch": 256, "seq_len": 8192,
     "recompute": "core_attn+layernorm", "zero": 3, "dtype": "float8", "sequence_parallel": True, "overlap_dp": True,
     "account_for_loss_in_pipeline_split": True, "overlap_tp": "0.5", "overlap_ep": 0.9, "dropout": False,
-    "fused_cross_entropy": True, "attention": "unfused", "context": "all-to-all",
+    "fused_cross_entropy": True, "attention": "unfused", "context": "all-to-all", "cuda_graphs": "attn+mlp",
 }  # fmt: skip
 
 

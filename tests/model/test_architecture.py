@@ -77,6 +77,10 @@ EXACT = {
     "nemotron-nano-12b-v2": (12_310_001_152, BUILT),
     "nemotron-3-nano-30b-a3b": (31_577_940_288, BUILT),
     "nemotron-3-super-120b-a12b": (120_668_707_840, BUILT),
+    "flux.1-dev": (11_901_408_320, "diffusers 0.35.2, FluxTransformer2DModel of the released config.json"),
+    "flux.1-schnell": (11_891_178_560, "the same without guidance"),
+    "sd3-medium": (2_028_328_000, "diffusers 0.35.2, SD3Transformer2DModel of the released config.json"),
+    "dit-xl-2": (675_129_632, "facebookresearch/DiT, DiT_XL_2, with its sines of positions"),
 }
 # What is published, in billions, and the digits it is published with.
 ROUNDED = {
@@ -100,10 +104,13 @@ ROUNDED = {
     "megatron-530b": (529.6, 1, "arXiv 2104.04473, Table 1"),
     "megatron-1t": (1008.0, 1, "arXiv 2104.04473, Table 1"),
     "nemotron4-340b": (341.0, 1, "9.4 + 331.6: arXiv 2406.11704, Table 1"),
+    "dit-s-2": (0.033, 3, "arXiv 2212.09748, Table 1"),
+    "dit-l-2": (0.458, 3, "arXiv 2212.09748, Table 1"),
 }
 # Published more coarsely than sizes and rounding give; the difference is bounded, and said.
 NEAR = {
     "gpt3-350m": (0.350e9, 0.02, "arXiv 2005.14165, Table 2.1: 355.9M; Table D.1 has 356M"),
+    "dit-b-2": (0.130e9, 0.005, "arXiv 2212.09748, Table 1: 130M, and 130.5M here"),
     "nemotron4-15b": (15.7e9, 0.005, "3.2 + 12.5: arXiv 2402.16819, Table 1; its embeddings may be padded"),
     "grok-1": (314e9, 0.006, "xai-org/grok-1, README.md: it is 314.9e9 here without the embedding"),
 }

@@ -1,0 +1,82 @@
+"""How Megatron-LM's arguments send tokens to experts, and what they capture as CUDA graphs."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.configs.arguments import Arguments
+from ppsim.model.graphs import MODULES, cuda_graphs_of
+
+_DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather", "flex": "deepep"}
+"""`--moe-token-dispatcher-type`, as ppsim has them; flex sends by DeepEP or HybridEP."""
+
+
+def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
+    """Return the words about tokens and experts; of what a partial file leaves open, none."""
+    words: dict[str, Any] = {}
+    if not arguments.count("num_experts", least=0):
+        return words
+    default = None if is_partial else "allgather"
+    given = arguments.get("moe_token_dispatcher_type", default, word="moe_dispatcher")
+    for name in ("moe_enable_deepep", "moe_flex_dispatcher_backend"):
+        arguments.get(name, word="moe_dispatcher")
+    if given is not None and str(given) not in _DISPATCHERS:
+        raise ConfigError(
+            f"{arguments.source}: moe_token_dispatcher_type must be {', '.join(_DISPATCHERS)}: got {given!r}"
+        )
+    words["moe_dispatcher"] = _DISPATCHERS.get(str(given))
+    capacity = arguments.get("moe_expert_capacity_factor", word="moe_expert_capacity_factor")
+    if capacity is not None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int | float) or capacity <= 0:
+            raise ConfigError(
+                f"{arguments.source}: moe_expert_capacity_factor must be a number above 0: got {capacity!r}"
+            )
+        words["moe_expert_capacity_factor"] = float(capacity)
+        if not arguments.flag("moe_pad_expert_input_to_capacity", word="moe_expert_capacity_factor"):
+            arguments.assumed.append("experts with fewer tokens than their capacity are taken to be padded to it")
+    if arguments.flag("moe_router_force_load_balancing", word="expert_imbalance"):
+        words["expert_imbalance"] = 1.0
+    return words
+
+
+def cuda_graphs_in(arguments: Arguments) -> dict[str, Any]:
+    """Return the word about CUDA graphs: by the arguments of today, or those that they replaced."""
+    how = arguments.get("cuda_graph_impl", word="cuda_graphs")
+    for name, meant in (("enable_cuda_graph", "local"), ("external_cuda_graph", "transformer_engine")):
+        if arguments.flag(name, word="cuda_graphs") and how in (None, "none"):
+            how = meant
+    scopes = [arguments.get(name, word="cuda_graphs") for name in ("cuda_graph_modules", "cuda_graph_scope")]
+    if how is None or how == "none":
+        return {}
+    asked = re.findall(r"\w+", " ".join(_text(one) for one in scopes if one is not None))
+    if how == "full_iteration" or "full_iteration" in asked:
+        return {"cuda_graphs": "full"}
+    modules = [module for module in asked if module not in ("full", "full_iteration_inference")]
+    if other := [module for module in modules if module not in MODULES]:
+        arguments.assumed.append(f"not captured, since unknown: {', '.join(other)}")
+    known = "+".join(module for module in modules if module in MODULES)
+    return {"cuda_graphs": cuda_graphs_of(known) if known else "layer"}
+
+
+def _text(scope: Any) -> str:
+    return " ".join(map(str, scope)) if isinstance(scope, list | tuple) else str(scope)
+
+
+def arguments_of_experts(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for those words."""
+    found: dict[str, Any] = {}
+    if dispatcher := words.get("moe_dispatcher"):
+        found["moe_token_dispatcher_type"] = "flex" if dispatcher == "deepep" else dispatcher
+        if dispatcher == "deepep":
+            found["moe_flex_dispatcher_backend"] = "deepep"
+    if capacity := words.get("moe_expert_capacity_factor"):
+        found |= {"moe_expert_capacity_factor": capacity, "moe_pad_expert_input_to_capacity": True}
+    graphs = words.get("cuda_graphs", "none")
+    if graphs == "full":
+        found["cuda_graph_impl"] = "full_iteration"
+    elif graphs != "none":
+        found["cuda_graph_impl"] = "transformer_engine"
+        if graphs != "layer":
+            found["cuda_graph_modules"] = graphs.split("+")
+    return found

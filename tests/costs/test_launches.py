@@ -1,0 +1,82 @@
+"""What the host launches: kernels, or graphs of them, and its wait for the counts of a dropless router."""
+
+from dataclasses import replace
+
+import pytest
+
+import ppsim
+from ppsim.costs.analytic import layer_estimate
+from ppsim.costs.job import Job
+
+TINY = {"model": "llama3-8b", "seq_len": 256, "gpus": 8, "cluster": "dgx-h100", "pp": 4}
+SPARSE = {"model": "qwen3-30b-a3b", "gpus": 8, "ep": 8, "cluster": "gb200-nvl72", "pp": 1, "global_batch": 64}
+CAPTURED = "attn+moe_router+moe_preprocess"
+
+
+def host_s(job: Job, pass_name: str = "forward") -> float:
+    """Seconds for which the device waits in a layer whose kernels take it no time."""
+    place, layer = job.place, job.model.layers[-1]
+    never = replace(place.cluster.device.efficiency, host_s=1.0)
+    slow = replace(place.cluster, device=replace(place.cluster.device, efficiency=never))
+    estimate = layer_estimate(layer, replace(place, cluster=slow), micro_batch=1, sequence_length=job.length)
+    return round(getattr(estimate, pass_name).host_s)
+
+
+def test_a_graph_is_launched_instead_of_the_kernels_that_it_holds() -> None:
+    launches = {
+        graphs: host_s(ppsim.job(**TINY, cuda_graphs=graphs)) for graphs in ("none", "attn", "mlp", "layer", "full")
+    }
+    assert launches["layer"] == 1
+    assert launches["full"] == 0
+    halves = [launches["none"] + 1 - launches[name] for name in ("attn", "mlp")]  # what each half has
+    assert sum(halves) == launches["none"]
+    assert min(halves) >= 3
+    both = ppsim.job(**TINY, cuda_graphs="attn+mlp")
+    assert host_s(both) == host_s(both, "backward_input") == host_s(both, "backward_weight") == 1
+
+
+def test_a_router_is_captured_up_to_the_exchange() -> None:
+    launches = [
+        host_s(ppsim.job(**SPARSE, cuda_graphs=graphs)) for graphs in ("none", "attn", "attn+moe_router", CAPTURED)
+    ]
+    assert launches[0] > launches[1] > launches[2] == launches[3] > 8
+
+
+@pytest.mark.parametrize(
+    ("changed", "waits"),
+    [
+        ({}, True),
+        ({"cuda_graphs": "attn"}, True),
+        ({"cuda_graphs": CAPTURED}, False),
+        ({"cuda_graphs": CAPTURED, "moe_dispatcher": "alltoall"}, True),
+        ({"moe_expert_capacity_factor": 1.0}, False),
+    ],
+)
+def test_the_host_waits_for_counts_where_a_router_drops_nothing_and_nothing_is_ready_behind(
+    changed: dict, waits: bool
+) -> None:
+    [layer] = ppsim.job(**SPARSE, seq_len=512, **changed).layer_costs.values()
+    routing_s = ppsim.job(**SPARSE).cluster.device.efficiency.routing_host_s
+    assert (layer.forward.total_s == pytest.approx(routing_s)) == waits
+    assert (layer.forward.host_s > 1e-3) == waits
+
+
+def test_a_step_in_one_graph_launches_no_action_and_no_message() -> None:
+    eager, full = (ppsim.project(**TINY, launch_ms=1.0, cuda_graphs=graphs) for graphs in ("none", "full"))
+    assert ppsim.project(**TINY, launch_ms=0.0).iteration_s < eager.iteration_s
+    assert full.iteration_s <= ppsim.project(**TINY, launch_ms=0.0).iteration_s
+    assert any(line == "CUDA graphs: full" for line in full.assumptions)
+
+
+def test_a_projection_and_a_search_hold_the_buffers_of_graphs() -> None:
+    words = TINY | {"global_batch": 16, "seq_len": 8192}
+    peaks = [
+        ppsim.project(**words, cuda_graphs=graphs, cuda_graph_reuse=reuse).timeline.memory.peak_bytes.max()
+        for graphs, reuse in (("full", True), ("layer", True), ("layer", False))
+    ]
+    assert peaks[0] < peaks[1] < peaks[2]
+    given = {name: words[name] for name in ("model", "cluster", "gpus", "global_batch")}
+    tuned = ppsim.tune(**given, pp=[4], tp=[1], cp=[1], micro_batch=[1], vpp=[1], schedule=["1f1b"],
+                       recompute=["none"], split=["even"], cuda_graphs="layer")  # fmt: skip
+    project = ppsim.project(**given, pp=4, split="even", cuda_graphs="layer")
+    assert tuned.best[0].peak_bytes == pytest.approx(project.timeline.memory.peak_bytes.max())
