@@ -153,6 +153,8 @@ def print_comparison(comparison: "Comparison", *, with_rows: bool = False) -> No
     replayed = "each taking what it took from when it could start"
     if (gap := comparison.replay_gap_s) is not None:
         replayed = f"each {seconds(gap)} after what it needs, the median gap, for no transfer was recorded"
+    elif (hop := comparison.replay_hop_s) is not None:
+        replayed = f"each as long after its rank was free, and messages of {seconds(hop)}, the mean wait for one"
     out.add(
         f"\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, {replayed}, "
         f"through the simulator: what is left is not in the costs."

@@ -252,16 +252,13 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         )
     if plan.stragglers:
         costs = _slowed(costs, schedule, dict(plan.stragglers))
-    launch_s, hop_s = plan.job.seconds_a_launch if plan.job else 0.0, plan.hop_overhead_s
-    communication = communication_of(plan, schedule)
-    if communication.startswith("megatron"):
-        costs, hop_s = costs.with_calls(hop_s), 0.0
+    launch_s = plan.job.seconds_a_launch if plan.job else 0.0
+    costs = costs.replace(hop_overhead_s=plan.hop_overhead_s).with_calls(communication_of(plan, schedule))
     return costs.replace(
-        communication=communication,
         channel=plan.channel or RUNTIMES[plan.runtime][0],
         receives=plan.receives,
         action_overhead_s=plan.action_overhead_s + launch_s,
-        hop_overhead_s=hop_s + launch_s,
+        hop_overhead_s=costs.hop_overhead_s + launch_s,
         message_overhead_s=plan.message_overhead_s + launch_s,
         overlap_slowdown=plan.overlap_slowdown,
         step_overhead_s=plan.step_overhead_s,

@@ -406,9 +406,7 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConst
 def _residual(run: Run, base: StageCosts, found: Calibration) -> Residual:
     measured = float(np.median(run.step_times_s))
     without = simulate_graph(run.graph, run.costs).step_time_s
-    costs = found.on(base, run.message_bytes).replace(communication=run.communication)
-    if run.communication != "overlap":
-        costs = costs.with_calls(costs.hop_overhead_s).replace(hop_overhead_s=0.0)
+    costs = found.on(base, run.message_bytes).with_calls(run.communication)
     costs = with_variation(run.graph.schedule, costs, found.spreads.factors)
     projected = simulate(run.graph.schedule, costs).step_time_s
     return Residual(run.source, measured, projected, projected / measured - 1, without / measured - 1)

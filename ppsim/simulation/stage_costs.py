@@ -249,14 +249,18 @@ class StageCosts:
         """
         return replace(self, **changes)
 
-    def with_calls(self, call_s: float) -> "StageCosts":
-        """Return costs whose transfers take longer by what a call takes at which a rank stands still.
+    def with_calls(self, communication: Communication) -> "StageCosts":
+        """Return the costs with such communication; at Megatron-LM's calls ranks stand still for a hop's latency.
 
-        >>> StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1).with_calls(0.1).transfer_s
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, hop_overhead_s=0.1)
+        >>> costs.with_calls("megatron").transfer_s
         0.1
         """
-        longer = np.add(self.transfer_s, call_s)
-        return self.replace(transfer_s=longer if longer.ndim else float(longer))
+        if not communication.startswith("megatron"):
+            return self.replace(communication=communication)
+        longer = np.add(self.transfer_s, self.hop_overhead_s)
+        transfer_s = longer if longer.ndim else float(longer)
+        return self.replace(communication=communication, transfer_s=transfer_s, hop_overhead_s=0.0)
 
     def with_torch_first_stage(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "StageCosts":
         """Return what torch makes of these costs: on a first stage, I does nothing and W is the whole backward.
