@@ -27,9 +27,7 @@ def test_a_replay_takes_the_mean_of_waits_that_vary():
     """1F1B on 4 ranks, passes off by 20 % and hops exponential: within 3 %, where without hops 15 % were missing."""
     table = build("1f1b", pp=4, microbatches=16)
     graph, random = build_graph(table), np.random.default_rng(0)
-    durations = np.concatenate(
-        [random.lognormal(0, 0.2, len(table)), random.exponential(0.5, graph.num_transfers)]
-    )
+    durations = np.concatenate([random.lognormal(0, 0.2, len(table)), random.exponential(0.5, graph.num_transfers)])
     times = evaluate(graph, durations, np.zeros(graph.num_nodes))
     costs = UNIT.resolved_for(table)
     measured = Timeline(graph, times.start, times.end, times.blocker, costs, origin="measured")

@@ -38,7 +38,7 @@ def total(found: Explanation) -> float:
 
 @pytest.mark.parametrize("cause", INJECTED)
 def test_what_was_put_in_is_named_first(cause: str) -> None:
-    """In all draws of where it is, how large (10 to 30 % of a forward) and of the noise; 100 of more shapes: made.py."""
+    """In all draws of where it is, how large (10 to 30 % of a forward) and of the noise; 100 of more shapes: benchmarks/faults.py."""
     for table in TABLES:
         first = [reasons_of(table, seed, [cause])[0] for seed in range(5)]
         assert first == [expected(table, cause)] * len(first), table.name
