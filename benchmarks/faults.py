@@ -1,7 +1,7 @@
 """How often `explain` names a fault first that was put into steps: real ones of torch's runtime, and simulated ones.
 
-    python benchmarks/faults.py simulated --draws 100     every cause and pair of causes, 13 tables: an hour
-    python benchmarks/faults.py real --draws 5            ranks that wait for what costs say, on two tables
+    PYTHONPATH=. python benchmarks/faults.py simulated --draws 100   every cause and pair of causes, 13 tables
+    PYTHONPATH=. python benchmarks/faults.py real --draws 5          ranks that wait for what costs say, two tables
 
 Simulated passes take 20 and 40 ms, ± 1 %, and what is put in is 10 to 30 % of a forward. Real ones wait for 10 ms,
 and are given 40 to 80 %: hosts that are busy with other things disturb them. Where two causes cannot be told apart
@@ -27,7 +27,7 @@ from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
 from ppsim.simulation.cost_schema import costs_from
-from tests.runs.made import INJECTED, expected, reasons_of, tables
+from tests.runs.made import INJECTED, are_named, reasons_of, tables
 
 PASS_S, STEPS = 0.01, 5
 LEAST, MOST = 0.4, 0.8
@@ -111,14 +111,14 @@ def simulated(num_draws: int, first_seed: int) -> None:
 
 
 def _print(table: ppsim.Schedule, causes: Sequence[str], found: Sequence[Sequence[str]]) -> None:
-    """How often one of the causes is first, all are of the first three, and what else is first."""
-    names = {expected(table, cause) for cause in causes}
-    first = Counter(one[0] if one else "none" for one in found)
-    one = sum(first[name] for name in names)
-    every = sum(names <= set(reasons[:3]) for reasons in found)
-    others = {name: count for name, count in first.items() if name not in names}
+    """How often one of the causes is first, all are of the first three, and what is first."""
+    first, every = np.sum([are_named(table, causes, reasons) for reasons in found], axis=0)
+    others = dict(Counter(reasons[0] for reasons in found if reasons))
     shape = f"{table.name}, {table.num_ranks} ranks × {table.vpp}"
-    print(f"{shape} | {' + '.join(causes)} | first {one}, all of three {every} of {len(found)} | {others}", flush=True)
+    print(
+        f"{shape} | {' + '.join(causes)} | first {first}, all of three {every} of {len(found)} | {others}",
+        flush=True,
+    )
 
 
 def main() -> None:

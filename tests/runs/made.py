@@ -109,6 +109,14 @@ def expected(table: Schedule, cause: str) -> str:
     return STAGES_OR_RANKS if table.vpp == 1 and cause in ("slow ranks", "uneven stages") else cause
 
 
+def are_named(table: Schedule, causes: Sequence[str], reasons: Sequence[str]) -> tuple[bool, bool]:
+    """Whether one of the causes is first, and all are of the first three; one name for two that nobody can tell."""
+    names = {expected(table, cause) for cause in causes}
+    if {"slow ranks", "uneven stages"} <= names and STAGES_OR_RANKS in reasons[:1]:
+        names = names - {"slow ranks", "uneven stages"} | {STAGES_OR_RANKS}
+    return bool(names & set(reasons[:1])), names <= set(reasons[:3])
+
+
 def reasons_of(table: Schedule, seed: int, causes: Sequence[str]) -> list[str]:
     made = Made(table, seed)
     for cause in causes:
