@@ -27,7 +27,7 @@ CAUSES = {
     "passes that vary": "passes beyond or below the median of their stage",
     "slow ranks": "all stages of a rank are slower than the others'",
     "uneven stages": "stages that take longer than the median one",
-    STAGES_OR_RANKS: "the same where nobody can tell which it is: one stage a rank, or most stages of two ranks slow",
+    STAGES_OR_RANKS: "the same where nobody can tell which: one stage a rank, or most stages of two ranks slow",
     "idle by the schedule": "what the order of passes leaves idle where all stages are alike",
     "compute": "the passes themselves, at the pace of the median stage",
     "rest": "what the replay of the step is off by",
