@@ -22,14 +22,16 @@ from ppsim.runs.explained import Explanation, explained
 from ppsim.runs.explained import against as beside
 from ppsim.runs.peaks import peak_errors, peaks_in
 from ppsim.runs.run import Run
+from ppsim.runs.spreads import spreads_of
 from ppsim.runs.timeline_file import FORMAT, timeline_from_json
 from ppsim.runs.totals import Totals
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_schema import Overheads, costs_from
-from ppsim.simulation.run import simulate, simulate_graph
+from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
 from ppsim.simulation.timeline import Timeline
+from ppsim.simulation.variation import with_variation
 
 
 def read_timeline(path: str | Path) -> Timeline:
@@ -55,7 +57,8 @@ def compare(
     """Return a measured step beside a projected one: signed errors by step, pass, stage and peak memory.
 
     Both may be the files of `ppsim.save`, or of `-o NAME.json`, and the measured one all that `ppsim.read` reads.
-    Without a projection, the measured run's own costs are simulated, with `overheads` where they are given.
+    Without a projection, the measured run's own costs are simulated, with `overheads` where they are given, and its
+    passes vary as they did, or as the overheads say.
     Errors are projected / measured − 1: negative is too optimistic. Raises `ConfigError` for files that are no
     timelines, for what was not measured, and where the two run different tables.
 
@@ -72,8 +75,12 @@ def compare(
     costs: StageCosts | None = None
     if projected is None:
         fixed = Overheads({}) if overheads is None else overheads_of(overheads)
+        variation = fixed.pass_factors or (None if run.has_own_costs else spreads_of([run]).factors)
         costs = comparing.expected_costs(run, fixed.constants, fixed.line)
-        expected = simulate_graph(real.graph, costs)
+        if fixed.communication != "overlap":
+            costs = costs.with_calls(fixed.communication)
+        costs = with_variation(real.schedule, costs, variation)
+        expected = simulate(real.schedule, costs)
     elif overheads is not None:
         raise ConfigError("--overheads is for comparing without a projection; simulate the projection with them")
     elif isinstance(projected, Timeline):

@@ -126,9 +126,9 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     overheads: dict[str, Any] = {}
     if options["overheads"]:
         fitted = overheads_of(options["overheads"])
-        overheads |= fitted.constants | {
-            "action_spread": fitted.action_spread, "rank_spread": fitted.rank_spread,
-        }  # fmt: skip
+        overheads |= fitted.constants | fitted.spreads
+        if options["runtime"] is None and fitted.communication != "overlap":
+            options["runtime"] = "megatron"
         if fitted.line and options["transfer_ms"] is None:
             overheads["hop_overhead_s"], overheads["bandwidth_bytes_per_s"] = fitted.line
         if job and options["launch_ms"] is not None:
@@ -136,6 +136,8 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         job = replace(job, launch_s=0.0) if job else None
     elif profile is not None and (rehearsed := profile.rehearsal) and pp > 1:
         overheads = {"action_overhead_s": rehearsed.action_overhead_s, "hop_overhead_s": rehearsed.hop_overhead_s}
+        if rehearsed.pass_factors and rehearsed.num_processes == pp:
+            overheads["pass_factors"] = tuple(rehearsed.pass_factors)
     of_profile = {"microbatches": None, "layers": None} if job else {}
     read = {
         "split": _split(options),
@@ -205,4 +207,6 @@ def overheads_of(given: str | Path | Calibration) -> Overheads:
     """Return the overheads of a calibration, or of the file that one was written to."""
     if not isinstance(given, Calibration):
         return read_overheads(given)
-    return Overheads({name: fit.value for name, fit in given.fits.items() if fit is not None}, given.line)
+    constants = {name: fit.value for name, fit in given.fits.items() if fit is not None}
+    spreads = given.spreads.action, given.spreads.rank, given.spreads.factors
+    return Overheads(constants, given.line, *spreads, given.communication)

@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+
 from ppsim.api.suffixes import Drawn
 from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
@@ -222,10 +224,10 @@ def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:
     given = read_costs(config.emulate_costs)
     with naming(config.emulate_costs):
         given.resolved_for(table)
-    if given.differ_by_microbatch:
+    if "transfer_s" in given.resolved_for(table).by_microbatch and np.any(given.transfer_s):
         raise ConfigError(
-            f"{config.emulate_costs}: microbatches that differ cannot be emulated, since a stage waits as long for "
-            "each: give one number a stage"
+            f"{config.emulate_costs}: transfers that differ by microbatch cannot be emulated, since a hop takes as "
+            f"long for each: give one number a stage"
         )
     if given.fused_s is not None:
         raise ConfigError("fused_s cannot be emulated: torch runs the parts of a fused cell one after the other")
@@ -258,7 +260,8 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
         if options[option] < 1:
             raise ConfigError(f"--{option.replace('_', '-')} must be at least 1: got {options[option]}")
     require_device(options["device"])
-    given = {**options, "trace": None if options["trace"] is None else str(options["trace"])}
+    trace = None if options["trace"] is None else str(options["trace"])
+    given = {**options, "straggling_steps": _straggling(options), "trace": trace}
     if options["module"] is None:
         shape = _shape(options)
         layers = _layers(shape.num_layers, table, options)
@@ -272,6 +275,20 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
         layers_per_stage=layers,
         **fields_of(_WORDS, given),
     )
+
+
+def _straggling(options: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    """The recorded steps whose compute takes longer, with their factors; raises `ConfigError`."""
+    steps: Mapping[int, float] = options["straggling_steps"] or {}
+    if steps and options["emulate_costs"] is None:
+        raise ConfigError("--straggling-step is for --emulate-costs: steps that compute take what they take")
+    for step, factor in steps.items():
+        if not (0 <= step < options["steps"] and 0 < factor < float("inf")):
+            raise ConfigError(
+                f"--straggling-step names one of the {options['steps']} recorded steps, from 0 on, and a factor "
+                f"above 0: got {step}:{factor:g}"
+            )
+    return tuple(steps.items())
 
 
 def _layers(num_layers: int, table: Schedule, options: Mapping[str, Any]) -> list[int]:

@@ -110,5 +110,5 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> 
         try:
             found[int(key)] = float(number)
         except ValueError:
-            raise ConfigError(f"{param.opts[0]} is '{text}': write it as RANK:FACTOR, as 3:1.2") from None
+            raise ConfigError(f"{param.opts[0]} is '{text}': write it as {param.metavar}, as 3:1.2") from None
     return found

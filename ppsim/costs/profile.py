@@ -262,7 +262,8 @@ class Rehearsal(Strict):
 
     Each rank is a process of `num_threads` threads on the one device: a pass takes `slowdown` times as long as
     measured, an action `action_overhead_s` beside, a message `hop_overhead_s`. Half of its steps took within
-    `step_spread` of each other, a part of the median.
+    `step_spread` of each other, a part of the median. `pass_factors` are what passes of a typical step take beside
+    their medians, each as likely as any other.
     """
 
     num_processes: int = Field(ge=2)
@@ -271,6 +272,7 @@ class Rehearsal(Strict):
     action_overhead_s: NonNegative
     hop_overhead_s: NonNegative
     step_spread: NonNegative
+    pass_factors: list[NonNegative] | None = None
 
 
 class Failure(Strict):

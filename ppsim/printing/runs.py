@@ -153,6 +153,8 @@ def print_comparison(comparison: "Comparison", *, with_rows: bool = False) -> No
     replayed = "each taking what it took from when it could start"
     if (gap := comparison.replay_gap_s) is not None:
         replayed = f"each {seconds(gap)} after what it needs, the median gap, for no transfer was recorded"
+    elif (hop := comparison.replay_hop_s) is not None:
+        replayed = f"each as long after its rank was free, and messages of {seconds(hop)}, the mean wait for one"
     out.add(
         f"\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, {replayed}, "
         f"through the simulator: what is left is not in the costs."
@@ -170,7 +172,10 @@ _FITTED = {
     "hop_overhead_s": "a hop, beyond its transfer",
     "overlap_slowdown": "compute beside a transfer",
     "step_overhead_s": "between two steps",
+    "first_pass_s": "the first pass of a rank",
+    "last_pass_s": "the last pass of stage 0",
 }
+_CALL = "a blocking call"
 
 
 def print_calibration(found: "Calibration") -> None:
@@ -182,15 +187,23 @@ def print_calibration(found: "Calibration") -> None:
             written = signed_percent if name == "overlap_slowdown" else seconds
             low, high = map(written, fit.quartiles)
             half = {"half of the samples": f"{low} … {high}", "samples": str(fit.num_samples)}
-            rows.append({"": _FITTED[name], "fitted": written(fit.value), **half})
+            is_call = name == "hop_overhead_s" and found.communication != "overlap"
+            off = {"±": written(fit.deviation).lstrip("+")}
+            rows.append({"": _CALL if is_call else _FITTED[name], "fitted": written(fit.value), **off, **half})
     out.add(Columns.of(rows))
+    for what, spread, deviation in (
+        ("passes of a kind", found.spreads.action, found.spreads.action_deviation),
+        ("ranks", found.spreads.rank, found.spreads.rank_deviation),
+    ):
+        known = "not told by this run" if spread is None else f"{percent(spread)} ± {percent(deviation)}"
+        out.add(f"spread between {what}: {known}")
     for hop in found.hops:
         of = "of unknown size" if hop.message_bytes is None else f"of {size(hop.message_bytes)}"
         out.add(f"a hop {of}: {seconds(hop.seconds.value)}, of {hop.seconds.num_samples}")
     if found.line:
         out.add(f"latency {seconds(found.line[0])}, bandwidth {rate(found.line[1])}")
     if found.not_fitted:
-        out.add(facts([("not fitted", [f"{name}: {why}" for name, why in found.not_fitted.items()])]))
+        out.add(facts([("not told by this run", [f"{name}: {why}" for name, why in found.not_fitted.items()])]))
     out.add()
     errors = [
         {"step time": one.source, **_errors(one.measured_step_s, one.projected_step_s, one.error)}

@@ -2,22 +2,26 @@
 
 A pass is measured alone and over and over. In a run it is called by the runtime, after a wait that has let caches
 and clocks cool, beside as many processes as there are ranks. Two pipelines of the same model, of few layers and of
-more, tell both apart: what grows with the layers is the slow-down, what does not is an action's overhead.
+more, tell both apart: what grows with the layers is the slow-down, what does not is an action's overhead. Passes
+vary in them as they will in a run, so that neither holds what the waits of varying passes for each other cost.
 """
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.boundary import validated
 from ppsim.base.files import read_json, to_json, write_whole
 from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import build
 from ppsim.costs.of_profile import threads
-from ppsim.costs.profile import Profile, Rehearsal, Shape
+from ppsim.costs.profile import Profile, Shape
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.settings import Key, Say, Settings
 from ppsim.projection.plan import Plan
@@ -30,7 +34,11 @@ from ppsim.runtime.launch import launch_all
 from ppsim.schedule.choices import Dtype
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.engine import evaluate_many
+from ppsim.simulation.run import durations_s, overheads_s
 from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.timeline import Timeline
+from ppsim.simulation.variation import drawn_steps, relative_spread
 
 FEW, MORE = 1, 3
 """Layers a stage of the two pipelines."""
@@ -38,15 +46,18 @@ FEW, MORE = 1, 3
 _SCHEDULE, _MICROBATCHES = "1f1b", 4
 """What is rehearsed, and of how many microbatches a rank: as `ppsim project` has it where nothing else is said."""
 
-_TURNS = 3
+_TURNS = 5
 """How often the two take turns, so that other load hits both alike."""
 
 _TURN_S = 0.5
 _LEAST_STEPS, _MOST_STEPS = 3, 15
 """Recorded steps of a pipeline in a turn: as many as its projection has time for in `_TURN_S`, within these."""
 
-_HALVINGS = 30
-"""Of the interval in which an action's overhead is sought: to 1e-9 of a step."""
+_HALVINGS = 25
+"""Of the intervals in which the slow-down and an action's overhead are sought."""
+
+_FURTHEST = 2.0
+"""The slow-down is at most so many times that of the passes' medians, and at least as small a part of it."""
 
 
 def rehearse(
@@ -68,14 +79,15 @@ def rehearse(
     write_whole(path, to_json(content | {"rehearsal": found}))
     say(
         f"measured by one process, rehearsed with {conditions}: passes take {found['slowdown']:.2f} times as "
-        f"long, {seconds(found['action_overhead_s'])} an action and {seconds(found['hop_overhead_s'])} a hop "
+        f"long and vary by {percent(relative_spread(tuple(found['pass_factors'])))}, "
+        f"{seconds(found['action_overhead_s'])} an action and {seconds(found['hop_overhead_s'])} a hop "
         f"beside; half of the steps took within {percent(found['step_spread'])} of each other"
     )
 
 
 def rehearsed(
     profile: Profile, model: ModelShape, key: Key, *, num_processes: int, num_threads: int
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return the numbers of a `ppsim.costs.profile.Rehearsal`, from steps that are run now."""
     table = build(_SCHEDULE, pp=num_processes, microbatches=_MICROBATCHES * num_processes)
     shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
@@ -96,52 +108,88 @@ def rehearsed(
     return told(profile, shape, pair)
 
 
-def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, float]:
+def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, Any]:
     """Return what measured pipelines of `FEW` and of `MORE` layers a stage tell beside their profile.
 
-    `shape` is the profile's at which they ran.
+    `shape` is the profile's at which they ran. Passes vary as they did; with the slow-down and the overhead of an
+    action both steps are as long as measured, where an overhead of 0 or more makes them so.
     """
     table = pair[0].timeline.graph.schedule
-    sizes = (FEW, MORE)
-    by_profile = _grown([_projected(profile, shape, table, layers).costs for layers in sizes])
-    grown = _grown([one.costs for one in pair])
-    slowdown = grown / by_profile if grown > 0 and by_profile > 0 else 1.0
-    hop = calibrate([one.run for one in pair]).hop
-    hop_s = hop.value if hop else 0.0
-    measured = [float(np.median(one.step_times_s)) for one in pair]
+    found = calibrate([one.run for one in pair])
+    hop_s = found.hop.value if found.hop else 0.0
+    factors = found.spreads.factors or (1.0,)
+    projected = [_projected(profile, shape, table, layers) for layers in (FEW, MORE)]
+    pipelines = [
+        _Pipeline(
+            one.timeline, one.costs.replace(hop_overhead_s=hop_s), float(np.median(measured.step_times_s)),
+            drawn_steps(one.timeline.graph, factors),
+        )
+        for one, measured in zip(projected, pair, strict=True)
+    ]  # fmt: skip
 
-    def too_long(action_s: float) -> float:
-        """By how much projected steps are longer than measured ones, in parts of these, summed."""
-        steps = [
-            _projected(profile, shape, table, layers, slowdown, action_s, hop_s).timeline.step_time_s
-            for layers in sizes
-        ]
-        return sum(step / taken - 1 for step, taken in zip(steps, measured, strict=True))
+    def errors(slowdown: float, action_s: float) -> list[float]:
+        return [pipe.error(slowdown, action_s) for pipe in pipelines]
 
-    low, high = 0.0, max(measured)
-    for _ in range(_HALVINGS if too_long(low) < 0 else 0):
-        middle = (low + high) / 2
-        low, high = (middle, high) if too_long(middle) < 0 else (low, middle)
+    def action_s(slowdown: float) -> float:
+        """What an action takes beside a pass, so that the errors of both cancel."""
+        return _root(lambda one: sum(errors(slowdown, one)), 0.0, pipelines[-1].measured_s)
+
+    def too_slow(slowdown: float) -> float:
+        """How much more is wrong of the longer one, or of both where not even an overhead of 0 is short enough."""
+        few, more = errors(slowdown, action_s(slowdown))
+        return max(more - few, sum(errors(slowdown, 0.0)))
+
+    grown, by_profile = _grown([one.costs for one in pair]), _grown([one.costs for one in projected])
+    of_passes = grown / by_profile if grown > 0 and by_profile > 0 else 1.0
+    slowdown = _root(too_slow, of_passes / _FURTHEST, of_passes * _FURTHEST)
     quartiles = [np.quantile(one.step_times_s, [0.25, 0.75]) for one in pair]
-    spread = max((upper - lower) / step for (lower, upper), step in zip(quartiles, measured, strict=True))
+    spread = max(
+        (upper - lower) / pipe.measured_s for (lower, upper), pipe in zip(quartiles, pipelines, strict=True)
+    )
     return {
-        "slowdown": slowdown, "action_overhead_s": low, "hop_overhead_s": hop_s, "step_spread": float(spread),
+        "slowdown": slowdown, "action_overhead_s": action_s(slowdown), "hop_overhead_s": hop_s,
+        "step_spread": float(spread), "pass_factors": list(factors),
     }  # fmt: skip
 
 
-def _projected(
-    profile: Profile, shape: Shape, table: Schedule, layers: int, slowdown: float = 1.0, action_s: float = 0.0,
-    hop_s: float = 0.0,
-) -> Projection:  # fmt: skip
-    """The projection of so many layers a stage, passes slowed as they would be by what was found."""
+@dataclass(frozen=True)
+class _Pipeline:
+    """A pipeline as projected from a profile alone, its measured step, and factors of its passes, a row a step."""
+
+    timeline: Timeline
+    costs: StageCosts
+    measured_s: float
+    factors: Floats
+
+    @cached_property
+    def _durations_s(self) -> Floats:
+        return durations_s(self.timeline.graph, self.timeline.costs)
+
+    def error(self, slowdown: float, action_s: float) -> float:
+        """The mean of the drawn steps over the measured one, minus one."""
+        graph = self.timeline.graph
+        slower = np.where(np.arange(graph.num_nodes) < graph.num_actions, slowdown, 1.0)
+        overheads = overheads_s(graph, self.costs.replace(action_overhead_s=action_s))
+        steps = evaluate_many(graph, self._durations_s * slower * self.factors, overheads)
+        return float(steps.step_time_s.mean()) / self.measured_s - 1
+
+
+def _root(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that rises crosses 0 between two numbers; the nearer of them where it does not."""
+    if rising(low) >= 0:
+        return low
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < 0 else (low, middle)
+    return (low + high) / 2
+
+
+def _projected(profile: Profile, shape: Shape, table: Schedule, layers: int) -> Projection:
+    """The projection of so many layers a stage, from passes as they were measured alone, which do not vary."""
     pp = table.num_ranks
-    found = Rehearsal(
-        num_processes=pp, num_threads=1, slowdown=slowdown,
-        action_overhead_s=action_s, hop_overhead_s=hop_s, step_spread=0.0,
-    )  # fmt: skip
     plan = Plan(
-        pp=pp, profile=profile.model_copy(update={"rehearsal": found}), shape=shape, num_layers=layers * pp,
-        split=[layers] * pp, action_overhead_s=action_s, hop_overhead_s=hop_s,
+        pp=pp, profile=profile.model_copy(update={"rehearsal": None}), shape=shape, num_layers=layers * pp,
+        split=[layers] * pp, pass_factors=(1.0,),
     )  # fmt: skip
     return project_table(plan, table)
 

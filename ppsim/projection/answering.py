@@ -12,6 +12,7 @@ from ppsim.projection.budget import bottleneck, interval, loss_budget, sensitivi
 from ppsim.projection.fitted_spread import IterationOf, fitted_spread
 from ppsim.projection.plan import Plan
 from ppsim.projection.projection import Answer, Fit, Projection
+from ppsim.simulation.variation import Variation, relative_spread
 
 ESTIMATE_SPREAD = 0.16
 """Standard deviation taken for costs estimated from specifications, of a class that no run has said another of.
@@ -51,10 +52,11 @@ def answer_of(
     rank = int(peaks.argmax())
     limit = plan.memory_bound_bytes
     found = sensitivities(projection)
+    of_actions = percent(relative_spread(jitter))
     of_ranks = f"each rank by {percent(plan.rank_spread)}, " if plan.rank_spread else ""
     return Answer(
         interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
-        sampled=f"costs off by {percent(spread)} together, {of_ranks}each action by {percent(jitter)} "
+        sampled=f"costs off by {percent(spread)} together, {of_ranks}each action by {of_actions} "
         "(standard deviations)",
         fit=Fit(rank, float(peaks[rank]), limit),
         budget_s=loss_budget(projection),
@@ -65,10 +67,11 @@ def answer_of(
     )
 
 
-def _spreads(projection: Projection) -> tuple[float, float]:
+def _spreads(projection: Projection) -> tuple[float, Variation]:
     """Of all costs together, and of each action: those of a calibration, a profile's own quartiles else."""
     plan = projection.plan
-    return spread_of(plan), (plan.source.jitter() or JITTER) if plan.action_spread is None else plan.action_spread
+    told = plan.action_spread if plan.pass_factors is None else plan.pass_factors
+    return spread_of(plan), (plan.source.jitter() or JITTER) if told is None else told
 
 
 def spread_of(plan: Plan) -> float:

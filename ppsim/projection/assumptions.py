@@ -6,6 +6,7 @@ from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.table import NONE, Schedule
 from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.variation import relative_spread
 
 
 def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: StageCosts) -> list[str]:
@@ -21,6 +22,9 @@ def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: 
     if costs.fused_s is None and (schedule.fused != NONE).any():
         lines.append("fused pairs: one part after the other, nothing gained; the profile has no cost for a pair")
     lines += [f"rank {rank} takes {factor:g} times as long to compute" for rank, factor in plan.stragglers]
+    if costs.variation_s and plan.variation is not None:
+        spread = percent(relative_spread(plan.variation))
+        lines.append(f"passes vary by {spread} (standard deviation), as measured: their waits are in the step")
     return lines + _assumed_overheads(costs, schedule.num_replicas, has_job=plan.job is not None)
 
 
@@ -31,6 +35,8 @@ def _assumed_overheads(costs: StageCosts, num_replicas: int, *, has_job: bool) -
     else:
         action, hop = seconds(costs.action_overhead_s), seconds(costs.hop_overhead_s)
         lines.append(f"overheads: {action} an action, {hop} a hop")
+    ends = [("first", "of each rank", costs.first_pass_s), ("last", "of the first stage's rank", costs.last_pass_s)]
+    lines += [f"the {name} pass {of} takes {seconds(longer)} longer" for name, of, longer in ends if longer]
     if costs.overlap_slowdown:
         lines.append(f"compute beside a transfer takes {percent(costs.overlap_slowdown)} longer")
     between = ", summing the replicas' gradients" if num_replicas > 1 else ""

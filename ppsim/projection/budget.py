@@ -11,6 +11,7 @@ from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.variation import Variation, drawn
 
 _OF_PARTS = {
     "more_flops_s": "work beyond the model's FLOPs",
@@ -27,6 +28,8 @@ _OF_PARTS = {
 }
 _OF_BUBBLE = ("idle by the schedule", "idle by uneven stages", "idle by uneven microbatches", "idle by the network")
 """What of a bubble comes from where; with the host's time and what forwards wait for parameters they sum to it."""
+
+VARIATION = "passes that vary"
 
 _ROUNDING = 1e-12
 """Of an iteration: what differences of sums of floats leave, and no loss of anything."""
@@ -45,16 +48,17 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     tell kernels apart; 0 where no peak is known). From there on each is what the step loses when it is added to all
     before it: "idle by the schedule" with all stages equal on an ideal network, "idle by uneven stages" with the
     stages as they are, "idle by uneven microbatches" with those, "idle by the network" with its transfers and
-    queues, "host" with overheads, "data parallelism" with forwards that wait for parameters. Then what is left
-    exposed behind the pipeline. A term may be negative: uneven stages can suit a table.
+    queues, "host" with overheads, "passes that vary" with their spread, "data parallelism" with forwards that wait
+    for parameters. Then what is left exposed behind the pipeline. A term may be negative: uneven stages can suit a
+    table.
     """
     timeline, costs = projection.timeline, projection.costs
     schedule = timeline.schedule
-    busy = float(timeline.busy_s.mean())
+    busy = float(timeline.busy_s.mean()) - costs.first_pass_s - costs.last_pass_s / schedule.num_ranks
     budget = _compute(projection, busy)
     without = costs.replace(
         transfer_s=0.0, channel="ideal", communication="overlap", action_overhead_s=0.0, hop_overhead_s=0.0,
-        message_overhead_s=0.0, overlap_slowdown=0.0,
+        message_overhead_s=0.0, overlap_slowdown=0.0, first_pass_s=0.0, last_pass_s=0.0, variation_s=0.0,
     )  # fmt: skip
     network = without.replace(transfer_s=costs.transfer_s, channel=costs.channel, communication=costs.communication)
     ideal = build_graph(schedule, pairs=costs.pairs)
@@ -65,10 +69,11 @@ def loss_budget(projection: Projection) -> dict[str, float]:
             for one in (_balanced(without, schedule), without.alike(), without)
         ),
         simulate_graph(timeline.graph, network).step_time_s,
+        simulate_graph(timeline.graph, costs.replace(variation_s=0.0)).step_time_s,
         timeline.step_time_s if timeline.earliest is None else simulate_graph(timeline.graph, costs).step_time_s,
         timeline.step_time_s,
     ]
-    names = (*_OF_BUBBLE, "host", "data parallelism")
+    names = (*_OF_BUBBLE, "host", VARIATION, "data parallelism")
     for name, before, after in zip(names, steps, steps[1:], strict=False):
         budget[name] = budget.get(name, 0.0) + after - before
     exposed = projection.step.exposed_s
@@ -174,28 +179,30 @@ def interval(
     projection: Projection,
     *,
     spread: float,
-    jitter: float,
+    jitter: Variation,
     rank_spread: float = 0.0,
     num_samples: int = 100,
     seed: int = 0,
 ) -> Interval:
     """Return the 5th and 95th percentile of the iteration's seconds, over sampled costs.
 
-    `spread` is the relative standard deviation of all costs together (how far off they may be), `jitter` that of
-    each action by itself, `rank_spread` that of each rank's compute. All are drawn from
-    log-normal distributions; the draws depend on `seed` alone.
+    `spread` is the relative standard deviation of all costs together (how far off they may be), `jitter` what
+    actions vary by, each by itself, `rank_spread` that of each rank's compute. All are drawn from
+    log-normal distributions, or `jitter` from its own; the draws depend on `seed` alone.
     """
-    timeline, costs = projection.timeline, projection.costs
+    timeline, costs = projection.timeline, projection.costs.replace(variation_s=0.0)
     graph = timeline.graph
     random = np.random.default_rng(seed)
     durations = durations_s(graph, costs.resolved_for(timeline.schedule))
-    noise = np.exp(jitter * random.standard_normal((num_samples, graph.num_nodes)))
+    noise = drawn(jitter, random, (num_samples, graph.num_nodes))
     if rank_spread:
         of_ranks = np.exp(rank_spread * random.standard_normal((num_samples, timeline.schedule.num_ranks)))
         noise[:, : graph.num_actions] *= of_ranks[:, timeline.schedule.rank]
     sets = np.concatenate([durations[None], durations * noise])
     times = evaluate_many(graph, sets, overheads_s(graph, costs)).step_time_s
     around, steps = projection.iteration_s - times[0], times[1:]
+    if projection.costs.variation_s:  # which the draws have in them
+        around -= timeline.step_time_s - simulate_graph(graph, costs, ready_s=timeline.ready_s).step_time_s
     common = np.exp(spread * random.standard_normal(num_samples))
     low, high = np.percentile((steps + around) * common, [5, 95])
     return float(low), float(high)

@@ -10,6 +10,7 @@ from ppsim.costs.sources import JobSource, MeasuredSource, ProfileSource, RankCo
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.projection.options import Runtime
 from ppsim.schedule.choices import Channel, Communication, Receives
+from ppsim.simulation.variation import Variation
 
 RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
     "torch": (
@@ -38,7 +39,8 @@ class Plan:
     job's, or 4·pp. `profile` None is the packaged default, `shape` None its `shape_at()`, `num_layers` None its
     model's; `num_slices` None is the schedule's; `channel` None is the runtime's, `transfer_s` None the profile's.
     The overheads are the constants that `ppsim calibrate` finds, with their meaning in `StageCosts`, the spreads
-    those of its actions and ranks, for the interval of the answer;
+    those of its actions and ranks, for the interval of the answer, and `pass_factors` what passes of a typical
+    step take beside their medians (`variation`);
     `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
@@ -77,6 +79,9 @@ class Plan:
     overlap_slowdown: float = 0.0
     step_overhead_s: float = 0.0
     message_overhead_s: float = 0.0
+    first_pass_s: float = 0.0
+    last_pass_s: float = 0.0
+    pass_factors: tuple[float, ...] | None = None
     action_spread: float | None = None
     rank_spread: float | None = None
     bandwidth_bytes_per_s: float | None = None
@@ -106,6 +111,18 @@ class Plan:
             self.profile, self.shape, num_layers=self.num_layers, transfer_s=self.transfer_s,
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
         )  # fmt: skip
+
+    @property
+    def variation(self) -> Variation | None:
+        """What passes vary by: as calibrated or rehearsed, else by the quartiles of a profile; None: nobody knows.
+
+        Quartiles of a publication are what it gives, and not those of passes.
+        """
+        if self.pass_factors is not None:
+            return self.pass_factors
+        source = self.source
+        is_measured = isinstance(source, ProfileSource) and source.profile.provenance.kind == "measured"
+        return source.jitter() if self.action_spread is None and is_measured else self.action_spread
 
     @property
     def memory_bound_bytes(self) -> float | None:

@@ -28,6 +28,7 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.run import simulate_graph
 from ppsim.simulation.stage_costs import StageCosts, as_given
 from ppsim.simulation.step import Step, simulate_step
+from ppsim.simulation.variation import with_variation
 
 
 def project(plan: Plan | None = None, *, progress: Progress | None = None, **fields: Any) -> Projection:
@@ -187,7 +188,7 @@ def _assembled(plan: Plan, schedule: Schedule) -> Assembled:
 
 def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
     assembled = _assembled(plan, schedule)
-    costs = _for_runtime(plan, schedule, assembled.costs)
+    costs = with_variation(schedule, _for_runtime(plan, schedule, assembled.costs), plan.variation)
     return assembled, costs, simulate_step(schedule, costs, assembled.around)
 
 
@@ -252,15 +253,17 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
     if plan.stragglers:
         costs = _slowed(costs, schedule, dict(plan.stragglers))
     launch_s = plan.job.seconds_a_launch if plan.job else 0.0
+    costs = costs.replace(hop_overhead_s=plan.hop_overhead_s).with_calls(communication_of(plan, schedule))
     return costs.replace(
-        communication=communication_of(plan, schedule),
         channel=plan.channel or RUNTIMES[plan.runtime][0],
         receives=plan.receives,
         action_overhead_s=plan.action_overhead_s + launch_s,
-        hop_overhead_s=plan.hop_overhead_s + launch_s,
+        hop_overhead_s=costs.hop_overhead_s + launch_s,
         message_overhead_s=plan.message_overhead_s + launch_s,
         overlap_slowdown=plan.overlap_slowdown,
         step_overhead_s=plan.step_overhead_s,
+        first_pass_s=plan.first_pass_s,
+        last_pass_s=plan.last_pass_s,
     )
 
 

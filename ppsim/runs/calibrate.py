@@ -6,20 +6,24 @@ whose process was not scheduled nor a whole step that straggled moves it.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
 from ppsim.base.units import seconds, size
-from ppsim.runs.run import Run, costs_alone
+from ppsim.runs.calls import waits_by_calls
+from ppsim.runs.run import Run, costs_alone, passes_of
+from ppsim.runs.spreads import Spreads, alone, ends_of, spreads_of
+from ppsim.schedule.choices import Communication
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import last_of_cell
 from ppsim.simulation.engine import blockers_of
 from ppsim.simulation.overlap import overlapped_fraction
-from ppsim.simulation.run import durations_s, simulate_graph
+from ppsim.simulation.run import durations_s, simulate, simulate_graph
 from ppsim.simulation.stage_costs import OVERHEADS, StageCosts
+from ppsim.simulation.variation import with_variation
 
 if TYPE_CHECKING:
     import pandas
@@ -29,6 +33,7 @@ _LEAST_SPREAD = 0.1
 
 _LEAST_PAIRS = 4
 _DEVIATIONS = 5
+_DEVIATIONS_OF_NONE = 3
 
 
 @dataclass(frozen=True)
@@ -66,30 +71,19 @@ class Residual:
 
 
 @dataclass(frozen=True)
-class Spreads:
-    """Relative standard deviations, None where there are too few to tell.
-
-    `action`: of one action beside the others of its pass and stage in its step; `rank`: of one rank's middle action
-    beside those of the other ranks, the first and the last left out, which hold more than layers.
-    """
-
-    action: float | None = None
-    rank: float | None = None
-
-
-@dataclass(frozen=True)
 class Calibration:
     """What could be fitted, None where it could not; `not_fitted` says why, by constant.
 
-    `hop` is what a hop takes beyond the transfer time of the runs' costs. `bandwidth_bytes_per_s` comes with
-    `latency_s`, and both with messages of two sizes.
+    `hop` is what a hop takes beyond the transfer time of the runs' costs; with `communication` "megatron" it is
+    what a call takes at which a rank stands still. `bandwidth_bytes_per_s` comes with `latency_s`, and both with
+    messages of two sizes.
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
     >>> costs = ppsim.StageCosts(forward_s=0.002, backward_input_s=0.002, backward_weight_s=0.002)
     >>> found = ppsim.calibrate(ppsim.train(table, partitions=2, emulate_costs=costs))
     >>> list(found.fits)
-    ['action_overhead_s', 'hop_overhead_s', 'overlap_slowdown', 'step_overhead_s']
+    ['action_overhead_s', 'hop_overhead_s', 'overlap_slowdown', 'step_overhead_s', 'first_pass_s', 'last_pass_s']
     """
 
     action: FittedConstant
@@ -100,13 +94,17 @@ class Calibration:
     latency_s: float | None
     bandwidth_bytes_per_s: float | None
     residuals: list[Residual] = field(default_factory=list)
-    spreads: Spreads = field(default_factory=lambda: Spreads())
+    spreads: Spreads = field(default_factory=Spreads)
     not_fitted: dict[str, str] = field(default_factory=dict)
+    first_pass: FittedConstant | None = None
+    last_pass: FittedConstant | None = None
+    communication: Communication = "overlap"
 
     @property
     def fits(self) -> dict[str, FittedConstant | None]:
-        """The four constants by their field of `StageCosts`."""
-        return dict(zip(OVERHEADS, (self.action, self.hop, self.slowdown, self.step), strict=True))
+        """The constants by their field of `StageCosts`."""
+        found = (self.action, self.hop, self.slowdown, self.step, self.first_pass, self.last_pass)
+        return dict(zip(OVERHEADS, found, strict=True))
 
     def on(self, costs: StageCosts, message_bytes: float | None) -> StageCosts:
         """Return costs with the constants; hops by the line through the sizes, where there are both.
@@ -165,14 +163,25 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
     end plus its own cost (the time it took, where the run's costs are but its medians). A hop: an action that
     waited for a message, which nothing else held up, ends its cost and the host time of an action after the
     message's arrival. Latency and bandwidth: the line through the medians of each size. Step: the median gap
-    between two steps.
+    between two steps. First and last pass: what the first action of each rank takes beyond the median of its pass,
+    and the last one of the rank with the first stage.
+
+    Of runs by Megatron-LM's own calls, at which a rank stands still, the waits before actions whose input was there
+    tell both: with two calls they are a call longer than with one, and what is left of these is the host's. None
+    without a call counts: on the last rank they hold the loss.
     """
     not_fitted: dict[str, str] = {}
     slowdown = _fit_slowdown(runs, not_fitted)
     factor = slowdown.value if slowdown else 0.0
     bases = [run.costs if run.has_own_costs else costs_alone(run, factor) for run in runs]
-    action, hop_samples = _fit_action(runs, bases, factor)
-    hop, hops, line = _fit_hops(runs, hop_samples, action.value, not_fitted)
+    communication = runs[0].communication
+    if communication == "overlap":
+        action, hop_samples = _fit_action(runs, bases, factor)
+        hop, hops, line = _fit_hops(runs, hop_samples, action.value, not_fitted)
+    else:
+        action, hop = _fit_calls(runs, not_fitted)
+        hops, line = [], None
+    first, last = _fit_ends(runs, factor, not_fitted)
     step = _fit([np.array([gap]) for run in runs for gap in run.gaps_s])
     if step is None:
         not_fitted["step_overhead_s"] = "no two steps that follow each other"
@@ -181,41 +190,66 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
         step = None
     latency_s, bandwidth = line or (None, None)
     found = Calibration(
-        action, hop, slowdown, step, hops, latency_s, bandwidth, spreads=_spreads(runs), not_fitted=not_fitted
-    )
+        action, hop, slowdown, step, hops, latency_s, bandwidth, spreads=spreads_of(runs, factor),
+        not_fitted=not_fitted, first_pass=first, last_pass=last, communication=communication,
+    )  # fmt: skip
     found.residuals.extend(_residual(run, base, found) for run, base in zip(runs, bases, strict=True))
     return found
 
 
-_LEAST_RANKS = 3
-
-
-def _spreads(runs: Sequence[Run]) -> Spreads:
-    """The spreads by quartiles and by the median distance from the middle: no straggler counts for much."""
-    of_actions, of_ranks = [], []
+def _fit_calls(runs: Sequence[Run], not_fitted: dict[str, str]) -> tuple[FittedConstant, FittedConstant | None]:
+    """The host's time of an action and what a blocking call takes, by the waits with one call and with two."""
+    by_calls: dict[int, list[Floats]] = {}
     for run in runs:
-        schedule, actions = run.graph.schedule, run.graph.num_actions
-        taken = (run.end - run.start)[:, :actions]
-        key = schedule.op * schedule.num_stages + schedule.stage
-        by_pass: dict[int, list[tuple[int, float]]] = {}
-        for one in np.unique(key):
-            chosen = key == one
-            middle = np.median(taken[:, chosen], axis=1, keepdims=True)
-            if chosen.sum() > 1 and (middle > 0).all():
-                of_actions.append((taken[:, chosen] / middle - 1).ravel())
-            rank = int(schedule.stage_to_rank[one % schedule.num_stages])
-            if 0 < rank < schedule.num_ranks - 1 and (middle > 0).all():
-                by_pass.setdefault(int(one) // schedule.num_stages, []).append((rank, float(np.median(middle))))
-        for found in by_pass.values():
-            medians = [np.median([seconds for at, seconds in found if at == rank]) for rank, _ in found]
-            of_ranks.append(np.array(medians) / np.median(medians) - 1)
-    action = rank_spread = None
-    if of_actions:
-        low, high = np.quantile(np.concatenate(of_actions), [0.25, 0.75])
-        action = float(high - low) / 1.35
-    if of_ranks and max(map(len, of_ranks)) >= _LEAST_RANKS:
-        rank_spread = float(1.48 * np.median(np.abs(np.concatenate(of_ranks))))
-    return Spreads(action, rank_spread)
+        for number, waits in waits_by_calls(run).items():
+            by_calls.setdefault(number, []).extend(waits)
+    fits = {number: fit for number, waits in by_calls.items() if number > 0 and (fit := _fit(waits))}
+    one = fits.get(1, FittedConstant(0.0, (0.0, 0.0), 0))
+    if not {1, 2} <= fits.keys():
+        not_fitted["hop_overhead_s"] = "a rank never stands still at two calls in a row, which three ranks do"
+        return one, None
+    two = fits[2]
+    deviation = math.hypot(one.deviation, two.deviation)
+    call = max(two.value - one.value, 0.0)
+    around_call = (two.quartiles[0] - one.value, two.quartiles[1] - one.value)
+    around_host = (one.quartiles[0] - call, one.quartiles[1] - call)
+    host = FittedConstant(
+        max(one.value - call, 0.0), around_host, one.num_samples, math.hypot(deviation, one.deviation)
+    )
+    return host, FittedConstant(call, around_call, two.num_samples, deviation)
+
+
+_LEAST_PASSES = 4
+"""Fewer of a kind tell no first one from the others."""
+
+
+def _fit_ends(
+    runs: Sequence[Run], slowdown: float, not_fitted: dict[str, str]
+) -> tuple[FittedConstant | None, FittedConstant | None]:
+    """What the ranks' first actions take beyond their kind, and the last one of the first stage's rank."""
+    firsts: list[Floats] = []
+    lasts: list[Floats] = []
+    for run in runs:
+        schedule, taken = run.graph.schedule, alone(run, slowdown)
+        usual = np.full(len(schedule), np.nan)
+        for _, chosen in passes_of(schedule):
+            if chosen.sum() >= _LEAST_PASSES:
+                usual[chosen] = np.median(taken[:, chosen])
+        of_ranks, last = ends_of(schedule)
+        beyond = taken - usual
+        firsts += list(beyond[:, of_ranks[~np.isnan(usual[of_ranks])]])
+        lasts += list(beyond[:, [last]]) if not np.isnan(usual[last]) else []
+    return _beyond("first_pass_s", firsts, not_fitted), _beyond("last_pass_s", lasts, not_fitted)
+
+
+def _beyond(name: str, samples: Sequence[Floats], not_fitted: dict[str, str]) -> FittedConstant | None:
+    """A constant, 0 where noise explains it."""
+    fit = _fit(samples)
+    if fit is None:
+        not_fitted[name] = f"no pass of a stage runs {_LEAST_PASSES} times in a step"
+    elif fit.value <= _DEVIATIONS_OF_NONE * fit.deviation:
+        return replace(fit, value=0.0)
+    return fit
 
 
 def _fit_slowdown(runs: Sequence[Run], not_fitted: dict[str, str]) -> FittedConstant | None:
@@ -372,7 +406,9 @@ def _fit(by_step: Sequence[Floats], *, at_least: float = -np.inf) -> FittedConst
 def _residual(run: Run, base: StageCosts, found: Calibration) -> Residual:
     measured = float(np.median(run.step_times_s))
     without = simulate_graph(run.graph, run.costs).step_time_s
-    projected = simulate_graph(run.graph, found.on(base, run.message_bytes)).step_time_s
+    costs = found.on(base, run.message_bytes).with_calls(run.communication)
+    costs = with_variation(run.graph.schedule, costs, found.spreads.factors)
+    projected = simulate(run.graph.schedule, costs).step_time_s
     return Residual(run.source, measured, projected, projected / measured - 1, without / measured - 1)
 
 
@@ -389,6 +425,8 @@ def calibration_to_json(found: Calibration) -> dict[str, Any]:
         "bandwidth_bytes_per_s": found.bandwidth_bytes_per_s,
         "action_spread": found.spreads.action,
         "rank_spread": found.spreads.rank,
+        "pass_factors": found.spreads.factors,
+        "communication": found.communication,
         "not_fitted": found.not_fitted,
         "samples": {name: _samples_to_json(fit) for name, fit in fits.items() if fit},
         "hops": [
@@ -400,4 +438,4 @@ def calibration_to_json(found: Calibration) -> dict[str, Any]:
 
 
 def _samples_to_json(fit: FittedConstant) -> dict[str, Any]:
-    return {"num": fit.num_samples, "quartiles": list(fit.quartiles)}
+    return {"num": fit.num_samples, "quartiles": list(fit.quartiles), "deviation": fit.deviation}

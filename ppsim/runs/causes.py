@@ -27,12 +27,15 @@ CAUSES = {
     "passes that vary": "passes beyond or below the median of their stage",
     "slow ranks": "all stages of a rank are slower than the others'",
     "uneven stages": "stages that take longer than the median one",
-    STAGES_OR_RANKS: "the same of ranks with one stage each, of which nobody can tell which of the two it is",
+    STAGES_OR_RANKS: "the same where nobody can tell which: one stage a rank, or most stages of two ranks slow",
     "idle by the schedule": "what the order of passes leaves idle where all stages are alike",
     "compute": "the passes themselves, at the pace of the median stage",
     "rest": "what the replay of the step is off by",
 }
 
+
+_ALIKE = 0.03
+"""Stages whose passes differ by less than that are taken as alike."""
 
 _NOTHING = 0.1
 """An I below this part of the longest is none: torch's first stage leaves all of its backward to W."""
@@ -88,14 +91,55 @@ class Paces:
         return {stage for stage, one in inputs.items() if one < _NOTHING * max(inputs.values())}
 
     @cached_property
+    def whole_s(self) -> Floats:
+        """All passes of a microbatch, one entry a stage."""
+        whole = np.zeros(self.schedule.num_stages)
+        for (_, stage), one in self.medians.items():
+            whole[stage] += one
+        return whole
+
+    def _num_reasons(self, base_s: float) -> int:
+        """How many slow ranks, and stages that differ beside, explain the stages where `base_s` is usual."""
+        ratio, ranks = self.whole_s / base_s, self.schedule.stage_to_rank
+        of_rank = np.array([max(float(ratio[ranks == rank].min()), 1.0) for rank in range(self.schedule.num_ranks)])
+        return int((of_rank > 1 + _ALIKE).sum() + (np.abs(ratio / of_rank[ranks] - 1) > _ALIKE).sum())
+
+    @cached_property
+    def most_are_slow(self) -> bool:
+        """Whether of two ranks' stages the median one is slow: a slow rank and a slow stage are most of them."""
+        middle, least = _lower_median(self.whole_s.tolist()), float(self.whole_s.min())
+        several = self.schedule.num_ranks == 2 and self.schedule.vpp > 1
+        return several and least > 0 and middle > (1 + _ALIKE) * least
+
+    @cached_property
+    def is_told(self) -> bool:
+        """Whether slow ranks can be told from slow stages.
+
+        Where most stages of two ranks are slow, a slow rank and a slow stage must explain them by fewer reasons
+        than slow and fast stages would.
+        """
+        if self.schedule.vpp == 1:
+            return False
+        middle, least = _lower_median(self.whole_s.tolist()), float(self.whole_s.min())
+        return not self.most_are_slow or self._num_reasons(least) < self._num_reasons(middle)
+
+    @cached_property
+    def of_base(self) -> dict[tuple[Op, int], float]:
+        """The medians of the stages among which the usual one is: all, or those like the fastest."""
+        if not self.most_are_slow:
+            return self.medians
+        fast = self.whole_s <= (1 + _ALIKE) * self.whole_s.min()
+        return {(op, stage): one for (op, stage), one in self.medians.items() if fast[stage]}
+
+    @cached_property
     def typical(self) -> dict[Op, float]:
         """Each kind of pass at the median stage; the faster of two in the middle, so that half may be slow."""
         kinds = dict.fromkeys(op for op, _ in self.medians)
         found = {
-            kind: _lower_median([one for (op, _), one in self.medians.items() if op is kind]) for kind in kinds
+            kind: _lower_median([one for (op, _), one in self.of_base.items() if op is kind]) for kind in kinds
         }
         if len(self.backward_s) > len(self.all_weight):
-            whole = _lower_median(list(self.backward_s.values()))
+            whole = _lower_median([self.backward_s[stage] for op, stage in self.of_base if op is Op.I])
             of_input = [
                 self.medians[Op.I, stage] / self.backward_s[stage]
                 for stage in self.backward_s.keys() - self.all_weight
@@ -174,7 +218,7 @@ def _of_stages(paces: Paces) -> list[Removal]:
     def at_one_pace(taken: Floats) -> Floats:
         return np.where(usual > 0, taken * ratio, even)
 
-    if schedule.vpp == 1:
+    if not paces.is_told:
         ratio = np.divide(even, usual, out=np.zeros_like(usual), where=usual > 0)
         return [_of_passes(STAGES_OR_RANKS, at_one_pace, _worst_stage(paces))]
     worst = int(np.argmax(paces.of_ranks))
@@ -226,10 +270,7 @@ def _worst_drift(paces: Paces) -> str:
 
 def _worst_stage(paces: Paces) -> str:
     """The stage whose passes of a microbatch take longest."""
-    schedule = paces.schedule
-    whole = np.zeros(schedule.num_stages)
-    for (_, stage), one in paces.medians.items():
-        whole[stage] += one
+    schedule, whole = paces.schedule, paces.whole_s
     worst, typical = int(np.argmax(whole)), _lower_median(whole.tolist())
     more = signed_percent(float(whole[worst]) / typical - 1) if typical > 0 else "all"
     return (

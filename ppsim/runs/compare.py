@@ -47,8 +47,10 @@ class Comparison:
 
     `replay_s` is the step time of the measured action times put through the simulator: what is left of the
     error then is not in the costs but in how ranks wait for each other. Where no transfer was recorded, what each
-    action waited for is not known: all then wait `replay_gap_s`, the median, which is None otherwise. `peaks` are
-    there where both sides know bytes, `projected_costs` where those of the projection are known.
+    action waited for is not known: all then wait `replay_gap_s`, the median, which is None otherwise. Where nobody
+    knows what transfers take, each takes `replay_hop_s`, the mean of the waits for them: of waits that vary a step
+    sums up many. `peaks` are there where both sides know bytes, `projected_costs` where those of the projection are
+    known.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -66,6 +68,7 @@ class Comparison:
     replay_error: float
     ops: list[OpError]
     replay_gap_s: float | None = None
+    replay_hop_s: float | None = None
     peaks: list[PeakError] = field(default_factory=list)
     projected_costs: StageCosts | None = None
 
@@ -107,7 +110,11 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
     if measured.step_time_s == 0:
         raise ConfigError("the measured step took 0 s: there is nothing to compare a projection with")
     gap = None if _has_transfers(measured) else median_gap_s(_steps(measured))
-    replayed = replay_s(measured) if gap is None else _replay_with_gap_s(measured, gap)
+    hop = _mean_hop_s(measured) if gap is None else None
+    if gap is not None:
+        replayed = _replay_with_gap_s(measured, gap)
+    else:
+        replayed = replay_s(measured) if hop is None else _replay_with_hops_s(measured, hop)
     return Comparison(
         measured=measured,
         projected=projected,
@@ -117,6 +124,7 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
         replay_error=replayed / measured.step_time_s - 1,
         ops=_op_errors(measured, projected),
         replay_gap_s=gap,
+        replay_hop_s=hop,
     )
 
 
@@ -167,6 +175,24 @@ def _replay_with_gap_s(measured: Timeline, gap_s: float) -> float:
     return float(replayed_s(build_graph(measured.schedule), alone)[0])
 
 
+def _mean_hop_s(measured: Timeline) -> float | None:
+    """What messages of a measured step were waited for, None where the costs know, or nothing waited."""
+    waits = _steps(measured).for_message
+    if measured.origin != "measured" or measured.costs.transfer_s.any() or not waits.any():
+        return None
+    return float(waits[waits > 0].mean())
+
+
+def _replay_with_hops_s(measured: Timeline, hop_s: float) -> float:
+    """Every action takes what it took and starts as long as it did after its rank was free, every message alike."""
+    steps, graph = _steps(measured), build_graph(measured.schedule)
+    hops = np.zeros(graph.num_transfers)
+    times = evaluate(
+        graph, np.concatenate([steps.taken[0], hops + hop_s]), np.concatenate([steps.after_own[0], hops])
+    )
+    return float(times.end[: graph.num_actions].max() - times.start[: graph.num_actions].min())
+
+
 def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, Any]:
     """Return a comparison as JSON; errors are signed, projected / measured − 1."""
     summary: dict[str, Any] = {
@@ -178,6 +204,7 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "replay_s": comparison.replay_s,
         "replay_error": comparison.replay_error,
         "replay_gap_s": comparison.replay_gap_s,
+        "replay_hop_s": comparison.replay_hop_s,
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],
     }

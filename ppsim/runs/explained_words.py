@@ -22,7 +22,7 @@ ADVICE = {
     "slow ranks": "a rank is slower than the others with all its stages: look at its device and host",
     "uneven stages": "stages are not alike: another split (--split auto of ppsim project)",
     STAGES_OR_RANKS: (
-        "a stage takes longer, or its rank is slow, which one stage a rank cannot tell: compare layers and "
+        "a stage takes longer, or its rank is slow, which these stages cannot tell: compare layers and "
         "devices; another split (--split auto of ppsim project)"
     ),
 }  # fmt: skip

@@ -43,6 +43,7 @@ class Measured:
             "between_steps_s": list(run.gaps_s),
             "message_bytes": run.message_bytes,
             "knows_transfers": run.knows_transfers,
+            "communication": run.communication,
             "start_s": (run.start - first).tolist(),
             "end_s": (run.end - first).tolist(),
         }

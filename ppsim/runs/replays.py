@@ -35,15 +35,15 @@ def steps_of(graph: EventGraph, start: Floats, end: Floats) -> Steps:
 
     The results of a fused cell leave when all of it is done.
     """
-    before, made, crosses = _needed(graph, end)
+    before, made, crosses = needed_of(graph, end)
     wait = np.maximum(start - np.maximum(before, made), 0.0)
     late = made - before
     own = np.stack([_waits_after_own(*one, crosses) for one in zip(late, wait, strict=True)])
     return Steps(end - start, wait - own, own)
 
 
-def _needed(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
-    """When the pass before each on its rank ended, when its input was made, and whether that is another rank's."""
+def needed_of(graph: EventGraph, end: Floats) -> tuple[Floats, Floats, Any]:
+    """Return when the pass before each ended on its rank, when its input was made, and if elsewhere."""
     schedule = graph.schedule
     previous = previous_on_rank(schedule)
     first = np.zeros((len(end), 1))
@@ -91,7 +91,7 @@ def replay(graph: EventGraph, steps: Steps) -> Times:
 def waited_s(graph: EventGraph, end: Floats) -> Floats:
     """Return how long each rank stands still for passes of others, from the ends of a step's actions."""
     schedule = graph.schedule
-    before, made, crosses = _needed(graph, end[None])
+    before, made, crosses = needed_of(graph, end[None])
     waits = np.where(crosses, np.maximum(made - before, 0.0), 0.0)[0]
     return np.bincount(schedule.rank, weights=waits, minlength=schedule.num_ranks).astype(np.float64)
 

@@ -1,13 +1,15 @@
 """The steps of a measured run, as many as there are, and the costs that they show."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
+from ppsim.schedule.choices import Communication
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.overlap import overlapped_fraction
@@ -22,7 +24,8 @@ class Run:
     what the actions should take: given, or (`has_own_costs` False) the medians of what they took. `gaps_s` are the
     seconds from the last end of a step to the first start of the next, as far as known. `message_bytes` is what a
     whole microbatch sends from a stage to the next, None where unknown. `knows_transfers`: the times of all
-    transfers are those on the wire, not only of those that somebody waited for.
+    transfers are those on the wire, not only of those that somebody waited for. `communication` is how the trainer
+    calls, as far as its recording tells.
     """
 
     source: str
@@ -34,6 +37,7 @@ class Run:
     message_bytes: float | None = None
     has_own_costs: bool = True
     knows_transfers: bool = False
+    communication: Communication = "overlap"
 
     @property
     def step_times_s(self) -> Floats:
@@ -74,11 +78,16 @@ def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = No
     forward, full, inputs, weights = (
         [medians.get((op, stage), 0.0) for stage in stages] for op in (Op.F, Op.B, Op.I, Op.W)
     )
+    parts = [one + two for one, two in zip(inputs, weights, strict=True)]
+    # A stage without one has the other: bounds and other tables ask for both.
+    whole = [one or two for one, two in zip(full, parts, strict=True)]
+    inputs = [one if both else other for one, both, other in zip(inputs, parts, full, strict=True)]
+    is_split = any(parts) or not any(full)
     passes: dict[str, Any] = {
         "forward_s": forward,
-        "backward_s": full if any(full) else None,
-        "backward_input_s": inputs,
-        "backward_weight_s": weights,
+        "backward_s": whole if any(full) else None,
+        "backward_input_s": inputs if is_split else None,
+        "backward_weight_s": weights if is_split else None,
         "microbatch_factors": None,
     }
     return costs.replace(**passes) if costs else StageCosts(**passes)
@@ -86,9 +95,12 @@ def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = No
 
 def pass_medians(schedule: Schedule, taken: Floats) -> dict[tuple[Op, int], float]:
     """Return the median time of each pass of each stage that there is; `taken` ends in an axis of actions."""
-    medians = {}
+    return {key: float(np.median(taken[..., chosen])) for key, chosen in passes_of(schedule)}
+
+
+def passes_of(schedule: Schedule) -> Iterator[tuple[tuple[Op, int], NDArray[np.bool_]]]:
+    """Give each pass of each stage that there is, and which actions of the table are one."""
     for op, stage in product((Op.F, Op.B, Op.I, Op.W), range(schedule.num_stages)):
         chosen = (schedule.op == op) & (schedule.stage == stage)
         if chosen.any():
-            medians[op, stage] = float(np.median(taken[..., chosen]))
-    return medians
+            yield (op, stage), chosen

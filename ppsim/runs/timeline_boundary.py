@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ppsim.base.boundary import NonNegative, Positive, Strict
+from ppsim.schedule.choices import Communication
 
 
 class NodeTimes(Strict):
@@ -21,6 +22,7 @@ class Steps(Strict):
     between_steps_s: list[float]
     message_bytes: NonNegative | None
     knows_transfers: bool
+    communication: Communication = "overlap"
     start_s: list[list[float]]
     end_s: list[list[float]]
 

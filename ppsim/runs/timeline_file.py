@@ -90,6 +90,7 @@ def run_from_json(data: Any, source: str) -> Run:
         gaps_s=steps.between_steps_s,
         message_bytes=steps.message_bytes,
         knows_transfers=steps.knows_transfers,
+        communication=steps.communication,
     )
 
 

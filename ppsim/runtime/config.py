@@ -75,7 +75,8 @@ class TrainConfig:
     """One run: the table, the model, and how to run it.
 
     `layers_per_stage` has one entry a stage. `emulate_costs` is a `--costs` file: compute is replaced by waiting
-    that long, and transfers take what it says. `num_warm_up` steps come before the `num_steps` recorded ones.
+    that long, and transfers take what it says; of `straggling_steps`, by their number after the warm-up, compute
+    takes so many times as long. `num_warm_up` steps come before the `num_steps` recorded ones.
     `timeout_s` bounds every wait of one rank for another. `trace` is a folder for one torch.profiler trace a rank.
     """
 
@@ -94,6 +95,7 @@ class TrainConfig:
     receives: Receives = "torch"
     emulate_costs: str | None = None
     verify: bool = False
+    straggling_steps: tuple[tuple[int, float], ...] = ()
     timeout_s: float = 120.0
     trace: str | None = None
 

@@ -18,8 +18,10 @@ from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.jobs import JobThread
 from ppsim.schedule.choices import Channel
 from ppsim.schedule.grammar import parse_cell
+from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.cost_files import read_costs
+from ppsim.simulation.run import durations_s
 from ppsim.simulation.stage_costs import CostArrays, StageCosts
 
 SPIN_S = 3e-4
@@ -38,24 +40,34 @@ def wait_for(seconds: float) -> None:
         pass
 
 
+Waits = dict[tuple[str, int], float]
+"""Seconds of a stage's passes, by pass ("F", "B", "I" or "W") and microbatch."""
+
+
 class EmulatedStage(nn.Module):
     """Takes the given seconds for F, B, I and W, through the autograd graph that torch's runtime splits.
 
-    `running` is the pass that the runtime is about to call ("F", "B", "I" or "W"); it has to be told, because a
-    node of the graph cannot know. I runs the node of the input, W the node of the weight, B both.
+    `running` is the pass that the runtime is about to call and its microbatch; it has to be told, because a
+    node of the graph cannot know. I runs the node of the input, W the node of the weight, B both. `factor` is how
+    many times as long the passes of the step take.
     """
 
-    def __init__(self, seconds: dict[str, float], *, is_first: bool) -> None:
+    def __init__(self, seconds: Waits, *, is_first: bool) -> None:
         super().__init__()
         # The first stage's input has no gradient; like an embedding, something before the input's node must.
         self.embedding = nn.Parameter(torch.zeros(PAYLOAD[1], dtype=torch.float64)) if is_first else None
         self.weight = nn.Parameter(torch.zeros(PAYLOAD[1], dtype=torch.float64))
         self.seconds = seconds
-        self.running = "F"
+        self.running = ("F", 0)
+        self.factor = 1.0
+
+    def wait(self) -> None:
+        """Return after what the running pass takes."""
+        wait_for(self.seconds[self.running] * self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return something of the shape of `x` after the seconds of F."""
-        wait_for(self.seconds["F"])
+        self.wait()
         node: Any = _Node.apply
         if self.embedding is not None:
             x = x + self.embedding
@@ -73,8 +85,8 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        if ctx.stage.running in ctx.passes:
-            wait_for(ctx.stage.seconds[ctx.stage.running])
+        if ctx.stage.running[0] in ctx.passes:
+            ctx.stage.wait()
         return grad, None, None
 
 
@@ -87,25 +99,31 @@ def emulated_costs(config: TrainConfig, table: Schedule) -> tuple[StageCosts, Co
     return costs, costs.resolved(**counts)
 
 
-def stage_seconds(costs: CostArrays, stage: int) -> dict[str, float]:
-    """Return what each pass of a stage takes."""
-    return {
-        "F": float(costs.forward_s[stage]),
-        "B": float(costs.backward_s[stage]),
-        "I": float(costs.backward_input_s[stage]),
-        "W": float(costs.backward_weight_s[stage]),
-    }
+def waits_of(table: Schedule, costs: CostArrays) -> list[Waits]:
+    """Return what each pass of each stage takes."""
+    compute = table.compute_only()
+    found: list[Waits] = [{} for _ in range(table.num_stages)]
+    durations = durations_s(build_graph(compute), costs)
+    for entry in range(len(compute)):
+        op, stage, microbatch = compute[entry]
+        found[stage][op.name, microbatch] = float(durations[entry])
+    return found
+
+
+def factor_of(config: TrainConfig, step: int) -> float:
+    """Return how many times as long the passes of a step take, warm-up counted."""
+    return dict(config.straggling_steps).get(step - config.num_warm_up, 1.0)
 
 
 class EmulatedModel:
     """Stages that wait, as `ppsim.runtime.trained.RunModel` has them."""
 
-    def __init__(self, costs: CostArrays) -> None:
-        self._costs = costs
+    def __init__(self, table: Schedule, costs: CostArrays) -> None:
+        self._waits = waits_of(table, costs)
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
         """Return these stages by index."""
-        return {stage: EmulatedStage(stage_seconds(self._costs, stage), is_first=stage == 0) for stage in wanted}
+        return {stage: EmulatedStage(self._waits[stage], is_first=stage == 0) for stage in wanted}
 
     def boundary(self, stage: int) -> Tensor:
         """Return what goes from any stage to the next."""

@@ -1,6 +1,6 @@
 """Every option of a run, declared once. Nothing heavy is imported here: help pages read it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
@@ -90,6 +90,11 @@ class TrainOptions(TypedDict, total=False):
     emulate_costs: Annotated["str | Path | StageCosts | None", Option(
         "Wait as long as this costs file says instead of computing and transferring. Default: compute.",
         metavar="C.json", section="run", field="emulate_costs",
+    )]
+    straggling_steps: Annotated[Mapping[int, float] | None, Option(
+        "With --emulate-costs, a recorded step that computes more slowly: 2:1.5 is step 2, of 0 and on, taking 1.5 "
+        "times as long. May be repeated.",
+        metavar="STEP:FACTOR", section="run", field="straggling_steps", flag="--straggling-step",
     )]
     verify: Annotated[bool | None, Option(
         "Compare loss and gradients of the first step with one process.",

@@ -17,6 +17,9 @@ from ppsim.runtime.torch_private import schedules
 _ONE_CHUNK = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
 
+BeforeCall = Callable[[Any, str, int], None]
+
+
 @dataclass
 class Range:
     """One cell as the runtime ran it: its name, begin and end, the waits inside it, when the stage was called."""
@@ -44,8 +47,11 @@ class Recorder:
         return self.ranges[-1] if self.ranges and self.ranges[-1].end is None else None
 
     @contextmanager
-    def installed(self, stages: list[Any], before_call: Callable[[Any, str], None]) -> Iterator[None]:
-        """Hook torch's runtime within the context; `before_call(stage, pass)` runs before each call of a stage."""
+    def installed(self, stages: list[Any], before_call: BeforeCall) -> Iterator[None]:
+        """Hook torch's runtime within the context.
+
+        `before_call(stage, pass, microbatch)` runs before each call of a stage.
+        """
         recorder = self
 
         class Hook:
@@ -84,14 +90,13 @@ class Recorder:
                 for name in _ONE_CHUNK:
                     delattr(stage, name)
 
-    def _called(self, stage: Any, name: str, real: Any, before_call: Callable[[Any, str], None]) -> Any:
+    def _called(self, stage: Any, name: str, real: Any, before_call: BeforeCall) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             assert self.current is not None
             self.current.calls.append(self.clock.now())
             full = kwargs.get("full_backward", True)
-            before_call(
-                stage, {"forward_one_chunk": "F", "backward_weight_one_chunk": "W"}.get(name, "B" if full else "I")
-            )
+            running = {"forward_one_chunk": "F", "backward_weight_one_chunk": "W"}.get(name, "B" if full else "I")
+            before_call(stage, running, args[0])
             return real(*args, **kwargs)
 
         return call

@@ -82,7 +82,7 @@ class _Rank:
     def __init__(self, config: TrainConfig, table: Schedule, rank: int, device: torch.device) -> None:
         self.config, self.table, self.rank, self.device = config, table, rank, device
         self.costs = emulate.emulated_costs(config, table)
-        self.model: RunModel = emulate.EmulatedModel(self.costs[1]) if self.costs else model_of(config)
+        self.model: RunModel = emulate.EmulatedModel(table, self.costs[1]) if self.costs else model_of(config)
         modules = self.model.stages(table.stages_of(rank))
         self.stages = [self._stage(stage, modules[stage]) for stage in table.stages_of(rank)]
         self.live_bytes = LiveBytes(stage.submod for stage in self.stages)
@@ -126,6 +126,8 @@ class _Rank:
                     part.to(self.device) for part in self.model.batch(step, self.table.num_microbatches)
                 )
                 losses: list[torch.Tensor] = []
+                for stage in self.stages if self.costs else ():
+                    stage.submod.factor = emulate.factor_of(config, step)
                 optimizer.zero_grad()
                 dist.barrier()
                 self.recorder.clock.zero()
@@ -175,10 +177,10 @@ class _Rank:
         assert self.recorder.current is not None
         return self.recorder.current.name
 
-    def _tell_stage(self, stage: Any, running: str) -> None:
+    def _tell_stage(self, stage: Any, running: str, microbatch: int) -> None:
         self.live_bytes.action = self._current_name()
         if isinstance(stage.submod, emulate.EmulatedStage):
-            stage.submod.running = running
+            stage.submod.running = running, microbatch
 
 
 @contextmanager

@@ -38,6 +38,9 @@ class _Costs(Strict):
     message_overhead_s: NonNegative = 0.0
     overlap_slowdown: NonNegative = 0.0
     step_overhead_s: NonNegative = 0.0
+    first_pass_s: NonNegative = 0.0
+    last_pass_s: NonNegative = 0.0
+    variation_s: NonNegative = 0.0
     static_bytes: OneOrMany = [0.0]
     microbatch_factors: OneOrMany | None = None
     slice_time_shares: OneOrMany | None = None
@@ -66,6 +69,7 @@ def _model_of(data: Any) -> type[_Costs]:
 class _Samples(Strict):
     num: Count
     quartiles: list[float]
+    deviation: NonNegative | None = None
 
 
 class _Hops(_Samples):
@@ -90,8 +94,12 @@ class _Overheads(Strict):
     latency_s: NonNegative | None = None
     bandwidth_bytes_per_s: AboveZero | None = None
     message_overhead_s: NonNegative | None = None
+    first_pass_s: NonNegative | None = None
+    last_pass_s: NonNegative | None = None
     action_spread: NonNegative | None = None
     rank_spread: NonNegative | None = None
+    pass_factors: list[NonNegative] | None = None
+    communication: Communication = "overlap"
     not_fitted: dict[str, str] = {}
     samples: dict[str, _Samples] = {}
     hops: list[_Hops] = []
@@ -103,14 +111,23 @@ class _Overheads(Strict):
 class Overheads:
     """What an overheads file holds: fields of `StageCosts`, and latency in s with bandwidth in bytes/s, or None.
 
-    `action_spread` and `rank_spread` are the relative standard deviations of actions and of ranks, None where
-    nobody fitted them.
+    `action_spread` and `rank_spread` are the relative standard deviations of actions and of ranks, `pass_factors`
+    what passes of a typical step take beside their medians, None where nobody fitted them. `communication` is how
+    the trainer of the runs calls.
     """
 
     constants: dict[str, float]
     line: tuple[float, float] | None = None
     action_spread: float | None = None
     rank_spread: float | None = None
+    pass_factors: tuple[float, ...] | None = None
+    communication: Communication = "overlap"
+
+    @property
+    def spreads(self) -> dict[str, Any]:
+        """What is known of how passes and ranks differ, by its field of a plan."""
+        named = ("action_spread", "rank_spread", "pass_factors")
+        return {name: value for name in named if (value := getattr(self, name)) is not None}
 
 
 def costs_from(data: Any, source: str = "costs") -> StageCosts:
@@ -134,7 +151,8 @@ def read_overheads(path: str | Path) -> Overheads:
     """Read the file that `ppsim calibrate` wrote; what could not be fitted is not among its constants."""
     fitted = validated(_Overheads, read_json(path), str(path))
     names = (*OVERHEADS, "message_overhead_s")
-    spreads = fitted.action_spread, fitted.rank_spread
+    factors = tuple(fitted.pass_factors) if fitted.pass_factors else None
+    spreads = fitted.action_spread, fitted.rank_spread, factors, fitted.communication
     constants = {name: value for name in names if (value := getattr(fitted, name)) is not None}
     if fitted.latency_s is None or fitted.bandwidth_bytes_per_s is None:
         return Overheads(constants, None, *spreads)

@@ -89,6 +89,8 @@ def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
         mean = np.choose(schedule.op, [getattr(costs, name)[schedule.stage] for name in by_op])
         size = np.divide(whole, mean, out=np.ones(len(mean)), where=mean > 0)
         _share_out_pairs(schedule, mean, costs.fused_s, size * costs.time_shares[place], compute)
+    compute[schedule.rank_offsets[:-1]] += costs.first_pass_s
+    compute[schedule.rank_offsets[schedule.stage_to_rank[0] + 1] - 1] += costs.last_pass_s
     hop = np.minimum(schedule.stage[graph.source], schedule.stage[graph.target])
     transfers = costs.of("transfer_s", hop, microbatch[graph.source])
     return np.concatenate([compute, transfers * costs.token_shares[place[graph.source]]])
@@ -118,7 +120,7 @@ def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: 
 
 def overheads_s(graph: EventGraph, costs: StageCosts) -> Floats:
     """Return the host time or latency before every node."""
-    of_actions = np.full(graph.num_actions, costs.action_overhead_s)
+    of_actions = np.full(graph.num_actions, costs.action_overhead_s + costs.variation_s)
     if costs.message_overhead_s:
         schedule, behind = graph.schedule, graph.source + 1
         is_followed = behind < schedule.rank_offsets[schedule.rank[graph.source] + 1]

@@ -13,7 +13,9 @@ from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.table import Op, Schedule
 
-OVERHEADS = ("action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s")
+OVERHEADS = (
+    "action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s", "first_pass_s", "last_pass_s",
+)  # fmt: skip
 """What `ppsim calibrate` fits."""
 
 _CHOICES = {"communication": tuple(COMMUNICATIONS), "channel": tuple(CHANNELS), "receives": tuple(RECEIVES)}
@@ -54,6 +56,12 @@ class StageCosts:
     overlap_slowdown
         How much longer compute takes beside a transfer of its rank, as a part of its own time: 0.1 makes an
         action of which half is beside transfers 5 % longer. See `ppsim.simulation.overlap`.
+    first_pass_s, last_pass_s
+        What the first action of every rank takes beyond its cost (clocks, caches, data), and the last of the rank
+        with the first stage.
+    variation_s
+        Before every action, what makes a step of passes at their medians as long as one of passes that vary is on
+        average (`ppsim.simulation.variation`).
     step_overhead_s
         From the last end of a step to the first start of the next: optimizer, gradient norm, final reductions. No
         part of the timeline; the report adds it to the step as iteration time.
@@ -94,6 +102,9 @@ class StageCosts:
     message_overhead_s: float = 0.0
     overlap_slowdown: float = 0.0
     step_overhead_s: float = 0.0
+    first_pass_s: float = 0.0
+    last_pass_s: float = 0.0
+    variation_s: float = 0.0
     static_bytes: Numbers = 0.0
     microbatch_factors: Numbers | None = None
     slice_time_shares: Numbers | None = None
@@ -107,6 +118,7 @@ class StageCosts:
                 "static_bytes",
                 *OVERHEADS,
                 "message_overhead_s",
+                "variation_s",
                 "microbatch_factors",
                 *_PER_SLICE,
             )
@@ -221,6 +233,8 @@ class StageCosts:
             token_shares=token_shares,
             action_overhead_s=self.action_overhead_s,
             hop_overhead_s=self.hop_overhead_s,
+            first_pass_s=self.first_pass_s,
+            last_pass_s=self.last_pass_s,
             by_microbatch={
                 name: values for name, values in found.items() if values.shape[1] > 1 and name != "fused_s"
             },
@@ -234,6 +248,19 @@ class StageCosts:
         0.1
         """
         return replace(self, **changes)
+
+    def with_calls(self, communication: Communication) -> "StageCosts":
+        """Return the costs with such communication; at Megatron-LM's calls ranks stand still for a hop's latency.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, hop_overhead_s=0.1)
+        >>> costs.with_calls("megatron").transfer_s
+        0.1
+        """
+        if not communication.startswith("megatron"):
+            return self.replace(communication=communication)
+        longer = np.add(self.transfer_s, self.hop_overhead_s)
+        transfer_s = longer if longer.ndim else float(longer)
+        return self.replace(communication=communication, transfer_s=transfer_s, hop_overhead_s=0.0)
 
     def with_torch_first_stage(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "StageCosts":
         """Return what torch makes of these costs: on a first stage, I does nothing and W is the whole backward.
@@ -318,6 +345,8 @@ class CostArrays:
     token_shares: Floats
     action_overhead_s: float
     hop_overhead_s: float
+    first_pass_s: float = 0.0
+    last_pass_s: float = 0.0
     by_microbatch: Mapping[str, Floats] = field(default_factory=dict)
 
     def values(self, name: str) -> Floats:

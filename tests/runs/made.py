@@ -1,15 +1,11 @@
 """Steps made on the event graph, with causes put into them: what `explain` has to find.
 
-`python -m tests.runs.made` prints how often it does, for every cause and pair of causes, on tables of several
-schedules and shapes; the draws of the tests are others.
+`benchmarks/faults.py` prints how often it does, on more shapes; the draws of the tests are others.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ppsim import build
 from ppsim.runs.causes import STAGES_OR_RANKS
@@ -113,39 +109,16 @@ def expected(table: Schedule, cause: str) -> str:
     return STAGES_OR_RANKS if table.vpp == 1 and cause in ("slow ranks", "uneven stages") else cause
 
 
+def are_named(table: Schedule, causes: Sequence[str], reasons: Sequence[str]) -> tuple[bool, bool]:
+    """Whether one of the causes is first, and all are of the first three; one name for two that nobody can tell."""
+    names = {expected(table, cause) for cause in causes}
+    if {"slow ranks", "uneven stages"} <= names and STAGES_OR_RANKS in reasons[:1]:
+        names = names - {"slow ranks", "uneven stages"} | {STAGES_OR_RANKS}
+    return bool(names & set(reasons[:1])), names <= set(reasons[:3])
+
+
 def reasons_of(table: Schedule, seed: int, causes: Sequence[str]) -> list[str]:
     made = Made(table, seed)
     for cause in causes:
         INJECTED[cause](made, made.random.uniform(LEAST, MOST))
     return [loss.cause for loss in explained(made.run()).reasons]
-
-
-def main(num_draws: int = 100, num_of_pairs: int = 40, first_seed: int = 10_000) -> None:
-    for table in tables():
-        shape = f"{table.name}, {table.num_ranks} ranks × {table.vpp}"
-        for cause in INJECTED:
-            seeds = range(first_seed, first_seed + num_draws)
-            first = Counter(reasons_of(table, seed, [cause])[0] for seed in seeds)
-            print(f"{shape} | {cause} | {first[expected(table, cause)]} of {num_draws} | {dict(first)}", flush=True)
-        totals = np.zeros(2)
-        pairs = list(combinations(INJECTED, 2))
-        for pair in pairs:
-            found = _named_of_pair(table, pair, range(first_seed, first_seed + num_of_pairs))
-            totals += found
-            if found.min() < 0.95 * num_of_pairs:
-                print(
-                    f"{shape} | {' + '.join(pair)} | first {found[0]}, both of three {found[1]} of {num_of_pairs}"
-                )
-        one, both = totals / len(pairs) / num_of_pairs
-        print(f"{shape} | pairs | one of them first {one:.1%}, both of the first three {both:.1%}", flush=True)
-
-
-def _named_of_pair(table: Schedule, pair: Sequence[str], seeds: range) -> NDArray[np.int64]:
-    """In how many draws one of the two is named first, and in how many both are of the first three."""
-    names = {expected(table, cause) for cause in pair}
-    drawn = [reasons_of(table, seed, pair) for seed in seeds]
-    return np.array([sum(one[0] in names for one in drawn), sum(names <= set(one[:3]) for one in drawn)])
-
-
-if __name__ == "__main__":
-    main()

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.compare import expected_costs
-from ppsim.runs.run import Run, costs_alone
+from ppsim.runs.run import Run, costs_alone, median_costs
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
-from ppsim.simulation.run import durations_s, overheads_s, simulate_graph
+from ppsim.simulation.run import durations_s, overheads_s, simulate, simulate_graph
+from ppsim.simulation.variation import with_variation
 
 COSTS = StageCosts(forward_s=20e-3, backward_input_s=20e-3, backward_weight_s=14e-3)
 SIZES = (2e6, 16e6)
@@ -222,6 +223,49 @@ def test_every_action_is_as_much_longer_as_it_is_beside_transfers(name):
     assert fraction.max() > 0.1
     assert np.median(np.abs(taken - alone * (1 + 0.2 * fraction))) < 1e-4 * alone.max()
     assert np.abs(taken - alone * (1 + 0.2 * fraction)).max() < 1e-2 * alone.max()
+
+
+def test_slow_first_and_last_passes_are_found_again_and_none_is_told_as_none():
+    """1F1B on 4 ranks; the first action of each 3 ms longer, the last of the first stage's 5 ms, 1 % of noise."""
+    costs = COSTS.replace(first_pass_s=3e-3, last_pass_s=5e-3)
+    for real, expected in ((costs, (3e-3, 5e-3)), (COSTS, (0.0, 0.0))):
+        run = run_of("1f1b", pp=4, vpp=1, costs=real, action=1e-3, noise=1e-3, steps=9)
+        found = calibrate([replace(run, costs=costs_alone(run, 0.0))])
+        assert (found.first_pass.value, found.last_pass.value) == pytest.approx(expected, rel=0.02)
+        assert abs(found.residuals[0].error) < 0.002
+    assert "runs 4 times" in calibrate([run_of("1f1b", pp=2, vpp=1, microbatches=3)]).not_fitted["first_pass_s"]
+
+
+def test_blocking_calls_and_the_host_are_told_apart_in_a_run_by_megatrons_loop_and_predict_interleaved():
+    """1F1B of 4 ranks at 0.6 ms a call and 0.3 ms an action, 1 % of noise: interleaved comes out within 1 %."""
+    costs = COSTS.replace(communication="megatron", action_overhead_s=0.3e-3, transfer_s=0.6e-3, first_pass_s=2e-3)
+    run, other = (megatron_run(name, vpp, costs) for name, vpp in (("1f1b", 1), ("interleaved-1f1b", 2)))
+    found = calibrate([run])
+    assert found.action.value == pytest.approx(0.3e-3, rel=0.05)
+    assert found.hop.value == pytest.approx(0.6e-3, rel=0.05)
+    assert found.communication == "megatron"
+    expected = found.on(COSTS, None).with_calls("megatron")
+    table = other.graph.schedule
+    assert simulate(table, with_variation(table, expected, found.spreads.factors)).step_time_s == pytest.approx(
+        float(np.median(other.step_times_s)), rel=0.01
+    )
+    two = calibrate([megatron_run("1f1b", 1, costs, pp=2)])
+    assert two.hop is None
+    assert "two calls in a row" in two.not_fitted["hop_overhead_s"]
+
+
+def megatron_run(name, vpp, costs, pp=4, steps=9, noise=0.01):
+    table = build(name, pp=pp, vpp=vpp, microbatches=8)
+    graph, plain = build_graph(table, communication="megatron"), build_graph(table)
+    random, actions = np.random.default_rng(3), len(table)
+    starts, ends = np.zeros((2, steps, plain.num_nodes))
+    for step in range(steps):
+        durations = durations_s(graph, costs.resolved_for(table))
+        durations[:actions] *= random.normal(1, noise, actions)
+        times = evaluate(graph, durations, overheads_s(graph, costs))
+        starts[step, :actions], ends[step, :actions] = times.start[:actions], times.end[:actions]
+    medians = median_costs(plain, (ends - starts)[:, :actions])
+    return Run("run", plain, medians, starts, ends, has_own_costs=False, communication="megatron")
 
 
 def test_the_spreads_of_actions_and_ranks_that_were_put_in_are_found():

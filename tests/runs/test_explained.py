@@ -15,7 +15,7 @@ from ppsim.runs.replays import Steps, median_gap_s, replayed_s, steps_of
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Op, Schedule
 from tests.cli.running import ppsim, words_of
-from tests.runs.made import INJECTED, Made, expected, reasons_of
+from tests.runs.made import INJECTED, Made, are_named, expected, reasons_of
 
 DUMP = Path(__file__).parent / "data" / "primus_pp8_1f1b"
 TABLES = [
@@ -38,7 +38,7 @@ def total(found: Explanation) -> float:
 
 @pytest.mark.parametrize("cause", INJECTED)
 def test_what_was_put_in_is_named_first(cause: str) -> None:
-    """In all draws of where it is, how large (10 to 30 % of a forward) and of the noise; 100 of more shapes: made.py."""
+    """In all draws of where it is, how large (10 to 30 % of a forward) and of the noise; 100 of more shapes: benchmarks/faults.py."""
     for table in TABLES:
         first = [reasons_of(table, seed, [cause])[0] for seed in range(5)]
         assert first == [expected(table, cause)] * len(first), table.name
@@ -51,6 +51,16 @@ def test_of_two_causes_both_are_among_the_first(pair: tuple[str, str]) -> None:
         reasons, names = reasons_of(table, seed, pair), {expected(table, cause) for cause in pair}
         assert reasons[0] in names, (table.name, reasons)
         assert names <= set(reasons[:3]), (table.name, reasons)
+
+
+@pytest.mark.parametrize(("name", "vpp"), [("interleaved-1f1b", 2), ("interleaved-1f1b", 3), ("zbv", 2)])
+def test_of_two_ranks_a_slow_one_and_a_slow_stage_are_named_or_that_nobody_can_tell(name: str, vpp: int) -> None:
+    """A stage of the other rank leaves one usual stage of four: slow and fast stages explain that as well."""
+    table = build(name, pp=2, vpp=vpp, microbatches=8)
+    found = [reasons_of(table, seed, pair := ("slow ranks", "uneven stages")) for seed in range(20)]
+    assert all(are_named(table, pair, reasons) == (True, True) for reasons in found)
+    assert {"slow ranks"} < {reasons[0] for reasons in found} | {reasons[1] for reasons in found}
+    assert STAGES_OR_RANKS in {reasons[0] for reasons in found}
 
 
 def test_a_drift_over_steps_is_told_and_noise_is_none() -> None:

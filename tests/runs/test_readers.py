@@ -79,8 +79,15 @@ def test_a_dump_is_taken_by_every_command_that_takes_a_run(folder: Path) -> None
     direct, through = (json.loads(ppsim("compare", one, "--json").stdout) for one in (DUMP, "run.json"))
     assert direct == through
     fitted = json.loads(ppsim("calibrate", DUMP, "-o", "overheads.json", "--json").stdout)
-    assert fitted["action_overhead_s"] == pytest.approx(0.79e-3, rel=0.05)
-    ppsim("project", "--pp", 8, "--overheads", "overheads.json")
+    assert (fitted["action_overhead_s"], fitted["hop_overhead_s"]) == pytest.approx((0.27e-3, 0.52e-3), rel=0.05)
+    assert (fitted["first_pass_s"], fitted["last_pass_s"]) == pytest.approx((1.9e-3, 18e-3), rel=0.05)
+    assert abs(fitted["residuals"][0]["error"]) < 0.005
+    again = json.loads(ppsim("calibrate", "run.json", "--json").stdout)
+    assert again["hop_overhead_s"] == pytest.approx(fitted["hop_overhead_s"])
+    printed = words_of(ppsim("project", "--pp", 8, "--overheads", "overheads.json").stdout)
+    assert "runtime: megatron" in printed
+    assert "the last pass of the first stage's rank takes 18.0 ms longer" in printed
+    assert "passes that vary" in printed
 
 
 def dump_of(

@@ -95,7 +95,10 @@ def executor_of(
     table: ppsim.Schedule, kind: type[SpinningStage], forward_s: list[float], timeout_s: float
 ) -> Executor:
     device = Threads()
-    seconds = [{"F": forward, "B": 0.001, "I": 0.001, "W": 0.001} for forward in forward_s]
+    seconds = [
+        {(op, mb): forward if op == "F" else 0.001 for op in "FBIW" for mb in range(table.num_microbatches)}
+        for forward in forward_s
+    ]
     stages = {index: kind(one, device.spin) for index, one in enumerate(seconds)}
     return Executor(table, stages, device, transfer_s=np.zeros(table.num_stages), timeout_s=timeout_s)
 
@@ -134,7 +137,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Noting(SpinningStage):
     """Notes the threads that run it."""
 
-    def __init__(self, seconds: dict[str, float], spin: Any) -> None:
+    def __init__(self, seconds: dict[tuple[str, int], float], spin: Any) -> None:
         super().__init__(seconds, spin)
         self.threads: list[threading.Thread] = []
 

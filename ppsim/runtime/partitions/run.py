@@ -15,7 +15,7 @@ from torch import nn
 from ppsim.base.errors import RunFailed
 from ppsim.runtime.attention import attention_in
 from ppsim.runtime.config import TrainConfig
-from ppsim.runtime.emulate import emulated_costs, stage_seconds
+from ppsim.runtime.emulate import emulated_costs, factor_of, waits_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.partitions.check import check_emulated, check_streams
 from ppsim.runtime.partitions.device import SharedDevice, quick_turns
@@ -58,11 +58,13 @@ def run_partitions(config: TrainConfig) -> dict[str, Any]:
 
 
 def _emulate(config: TrainConfig, table: Schedule, device: SharedDevice, costs: CostArrays) -> dict[str, Any]:
-    stages = {s: SpinningStage(stage_seconds(costs, s), device.spin) for s in range(table.num_stages)}
+    stages = {s: SpinningStage(waits, device.spin) for s, waits in enumerate(waits_of(table, costs))}
     executor = Executor(table, stages, device, transfer_s=costs.transfer_s, timeout_s=config.timeout_s)
     steps = []
     with closing(executor):
         for step in range(config.num_warm_up + config.num_steps):
+            for stage in stages.values():
+                stage.factor = factor_of(config, step)
             steps.append(executor.step())
             _tell(step, config)
     return _result(config, steps, losses=[])

@@ -1,6 +1,6 @@
 """One stage of the model as the executor calls it: F, B, I and W by microbatch, split by torch's own functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -78,13 +78,14 @@ class ModelStage:
 
 
 class SpinningStage:
-    """Takes the given seconds for each pass and hands nothing over."""
+    """Takes the given seconds for each pass and microbatch, `factor` times, and hands nothing over."""
 
-    def __init__(self, seconds: dict[str, float], spin: Callable[[float], None]) -> None:
+    def __init__(self, seconds: Mapping[tuple[str, int], float], spin: Callable[[float], None]) -> None:
         self._seconds, self._spin = seconds, spin
+        self.factor = 1.0
 
     def run(self, op: Op, microbatch: int, received: Tensor | None) -> Tensor | None:
         """Spin."""
-        del microbatch, received
-        self._spin(self._seconds[op.name])
+        del received
+        self._spin(self._seconds[op.name, microbatch] * self.factor)
         return None

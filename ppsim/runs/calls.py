@@ -1,0 +1,51 @@
+"""Megatron-LM's blocking calls in a measured run: what a call takes, told from what a rank does beside."""
+
+import numpy as np
+
+from ppsim.base.arrays import Floats, Ints64
+from ppsim.runs.replays import needed_of
+from ppsim.runs.run import Run
+from ppsim.schedule.dependencies import transfers_of
+from ppsim.schedule.megatron_calls import megatron_calls
+from ppsim.schedule.table import Schedule
+
+
+def num_calls_before(schedule: Schedule, *, overlap: bool) -> Ints64:
+    """Return at how many of Megatron-LM's calls a rank stands still before each action of a table.
+
+    In 1F1B one between a forward and a backward, two, a send and a receive, between forwards of warm-up.
+
+    >>> from ppsim import build
+    >>> num_calls_before(build("1f1b", pp=3, microbatches=3), overlap=True)[:3].tolist()
+    [0, 1, 1]
+    """
+    calls = {
+        (int(after), int(turn))
+        for ends in megatron_calls(schedule, *transfers_of(schedule), overlap=overlap)
+        for after, turn, holds in zip(*ends.columns, strict=True)
+        if holds and after >= 0
+    }
+    before = np.zeros(len(schedule) + 1, dtype=np.int64)
+    for after, _ in calls:
+        before[after + 1] += 1
+    before[schedule.rank_offsets[:-1]] = 0
+    return before[:-1]
+
+
+def waits_by_calls(run: Run) -> dict[int, list[Floats]]:
+    """Return by number of calls the waits before actions whose input was there, an array a step.
+
+    Such a wait is as long as the calls take and what the rank does beside them.
+    """
+    schedule, actions = run.graph.schedule, run.graph.num_actions
+    begin, end = run.start[:, :actions], run.end[:, :actions]
+    before, made, _ = needed_of(run.graph, end)
+    calls = num_calls_before(schedule, overlap=run.communication == "megatron")
+    is_first = np.isin(np.arange(actions), schedule.rank_offsets[:-1])
+    return {
+        int(number): [
+            wait[(calls == number) & ~is_first & there]
+            for wait, there in zip(begin - before, made <= before, strict=True)
+        ]
+        for number in np.unique(calls[~is_first])
+    }  # fmt: skip

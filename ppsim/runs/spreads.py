@@ -1,0 +1,133 @@
+"""How much passes, and ranks, of measured steps differ: what intervals and expected steps are drawn with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ppsim.base.arrays import Floats, Ints64
+from ppsim.runs.run import Run, passes_of
+from ppsim.schedule.table import Schedule
+
+_NORMAL = 1.349
+"""The quartiles of a normal distribution are so many standard deviations apart."""
+
+_TO_DEVIATIONS = 1.48
+"""Times the median distance from the middle: a normal distribution's standard deviation."""
+
+_UNCERTAIN = 1.17
+"""Of n samples: a standard deviation told by either is off by so much of itself over √n."""
+
+_LEAST_RANKS = 3
+_NUM_FACTORS = 20
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Spreads:
+    """Relative standard deviations, None where there are too few to tell, and what each is off by itself.
+
+    `action`: of one action beside the others of its pass and stage in its step; `rank`: of one rank's middle action
+    beside those of the other ranks, the first and the last left out, which hold more than layers. `factors`: what
+    passes of a typical step take beside their medians, each as likely as any other, None like `action`.
+    """
+
+    action: float | None = None
+    rank: float | None = None
+    factors: tuple[float, ...] | None = None
+    action_deviation: float = 0.0
+    rank_deviation: float = 0.0
+
+
+def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> Spreads:
+    """Return the spreads by quartiles and by the median distance from the middle: no straggler counts for much.
+
+    A typical step has of every quantile the median of all steps'. The first passes of ranks and the last of the
+    first stage's are no part of it, nor what transfers beside passes add, `slowdown`.
+    """
+    of_actions: list[Floats] = []
+    of_ranks: list[Floats] = []
+    of_steps: list[Floats] = []
+    for run in runs:
+        schedule, taken = run.graph.schedule, alone(run, slowdown)
+        apart, medians = _apart(schedule, taken)
+        of_actions += apart
+        of_ranks += _ranks_apart(schedule, medians)
+        if (quantiles := _quantiles(schedule, taken)) is not None:
+            of_steps.append(quantiles)
+    action, action_deviation = None, 0.0
+    if of_actions:
+        together = np.concatenate(of_actions)
+        low, high = np.quantile(together, [0.25, 0.75])
+        action = float(high - low) / _NORMAL
+        action_deviation = _UNCERTAIN * action / len(together) ** 0.5
+    rank, rank_deviation = None, 0.0
+    if of_ranks and max(map(len, of_ranks)) >= _LEAST_RANKS:
+        together = np.concatenate(of_ranks)
+        rank = float(_TO_DEVIATIONS * np.median(np.abs(together)))
+        rank_deviation = _UNCERTAIN * rank / len(together) ** 0.5
+    factors = None
+    if of_steps:
+        typical = np.median(np.concatenate(of_steps), axis=0)
+        factors = tuple(np.round(typical, _DIGITS).tolist())
+    return Spreads(action, rank, factors, action_deviation, rank_deviation)
+
+
+def alone(run: Run, slowdown: float) -> Floats:
+    """Return what the actions took, without what transfers beside them added; shape [steps, actions]."""
+    taken: Floats = (run.end - run.start)[:, : run.graph.num_actions]
+    if slowdown and run.knows_transfers:
+        taken = taken / (
+            1 + slowdown * np.stack([run.fraction_beside_transfers(step) for step in range(len(taken))])
+        )
+    return taken
+
+
+def ends_of(schedule: Schedule) -> tuple[Ints64, int]:
+    """Return the entries of the ranks' first actions, and of the last one of the rank with the first stage."""
+    first_rank = int(schedule.stage_to_rank[0])
+    return schedule.rank_offsets[:-1].astype(np.int64), int(schedule.rank_offsets[first_rank + 1]) - 1
+
+
+def _apart(schedule: Schedule, taken: Floats) -> tuple[list[Floats], dict[tuple[int, int], float]]:
+    """How far actions of a pass and stage are from the middle one of their step, and the medians of these."""
+    found, medians = [], {}
+    for (op, stage), chosen in passes_of(schedule):
+        middle = np.median(taken[:, chosen], axis=1, keepdims=True)
+        if (middle > 0).all():
+            medians[int(op), stage] = float(np.median(middle))
+            if chosen.sum() > 1:
+                found.append((taken[:, chosen] / middle - 1).ravel())
+    return found, medians
+
+
+def _ranks_apart(schedule: Schedule, medians: dict[tuple[int, int], float]) -> list[Floats]:
+    """How far ranks are from the middle one, for each kind of pass."""
+    found = []
+    for op in {op for op, _ in medians}:
+        of_rank: dict[int, list[float]] = {}
+        for (kind, stage), seconds in medians.items():
+            rank = int(schedule.stage_to_rank[stage])
+            if kind == op and 0 < rank < schedule.num_ranks - 1:
+                of_rank.setdefault(rank, []).append(seconds)
+        if of_rank:
+            each = np.array([np.median(one) for one in of_rank.values()])
+            found.append(each / np.median(each) - 1)
+    return found
+
+
+def _quantiles(schedule: Schedule, taken: Floats) -> Floats | None:
+    """What each step's actions take beside the medians of their passes: as many quantiles a step."""
+    factors = np.full_like(taken, np.nan)
+    for _, chosen in passes_of(schedule):
+        middle = np.median(taken[:, chosen])
+        if middle > 0 and chosen.sum() > 1:
+            factors[:, chosen] = taken[:, chosen] / middle
+    firsts, last = ends_of(schedule)
+    factors[:, firsts], factors[:, last] = np.nan, np.nan
+    factors = factors[:, ~np.isnan(factors).any(axis=0)]
+    if not factors.shape[1]:
+        return None
+    places = (np.arange(_NUM_FACTORS) + 0.5) / _NUM_FACTORS
+    quantiles: Floats = np.quantile(factors, places, axis=1).T
+    return quantiles
