@@ -1,6 +1,6 @@
 """How long `ppsim tune` takes for Llama-3-405B on 1,024 GPUs, and how much of the space it has to simulate.
 
-    python benchmarks/tune.py [JOBS]
+    python benchmarks/tune.py [WORKERS]    processes:2, dask:tcp://…
 
 Prints configurations, seconds and configurations a second, for a space of more than 10,000 that all differ.
 """
@@ -17,7 +17,7 @@ from ppsim.tuning.search import tune
 from ppsim.tuning.space import Question, space_for
 
 
-def main(jobs: int) -> None:
+def main(workers: str) -> None:
     cluster = load_cluster("dgx-h100")
     job = Job(
         model=read_model("llama3-405b"), model_name="llama3-405b", cluster=cluster, layout=Layout(), global_batch=512,
@@ -26,13 +26,13 @@ def main(jobs: int) -> None:
     question = Question(job=job, num_gpus=1024, memory_limit_bytes=0.95 * cluster.device.memory_bytes)
     space = space_for(question, vpp=range(1, 9))
     begin = time.perf_counter()
-    found = tune(question, space, jobs=jobs)
+    found = tune(question, space, where=workers)
     took = time.perf_counter() - begin
     best, number = found.best[0], found.counts["configurations"]
-    print(f"{number} configurations in {took:.1f} s with {jobs} jobs: {number / took:.0f} a second")
+    print(f"{number} configurations in {took:.1f} s by {workers}: {number / took:.0f} a second")
     print(found.counts)
     print(f"best: {best.candidate.key}, {best.iteration_s:.3f} s, MFU {100 * found.utilization(best):.2f} %")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
+    main(sys.argv[1] if len(sys.argv) > 1 else "processes:2")

@@ -17,6 +17,7 @@ from ppsim.tuning import search
 from ppsim.tuning.options import RangeOptions, TuneOptions
 from ppsim.tuning.search import Counted, Tuned
 from ppsim.tuning.space import Question, space_for
+from ppsim.tuning.workers import HERE
 
 _WORDS, _RANGES = words_of(TuneOptions), words_of(RangeOptions)
 _OF_JOBS = [name for name in words_of(JobOptions) if name in _WORDS and name not in _RANGES]
@@ -33,7 +34,8 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
     decided, all of them, and the best iteration so far in seconds.
 
     Raises `ConfigError` for a search of nothing, `DoesNotFit` saying by how much the best misses the memory and
-    what would fit, `MissingExtra` where `jobs` needs joblib and it is not there.
+    what would fit, `MissingExtra` where `jobs` or `workers` need a package that is not there, `RunFailed` where
+    workers are lost again and again.
 
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
@@ -59,12 +61,18 @@ def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
         question,
         space_for(question, **ranges),
         top=given["top"],
-        jobs=given["jobs"],
+        where=_where(options["jobs"], options["workers"]),
         seed=given["seed"],
         search_s=given["search_time"],
         state=given["resume"],
         progress=progress,
     )
+
+
+def _where(jobs: int | None, workers: str | None) -> str:
+    if jobs is not None and workers is not None:
+        raise ConfigError("--jobs and --workers say the same twice: give one of them")
+    return workers or (HERE if jobs is None else f"processes:{jobs}")
 
 
 def _listed(name: str, given: Any) -> list[Any] | None:

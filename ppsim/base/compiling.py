@@ -1,6 +1,8 @@
 """One source for the hot loops: plain Python for small work, compiled by numba where that pays for its import."""
 
+import os
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,23 +35,51 @@ def told_of_compiling(say: Callable[[str], None]) -> Iterator[None]:
         _TOLD.reset(token)
 
 
+class Compilations:
+    """How many kernels this process has compiled, and how long; numba tells of nested ones too."""
+
+    number, seconds, depth, began = 0, 0.0, 0, 0.0
+
+    def on_start(self, _: Any) -> None:
+        """Begin to count where this is within no other, and tell who wants to know."""
+        if self.depth == 0:
+            self.began = time.monotonic()
+            if say := _TOLD.get():
+                _TOLD.set(None)
+                say(COMPILING)
+        self.depth += 1
+
+    def on_end(self, _: Any) -> None:
+        """Count what was compiled."""
+        self.depth -= 1
+        if self.depth == 0:
+            self.seconds += time.monotonic() - self.began
+            self.number += 1
+
+
 @cache
-def _listen() -> None:
-    """Have numba tell when it compiles."""
+def compilations() -> Compilations:
+    """Return what this process has compiled so far; it goes on counting. Imports numba."""
     from numba.core import event
 
-    def tell(_: Any) -> None:
-        if say := _TOLD.get():
-            _TOLD.set(None)
-            say(COMPILING)
+    found = Compilations()
 
     class Listener(event.Listener):
-        on_start = staticmethod(tell)
-
-        def on_end(self, _: Any) -> None:
-            """Take no notice."""
+        on_start, on_end = staticmethod(found.on_start), staticmethod(found.on_end)
 
     event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
+    return found
+
+
+def cache_folder() -> str:
+    """Return where numba keeps what it compiles."""
+    return os.environ.get("NUMBA_CACHE_DIR") or "__pycache__ beside the code, or numba's cache of this user"
+
+
+def working_s() -> float:
+    """Return a clock in seconds that stands still while this process compiles."""
+    compiled_s = compilations().seconds if sys.modules.get("numba") else 0.0
+    return time.monotonic() - compiled_s
 
 
 @cache
@@ -57,7 +87,7 @@ def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False)
     """Return the kernel compiled, together with the functions of its package that it calls."""
     import numba
 
-    _listen()
+    compilations()
     helpers = {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
     linked = FunctionType(kernel.__code__, kernel.__globals__ | helpers)
     # numba keeps compiled code until the file of the kernel changes, and knows nothing of the others that it is

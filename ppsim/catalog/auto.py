@@ -6,7 +6,6 @@ ideal network (`ppsim.catalog.search`), where one timing takes microseconds; whe
 their mean times and the largest one's bytes.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ppsim.base.compiling import working_s
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import percent
 from ppsim.catalog.build import build, every_schedule, fit, require_shape
@@ -89,11 +89,13 @@ def optimise(
 ) -> Optimised:
     """Return the best table found within `time_limit_s` for one placement, or the better of both ("loop", "v").
 
-    `costs` may be a function of the placement's name, where they depend on it. `memory_limit_bytes` is a rank's,
-    static bytes included. The catalogue is tried whatever the time; the search goes on from its best, up to the
-    limit, for `max_rounds` a placement, or until the lower bound is met. One seed gives one sequence of tables; how
-    far it gets is up to the time, unless the rounds end it first. `prove` hands what is left of the gap to an exact
-    solver (extra `optimise`), for up to `MOST_TO_PROVE` actions and as long again.
+    `costs` may be a function of the placement's name, where they depend on it. `memory_limit_bytes` is a
+    rank's, static bytes included. The patterns of the catalogue are tried whatever the time, then its schedules
+    that are fitted to costs; the search goes on from the best, up to the limit, for `max_rounds` a placement,
+    or until the lower bound is met. The clock stands still while kernels are compiled, once for an
+    installation. One seed gives one sequence of tables; how far it gets is up to the time, unless the rounds
+    end it first. `prove` hands what is left of the gap to an exact solver (extra `optimise`), for up to
+    `MOST_TO_PROVE` actions and as long again.
 
     Raises `DoesNotFit` where no table keeps the limit; `ConfigError` for pp, vpp or microbatches below 1, a time
     limit, rounds or a seed below 0, an unknown placement or criterion, costs of another number of stages, a memory
@@ -111,7 +113,7 @@ def optimise(
         if value < 0:
             raise ConfigError(f"{name} must be 0 or more: got {value}")
     styles = [placement] if placement else ["loop"] if vpp == 1 else list(STYLES)
-    end = time.monotonic() + time_limit_s
+    end = working_s() + time_limit_s
     searches, reasons = [], []
     for number, style in enumerate(styles):
         try:
@@ -123,12 +125,13 @@ def optimise(
             reasons.append(error)
             continue
         searches.append((search, style))
-        if any(other.value_s <= search.bound_s for other, _ in searches):
+        if any(_meets(other.value_s, search.bound_s) for other, _ in searches):
             continue
-        search.begin()
-        left_s = max(end - time.monotonic(), 0.0) / (len(styles) - number)
-        if left_s > 0 and not search.is_over:
-            search.run(left_s, max_rounds, seed, progress)
+        now = working_s()
+        until = now + (end - now) / (len(styles) - number)
+        search.begin(until)
+        if working_s() < until and not search.is_over:
+            search.run(until, max_rounds, seed, progress)
         if prove and not search.is_over:
             search.prove(time_limit_s / len(styles), seed, progress)
     if not searches:
@@ -199,20 +202,24 @@ class _Search:
     def is_over(self) -> bool:
         return _meets(self.value_s, self.bound_s)
 
-    def begin(self) -> None:
-        """Take the best of the catalogue."""
-        for name, table in self._catalogue():
+    def begin(self, until: float) -> None:
+        """Take the best of the catalogue, and of what is fitted to costs as long as there is time."""
+        for name, table in self._catalogue(until):
             if self._take(table):
                 self.started_from, self.start_s = name, self.value_s
 
-    def _catalogue(self) -> Iterator[tuple[str, Schedule]]:
+    def _catalogue(self, until: float) -> Iterator[tuple[str, Schedule]]:
         num_ranks = self.target.problem.num_ranks
         shape: dict[str, Any] = {
             "pp": num_ranks, "vpp": len(self.stage_to_rank) // num_ranks, "microbatches": self.num_microbatches,
         }  # fmt: skip
-        for entry in every_schedule().values():
+        longest_s = 0.0
+        for entry in sorted(every_schedule().values(), key=lambda entry: entry.takes("costs")):
             if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
                 continue
+            began = working_s()
+            if entry.takes("costs") and (self.is_over or began + longest_s >= until):
+                return
             limit = self.memory_limit_bytes if entry.takes("memory_limit_bytes") else None
             try:
                 if entry.takes("costs"):
@@ -222,6 +229,7 @@ class _Search:
                     table = build(entry, **shape, memory_limit_bytes=limit)
             except DoesNotFit:
                 continue
+            longest_s = max(longest_s, working_s() - began)
             if table.stage_to_rank.tolist() == self.stage_to_rank:
                 yield entry.name, table
 
@@ -247,9 +255,8 @@ class _Search:
             self._take(joined(table, self.is_joining_worth_it))
             self._take(joined(table, self.is_joining_worth_it & (np.arange(table.num_stages) == 0)))
 
-    def run(self, time_limit_s: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
+    def run(self, until: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
         """Search until the time is over or the bound is met."""
-        end = time.monotonic() + time_limit_s
         known = None
         for found in islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds):
             if found is not known:
@@ -259,7 +266,7 @@ class _Search:
                     self.start_s = self.value_s
             if progress:
                 progress(self.value_s, self.bound_s)
-            if self.is_over or time.monotonic() > end:
+            if self.is_over or working_s() > until:
                 return
 
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:

@@ -36,6 +36,7 @@ COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
     "calibrate": ("calibrate", "Fit overheads to measured runs, for projections to take."),
     "fit": ("fit", "Fit one's own cluster to measured steps, for --cluster."),
     "validate": ("validate", "Signed errors against published runs."),
+    "warm-up": ("warm_up", "Compile every kernel now, for an image or a cluster's workers."),
     "figure": ("figure", "Make a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
 }
 
@@ -44,7 +45,7 @@ class _Imported(Mapping[str, click.Command]):
     """The commands by name, each imported when it is asked for."""
 
     def __getitem__(self, name: str) -> click.Command:
-        command: click.Command = getattr(import_module(f"ppsim.cli.{COMMANDS[name][0]}"), name)
+        command: click.Command = getattr(import_module(f"ppsim.cli.{COMMANDS[name][0]}"), name.replace("-", "_"))
         return command
 
     def __iter__(self) -> Iterator[str]:

@@ -21,6 +21,7 @@ from ppsim.schedule.kept import kept
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.memory import in_flight_changes
+from ppsim.tuning.outlook import Outlook, Outlooks
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
 
@@ -48,6 +49,12 @@ class Task:
     bound_s: float
     static_bytes: Floats
     activation_bytes: Floats
+
+
+def task_of(outlooks: Outlooks, look: Outlook) -> Task:
+    """Return what is to evaluate of an outlook."""
+    plan = outlooks.plan(look)
+    return Task(look.candidate.key, plan, look.bound_s, look.static_bytes, look.activation_bytes)
 
 
 Front: TypeAlias = Sequence[tuple[float, float]]
@@ -100,12 +107,6 @@ def _peak_bytes(task: Task, table: Schedule) -> float:
     return max(float(static + of_rank.max()) for static, of_rank in zip(task.static_bytes, held, strict=True))
 
 
-def shape_of(plan: Plan) -> tuple[str, int, int, int]:
-    """Return what decides the table of a schedule that is the same at any costs."""
-    assert plan.vpp is not None
-    return plan.schedule_name, plan.pp, plan.vpp, plan.num_microbatches
-
-
 def _is_fitted(plan: Plan) -> bool:
     entry = find(plan.schedule_name)
     return entry.takes("costs") or entry.takes("memory_limit_bytes")
@@ -114,8 +115,8 @@ def _is_fitted(plan: Plan) -> bool:
 def _table(plan: Plan) -> Schedule:
     if _is_fitted(plan):
         return table_of(plan, find(plan.schedule_name))[0]
-    name, pp, vpp, microbatches = shape_of(plan)
-    return build(name, pp=pp, vpp=vpp, microbatches=microbatches)
+    assert plan.vpp is not None
+    return build(plan.schedule_name, pp=plan.pp, vpp=plan.vpp, microbatches=plan.num_microbatches)
 
 
 _InFlight: TypeAlias = list[tuple[NDArray[np.int64], NDArray[np.int64]]]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.tuning.evaluate import Task, exact_peak_bytes
+from ppsim.tuning.evaluate import exact_peak_bytes, task_of
 from ppsim.tuning.outlook import Outlook, Outlooks
 from ppsim.tuning.space import Question, Space, configurations, space_for
 
@@ -35,8 +35,7 @@ def _smallest(outlooks: Outlooks, found: Iterable[Outlook], enough: float = 0.0)
     for one in in_order:
         if one.least_bytes >= least or least <= enough:
             break
-        task = Task(one.candidate.key, outlooks.plan(one.candidate), 0.0, one.static_bytes, one.activation_bytes)
-        peak = exact_peak_bytes(task)
+        peak = exact_peak_bytes(task_of(outlooks, one))
         if peak < least:
             best, least = one, peak
     return best, least

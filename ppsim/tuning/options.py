@@ -88,8 +88,13 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
         "How many of the fastest to rank.", metavar="N", section="search", default=10, shown=True,
     )]
     jobs: Annotated[int | None, Option(
-        "Processes to search with, -1 for one a core; more than one needs joblib. The answer is the same.",
-        metavar="N", section="search", default=1, shown=True,
+        "Processes to search with, -1 for one a core; more than one needs joblib. Default: {default}.",
+        metavar="N", section="search", default=1,
+    )]
+    workers: Annotated[str | None, Option(
+        "Who does the work: dask:tcp://HOST:PORT or ray:auto for a cluster's workers, processes:N as --jobs N. "
+        "The answer is the same.",
+        metavar="WHERE", section="search",
     )]
     resume: Annotated[str | Path | None, Option(
         "Keep the state of the search in a file, and go on from it where there is one.",

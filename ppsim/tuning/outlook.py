@@ -4,6 +4,7 @@ No number here is more than what the whole evaluation finds (tests/tuning/test_o
 layers, splits and bytes are found once for all configurations that share them.
 """
 
+import pickle
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -91,10 +92,9 @@ class Outlooks:
             )
         return Outlook(configuration, counts, bound, least, static, activation)
 
-    def plan(self, configuration: Configuration) -> Plan:
+    def plan(self, look: Outlook) -> Plan:
         """Return the plan of a configuration, with the costs of its layers and its split as they are known."""
-        job = self._job(configuration)
-        return self.question.plan_of(configuration, job=job, split=list(self._counts(job, configuration)))
+        return self.question.plan_of(look.candidate, job=self._job(look.candidate), split=list(look.counts))
 
     def _shared(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
         if key not in self._known:
@@ -272,6 +272,12 @@ class Outlooks:
         reduce_s = among_replicas_s(job, held_by_rank, reduce) if zero < 2 else 0.0
         gather_s = among_replicas_s(job, held_by_rank, "all-gather") if zero in (1, 2) else 0.0
         return reduce_s / parts, gather_s / parts
+
+
+@lru_cache(maxsize=2)
+def outlooks_of(question: bytes) -> Outlooks:
+    """Return the outlooks of a pickled question, of which a process keeps the latest two."""
+    return Outlooks(pickle.loads(question))
 
 
 def _sums(values: Floats) -> Floats:

@@ -6,32 +6,36 @@ more memory. So the best N and the Pareto set of time and memory are those of an
 number of processes.
 """
 
+import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
+from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.files import check_place, to_json, write_whole
 from ppsim.base.shown import Shown
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.tuning.configurations import configurations_of
-from ppsim.tuning.evaluate import Front, Outcome, Task, evaluate, shape_of
+from ppsim.tuning.evaluate import Front, Outcome, evaluate, task_of
 from ppsim.tuning.nowhere import why_nowhere
-from ppsim.tuning.outlook import Outlook, Outlooks
+from ppsim.tuning.outlook import Outlook, outlooks_of
 from ppsim.tuning.space import Configuration, Question, Space, configurations, space_for
 from ppsim.tuning.state import read_state, state_to_json
+from ppsim.tuning.workers import HERE, Workers, workers
 
 if TYPE_CHECKING:
     import pandas
 
 _BATCH = 48
-"""Configurations that are evaluated before bounds are asked again."""
+"""Configurations that are evaluated at least before bounds are asked again."""
+
+_MOST_BATCHES = 50
+"""Of what is open, so many batches at the most: a large space has enough in each for many workers."""
 
 _SEARCHED = 3
 """For how many of the best a schedule is searched for, where auto is among the schedules."""
@@ -159,7 +163,7 @@ def tune(
     space: Space | None = None,
     *,
     top: int = 10,
-    jobs: int | None = 1,
+    where: str = HERE,
     seed: int = 0,
     search_s: float = 10.0,
     state: str | Path | None = None,
@@ -167,14 +171,14 @@ def tune(
 ) -> Tuned:
     """Return the `top` fastest configurations of a space that fit the memory, and the Pareto set.
 
-    `space` None is that of `space_for`. `jobs` other than 1 spreads the work by joblib: that many processes, −1 for
-    all cores, None for what `joblib.parallel_config` says, its backend too. `state` is a file that is written whole
-    after every batch; where there is one already, the search goes on from it. With auto among the schedules, a
-    table is searched for on the three best configurations, `search_s` seconds each, from `seed`.
+    `space` None is that of `space_for`. `where` is who does the work, as `ppsim.tuning.workers` has it; the
+    answer is the same. `state` is a file that is written whole after every batch; where there is one already, the
+    search goes on from it. With auto among the schedules, a table is searched for on the three best configurations,
+    `search_s` seconds each, from `seed`, by this process.
 
     Raises `ConfigError` for a space without any configuration and for the state of another question, `DoesNotFit`
-    saying by how much the best misses the memory and what would fit, `MissingExtra` where joblib is needed and not
-    there.
+    saying by how much the best misses the memory and what would fit, `MissingExtra` where workers need a package
+    that is not there, `RunFailed` where they are lost again and again.
 
     >>> from ppsim.machine.files import load_cluster
     >>> from ppsim.model.config import read_model
@@ -192,26 +196,42 @@ def tune(
     space = space or space_for(question)
     if state is not None:
         check_place(state)
-    search = _Search(question, space, top, seed, read_state(state, question, space, seed))
-    run = _runner(jobs)
+    verdicts = read_state(state, question, space, seed)
+    with workers(where) as those:
+        return _searched(_Search(question, space, top, seed, verdicts), those, search_s, state, progress)
 
+
+def _searched(
+    search: "_Search", those: Workers, search_s: float, state: str | Path | None, progress: Counted
+) -> Tuned:
     def report() -> None:
         if state is not None:
             write_whole(state, to_json(search.tuned().to_json()))
         progress(search.num_decided, search.num_configurations, search.best_s)
 
+    search.screen(those)
     progress(0, search.num_configurations, None)
     while batch := search.next_batch():
         front, slowest_s = search.front, search.slowest_s
-        for verdicts in run([(tasks, front, slowest_s) for tasks in batch]):
+        for verdicts in those.run(_evaluated, [(search.pickled, looks, front, slowest_s) for looks in batch]):
             search.verdicts.update(verdicts)
         report()
     if search.best_s is None:
-        raise DoesNotFit(why_nowhere(question, space, search.outlooks, search.all))
-    if AUTO in space.schedule:
+        raise DoesNotFit(why_nowhere(search.question, search.space, outlooks_of(search.pickled), search.all))
+    if AUTO in search.space.schedule:
         search.search_tables(search_s, report)
     report()
     return search.tuned()
+
+
+def _screened(question: bytes, candidates: list[Configuration]) -> list[Outlook]:
+    outlooks = outlooks_of(question)
+    return [outlooks.of(one) for one in candidates]
+
+
+def _evaluated(question: bytes, looks: list[Outlook], front: Front, slowest_s: float) -> list[tuple[str, Outcome]]:
+    outlooks = outlooks_of(question)
+    return evaluate([task_of(outlooks, one) for one in looks], front=front, slowest_s=slowest_s)
 
 
 class _Search:
@@ -219,15 +239,29 @@ class _Search:
 
     def __init__(self, question: Question, space: Space, top: int, seed: int, verdicts: dict[str, Outcome]) -> None:
         self.question, self.space, self.top, self.seed, self.verdicts = question, space, top, seed, verdicts
-        self.outlooks = Outlooks(question)
-        self.all = _distinct(self.outlooks.of(configuration) for configuration in configurations(question, space))
+        self.pickled = pickle.dumps(question)
+
+    def screen(self, those: Workers) -> None:
+        """Find what each configuration holds and takes at least: `open` are those that could fit, fastest first."""
+        possible = configurations(self.question, self.space)
+        together: dict[tuple[int, ...], list[Configuration]] = {}
+        for one in possible:  # what shares the costs of its layers, and with them the splits
+            together.setdefault((one.tp, one.cp, one.ep, one.micro_batch), []).append(one)
+        groups = list(together.values())
+        screened = those.run(_screened, [(self.pickled, group) for group in groups])
+        looks = {
+            one: look for group, found in zip(groups, screened, strict=True)
+            for one, look in zip(group, found, strict=True)
+        }  # fmt: skip
+        self.all = _distinct(looks[one] for one in possible)
         self.num_configurations = len(self.all)
         self.by_key = {one.candidate.key: one.candidate for one in self.all}
-        limit = question.memory_limit_bytes * CAP_ROUNDING
+        limit = self.question.memory_limit_bytes * CAP_ROUNDING
         self.open = sorted(
             (one for one in self.all if one.least_bytes <= limit), key=lambda one: (one.bound_s, one.candidate)
         )
         self.num_too_large = len(self.all) - len(self.open)
+        self.batch = max(_BATCH, len(self.open) // _MOST_BATCHES)
 
     @property
     def found(self) -> list[Found]:
@@ -268,8 +302,8 @@ class _Search:
         """Configurations that are evaluated or left out."""
         return self.num_configurations - len(self.open)
 
-    def next_batch(self) -> list[list[Task]]:
-        """Return the next to evaluate, those of one table together; nothing where nothing is left."""
+    def next_batch(self) -> list[list[Outlook]]:
+        """Return what to evaluate next, those of one table together, the longest first; empty at the end."""
         front, slowest_s = np.array(self.front).reshape(-1, 2), self.slowest_s
         waiting = [one for one in self.open if one.candidate.key not in self.verdicts]
         bounds = np.array([[one.bound_s, one.least_bytes] for one in waiting]).reshape(-1, 2)
@@ -279,14 +313,17 @@ class _Search:
             for one, dominated in zip(waiting, is_dominated.tolist(), strict=True)
             if not (dominated and one.bound_s > slowest_s)
         ]
-        tasks = [self._task(one) for one in self.open[:_BATCH]]
-        shapes = {task.key: shape_of(task.plan) for task in tasks}
-        tasks.sort(key=lambda task: shapes[task.key])
-        return [list(group) for _, group in groupby(tasks, key=lambda task: shapes[task.key])]
+        groups: dict[tuple[int, str, int, int], list[Outlook]] = {}
+        for look in self.open[: self.batch]:
+            one = look.candidate
+            shape = (one.pp * one.vpp, one.schedule, one.pp, one.dp * one.micro_batch)
+            groups.setdefault(shape, []).append(look)
 
-    def _task(self, one: Outlook) -> Task:
-        plan = self.outlooks.plan(one.candidate)
-        return Task(one.candidate.key, plan, one.bound_s, one.static_bytes, one.activation_bytes)
+        def work(shape: tuple[int, str, int, int]) -> float:
+            num_stages, _, _, sequences = shape
+            return len(groups[shape]) * num_stages / sequences
+
+        return [groups[shape] for shape in sorted(groups, key=lambda shape: (-work(shape), shape))]
 
     def search_tables(self, search_s: float, report: Callable[[], None]) -> None:
         """Search for a table on the best configurations."""
@@ -342,25 +379,3 @@ def _distinct(outlooks: Iterable[Outlook]) -> list[Outlook]:
     for one in outlooks:
         seen.setdefault((replace(one.candidate, split="auto"), one.counts), one)
     return list(seen.values())
-
-
-_Work: TypeAlias = tuple[list[Task], Front, float]
-
-
-def _runner(jobs: int | None) -> Callable[[list[_Work]], Iterable[list[tuple[str, Outcome]]]]:
-    """What evaluates groups of tasks: here, or wherever joblib's backend has them done."""
-    if jobs == 1:
-        return lambda work: [evaluate(tasks, front=front, slowest_s=slowest_s) for tasks, front, slowest_s in work]
-    try:
-        import joblib
-    except ImportError:
-        raise MissingExtra("several processes need joblib: pip install 'ppsim[tune]', or give --jobs 1") from None
-
-    def run(work: list[_Work]) -> Iterable[list[tuple[str, Outcome]]]:
-        calls = [
-            joblib.delayed(evaluate)(tasks, front=front, slowest_s=slowest_s) for tasks, front, slowest_s in work
-        ]
-        found: Iterable[list[tuple[str, Outcome]]] = joblib.Parallel(n_jobs=jobs)(calls)
-        return found
-
-    return run

@@ -2,12 +2,13 @@
 
 import importlib
 import sys
+import time
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from ppsim.base.compiling import COMPILING, run_kernel, told_of_compiling
+from ppsim.base.compiling import COMPILING, run_kernel, told_of_compiling, working_s
 
 
 class Inner(NamedTuple):
@@ -95,3 +96,13 @@ def test_that_a_kernel_is_compiled_is_said_once_and_only_of_what_no_cache_holds(
     with told_of_compiling(said.append):
         assert run_kernel(other.kernel, inputs=(other.Pair(5, 3),), size=1, engine="compiled") == 15
     assert said == [COMPILING] * 2
+
+
+def test_the_clock_of_work_stands_still_while_a_kernel_is_compiled(package):
+    made = package(fields="first: int; second: int", result="pair.first + 7 * pair.second")
+    behind = []
+    for _ in range(2):  # compiled, and there
+        run_kernel(made.kernel, inputs=(made.Pair(5, 3),), size=1, engine="compiled")
+        behind.append(time.monotonic() - working_s())
+    assert behind[0] > 0.01
+    assert behind[1] - behind[0] < 1e-3

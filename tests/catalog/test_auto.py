@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError, DoesNotFit, MissingExtra, ScheduleError
+from ppsim.catalog import auto
 from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import every_schedule
 from ppsim.catalog.search.exact import optimal
@@ -195,6 +196,23 @@ def test_without_time_it_is_the_best_of_the_catalogue():
     assert found.value_s == found.start_s
     named = build(found.started_from, pp=4, vpp=2, microbatches=6)
     assert simulate(named, costs).step_time_s == found.value_s
+
+
+@pytest.mark.parametrize(("limit_s", "num_fits"), [(0.5, 1), (2.5, 2), (3.5, 3), (600, 3)])
+def test_no_schedule_is_fitted_that_would_not_be_done_in_the_time(monkeypatch, limit_s, num_fits):
+    """Each takes a second here; the first may overrun, since nobody knows how long it takes."""
+    now, fits, fit = [0.0], [], auto.fit
+
+    def fit_in_a_second(entry, **arguments):
+        fits.append(entry.name)
+        now[0] += 1
+        return fit(entry, **arguments)
+
+    monkeypatch.setattr(auto, "working_s", lambda: now[0])
+    monkeypatch.setattr(auto, "fit", fit_in_a_second)
+    costs = UNIT.replace(forward_s=[1, 2, 1, 3], transfer_s=0.5)
+    optimise(pp=4, microbatches=6, costs=costs, time_limit_s=limit_s, max_rounds=1, memory_limit_bytes=3.0)
+    assert fits == ["zb-1p", "zb-2p", "zb-auto"][:num_fits]
 
 
 @pytest.mark.parametrize(

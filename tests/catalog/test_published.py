@@ -1,5 +1,7 @@
 """Numbers that others published or that other simulators print, reproduced."""
 
+import zlib
+
 import pytest
 
 from ppsim import StageCosts, build, simulate
@@ -90,6 +92,21 @@ def test_step_time_span_and_peak_are_those_of_the_authors_own_tables(algorithm, 
         assert timeline.step_time_s == pytest.approx(float(row["step_time"]), rel=1e-9), row
         assert timeline.span_s == pytest.approx(float(row["span"]), rel=1e-9), row
         assert timeline.memory.peak_activation_bytes.max() == pytest.approx(float(row["peak"])), row
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_microbatches", "checksum"),
+    [(6, 6, 3508213000), (10, 11, 88187767), (12, 11, 623360099), (16, 16, 2716211330), (16, 17, 1244779726)],
+)
+def test_v_half_is_the_authors_own_table_where_there_are_as_many_microbatches_as_ranks(
+    num_ranks, num_microbatches, checksum
+):
+    """Pass by pass: checksums of what sail-sg/zero-bubble-pipeline-parallelism makes (39f2c186, zbv_greedy.py).
+
+    There W's of the cool-down move past each other unless each stays behind the one before.
+    """
+    table = build("v-half-fixed", pp=num_ranks, microbatches=num_microbatches)
+    assert zlib.crc32("\n".join(" ".join(map(str, row)) for row in table.rows()).encode()) == checksum
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_plan_with_shared_costs_is_the_plan():
     asked = question("mixtral-8x7b", layers=6, gpus=8, batch=16, length=4096, limit_gib=1e6)
     outlooks = Outlooks(asked)
     for candidate in configurations(asked, space_for(asked))[::97]:
-        shared, alone = outlooks.plan(candidate), asked.plan_of(candidate)
+        shared, alone = outlooks.plan(outlooks.of(candidate)), asked.plan_of(candidate)
         table, _ = table_of(alone, find(candidate.schedule))
         assert iteration_of(shared, table) == iteration_of(alone, table)
 

@@ -88,19 +88,6 @@ def test_auto_improves_on_the_best_or_leaves_it():
     assert found.best[0].iteration_s <= alone.best[0].iteration_s
 
 
-def test_several_processes_give_the_same_answer():
-    pytest.importorskip("joblib")
-    asked = question("gpt2", gpus=4, batch=8, length=1024, limit_gib=4.0)
-    assert tune(asked, jobs=2).to_json() == tune(asked, jobs=1).to_json()
-
-
-def test_joblib_decides_where_no_number_of_jobs_is_given():
-    joblib = pytest.importorskip("joblib")
-    asked = question("gpt2", gpus=2, batch=4, length=1024)
-    with joblib.parallel_config(backend="threading", n_jobs=2):
-        assert tune(asked, jobs=None).to_json() == tune(asked).to_json()
-
-
 class Killed(Exception):
     pass
 

@@ -63,10 +63,13 @@ def squeezed(grid: Grid, num_microbatches: int) -> Grid:
     return _trimmed(early)
 
 
-def moved_ahead(grid: Grid, num_microbatches: int, *, backward_cells: int = 1) -> Grid:
+def moved_ahead(
+    grid: Grid, num_microbatches: int, *, backward_cells: int = 1, are_weights_in_order: bool = True
+) -> Grid:
     """Return the grid with passes moved to earlier free cells, in order, as far as the peak does not grow.
 
-    With one cell a backward the steady state stays: from the first I that ends on rank 0 to the last F.
+    With one cell a backward the steady state stays: from the first I that ends on rank 0 to the last F. Each W
+    stays behind the one before, unless `are_weights_in_order` is False: then it is behind its I alone.
     """
     moved = grid.copy()
     num_ranks = len(grid)
@@ -75,7 +78,8 @@ def moved_ahead(grid: Grid, num_microbatches: int, *, backward_cells: int = 1) -
     inputs_at = np.zeros(2 * num_ranks * num_microbatches, dtype=np.int64)
     count = np.zeros(NUM_KINDS * num_ranks, dtype=np.int64)
     _run(
-        _move_ahead, moved, inputs=(*grid.shape, num_microbatches, backward_cells, int(memory.max())),
+        _move_ahead, moved,
+        inputs=(*grid.shape, num_microbatches, backward_cells, int(memory.max()), int(are_weights_in_order)),
         others=[memory.ravel(), finish, inputs_at, count],
     )  # fmt: skip
     return _trimmed(moved)
@@ -195,7 +199,7 @@ def _squeeze(
 
 
 def _move_ahead(
-    num_ranks: int, width: int, num_microbatches: int, backward_cells: int, peak: int,
+    num_ranks: int, width: int, num_microbatches: int, backward_cells: int, peak: int, are_weights_in_order: int,
     cells: Any, memory: Any, finish: Any, inputs_at: Any, count: Any,
 ) -> None:  # fmt: skip
     # `finish` (each pass) and `inputs_at` (the backwards of a rank, ascending) hold the cell after the last.
@@ -218,8 +222,9 @@ def _move_ahead(
             if phase == 1 and kind == 0 and microbatch == num_microbatches - 1:
                 phase = 2
 
-            if kind >= 4:
+            if kind >= 4:  # the cell after the W before it is in the one slot of `count` that is left
                 earliest = inputs_at[2 * rank * num_microbatches + microbatch]
+                earliest = max(earliest, are_weights_in_order * count[5 * num_ranks + rank])
             else:
                 earliest = _earliest(kind, rank, microbatch, num_ranks, num_microbatches, finish)
             place = cell
@@ -230,6 +235,8 @@ def _move_ahead(
                 _move(cells, memory, row + cell, row + place, kind, length)
             if kind < 4:
                 finish[slot * num_microbatches + microbatch] = place + length
+            else:
+                count[5 * num_ranks + rank] = place + 1
             if kind == 2 or kind == 3:
                 first = 2 * rank * num_microbatches
                 before = count[2 * num_ranks + rank] + count[3 * num_ranks + rank] - 1

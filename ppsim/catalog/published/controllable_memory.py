@@ -102,10 +102,11 @@ def building_blocks(num_ranks: int) -> list[Ints64]:
     return sorted(blocks, key=lambda starts: int((starts[3] - starts[0] + starts[2] - starts[1]).max()))
 
 
-def from_block(name: str, starts: Ints64, num_microbatches: int) -> Schedule:
+def from_block(name: str, starts: Ints64, num_microbatches: int, *, are_weights_in_order: bool = True) -> Schedule:
     """Return the table of a pattern of 6 cells, with warm-up and cool-down moved ahead where the peak allows."""
     grid = with_weights(repeated(starts, num_microbatches))
-    grid = squeezed(moved_ahead(grid, num_microbatches), num_microbatches)
+    grid = moved_ahead(grid, num_microbatches, are_weights_in_order=are_weights_in_order)
+    grid = squeezed(grid, num_microbatches)
     # The end once more, now with the weight gradients wherever they fit; they are placed last.
     grid = drained(without_weights(grid), num_microbatches)
     grid = squeezed(with_weights(grid), num_microbatches)

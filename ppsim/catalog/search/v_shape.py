@@ -73,7 +73,8 @@ def blocks_of_cells(target: Target) -> Iterator[Candidate]:
         if (steady * target.least_cap > problem.cap + target.least_cap).any():
             continue
         num_left -= 1
-        yield from _as_it_is_and_filled(target, from_block("block", starts, problem.num_microbatches))
+        table = from_block("block", starts, problem.num_microbatches, are_weights_in_order=False)
+        yield from _as_it_is_and_filled(target, table)
 
 
 def _as_it_is_and_filled(target: Target, schedule: Schedule) -> Iterator[Candidate]:

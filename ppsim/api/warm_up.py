@@ -1,0 +1,70 @@
+"""Every kernel compiled once, before anybody waits for it: for images of containers, for a cluster's workers."""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from ppsim.base.compiling import cache_folder, compilations
+from ppsim.base.errors import ConfigError
+from ppsim.catalog.auto import optimise
+from ppsim.catalog.build import CATALOG, build
+from ppsim.catalog.entry import Entry
+from ppsim.schedule.check import check
+from ppsim.schedule.graph import build_graph
+from ppsim.simulation.engine import blockers_of
+from ppsim.simulation.run import simulate
+from ppsim.simulation.stage_costs import StageCosts
+
+_SHAPES = ((2, 4), (4, 8))  # ranks and microbatches: every schedule takes one of these
+_ROUNDS = 4  # of a search, in which each of its moves is made
+
+
+def warm_up(say: Callable[[str], None] = lambda line: None) -> int:
+    """Compile every kernel that numba does not keep yet, and return how many those were.
+
+    `say` is called with a line a piece of work that compiled something, and where numba keeps it. Small tables are
+    built, checked and simulated, and searched for: kernels are compiled for what they are called with.
+    """
+    import numba  # noqa: F401 - from here on every kernel is compiled, however small the work
+
+    begun = number = compilations().number
+    for name, work in _work():
+        began = time.monotonic()
+        work()
+        if now := compilations().number - number:
+            say(f"{name}: {now} compiled in {time.monotonic() - began:.1f} s")
+            number += now
+    made = number - begun
+    say(f"{made or 'nothing was to be'} compiled; kept in {cache_folder()}")
+    return made
+
+
+def _work() -> Iterator[tuple[str, Callable[[], object]]]:
+    costs = StageCosts(
+        forward_s=1.0, backward_input_s=1.25, backward_weight_s=0.75, transfer_s=0.5, activation_bytes=1
+    )
+    for name, entry in CATALOG.items():
+        yield name, partial(_tried, entry, costs if entry.takes("costs") else costs.replace(channel="edge"))
+    for placement, vpp in (("loop", 1), ("loop", 2), ("v", 2)):
+        uneven = costs.replace(forward_s=[1.0, 2.0] * vpp)
+        yield f"search, {placement}, {vpp} a rank", partial(
+            optimise, pp=2, vpp=vpp, microbatches=4, costs=uneven, placement=placement,
+            memory_limit_bytes=3.0 * vpp, max_rounds=_ROUNDS, time_limit_s=float("inf"),
+        )  # fmt: skip
+
+
+def _tried(entry: Entry, costs: StageCosts) -> None:
+    vpp = entry.stages_per_rank[0]
+    for pp, microbatches in _SHAPES:
+        if entry.why_not(pp=pp, vpp=vpp, microbatches=microbatches) is None:
+            table = build(
+                entry, pp=pp, vpp=vpp, microbatches=microbatches, costs=costs if entry.takes("costs") else None
+            )
+            check(table)
+            simulate(table, costs)
+            graph = build_graph(table, channel=costs.channel)
+            blockers_of(graph, np.zeros(graph.num_nodes))
+            return
+    raise ConfigError(f"{entry.name} takes none of the shapes that are warmed up")

@@ -1,0 +1,42 @@
+"""`ppsim warm-up` runs every kernel that there is, so that no other command has to compile one."""
+
+import ast
+from pathlib import Path
+
+import ppsim
+from ppsim.api.warm_up import warm_up
+from ppsim.base import compiling
+
+
+def kernels():
+    """The names of functions that are handed to `run_kernel`, directly or by a method that takes a kernel first."""
+    found = set()
+    rooms = Path(ppsim.__file__).parent
+    for path in (path for room in ("schedule", "simulation", "catalog") for path in (rooms / room).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        defined = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+        imported = {one.name for node in tree.body if isinstance(node, ast.ImportFrom) for one in node.names}
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+            first = call.args[0] if call.args else None
+            if (
+                name in ("run_kernel", "_run", "run")
+                and isinstance(first, ast.Name)
+                and first.id in defined | imported
+            ):
+                found.add(first.id)
+    return found
+
+
+def test_every_kernel_is_run(monkeypatch):
+    ran, compiled, said = set(), compiling._compiled, []
+
+    def noted(kernel, **options):
+        ran.add(kernel.__name__)
+        return compiled(kernel, **options)
+
+    monkeypatch.setattr(compiling, "_compiled", noted)
+    number = warm_up(said.append)
+    assert said[-1].startswith(f"{number or 'nothing was to be'} compiled; kept in ")
+    assert len(kernels()) > 12
+    assert ran >= kernels()
