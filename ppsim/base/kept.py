@@ -36,6 +36,10 @@ class Kept(Generic[Value]):
                 self._found.pop(next(iter(list(self._found))), None)
         return entry[0]
 
+    def forget(self, key: Hashable) -> None:
+        """Forget one value, where it is kept."""
+        self._found.pop(key, None)
+
     def clear(self) -> None:
         """Forget all: benchmarks time what is found anew."""
         self._found.clear()
