@@ -108,10 +108,10 @@ def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
         if not answer.projections:
             drawn: tuple[Any, ...] = (keep, keep, keep)
         elif asked["quick"]:
-            drawn = (pictures.timelines(answer, quick=True, theme=theme), keep, pictures.idle(answer, theme=theme))
+            drawn = (pictures.timelines(answer, quick=True, theme=theme), keep, keep)
         else:
             spots, missing = workbench.spots(state)
-            workbench.search(state, [*state.schedules, *every_schedule()])
+            workbench.search(state, [*state.schedules, *(every_schedule() if asked["others"] else ())])
             told |= {"missing": missing, "table": pictures.table_html(spots, state.schedules)}
             drawn = (
                 pictures.timelines(answer, quick=False, theme=theme),

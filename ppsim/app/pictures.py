@@ -37,7 +37,8 @@ def timelines(answer: Answer, *, quick: bool, theme: Theme) -> Data:
     limits = {one.plan.memory_bound_bytes for one in shown}
     look = Look(
         colour="cause" if state.view("colour") == "cause" else "kind",
-        with_texts=few and not quick,
+        with_texts=few,
+        is_sketch=quick,
         with_labels=not quick and len(shown) == 1,
         with_critical_path=state.view("path") == "1",
         with_memory=state.view("panel") == "memory",

@@ -81,7 +81,7 @@ def _listening(application: Any, port: int) -> "BaseWSGIServer":
     """A server on the port or, where that is taken, on one that is free."""
     from werkzeug.serving import WSGIRequestHandler, make_server
 
-    class Quiet(WSGIRequestHandler):
+    class Quiet(WSGIRequestHandler):  # type: ignore[misc]  # of an extra
         """Prints no line a request."""
 
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:

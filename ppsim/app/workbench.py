@@ -5,6 +5,7 @@ another process searches for it, and until it is found the last one of that shap
 costs and marked as what it is. So a slider never waits for a search, nor for a compiler.
 """
 
+import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -245,8 +246,10 @@ def _never() -> Any:
 
 
 def _leave_interrupts() -> None:
-    """Ctrl-C is for the server, which ends this process."""
+    """Ctrl-C is for the server, which ends this process; and what moves on the page comes first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        os.nice(5)
 
 
 def _fit(options: dict[str, Any], name: str) -> Table:

@@ -1,6 +1,7 @@
 """Pictures for notebooks and the app: what plotly is given, by its numbers."""
 
 import base64
+import io
 import json
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from ppsim.plot.plotly_figures import (
     tradeoff_figure,
     tradeoff_plotly,
 )
+from ppsim.schedule.table import Op
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
 
 COSTS = StageCosts(
@@ -119,3 +121,19 @@ def test_plotly_takes_every_picture():
         tradeoff_figure([point]),
     ):
         assert json.loads(figure.to_json())["data"]
+
+
+def test_a_sketch_has_the_colours_of_the_cells_where_they_are():
+    Image = pytest.importorskip("PIL.Image")
+    picture = timeline_plotly(TIMELINES, look=Look(is_sketch=True, with_gaps=False))
+    assert cells_of(picture) == []
+    for timeline, drawn in zip(TIMELINES, picture["layout"]["images"], strict=True):
+        data = base64.b64decode(drawn["source"].partition(",")[2])
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+        longest_s = drawn["sizex"] / 1e3
+        for action in range(timeline.num_actions):
+            middle_s = (timeline.start[action] + timeline.end[action]) / 2 - timeline.begin_s
+            x = int(middle_s / longest_s * image.width)
+            y = (int(timeline.schedule.rank[action]) + 0.5) / drawn["sizey"] * image.height
+            expected = palette.COLOURS[Op(int(timeline.schedule.op[action]))]
+            assert "#{:02X}{:02X}{:02X}".format(*image.getpixel((x, int(y)))) == expected

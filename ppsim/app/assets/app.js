@@ -4,7 +4,7 @@
 
 (() => {
   const REST_MS = 160; // without a change for so long, a quick answer is followed by a whole one
-  const POLL_MS = 500; // while tables are searched for
+  const POLL_MS = 700; // while tables are searched for: those compared at once, others where nothing moved so long
   const VIEWS = ["colour", "path", "panel"];
   const BY_HAND = ["forward_ms", "backward_input_ms", "backward_weight_ms", "transfer_ms", "activation_memory"];
   const FIRST = { pp: "8", microbatches: "32", schedule: "1f1b,interleaved-1f1b,zb-h1" };
@@ -101,17 +101,17 @@
 
   // --- asking ---
 
-  function ask(quick) {
+  function ask(quick, others = false) {
     const asked = query();
     history.replaceState(null, "", `?${asked}`);
     one("export").href = `table.csv?${asked}`;
     if (sent.waiting) {
-      sent.next = { quick };
+      sent.next = { quick, others };
       return;
     }
     Object.assign(sent, { waiting: true, next: null, serial: sent.serial + 1, started: performance.now() });
     clearTimeout(sent.rest);
-    dash_clientside.set_props("asked", { data: { query: asked, quick, dark: dark.matches, serial: sent.serial } });
+    dash_clientside.set_props("asked", { data: { query: asked, quick, others, dark: dark.matches, serial: sent.serial } });
   }
 
   function changed() {
@@ -126,10 +126,10 @@
     document.body.dataset.quick = String(told.quick);
     complain(told.error ?? "", told.field ?? "", "", "problem");
     if (!told.error) write(told);
-    if (sent.next) return ask(sent.next.quick);
+    if (sent.next) return ask(sent.next.quick, sent.next.others);
     clearTimeout(sent.rest);
     if (told.quick && !told.error) sent.rest = setTimeout(() => ask(false), REST_MS);
-    else if (told.missing) sent.rest = setTimeout(() => ask(false), POLL_MS);
+    else if (told.missing) sent.rest = setTimeout(() => ask(false, true), POLL_MS);
   }
 
   function write(told) {
