@@ -104,7 +104,7 @@ def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
         except PpsimError as error:
             return keep, keep, keep, base | wrong(error)
         theme = pictures.theme_of(dark=asked["dark"])
-        told = base | pictures.told(answer)
+        told = base | pictures.told(answer, theme=theme)
         if not answer.projections:
             drawn: tuple[Any, ...] = (keep, keep, keep)
         elif asked["quick"]:

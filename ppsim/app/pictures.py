@@ -239,18 +239,18 @@ def configuration(state: State, answer: Answer, *, theme: Theme) -> tuple[Data, 
     return timeline_plotly([one.timeline], titles=[one.plan.schedule_name], look=look), told + link
 
 
-def told(answer: Answer) -> Data:
+def told(answer: Answer, *, theme: Theme) -> Data:
     """Return what the page's script writes: cards, the command, the times of a rank, and how far it is."""
     return {
         "cards": cards_html(answer),
         "command": answer.state.command,
         "times": times_of_rank(answer),
         "awaited": sorted(answer.awaited | answer.standing_in),
-        "legend": _legend(answer),
+        "legend": _legend(answer, theme),
     }
 
 
-def _legend(answer: Answer) -> list[tuple[str, str]]:
+def _legend(answer: Answer, theme: Theme) -> list[tuple[str, str]]:
     """Names and colours of what the timelines show."""
     timelines = [one.timeline for one in answer.projections.values()]
     if not timelines:
@@ -258,5 +258,6 @@ def _legend(answer: Answer) -> list[tuple[str, str]]:
     entries = [entry for entry in fills_of(timelines).legend(timelines) if entry[0] != TITLES[Op.SEND_F]]
     if answer.state.view("colour") == "cause":
         entries = [*entries[:-1], *((title, CAUSE_COLOURS[cause]) for cause, title in CAUSE_TITLES.items())]
+    entries = [(title, theme.idle if title == TITLES[Op.IDLE] else colour) for title, colour in entries]
     path = [("critical path", CRITICAL_PATH)] if answer.state.view("path") == "1" else []
     return [*entries, *path]

@@ -9,16 +9,13 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppsim.app.page import dash_application
 from ppsim.app.searches import Searches
 from ppsim.app.state import State
 from ppsim.app.workbench import Reader, Workbench
 from ppsim.base.errors import ConfigError
-
-if TYPE_CHECKING:
-    from werkzeug.serving import BaseWSGIServer
 
 HOST = "127.0.0.1"
 PORT = 8050
@@ -35,9 +32,9 @@ _HEADERS = {
 
 @dataclass
 class Served:
-    """A server that listens, its address with the token, and what it works with."""
+    """A server of werkzeug that listens, its address with the token, and what it works with."""
 
-    server: "BaseWSGIServer"
+    server: Any
     url: str
     workbench: Workbench
     searches: Searches
@@ -77,7 +74,7 @@ def served(
     return Served(server, f"{address}?{state.query}", workbench, searches)
 
 
-def _listening(application: Any, port: int) -> "BaseWSGIServer":
+def _listening(application: Any, port: int) -> Any:
     """A server on the port or, where that is taken, on one that is free."""
     from werkzeug.serving import WSGIRequestHandler, make_server
 

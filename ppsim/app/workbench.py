@@ -5,37 +5,32 @@ another process searches for it, and until it is found the last one of that shap
 costs and marked as what it is. So a slider never waits for a search, nor for a compiler.
 """
 
-import os
-import signal
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from threading import RLock
 from typing import Any
 
 from ppsim.api.plans import plan_from
+from ppsim.app.fitter import Fitter, Table, Wanted
 from ppsim.app.state import State
 from ppsim.base.errors import PpsimError
 from ppsim.base.kept import Kept
-from ppsim.catalog.build import every_schedule
+from ppsim.catalog.build import every_schedule, find
 from ppsim.catalog.entry import Entry
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all, table_of
 from ppsim.projection.projection import Projection
-from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.of_table import bounds_of
 
 Options = Mapping[str, Any]
 Reader = Callable[[Sequence[str]], Options]
 """What reads a command line without its first two words; raises `ConfigError` with the sentence of the terminal."""
 
-Table = tuple[Schedule, str | None]
-
 STANDING_IN = "table: the last one of this shape, fitted to other costs; the one for these is being searched for"
 
 _ACTIONS, _POINTS = 4_000_000, 20_000
+_LOOK_S = 0.05
 
 
 class _NotYet(PpsimError):
@@ -87,9 +82,8 @@ class Workbench:
     _fitted: Kept[Table] = field(default_factory=lambda: Kept(_ACTIONS))
     _last: Kept[Table] = field(default_factory=lambda: Kept(_ACTIONS))
     _spots: Kept[Spot] = field(default_factory=lambda: Kept(_POINTS))
-    _searches: dict[tuple[str, ...], "Future[Table]"] = field(default_factory=dict)
     _failed: dict[tuple[str, ...], str] = field(default_factory=dict)
-    _process: ProcessPoolExecutor | None = None
+    _fitter: Fitter = field(default_factory=Fitter)
     _lock: RLock = field(default_factory=RLock)
 
     def plan(self, state: State) -> Plan:
@@ -166,63 +160,36 @@ class Workbench:
         """Have the tables of these schedules fitted to a state's costs, in this order; others are dropped."""
         options = tuple(state.options)
         with self._lock:
-            self._search(options, names)
-
-    def _search(self, options: tuple[str, ...], names: Iterable[str]) -> None:
-        wanted = {(*options, name): name for name, entry in every_schedule().items() if entry.takes("costs")}
-        wanted = {(*options, name): name for name in names if (*options, name) in wanted}
-        self._collect()
-        for key, search in list(self._searches.items()):
-            if key not in wanted and search.cancel():
-                del self._searches[key]
-        for key, name in wanted.items():
-            if key in self._searches or key in self._fitted or key in self._failed:
-                continue
-            self._searches[key] = self._searcher().submit(_fit, dict(self.read(options)), name)
+            self._collect()
+            keys = {(*options, name): name for name in names if find(name).takes("costs")}
+            decided = {key for key in keys if key in self._fitted or key in self._failed}
+            missing = {key: name for key, name in keys.items() if key not in decided}
+            given = self.read(options) if missing else {}
+            self._fitter.want([Wanted(key, given, name) for key, name in missing.items()])
 
     def wait(self, state: State) -> None:
         """Wait until the tables of a state's schedules are fitted: what a file needs, and no slider."""
         self.search(state, state.schedules)
-        with self._lock:
-            searches = list(self._searches.items())
-        for key, search in searches:
-            if key[:-1] == tuple(state.options) and key[-1] in state.schedules:
-                search.exception()
+        while not self.answer(state).is_final:
+            time.sleep(_LOOK_S)
+            self.search(state, state.schedules)
 
     def close(self) -> None:
-        """End the process that fits, without waiting for it."""
-        if self._process is not None:
-            running = list((self._process._processes or {}).values())
-            self._process.shutdown(wait=False, cancel_futures=True)
-            for one in running:
-                one.terminate()
-            self._process = None
-
-    def _searcher(self) -> ProcessPoolExecutor:
-        if self._process is None:
-            self._process = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_leave_interrupts)
-        return self._process
+        """End the process that fits."""
+        with self._lock:
+            self._fitter.close()
 
     def _collect(self) -> None:
         """Keep what was found since the last time."""
-        for key, search in list(self._searches.items()):
-            if not search.done():
+        for key, found in self._fitter.found():
+            if isinstance(found, str):
+                self._failed[key] = found
                 continue
-            self._searches.pop(key, None)
-            if search.cancelled():
-                continue
-            error = search.exception()
-            if isinstance(error, BrokenProcessPool):
-                self._process = None
-            elif error is not None:
-                self._failed[key] = str(error).splitlines()[0] if isinstance(error, PpsimError) else repr(error)
-            else:
-                table = search.result()
-                size = len(table[0])
-                self._fitted.get(key, size=size, make=lambda table=table: table)  # type: ignore[misc]
-                last = (key[-1], table[0].num_ranks, table[0].vpp, table[0].num_microbatches)
-                self._last.forget(last)
-                self._last.get(last, size=size, make=lambda table=table: table)  # type: ignore[misc]
+            size = len(found[0])
+            self._fitted.get(key, size=size, make=lambda found=found: found)  # type: ignore[misc]
+            last = (key[-1], found[0].num_ranks, found[0].vpp, found[0].num_microbatches)
+            self._last.forget(last)
+            self._last.get(last, size=size, make=lambda found=found: found)  # type: ignore[misc]
 
 
 def _shape(plan: Plan, entry: Entry) -> tuple[str, int, int, int]:
@@ -243,24 +210,3 @@ def _spot(name: str, one: Projection) -> Spot:
 
 def _never() -> Any:
     raise AssertionError("it was kept a moment ago")
-
-
-def _leave_interrupts() -> None:
-    """Ctrl-C is for the server, which ends this process; and what moves on the page comes first."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(os, "nice"):
-        os.nice(5)
-
-
-def _fit(options: dict[str, Any], name: str) -> Table:
-    """What the process does: the table of a schedule, exactly as the command line finds it."""
-    made: list[Table] = []
-
-    def noted(plan: Plan, entry: Entry) -> Table:
-        made.append(table_of(plan, entry))
-        return made[-1]
-
-    found = project_all(plan_from(options), [name], tables=noted)
-    if not made:
-        raise PpsimError(found.reasons[name])
-    return made[0]

@@ -42,12 +42,21 @@ class Theme:
     text: str = palette.TEXT
     quiet: str = palette.QUIET_TEXT
     grid: str = "#E4E4E4"
+    idle: str = palette.COLOURS[Op.IDLE]
     strong: str = palette.COLOURS[Op.F]
     accent: str = palette.CRITICAL_PATH
 
 
 LIGHT = Theme()
-DARK = Theme(paper="#15181D", text="#E8EAED", quiet="#A8AFB8", grid="#343A42", strong="#6FB1FF", accent="#FF7A9C")
+DARK = Theme(
+    paper="#15181D",
+    text="#E8EAED",
+    quiet="#A8AFB8",
+    grid="#343A42",
+    idle="#4A515B",
+    strong="#6FB1FF",
+    accent="#FF7A9C",
+)
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,12 @@ def timeline_plotly(
         stack.add(draw.rows(timeline, lanes, row_px), _ranks_axis(timeline, row_px), caption, images=images)
     if look.with_memory:
         _add_memory(stack, timelines, names, scale, look)
-    return stack.picture(longest_s / scale.size, scale.unit, fills.colours)
+    return stack.picture(longest_s / scale.size, scale.unit, colours_in(look.theme))
+
+
+def colours_in(theme: Theme) -> list[str]:
+    """Return the colours of `Fills` with the theme's own for idle cells."""
+    return [theme.idle if colour == palette.COLOURS[Op.IDLE] else colour for colour in Fills.colours]
 
 
 def _row_px(num_ranks: int, num_timelines: int) -> float:
@@ -268,7 +282,7 @@ class _Rows:
             top = lane.rank * _ROW_PIXELS
             pixels[top + margin : top + _ROW_PIXELS - margin] = row
         return {
-            "source": _png(pixels, [*self.fills.colours, self.look.theme.paper]), "xref": "x", "layer": "below",
+            "source": _png(pixels, [*colours_in(self.look.theme), self.look.theme.paper]), "xref": "x", "layer": "below",
             "x": 0, "y": -0.5, "sizex": self.longest, "sizey": len(lanes), "sizing": "stretch",
         }  # fmt: skip
 
