@@ -97,7 +97,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     """
     options = configured(options)
     job = _job(options)
-    measured = _measured(options, job)
+    measured = _measured(options)
     profile = None if job else profile_of(options["profile"] or DEFAULT)
     pp = job.layout.pp if job and options["pp"] is None else options["pp"]
     if pp is None:
@@ -191,16 +191,17 @@ def _job(options: Mapping[str, Any]) -> Job | None:
 _OF_RANKS = ("forward_ms", "backward_input_ms", "backward_weight_ms")
 
 
-def _measured(options: Mapping[str, Any], job: Job | None) -> RankCosts | None:
+def _measured(options: Mapping[str, Any]) -> RankCosts | None:
     """The times of a rank, where they are given."""
     given = [name for name in _OF_RANKS if options[name] is not None]
     if not given:
+        if options["activation_memory"] is not None:
+            raise ConfigError("--activation-memory is of a rank that was measured: it needs --forward-ms too")
         return None
-    if job is None:
-        raise ConfigError(f"{_WORDS[given[0]].flag} is for a --model: it says layers, tokens and batch")
     if missing := [_WORDS[name].flag for name in _OF_RANKS if name not in given]:
         raise ConfigError(f"{_WORDS[given[0]].flag} needs {' and '.join(missing)} too")
-    return RankCosts(*((options[name] or 0.0) / 1e3 for name in (*_OF_RANKS, "transfer_ms")))
+    forward, inputs, weights, hop = ((options[name] or 0.0) / 1e3 for name in (*_OF_RANKS, "transfer_ms"))
+    return RankCosts(forward, inputs, weights, hop, parse_size(options["activation_memory"]))
 
 
 def overheads_of(given: str | Path | Calibration) -> Overheads:

@@ -52,6 +52,10 @@ class Kept(Generic[Value]):
             _, (_, forgotten) = self._found.popitem(last=False)
             self._sum -= forgotten
 
+    def forget(self, key: Hashable) -> None:
+        """Forget one value, where it is kept."""
+        self._found.pop(key, None)
+
     def clear(self) -> None:
         """Forget all: benchmarks time what is found anew."""
         with self._lock:

@@ -21,6 +21,7 @@ from ppsim.cli.common import Commands
 COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
     "project": ("plans", "Project a step: time, throughput, memory per rank, and why."),
     "tune": ("tune", "Find the best layout and schedule for a model on so many GPUs."),
+    "serve": ("serve", "Show projections in a browser, with sliders."),
     "schedules": ("tables", "List the schedules, or print one in full."),
     "build": ("build", "Build a schedule table: torch's compute-only CSV."),
     "check": ("tables", "Tell whether a table runs, and on which channels."),

@@ -4,7 +4,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol
 
+import numpy as np
+
 from ppsim.base.errors import ConfigError
+from ppsim.base.units import size
 from ppsim.costs.assembled import Assembled
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
@@ -156,17 +159,48 @@ class ProfileSource:
 
 @dataclass(frozen=True)
 class RankCosts:
-    """What a rank takes for a microbatch, all of its stages together, and a transfer: seconds, as measured."""
+    """What a rank takes for a microbatch, all of its stages together, and a transfer: seconds, as measured.
+
+    `activation_bytes` is what a forward keeps on the rank; None: what the source of the other bytes says.
+    """
 
     forward_s: float
     backward_input_s: float
     backward_weight_s: float
     transfer_s: float = 0.0
+    activation_bytes: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name in ("forward_s", "backward_input_s", "backward_weight_s", "transfer_s"):
+            value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"--{name.replace('_', '-')[:-2]}-ms must be 0 or more: got {1e3 * value:g}")
+
+    def replacing(self, estimated: Assembled, schedule: Schedule) -> Assembled:
+        """Return costs with an equal part of the rank's in place of each stage's, and nothing around them."""
+        vpp = max(1, schedule.num_model_stages // schedule.num_ranks)
+        costs = estimated.costs.replace(
+            forward_s=self.forward_s / vpp,
+            backward_input_s=self.backward_input_s / vpp,
+            backward_weight_s=self.backward_weight_s / vpp,
+            backward_s=None,
+            fused_s=None,
+            transfer_s=self.transfer_s,
+        )
+        of_time = ("costs:", "transfers:", "data parallelism:")
+        told = [f"costs: measured of a rank, in {vpp} equal stages" if vpp > 1 else "costs: measured of a rank"]
+        if self.activation_bytes is not None:
+            kept = costs.activation_bytes_kept_for_weight
+            own = np.asarray(costs.activation_bytes, dtype=np.float64)
+            share = np.divide(0.0 if kept is None else kept, own, out=np.zeros_like(own), where=own > 0)
+            stage_bytes = self.activation_bytes / vpp
+            costs = costs.replace(
+                activation_bytes=stage_bytes,
+                activation_bytes_kept_for_weight=None if kept is None else (share * stage_bytes).tolist(),
+            )
+            told.append(f"activations: {size(self.activation_bytes)} a microbatch on a rank, as given")
+        lines = [line for line in estimated.assumptions if not line.startswith(of_time)]
+        return replace(estimated, costs=costs, assumptions=[*told, *lines], around=StepCosts(), parts=[])
 
 
 @dataclass(frozen=True)
@@ -248,27 +282,19 @@ class MeasuredSource(JobSource):
     costs: RankCosts
 
     def assemble(self, schedule: Schedule, split: Split) -> Assembled:
-        """Return a part of a rank's costs for each of its stages; bytes are those of the job."""
-        vpp = max(1, schedule.num_model_stages // schedule.num_ranks)
-        estimated = assemble_job(self.job, schedule, split=split)
-        found = self.costs
-        costs = estimated.costs.replace(
-            forward_s=found.forward_s / vpp,
-            backward_input_s=found.backward_input_s / vpp,
-            backward_weight_s=found.backward_weight_s / vpp,
-            backward_s=None,
-            transfer_s=found.transfer_s,
-        )
-        of_time = ("costs:", "transfers:", "data parallelism:")
-        lines = [line for line in estimated.assumptions if not line.startswith(of_time)]
-        return replace(
-            estimated,
-            costs=costs,
-            assumptions=[
-                f"costs: measured of a rank, in {vpp} equal stages" if vpp > 1 else "costs: measured of a rank",
-                *lines,
-                "not in the step time: data-parallel communication, optimizer, gradient norm",
-            ],
-            around=StepCosts(update=self.job.update, rest_s=self.job.rest_s),
-            parts=[],
-        )
+        """Return a part of a rank's costs for each of its stages; bytes not given are those of the job."""
+        found = self.costs.replacing(super().assemble(schedule, split), schedule)
+        without = "not in the step time: data-parallel communication, optimizer, gradient norm"
+        around = StepCosts(update=self.job.update, rest_s=self.job.rest_s)
+        return replace(found, assumptions=[*found.assumptions, without], around=around)
+
+
+@dataclass(frozen=True)
+class MeasuredProfileSource(ProfileSource):
+    """One pipeline of which all times were measured: equal stages; tokens and bytes not given are the profile's."""
+
+    costs: RankCosts
+
+    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+        """Return a part of a rank's costs for each of its stages."""
+        return self.costs.replacing(super().assemble(schedule, split), schedule)

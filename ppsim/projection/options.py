@@ -327,8 +327,8 @@ class PlanOptions(JobOptions, total=False):
     )]
     job: "Job | None"
     forward_ms: Annotated[float | None, Option(
-        "Measured: a microbatch's forward on a rank, all of its stages together; with --model, and with the two "
-        "halves of the backward. Nothing is estimated then, and nothing is around the pipeline.",
+        "Measured: a microbatch's forward on a rank, all of its stages together; with the two halves of the "
+        "backward. No time is estimated then, stages are equal, and nothing is around the pipeline.",
         metavar="MS", section="measured",
     )]
     backward_input_ms: Annotated[float | None, Option(
@@ -340,6 +340,11 @@ class PlanOptions(JobOptions, total=False):
     transfer_ms: Annotated[float | None, Option(
         "Milliseconds from a stage to the next, for the profile's, or beside --forward-ms.",
         metavar="MS", section="measured", field="transfer_s",
+    )]
+    activation_memory: Annotated[str | float | None, Option(
+        "Measured: what a microbatch's forward keeps on a rank, all of its stages together, as 2GiB; beside "
+        "--forward-ms. Default: what model or profile say.",
+        metavar="SIZE", section="measured",
     )]
     overheads: Annotated["str | Path | Calibration | None", OVERHEADS]
     runtime: Annotated[Runtime | None, RUNTIME]

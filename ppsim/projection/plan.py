@@ -6,7 +6,7 @@ from functools import cached_property
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, Shape
-from ppsim.costs.sources import JobSource, MeasuredSource, ProfileSource, RankCosts, Source
+from ppsim.costs.sources import JobSource, MeasuredProfileSource, MeasuredSource, ProfileSource, RankCosts, Source
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.projection.options import Runtime
 from ppsim.schedule.choices import Channel, Communication, Receives
@@ -44,8 +44,8 @@ class Plan:
     `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
-    (`ppsim.catalog.auto`). `measured` are times of the job's ranks in place of estimates. `overlap_p2p`: whether
-    Megatron-LM overlaps the transfers of interleaved-1f1b, on its runtime and where no `channel` is given.
+    (`ppsim.catalog.auto`). `measured` are times of a rank in place of the job's or the profile's. `overlap_p2p`:
+    whether Megatron-LM overlaps the transfers of interleaved-1f1b, on its runtime and where no `channel` is given.
     `stragglers` are ranks whose compute takes so many times as long. `lengths` are tokens of sequences, of which
     those of a step are drawn by `seed` (`ppsim.projection.lengths`); None: all have the sequence length.
 
@@ -107,10 +107,11 @@ class Plan:
             return MeasuredSource(self.job, self.measured)
         if self.job is not None:
             return JobSource(self.job)
-        return ProfileSource.of(
+        source = ProfileSource.of(
             self.profile, self.shape, num_layers=self.num_layers, transfer_s=self.transfer_s,
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
         )  # fmt: skip
+        return source if self.measured is None else MeasuredProfileSource(**vars(source), costs=self.measured)
 
     @property
     def variation(self) -> Variation | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -192,23 +192,35 @@ def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
     return assembled, costs, simulate_step(schedule, costs, assembled.around)
 
 
+Tables: TypeAlias = Callable[[Plan, Entry], tuple[Schedule, str | None]]
+"""What makes the table of a schedule for a plan, as `table_of` does; what it raises, `project_all` raises."""
+
+
 def project_all(
-    plan: Plan, names: Sequence[str] | None = None, *, announce: Callable[[str], None] = lambda name: None
+    plan: Plan,
+    names: Sequence[str] | None = None,
+    *,
+    announce: Callable[[str], None] = lambda name: None,
+    tables: Tables = table_of,
 ) -> Projections:
     """Return the projections of every schedule, or of those named, for one plan, best first.
 
-    `announce` is called with the name of each before it is projected.
+    `announce` is called with the name of each before it is projected. `tables` makes the tables: another than
+    `table_of` may have kept some.
 
     A plan without vpp gives each schedule the fewest stages a rank that it takes. What a schedule forbids, more
     stages than there are layers, a deadlock and lack of memory are reasons here, not errors; a wrong profile or
     split still raises.
     """
     _require_room(plan)
-    return _project_each(plan, every_schedule().values() if names is None else map(find, names), announce)
+    return _project_each(plan, every_schedule().values() if names is None else map(find, names), announce, tables)
 
 
 def _project_each(
-    plan: Plan, entries: Iterable[Entry], announce: Callable[[str], None] = lambda name: None
+    plan: Plan,
+    entries: Iterable[Entry],
+    announce: Callable[[str], None] = lambda name: None,
+    tables: Tables = table_of,
 ) -> Projections:
     source = plan.source
     projections, reasons = [], {}
@@ -232,7 +244,8 @@ def _project_each(
             memory_limit_bytes=plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
         )  # fmt: skip
         try:
-            projection = _project(one, entry)
+            table, note = tables(one, entry)
+            projection = project_table(one, table, note=note)
         except (ScheduleError, DoesNotFit) as error:
             reasons[name] = str(error).splitlines()[0]
             continue

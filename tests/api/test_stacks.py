@@ -133,9 +133,27 @@ def test_measured_times_of_a_rank_take_the_place_of_estimates() -> None:
     assert all("schedule" in one.change for one in looped.answer.advice)
 
 
+def test_measured_times_of_a_rank_take_the_place_of_a_profile_s_and_bytes_too() -> None:
+    """1F1B on an ideal network at m = 8, p = 4: (m + p − 1)(F + B); rank 0 keeps 4 microbatches."""
+    words = {"pp": 4, "microbatches": 8, "runtime": "ideal"}
+    times = {"forward_ms": 1.0, "backward_input_ms": 1.5, "backward_weight_ms": 0.5}
+    given, other = (ppsim.project(**words, **times, activation_memory=bytes_) for bytes_ in (2.0**30, 3.0 * 2**30))
+    assert given.iteration_s == pytest.approx(11 * 3e-3)
+    peaks = [made.timeline.memory.peak_activation_bytes for made in (given, other)]
+    assert peaks[0].tolist() == [4 * 2.0**30, 3 * 2.0**30, 2 * 2.0**30, 2.0**30]
+    assert peaks[1].tolist() == (3 * peaks[0]).tolist()
+    looped = ppsim.project(**words, **times, activation_memory="1GiB", vpp=2)
+    assert looped.costs.activation_bytes == 2.0**29
+    assert looped.iteration_s == pytest.approx((8 + 3 / 2) * 3e-3)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (
+            {"activation_memory": "2GiB"},
+            "--activation-memory is of a rank that was measured: it needs --forward-ms",
+        ),
         (
             {"overlap_tp": "0.5,2"},
             "--overlap-tp is '0.5,2': give a part from 0 to 1, or FORWARD,BACKWARD as 0.75,0.5",

@@ -1,0 +1,173 @@
+"""The form of the page: which words of the command line have a field of their own, and the HTML of all fields."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+from ppsim.base.words import choices_of, words_of
+from ppsim.catalog.build import every_schedule
+from ppsim.costs.profile import DEFAULT, packaged_profiles
+from ppsim.machine.files import packaged_clusters
+from ppsim.model.names import NAMES
+from ppsim.projection.options import PlanOptions
+from ppsim.tuning.options import TuneOptions
+
+Kind = Literal["text", "number", "slider", "scale", "select"]
+
+_WORDS, _TUNED = words_of(PlanOptions), words_of(TuneOptions)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A word with its label. A slider has whole numbers from `least` to `most`, a scale goes by powers of ten.
+
+    `unit` stands behind the number and, where `joined`, belongs to the text of the command line ("2GiB"). `empty`
+    is what is said where nothing is given, `source` for which source of costs the field is there (None: for all).
+    """
+
+    word: str
+    label: str
+    kind: Kind = "text"
+    unit: str = ""
+    joined: bool = False
+    least: float = 0
+    most: float = 0
+    empty: str = ""
+    source: Literal["profile", "job"] | None = None
+    listed: str = ""
+
+
+SOURCE = (
+    Field("profile", "Profile", listed="profiles", empty=DEFAULT, source="profile"),
+    Field("model", "Model", listed="models", source="job"),
+    Field("cluster", "Cluster", listed="clusters", empty="dgx-h100", source="job"),
+    Field("tp", "tp", "number", least=1, empty="1", source="job"),
+    Field("dp", "dp", "number", least=1, empty="1", source="job"),
+    Field("micro_batch", "micro-batch", "number", least=1, empty="as measured, or 1"),
+    Field("seq_len", "tokens a sequence", "number", least=1, empty="the model's"),
+    Field("recompute", "recompute", empty="none", source="job"),
+)
+SHAPE = (
+    Field("pp", "p, pipeline ranks", "slider", least=1, most=32),
+    Field("vpp", "v, stages a rank", "slider", least=0, most=8, empty="fewest"),
+    Field("microbatches", "m, microbatches", "slider", least=1, most=128),
+)
+TIMES = (
+    Field("forward_ms", "F, forward", "scale", unit="ms", least=-2, most=4),
+    Field("backward_input_ms", "I, backward of inputs", "scale", unit="ms", least=-2, most=4),
+    Field("backward_weight_ms", "W, backward of weights", "scale", unit="ms", least=-2, most=4),
+    Field("transfer_ms", "hop to the next stage", "scale", unit="ms", least=-3, most=3),
+    Field("activation_memory", "memory a microbatch", "scale", unit="GiB", joined=True, least=-3, most=3),
+)
+RUNTIME = (
+    Field("runtime", "Runtime", "select", empty="torch"),
+    Field("channel", "Channel", "select", empty="the runtime's"),
+    Field("memory_limit", "Memory limit a rank", "number", unit="GiB", joined=True, empty="none"),
+)
+TUNED = (
+    Field("model", "Model", listed="models", empty="must be given"),
+    Field("cluster", "Cluster", listed="clusters", empty="dgx-h100"),
+    Field("gpus", "GPUs", "number", least=1, empty="must be given"),
+    Field("global_batch", "Global batch", "number", least=1, empty="must be given"),
+    Field("seq_len", "Tokens a sequence", "number", least=1, empty="the model's"),
+)
+
+
+def form_html() -> str:
+    """Return the form of the projection: fields in groups, the schedules, and what is typed beside them."""
+    return "".join(
+        [
+            _group("Costs", _source_html() + _fields_html(SOURCE)),
+            _group("Shape", _fields_html(SHAPE)),
+            _group("A rank's times and memory, a microbatch", _TIMES_NOTE + _fields_html(TIMES)),
+            _group("Runtime", _fields_html(RUNTIME)),
+            _group("Schedules to compare", _schedules_html(), kind="schedules"),
+            _group(
+                "Further options of ppsim project", _text_html("more", "as on the command line", "--split even")
+            ),
+            *_lists_html(),
+        ]
+    )
+
+
+def search_html() -> str:
+    """Return the form of the search."""
+    more = _text_html("tune.more", "further options of ppsim tune", "--pp 1,2,4")
+    return _fields_html(TUNED, prefix="tune.") + more
+
+
+_TIMES_NOTE = (
+    "<p class=note id=times-note></p><button type=button id=by-costs hidden>Take them from the costs again</button>"
+)
+
+
+def _group(title: str, content: str, kind: str = "") -> str:
+    return f"<fieldset class='{kind}'><legend>{escape(title)}</legend>{content}</fieldset>"
+
+
+def _source_html() -> str:
+    radios = "".join(
+        f"<label><input type=radio name=source value={value}>{text}</label>"
+        for value, text in (("profile checked", "a profile"), ("job", "a model on a cluster"))
+    )
+    return f"<div class=choice role=radiogroup aria-label='Where costs come from'>{radios}</div>"
+
+
+def _fields_html(fields: Iterable[Field], prefix: str = "") -> str:
+    return "".join(_field_html(one, prefix) for one in fields)
+
+
+def _field_html(one: Field, prefix: str) -> str:
+    """A field with its label, and below it the place for what is wrong with it."""
+    name = prefix + one.word
+    unit = f"<span class=unit>{one.unit}</span>" if one.unit else ""
+    told = (_TUNED if prefix else _WORDS)[one.word].option.sentence
+    common = f"id='{name}' name='{name}' aria-describedby='{name}-error' title='{escape(told, quote=True)}'"
+    empty = f" placeholder='{escape(one.empty, quote=True)}'" if one.empty else ""
+    unit_joined = f" data-unit='{one.unit}'" if one.joined else ""
+    if one.kind == "select":
+        choices = "".join(f"<option>{value}</option>" for value in choices_of(_WORDS[one.word].kinds))
+        control = f"<select {common}><option value=''>{escape(one.empty)}</option>{choices}</select>"
+    elif one.kind in ("slider", "scale"):
+        ends = f"min={one.least:g} max={one.most:g}" if one.kind == "slider" else "min=0 max=600"
+        decades = f" data-least={one.least:g} data-most={one.most:g}" if one.kind == "scale" else ""
+        control = (
+            f"<input type=range id='{name}-slider' data-of='{name}' {ends} step=1{decades} "
+            f"aria-label='{escape(one.label, quote=True)}, slider'>"
+            f"<input type=text inputmode=decimal {common}{empty}{unit_joined} class=numeric>{unit}"
+        )
+    else:
+        listed = f" list='{one.listed}'" if one.listed else ""
+        mode = " inputmode=decimal class=numeric" if one.kind == "number" else ""
+        control = (
+            f"<input type=text {common}{empty}{unit_joined}{listed}{mode} autocomplete=off spellcheck=false>{unit}"
+        )
+    source = f" data-source={one.source}" if one.source else ""
+    return (
+        f"<div class='field {one.kind}'{source}><label for='{name}'>{escape(one.label)}</label>{control}"
+        f"<p class=error id='{name}-error' role=alert></p></div>"
+    )
+
+
+def _text_html(name: str, label: str, empty: str) -> str:
+    return (
+        f"<div class='field text wide'><label for='{name}'>{escape(label)}</label>"
+        f"<input type=text id='{name}' name='{name}' placeholder='{escape(empty, quote=True)}' spellcheck=false "
+        f"aria-describedby='{name}-error'><p class=error id='{name}-error' role=alert></p></div>"
+    )
+
+
+def _schedules_html() -> str:
+    boxes = "".join(
+        f"<label title='{escape(entry.title, quote=True)}'><input type=checkbox name=schedule value='{name}'>"
+        f"{name}</label>"
+        for name, entry in every_schedule().items()
+    )
+    return f"<div class=boxes>{boxes}</div><p class=error id='schedule-error' role=alert></p>"
+
+
+def _lists_html() -> list[str]:
+    lists = {"profiles": packaged_profiles(), "models": NAMES, "clusters": packaged_clusters()}
+    options = {name: "".join(f"<option>{escape(one)}</option>" for one in names) for name, names in lists.items()}
+    return [f"<datalist id={name}>{listed}</datalist>" for name, listed in options.items()]

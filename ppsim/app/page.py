@@ -1,0 +1,180 @@
+"""The page as an application of Dash: where figures are, and what is asked for when something is moved.
+
+The form is plain HTML, and the page's script keeps it, the URL and what is asked for in step: it asks for one
+answer at a time, and for the next as soon as there is one. While something moves, an answer is quick; when it
+rests, whole.
+"""
+
+import shlex
+from collections.abc import Mapping
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+from ppsim.app import fields, pictures
+from ppsim.app.searches import Searches
+from ppsim.app.state import State, field_of
+from ppsim.app.workbench import Reader, Workbench
+from ppsim.base.errors import ConfigError, MissingExtra, PpsimError
+from ppsim.base.units import count, seconds
+from ppsim.catalog.build import every_schedule
+
+_ASSETS = files("ppsim.app") / "assets"
+_GRAPH = {
+    "displaylogo": False, "responsive": True, "showSendToCloud": False,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+}  # fmt: skip
+
+
+_TO_SCRIPT = (
+    ("answered", "told", "data"), ("found", "search-told", "data"), ("opened", "opened-told", "data"),
+    ("clicked", "pareto", "clickData"), ("chosen", "tradeoff", "clickData"),
+)  # fmt: skip
+"""What the page's script hears of: its function, and which property of what."""
+
+
+def dash_application(workbench: Workbench, searches: Searches, read_search: Reader, *, prefix: str) -> Any:
+    """Return the application, for a server: all its paths begin with `prefix`.
+
+    Raises `MissingExtra` where Dash is not installed.
+    """
+    try:
+        import dash
+    except ImportError:
+        raise MissingExtra("`ppsim serve` needs Dash, which is not installed: pip install 'ppsim[app]'") from None
+    made = dash.Dash(
+        __name__, url_base_pathname=prefix, assets_folder=str(_ASSETS), serve_locally=True, title="ppsim",
+        update_title="", index_string=_index(), eager_loading=True,
+    )  # fmt: skip
+    made.layout = _layout(dash)
+    _add_answers(dash, made, workbench)
+    _add_searches(dash, made, workbench, searches, read_search)
+    for function, name, prop in _TO_SCRIPT:
+        made.clientside_callback(
+            dash.ClientsideFunction("ppsim", function), dash.Output("nothing", "data", allow_duplicate=True),
+            dash.Input(name, prop), prevent_initial_call=True,
+        )  # fmt: skip
+    made.server.add_url_rule(f"{prefix}table.csv", "table", partial(_table, workbench))
+    return made.server
+
+
+def _table(workbench: Workbench) -> Any:
+    """The schedules of the query as CSV, each with its own table."""
+    from flask import Response, request
+
+    try:
+        state = State.read(request.query_string.decode())
+        workbench.wait(state)
+        text = pictures.table_csv(workbench.answer(state))
+    except PpsimError as error:
+        return Response(f"{error}\n", status=400, mimetype="text/plain")
+    named = {"Content-Disposition": "attachment; filename=ppsim-schedules.csv"}
+    return Response(text, mimetype="text/csv", headers=named)
+
+
+def _index() -> str:
+    """The HTML around what Dash renders: the form on the left, and the two pages on the right."""
+    template = (_ASSETS / "index.html").read_text(encoding="utf-8")
+    return template.replace("{{form}}", fields.form_html()).replace("{{search}}", fields.search_html())
+
+
+def _layout(dash: Any) -> Any:
+    """The figures and the stores; the page's script moves each figure to its place."""
+    html, dcc = dash.html, dash.dcc
+    empty: dict[str, Any] = {"data": [], "layout": {}}
+
+    def graph(name: str) -> Any:
+        return html.Div(dcc.Graph(id=name, figure=empty, config=_GRAPH), id=f"{name}-holder")
+
+    names = ("asked", "told", "searched", "search-told", "opened", "opened-told", "nothing")
+    stores = [dcc.Store(id=name) for name in names]
+    graphs = [graph(name) for name in ("timelines", "tradeoff", "idle", "pareto", "configuration")]
+    return html.Div([*stores, *graphs])
+
+
+def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
+    keep = dash.no_update
+
+    def answered(asked: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The picture of a state, or the sentence that says what is wrong with it, and the picture stays."""
+        base = {"serial": asked["serial"], "quick": asked["quick"]}
+        try:
+            state = State.read(asked["query"])
+            answer = workbench.answer(state)
+        except PpsimError as error:
+            return keep, keep, keep, base | wrong(error)
+        theme = pictures.theme_of(dark=asked["dark"])
+        told = base | pictures.told(answer, theme=theme)
+        if not answer.projections:
+            drawn: tuple[Any, ...] = (keep, keep, keep)
+        elif asked["quick"]:
+            drawn = (pictures.timelines(answer, quick=True, theme=theme), keep, keep)
+        else:
+            spots, missing = workbench.spots(state)
+            workbench.search(state, [*state.schedules, *(every_schedule() if asked["others"] else ())])
+            told |= {"missing": missing, "table": pictures.table_html(spots, state.schedules)}
+            drawn = (
+                pictures.timelines(answer, quick=False, theme=theme),
+                pictures.tradeoff(answer, spots, theme=theme),
+                pictures.idle(answer, theme=theme),
+            )
+        return *drawn, told
+
+    drawn_in = [dash.Output(name, "figure") for name in ("timelines", "tradeoff", "idle")]
+    asked_in = dash.Input("asked", "data")
+    made.callback(*drawn_in, dash.Output("told", "data"), asked_in, prevent_initial_call=True)(answered)
+
+
+def wrong(error: PpsimError) -> dict[str, str]:
+    """Return the sentence of the command line, and the field beside which it stands ("" for none of its own)."""
+    sentence = " ".join(str(error).split())
+    return {"error": sentence, "field": field_of(sentence) or ""}
+
+
+def _add_searches(dash: Any, made: Any, workbench: Workbench, searches: Searches, read_search: Reader) -> None:
+    keep = dash.no_update
+
+    def searched(asked: Mapping[str, Any]) -> tuple[Any, ...]:
+        """How far a search is, and its picture at the end; `start` starts one."""
+        base: dict[str, Any] = {"serial": asked["serial"]}
+        try:
+            state = State.read(asked["query"])
+            command = state.search_command
+            if asked["start"]:
+                searches.start(command, read_search(state.search_arguments))
+        except PpsimError as error:
+            return keep, base | wrong(error) | {"over": True}
+        progress = searches.progress(command)
+        base["command"] = command
+        if progress is None:
+            return keep, base | {"over": True}
+        if progress.failed:
+            return keep, base | wrong(ConfigError(progress.failed)) | {"over": True}
+        if progress.found is None:
+            best = "" if progress.best_s is None else f", best {seconds(progress.best_s)}"
+            decided = f"{count(progress.decided)} of {count(progress.total)} configurations decided{best}"
+            return keep, base | {"over": False, "status": decided if progress.total else "finding bounds …"}
+        view, theme = progress.found, pictures.theme_of(dark=asked["dark"])
+        status = f"{view.title}: {view.num_configurations} configurations, {len(view.simulated)} simulated that fit"
+        told = {"over": True, "status": status, "table": pictures.search_table_html(view)}
+        return pictures.pareto(view, theme=theme), base | told
+
+    def opened(asked: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The timeline of the configuration whose command was clicked."""
+        try:
+            state = State.read(asked["query"]).showing(shlex.split(asked["command"])[2:])
+            workbench.wait(state)
+            answer = workbench.answer(state)
+        except PpsimError as error:
+            return keep, wrong(error)
+        picture, told = pictures.configuration(state, answer, theme=pictures.theme_of(dark=asked["dark"]))
+        return picture, {"told": told}
+
+    for function, figure, told_in, asked_in in (
+        (searched, "pareto", "search-told", "searched"),
+        (opened, "configuration", "opened-told", "opened"),
+    ):
+        made.callback(
+            dash.Output(figure, "figure"), dash.Output(told_in, "data"), dash.Input(asked_in, "data"),
+            prevent_initial_call=True,
+        )(function)  # fmt: skip

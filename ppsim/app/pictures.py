@@ -1,0 +1,263 @@
+"""What the page shows of an answer: figures as plotly's plain data, and cards and tables as HTML."""
+
+import csv
+import io
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from ppsim.app.state import State
+from ppsim.app.workbench import Answer, Spot
+from ppsim.base.units import count, percent, seconds, signed_percent, size
+from ppsim.plot.fills import fills_of
+from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, COLOURS, CRITICAL_PATH, TITLES
+from ppsim.plot.pareto import SearchView, in_columns, pareto_plotly
+from ppsim.plot.plotly_figures import DARK, LIGHT, Look, Point, Theme, idle_plotly, timeline_plotly, tradeoff_plotly
+from ppsim.projection.projection import Projection
+from ppsim.schedule.table import Op
+from ppsim.simulation.report import gap_of
+
+Data = dict[str, Any]
+
+MOST_TEXTS = 12_000
+"""Actions up to which a pointer is told all of a cell: the texts take longest, and are most of the bytes."""
+
+
+def theme_of(*, dark: bool) -> Theme:
+    """Return the colours that a browser prefers."""
+    return DARK if dark else LIGHT
+
+
+def timelines(answer: Answer, *, quick: bool, theme: Theme) -> Data:
+    """Return the timelines of an answer under one time axis; while a slider moves, cells say their names only."""
+    state, shown = answer.state, list(answer.projections.values())
+    few = sum(one.timeline.num_actions for one in shown) <= MOST_TEXTS
+    limits = {one.plan.memory_bound_bytes for one in shown}
+    look = Look(
+        colour="cause" if state.view("colour") == "cause" else "kind",
+        with_texts=few,
+        is_sketch=quick,
+        with_labels=not quick and len(shown) == 1,
+        with_critical_path=state.view("path") == "1",
+        with_memory=state.view("panel") == "memory",
+        memory_limit_bytes=limits.pop() if len(limits) == 1 else None,
+        theme=theme,
+    )
+    return timeline_plotly([one.timeline for one in shown], titles=list(answer.projections), look=look)
+
+
+def idle(answer: Answer, *, theme: Theme) -> Data:
+    """Return the ranks' idle time by cause."""
+    return idle_plotly(
+        [one.timeline for one in answer.projections.values()], titles=list(answer.projections), theme=theme
+    )
+
+
+def tradeoff(answer: Answer, spots: Sequence[Spot], *, theme: Theme) -> Data:
+    """Return all schedules by memory and time: those compared are named, and their lower bounds drawn."""
+    points = [
+        Point(
+            spot.name, spot.peak_bytes, spot.iteration_s, spot.bound_s if spot.name in answer.projections else None,
+            told=spot.reason,
+            kind="compared" if spot.name in answer.projections else "refused" if spot.reason else "possible",
+        )
+        for spot in spots
+    ]  # fmt: skip
+    return tradeoff_plotly(points, memory_limit_bytes=answer.plan.memory_bound_bytes, theme=theme)
+
+
+def times_of_rank(answer: Answer) -> dict[str, str]:
+    """Return what the mean rank of the baseline takes, by the words that would say so by hand."""
+    base = answer.baseline
+    if base is None:
+        return {}
+    schedule = base.timeline.schedule
+    costs = base.assembled.costs.resolved_for(schedule)
+    stages = schedule.num_model_stages
+    per_rank = stages / schedule.num_ranks
+
+    def mean(name: str) -> float:
+        return float(np.mean(costs.values(name)[:stages])) * per_rank
+
+    hops = np.broadcast_to(np.asarray(base.assembled.costs.transfer_s, dtype=np.float64), (stages,))[: stages - 1]
+    found = {
+        "forward_ms": 1e3 * mean("forward_s"),
+        "backward_input_ms": 1e3 * mean("backward_input_s"),
+        "backward_weight_ms": 1e3 * mean("backward_weight_s"),
+        "transfer_ms": 1e3 * float(hops.mean()) if len(hops) else 0.0,
+    }
+    words = {name: f"{value:.4g}" for name, value in found.items()}
+    return words | {"activation_memory": f"{mean('activation_bytes') / 2**30:.4g}"}
+
+
+def cards_html(answer: Answer) -> str:
+    """Return a card a schedule: four numbers against the baseline's, or why there are none."""
+    base, cards = answer.baseline, []
+    for name in answer.state.schedules:
+        if one := answer.projections.get(name):
+            cards.append(_card(answer, name, one, base if base is not None else one))
+            continue
+        waits = name in answer.awaited
+        told = "its table is being fitted to these costs …" if waits else answer.reasons.get(name, "")
+        cards.append(
+            f"<article class='card {'waits' if waits else 'refused'}' data-schedule='{escape(name)}'>"
+            f"<h3>{escape(name)}</h3><p>{escape(told)}</p></article>"
+        )
+    return "".join(cards)
+
+
+def _card(answer: Answer, name: str, one: Projection, base: Projection) -> str:
+    numbers = [
+        ("step", one.iteration_s, base.iteration_s, seconds, -1),
+        ("tokens/s", one.tokens_per_s, base.tokens_per_s, count, 1),
+        ("bubble", one.timeline.bubble_ratio, base.timeline.bubble_ratio, percent, -1),
+        ("peak", _peak(one), _peak(base), size, -1),
+    ]  # fmt: skip
+    is_base = one is base
+    rows = ""
+    for title, value, other, shown, better in numbers:
+        change = "<dd></dd>" if is_base else _change(value, other, better)
+        rows += f"<div><dt>{title}</dt><dd>{escape(shown(value))}</dd>{change}</div>"
+    pinned = "true" if is_base else "false"
+    notes = [note for note in (one.not_in_runtime, one.not_in_memory) if note]
+    if name in answer.standing_in:
+        notes.insert(0, "drawn with a table fitted to other costs; its own is being searched for …")
+    told = "".join(f"<p class=note>{escape(note)}</p>" for note in notes)
+    return (
+        f"<article class='card{' base' if is_base else ''}' data-schedule='{escape(name)}'><h3>{escape(name)}"
+        f" <small>v {one.plan.vpp}</small></h3><button type=button class=pin data-pin='{escape(name)}' "
+        f"aria-pressed={pinned} aria-label='{escape(name)} as baseline'>{'baseline' if is_base else 'pin'}</button>"
+        f"<dl>{rows}</dl>{told}</article>"
+    )
+
+
+def _change(value: float, other: float, better: int) -> str:
+    if other <= 0:
+        return "<dd></dd>"
+    change = value / other - 1
+    kind = "same" if abs(change) < 5e-5 else "better" if change * better > 0 else "worse"
+    return f"<dd class=change-{kind}>{signed_percent(change).replace('-', '−')}</dd>"
+
+
+def _peak(one: Projection) -> float:
+    return float(one.timeline.memory.peak_bytes.max())
+
+
+def table_html(spots: Sequence[Spot], compared: Sequence[str]) -> str:
+    """Return all schedules as a table, fastest first; a button adds one to those compared or takes it away."""
+    best = min((spot.iteration_s for spot in spots if not spot.reason), default=None)
+    rows = []
+    for spot in sorted(spots, key=lambda one: (bool(one.reason), one.iteration_s)):
+        is_in = spot.name in compared
+        button = (
+            f"<button type=button class=toggle data-toggle='{escape(spot.name)}' aria-pressed={str(is_in).lower()}>"
+            f"{'compared' if is_in else 'compare'}</button>"
+        )
+        above = percent(gap_of(spot.iteration_s, spot.bound_s)) if spot.bound_s else ""
+        behind = "" if best is None else signed_percent(spot.iteration_s / best - 1)
+        cells = [
+            escape(spot.name), seconds(spot.iteration_s), behind, above, size(spot.peak_bytes), button,
+            escape(spot.reason),
+        ]  # fmt: skip
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(f"<th scope=col>{name}</th>" for name in _COLUMNS)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+_COLUMNS = ("schedule", "step", "vs best", "above bound", "peak", "", "")
+
+
+def table_csv(answer: Answer) -> str:
+    """Return the schedules compared as CSV: seconds and bytes, and the reason where one has no numbers."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        [
+            "schedule",
+            "vpp",
+            "step_time_s",
+            "iteration_time_s",
+            "tokens_per_s",
+            "bubble_ratio",
+            "peak_bytes",
+            "reason",
+        ]
+    )
+    for name in answer.state.schedules:
+        if one := answer.projections.get(name):
+            step, why = one.timeline, one.not_in_runtime or one.not_in_memory or ""
+            numbers = [step.step_time_s, one.iteration_s, one.tokens_per_s, step.bubble_ratio, _peak(one)]
+            writer.writerow([name, one.plan.vpp, *numbers, why])
+        else:
+            writer.writerow([name, *[""] * 6, answer.reasons.get(name, "")])
+    return text.getvalue()
+
+
+def pareto(view: SearchView, *, theme: Theme) -> Data:
+    """Return iteration time over memory of a search, in the colours of the page."""
+    picture = pareto_plotly(view)
+    layout = picture["layout"]
+    layout |= {"plot_bgcolor": theme.paper, "paper_bgcolor": theme.paper, "font": {"color": theme.text, "size": 13}}
+    layout["hoverlabel"] = {"bgcolor": theme.paper, "font": {"color": theme.text}, "align": "left"}
+    for axis in ("xaxis", "yaxis"):
+        layout[axis] |= {"gridcolor": theme.grid, "linecolor": theme.quiet}
+    layout["shapes"][0]["line"]["color"] = theme.accent
+    picture["data"][0]["marker"]["color"] = COLOURS[Op.I] if theme is DARK else COLOURS[Op.F]
+    return picture
+
+
+def search_table_html(view: SearchView) -> str:
+    """Return the best configurations, each a button that shows its timeline."""
+    if not view.best:
+        return ""
+    header = "".join(f"<th scope=col>{escape(name)}</th>" for name in ("", *in_columns(view.best[0])))
+    rows = "".join(
+        "<tr><td><button type=button class=open data-command='"
+        + escape(row["command"], quote=True)
+        + "'>show</button></td>"
+        + "".join(f"<td>{escape(text)}</td>" for text in in_columns(row).values())
+        + "</tr>"
+        for row in view.best
+    )
+    return f"<table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def configuration(state: State, answer: Answer, *, theme: Theme) -> tuple[Data, str]:
+    """Return the timeline of a configuration that a search found, and what stands above it."""
+    one = answer.baseline
+    if one is None:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.reasons.items())
+        return {"data": [], "layout": {}}, f"<p>{escape(reasons or 'its table is being fitted …')}</p>"
+    look = Look(with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme)
+    facts = " · ".join(
+        [f"step {seconds(one.iteration_s)}", f"{count(one.tokens_per_s)} tokens/s", f"peak {size(_peak(one))}"]
+    )
+    told = f"<p>{escape(facts)}</p><p><code>{escape(state.command)}</code></p>"
+    link = f"<p><a href='?{escape(state.query, quote=True)}'>Go on from here: sliders and other schedules</a></p>"
+    return timeline_plotly([one.timeline], titles=[one.plan.schedule_name], look=look), told + link
+
+
+def told(answer: Answer, *, theme: Theme) -> Data:
+    """Return what the page's script writes: cards, the command, the times of a rank, and how far it is."""
+    return {
+        "cards": cards_html(answer),
+        "command": answer.state.command,
+        "times": times_of_rank(answer),
+        "awaited": sorted(answer.awaited | answer.standing_in),
+        "legend": _legend(answer, theme),
+    }
+
+
+def _legend(answer: Answer, theme: Theme) -> list[tuple[str, str]]:
+    """Names and colours of what the timelines show."""
+    timelines = [one.timeline for one in answer.projections.values()]
+    if not timelines:
+        return []
+    entries = [entry for entry in fills_of(timelines).legend(timelines) if entry[0] != TITLES[Op.SEND_F]]
+    if answer.state.view("colour") == "cause":
+        entries = [*entries[:-1], *((title, CAUSE_COLOURS[cause]) for cause, title in CAUSE_TITLES.items())]
+    entries = [(title, theme.idle if title == TITLES[Op.IDLE] else colour) for title, colour in entries]
+    path = [("critical path", CRITICAL_PATH)] if answer.state.view("path") == "1" else []
+    return [*entries, *path]

@@ -1,0 +1,74 @@
+"""The command `serve`: the page in a browser."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ppsim.cli.common import say
+
+
+@click.command()
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF PROJECT]")
+@click.option(
+    "--port", type=int, default=8050, show_default=True, help="The port; any that is free where it is taken."
+)
+@click.option("--open/--no-open", "opens", default=False, help="Whether to open the address in a browser.")
+def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
+    """Show projections in a browser: sliders on the left, what they do to schedules on the right.
+
+    \b
+      ppsim serve
+      ppsim serve -- --pp 8 --microbatches 64 --schedule 1f1b,zb-h1,zbv
+      ppsim serve --port 9000 -- --model llama3-70b --tp 8 --pp 8
+
+    What follows -- are options of `ppsim project`, with which the page begins. The page has a search (`ppsim tune`)
+    too, and shows the command line of all it shows.
+
+    Listens on this machine alone (127.0.0.1), and answers only to the address that it prints: that holds a token,
+    which every request needs. Through ssh: ssh -L 8050:localhost:8050 HOST. Ctrl-C ends it. Needs the extra `app`.
+    """
+    from ppsim.app.server import served
+    from ppsim.app.state import State
+
+    query = State().showing(list(options)).query if options else ""
+    made = served(_read_project, _read_tune, port=port, query=query)
+    if port and made.server.port != port:
+        say(f"port {port} is taken: another was free")
+    click.echo(made.url)
+    say("listening on this machine alone; the address holds the token that every request needs. Ctrl-C ends it")
+    if opens:
+        click.launch(made.url)
+    try:
+        made.run()
+    except KeyboardInterrupt:
+        say("\nended")
+
+
+def _read_project(arguments: Sequence[str]) -> dict[str, Any]:
+    """The plan's options of what follows `ppsim project`, by word; raises `ConfigError` with click's sentence."""
+    from ppsim.cli.plans import project
+    from ppsim.projection.options import PlanOptions
+
+    return _read(project, PlanOptions, arguments)
+
+
+def _read_tune(arguments: Sequence[str]) -> dict[str, Any]:
+    from ppsim.cli.tune import tune
+    from ppsim.tuning.options import TuneOptions
+
+    return _read(tune, TuneOptions, arguments)
+
+
+def _read(command: click.Command, declared: type, arguments: Sequence[str]) -> dict[str, Any]:
+    from ppsim.base.errors import ConfigError
+    from ppsim.base.words import words_of
+
+    try:
+        with command.make_context(str(command.name), list(arguments)) as context:
+            given = context.params
+    except click.exceptions.Exit:
+        raise ConfigError("--help is for a terminal: leave it out") from None
+    except click.ClickException as error:
+        raise ConfigError(error.format_message()) from None
+    return {name: given.get(name) for name in words_of(declared)}

@@ -1,0 +1,100 @@
+"""The state of the page, its URL and its command line: three ways to write one thing."""
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppsim.app.fields import RUNTIME, SHAPE, SOURCE, TIMES, TUNED
+from ppsim.app.state import SCHEDULES, State, field_of
+from ppsim.base.words import words_of
+from ppsim.errors import ConfigError
+from ppsim.projection.options import PlanOptions
+from ppsim.tuning.options import TuneOptions
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
+STATES = st.builds(
+    State,
+    words=st.dictionaries(st.sampled_from([one.word for one in (*SHAPE, *TIMES, *RUNTIME)]), TEXTS, max_size=4),
+    schedules=st.lists(st.sampled_from(["1f1b", "zb-h1", "zbv", "v-half"]), max_size=3, unique=True).map(tuple),
+    baseline=st.sampled_from([None, "1f1b"]),
+    more=st.sampled_from(["", "--split 'Et|tL'", "--straggler 3:1.2"]),
+    searched=st.dictionaries(st.sampled_from([one.word for one in TUNED]), TEXTS, max_size=3),
+    views=st.sampled_from([{}, {"tab": "tune", "path": "0"}, {"colour": "cause", "panel": "memory"}]),
+)
+
+
+@given(STATES)
+def test_a_url_holds_the_whole_state(state):
+    assert State.read(state.query) == state
+    assert State.read("?" + state.query) == state
+
+
+@given(STATES)
+def test_the_command_is_the_arguments_as_a_shell_reads_them(state):
+    assert shlex.split(state.command) == ["ppsim", "project", *state.arguments]
+
+
+def test_the_words_of_a_command_come_in_the_order_of_its_help_page():
+    state = State(
+        {"runtime": "ideal", "microbatches": "32", "pp": "8", "vpp": "2"}, ("zbv",), more="--seq-len 2048"
+    )
+    assert state.command == (
+        "ppsim project --pp 8 --vpp 2 --microbatches 32 --runtime ideal --seq-len 2048 --schedule zbv"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "more"),
+    [
+        ("--pp 8 --vpp 2 --schedule zbv", {"pp": "8", "vpp": "2"}, ""),
+        ("--pp 4 --no-overlap-dp --straggler 1:2 --schedule zbv", {"pp": "4"}, "--no-overlap-dp --straggler 1:2"),
+    ],
+)
+def test_a_command_line_becomes_the_state_that_has_it(line, words, more):
+    state = State().showing(shlex.split(line))
+    assert (state.words, state.schedules, state.more) == (words, ("zbv",), more)
+    assert sorted(state.arguments) == sorted(shlex.split(line))
+
+
+@pytest.mark.parametrize("line", ["--pp 8", "--pp 8 --schedule all", "--pp 8 --schedule auto"])
+def test_a_command_line_that_names_no_schedule_begins_with_three(line):
+    assert State().showing(line.split()).schedules == SCHEDULES
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("pq=8", "there is no 'pq' in the state of the page"),
+        ("tune.pq=8", "there is no 'pq' in the state of the page"),
+        ("pp=8&colour=red", "colour is 'red': choose one of kind, cause"),
+    ],
+)
+def test_what_is_no_state_is_said(query, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        State.read(query)
+
+
+def test_open_quotes_are_said():
+    with pytest.raises(ConfigError, match="cannot read the further options '--split 'Et': no closing quotation"):
+        _ = State(more="--split 'Et").arguments
+
+
+def test_every_field_is_a_word_of_its_command():
+    assert {one.word for one in (*SOURCE, *SHAPE, *TIMES, *RUNTIME)} <= set(words_of(PlanOptions))
+    assert {one.word for one in TUNED} <= set(words_of(TuneOptions))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "word"),
+    [
+        ("--micro-batch must be at least 1: got 0", "micro_batch"),
+        ("Invalid value for '--memory-limit': x", "memory_limit"),
+        ("interleaved-1f1b needs microbatches divisible by pp: got 30 with pp=8", "microbatches"),
+        ("pp must be at least 1: got 0", "pp"),
+        ("cannot read it", None),
+    ],
+)
+def test_a_sentence_stands_beside_the_field_that_it_is_about(sentence, word):
+    assert field_of(sentence) == word

@@ -1,0 +1,139 @@
+"""Pictures for notebooks and the app: what plotly is given, by its numbers."""
+
+import base64
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ppsim import StageCosts, build, simulate
+from ppsim.plot import palette
+from ppsim.plot.fills import Fills
+from ppsim.plot.plotly_figures import (
+    DARK,
+    LIGHT,
+    Look,
+    Point,
+    idle_figure,
+    idle_plotly,
+    timeline_figure,
+    timeline_plotly,
+    tradeoff_figure,
+    tradeoff_plotly,
+)
+from ppsim.schedule.table import Op
+from ppsim.simulation.explain import CAUSES, idle_by_cause_s
+
+COSTS = StageCosts(
+    forward_s=0.010, backward_input_s=0.010, backward_weight_s=0.008, activation_bytes=2.0**30, transfer_s=0.001
+)
+TIMELINES = [simulate(build(name, pp=4, microbatches=8), COSTS) for name in ("1f1b", "zb-h1")]
+
+
+def numbers(packed):
+    return np.frombuffer(base64.b64decode(packed["bdata"]), dtype=packed["dtype"])
+
+
+def cells_of(picture):
+    return [trace for trace in picture["data"] if trace["type"] == "heatmap"]
+
+
+def test_the_cells_of_a_row_tile_the_step_and_one_axis_serves_all_timelines():
+    picture = timeline_plotly(TIMELINES)
+    longest_ms = 1e3 * max(timeline.step_time_s for timeline in TIMELINES)
+    assert picture["layout"]["xaxis"]["range"] == pytest.approx([0, longest_ms])
+    for place, timeline in enumerate(TIMELINES):
+        rows = [trace for trace in cells_of(picture) if trace["yaxis"] == ("y2" if place else "y")]
+        assert [sum(row["y"]) / 2 for row in rows] == pytest.approx([0, 1, 2, 3])
+        for rank, row in enumerate(rows):
+            edges, fills = numbers(row["x"]), numbers(row["z"])
+            assert edges[0] == 0
+            assert edges[-1] == pytest.approx(1e3 * timeline.step_time_s)
+            busy = np.isin(fills, range(8))
+            assert np.diff(edges)[busy].sum() == pytest.approx(1e3 * timeline.busy_s[rank])
+
+
+def test_idle_cells_take_the_colour_of_their_cause_when_asked():
+    by_kind, by_cause = (timeline_plotly(TIMELINES, look=Look(colour=colour)) for colour in ("kind", "cause"))
+    causes = range(Fills.causes, Fills.causes + len(CAUSES))
+    assert not any(np.isin(numbers(row["z"]), causes).any() for row in cells_of(by_kind))
+    idle = [np.diff(numbers(row["x"]))[np.isin(numbers(row["z"]), causes)].sum() for row in cells_of(by_cause)]
+    expected = [1e3 * (timeline.step_time_s - busy) for timeline in TIMELINES for busy in timeline.busy_s]
+    assert idle == pytest.approx(expected)
+
+
+def test_without_texts_a_cell_still_says_its_name():
+    told = cells_of(timeline_plotly(TIMELINES[:1], look=Look(with_texts=False)))[2]["customdata"][0]
+    whole = cells_of(timeline_plotly(TIMELINES[:1]))[2]["customdata"][0]
+    assert [lines[0].split(":")[0] for lines in whole] == told
+    place = told.index("2F0")
+    assert told[place - 1] == "idle"
+    assert "waited for 1F0 on rank 1" in whole[place][3]
+
+
+def test_what_is_left_out_is_not_drawn():
+    bare = Look(with_labels=False, with_gaps=False, with_critical_path=False)
+    assert {trace["type"] for trace in timeline_plotly(TIMELINES, look=bare)["data"]} == {"heatmap"}
+    memory = timeline_plotly(TIMELINES, look=replace(bare, with_memory=True, memory_limit_bytes=3 * 2.0**30))
+    assert sum(trace["type"] == "scatter" for trace in memory["data"]) == 8
+    assert [(shape["y0"], shape["yref"]) for shape in memory["layout"]["shapes"]] == [(3.0, "y3"), (3.0, "y4")]
+
+
+def test_the_steps_run_along_what_nothing_improves_on_in_both():
+    points = [
+        Point("slow", 1.0 * 2**30, 3.0, bound_s=2.0),
+        Point("quick", 2.0 * 2**30, 2.0, kind="compared"),
+        Point("worse", 2.5 * 2**30, 2.5),
+        Point("refused", 0.5 * 2**30, 1.0, kind="refused"),
+    ]
+    traces = {trace["name"]: trace for trace in tradeoff_plotly(points, memory_limit_bytes=2.0**31)["data"]}
+    assert (traces["least of both"]["x"], traces["least of both"]["y"]) == ([1.0, 2.0], [3000.0, 2000.0])
+    assert traces["lower bound"]["y"] == [2000.0]
+    assert [data[0] for data in traces["others"]["customdata"]] == ["slow", "worse"]
+
+
+def test_the_stacked_causes_of_a_rank_are_its_bubble():
+    bars = idle_plotly(TIMELINES)["data"]
+    assert [bar["name"] for bar in bars] == list(palette.CAUSE_TITLES.values())
+    expected = [100 * (1 - busy / timeline.step_time_s) for timeline in TIMELINES for busy in timeline.busy_s]
+    assert sum(numbers(bar["y"]) for bar in bars) == pytest.approx(expected)
+    assert numbers(bars[0]["y"])[3] == pytest.approx(
+        100 * idle_by_cause_s(TIMELINES[0])["warm_up"][3] / TIMELINES[0].step_time_s
+    )
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_text_stands_out_from_the_paper(theme):
+    assert palette.contrast(theme.text, theme.paper) >= 4.5
+    assert palette.contrast(theme.quiet, theme.paper) >= 4.5
+    assert palette.contrast(theme.accent, theme.paper) >= 3
+    assert palette.contrast(theme.strong, theme.paper) >= 3
+
+
+def test_plotly_takes_every_picture():
+    pytest.importorskip("plotly")
+    point = Point("1f1b", 2.0**30, 1.0, 0.5)
+    for figure in (
+        timeline_figure(TIMELINES[0], look=Look(with_memory=True)),
+        idle_figure(TIMELINES),
+        tradeoff_figure([point]),
+    ):
+        assert json.loads(figure.to_json())["data"]
+
+
+def test_a_sketch_has_the_colours_of_the_cells_where_they_are():
+    Image = pytest.importorskip("PIL.Image")
+    picture = timeline_plotly(TIMELINES, look=Look(is_sketch=True, with_gaps=False))
+    assert cells_of(picture) == []
+    for timeline, drawn in zip(TIMELINES, picture["layout"]["images"], strict=True):
+        data = base64.b64decode(drawn["source"].partition(",")[2])
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+        longest_s = drawn["sizex"] / 1e3
+        for action in range(timeline.num_actions):
+            middle_s = (timeline.start[action] + timeline.end[action]) / 2 - timeline.begin_s
+            x = int(middle_s / longest_s * image.width)
+            y = (int(timeline.schedule.rank[action]) + 0.5) / drawn["sizey"] * image.height
+            expected = palette.COLOURS[Op(int(timeline.schedule.op[action]))]
+            assert "#{:02X}{:02X}{:02X}".format(*image.getpixel((x, int(y)))) == expected
