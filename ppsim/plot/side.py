@@ -38,7 +38,17 @@ def _plan(view: View) -> str:
     title = f"<h2>{escape(heading(timeline, view.title)[0])}</h2>"
     told = _html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
     budget = _budget(view.budget_title, view.budget_s) if view.budget_s else ""
-    return title + told + budget + _idle(timeline) + _ranks(timeline)
+    notes = "".join(_note(name, lines) for name, lines in view.notes.items() if lines)
+    return title + told + budget + _idle(timeline) + notes + _ranks(timeline)
+
+
+def _note(name: str, lines: Sequence[str]) -> str:
+    """Lines under a heading; of a line `name: text` the name stands out."""
+    items = []
+    for line in lines:
+        label, colon, text = line.partition(": ")
+        items.append(f"<li><b>{escape(label)}</b>: {escape(text)}</li>" if colon else f"<li>{escape(line)}</li>")
+    return f"<h3>{escape(name)}</h3><ul class=notes>{''.join(items)}</ul>"
 
 
 def _budget(title: str, budget_s: Mapping[str, float]) -> str:

@@ -13,6 +13,8 @@ Fact = tuple[str, str]
 class View:
     """A timeline with its title; `pieces` are what its ranks do beside the pipeline, in the timeline's own time.
 
+    `about` says what it is of: names and texts, of which the picture's header has those of the first view, and
+    `subject` the same in a line for its title. `notes` are lines under a heading each: what was assumed, say.
     `budget_s` has the seconds of an iteration by what they go to (`ppsim.projection.budget.loss_budget`), empty
     where nobody knows, under `budget_title`; `facts` are names and texts that stand above it.
     """
@@ -23,6 +25,9 @@ class View:
     budget_s: Mapping[str, float] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
     budget_title: str = "Where an iteration goes"
+    subject: str = ""
+    about: Sequence[Fact] = ()
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def begin_s(self) -> float:
