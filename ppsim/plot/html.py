@@ -26,22 +26,27 @@ def timeline_html(
     *,
     memory_limit_bytes: float | None = None,
     comparison: Comparison | None = None,
-    made: Sequence[Fact] = (),
+    command: str = "",
+    date: str = "",
 ) -> str:
     """Return a self-contained HTML page with the views on one time axis, the first on top.
 
     Every timeline starts at 0, its first start. With `comparison` the views are its two timelines, measured and
-    projected, which are laid one above the other in each rank's row. `made` says how and when the page was made. It
-    makes no request, and its script draws what is in view: no library is part of it.
+    projected, which are laid one above the other in each rank's row. `command` and
+    `date` say how and when the page was made. It makes no request, and its script draws what is in view: no library
+    is part of it.
     """
     errors = Errors(comparison.measured, comparison.projected) if comparison else None
     picture = picture_of(views, memory_limit_bytes=memory_limit_bytes, errors=errors)
     names = [heading(view.timeline, view.title)[0] for view in views]
-    title = escape(": ".join([*filter(None, [views[0].subject]), ", ".join(names)]))
+    subjects = dict.fromkeys(view.subject for view in views if view.subject)
+    title = ": ".join(filter(None, [" / ".join(subjects), ", ".join(names)]))
+    made = [(name, text) for name, text in (("command", command), ("made", date)) if text]
     described = "; ".join(": ".join(heading(view.timeline, view.title)) for view in views)
     return timeline_page(
-        title=title,
-        about=_about([*views[0].about, *made]),
+        title=escape(", ".join(filter(None, [title, date]))),
+        heading=escape(title),
+        about=_about([*_abouts(views), *made]),
         described=escape(f"timeline, {described}"),
         example=escape(str(views[0].timeline.schedule[-1])),
         colourings=_colourings(with_errors=errors is not None),
@@ -58,6 +63,14 @@ def timeline_html(
 def _packed(data: Any) -> str:
     """JSON, deflated, in base64: what the page's script unpacks."""
     return base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode())).decode()
+
+
+def _abouts(views: Sequence[View]) -> list[Fact]:
+    """What each of the views is of, said once where they agree."""
+    told: dict[str, dict[str, None]] = {}
+    for name, text in (fact for view in views for fact in view.about):
+        told.setdefault(name, {})[text] = None
+    return [(name, " / ".join(texts)) for name, texts in told.items()]
 
 
 def _about(facts: Sequence[Fact]) -> str:

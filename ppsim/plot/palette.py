@@ -64,14 +64,18 @@ TRANSFER_START = "#C4B63C"  # yellow alone is faint on white
 TEXT = "#222222"
 QUIET_TEXT = "#666666"
 
-THEMES = {  # what of a page is not a fill, by the name of its variable in the style sheets
+# What of a page is not a fill, by the name of its variable in the style sheets; `strength` is how much of its own
+# colour a line has, the rest is white.
+THEMES = {
     "light": {
         "paper": BLANK, "text": TEXT, "quiet": QUIET_TEXT, "line": "#DDDDDD", "soft": "#F5F5F5",
-        "accent": "#004488", "idle": COLOURS[Op.IDLE], "casing": CASING, "path": CRITICAL_PATH, "start": TRANSFER_START,
+        "accent": "#004488", "idle": COLOURS[Op.IDLE], "casing": CASING, "path": CRITICAL_PATH,
+        "start": TRANSFER_START, "strength": "100%",
     },
     "dark": {
         "paper": "#15181C", "text": "#E8E8E8", "quiet": "#A9B0B8", "line": "#3A4048", "soft": "#20252B",
         "accent": "#88BBEE", "idle": "#454B52", "casing": CASING, "path": CRITICAL_PATH, "start": TRANSFER_START,
+        "strength": "60%",
     },
 }  # fmt: skip
 

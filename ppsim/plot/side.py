@@ -94,7 +94,7 @@ def _ranks(timeline: Timeline) -> str:
 
     rows = [
         {
-            "rank": f"{swatch(palette.rank_colour(rank, num_ranks))} {rank}",
+            "rank": f"{swatch(_line_colour(rank, num_ranks))} {rank}",
             "busy": part(float(timeline.busy_s[rank])),
             **{short: part(float(idle[cause][rank])) for cause, short in _SHORT_CAUSES.items()},
         }
@@ -105,6 +105,11 @@ def _ranks(timeline: Timeline) -> str:
             row |= {"peak": size(peak), "at": timeline.name_of(at)}
     note = "<p class=note>busy and idle causes in % of the step; the colour is that of the rank's memory</p>"
     return "<h3>Ranks</h3>" + _html_table(list(rows[0]), [list(row.values()) for row in rows], kind="ranks") + note
+
+
+def _line_colour(rank: int, num_ranks: int) -> str:
+    """That of a rank's memory, which is lighter where the page is dark."""
+    return f"color-mix(in srgb, {palette.rank_colour(rank, num_ranks)} var(--strength), white)"
 
 
 def _errors(comparison: Comparison) -> str:

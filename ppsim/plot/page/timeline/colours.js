@@ -39,7 +39,7 @@ function recolour() {
 function themed() {
   const style = getComputedStyle(document.documentElement);
   const theme = Object.fromEntries(
-    ["paper", "text", "quiet", "line", "idle", "casing", "path", "start"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
+    ["paper", "text", "quiet", "line", "idle", "casing", "path", "start", "strength"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]),
   );
   const colours = [...fills.colours];
   [colours[fills.transfer + 1], colours[fills.transfer + 2]] = [theme.paper, theme.idle];

@@ -21,6 +21,7 @@ function found(plan, name) {
 // next one's each time.
 let lastFound = NONE;
 function find(name) {
+  if (!picture.isTold) return;
   const hits = plans.map((plan, place) => [place, found(plan, name)]).filter(([, cell]) => cell);
   if (!hits.length) {
     const ops = [...new Set(plans.flatMap((plan) => [...new Set(plan.op)]))].sort().map((op) => OPS[op]).join(", ");

@@ -147,20 +147,21 @@ function drawLoad({ context, at, theme, ratio }, row, { px, count }, top, bottom
 
 function drawCells(draw, row, first, last, top, bottom) {
   const { context, at, theme, x, snap } = draw, { edges, fill, node } = row;
-  const blank = fills.transfer + 1, right = at.right + 1, high = bottom - top;
+  const blank = fills.transfer + 1, right = at.right + 1, high = bottom - top, isAlone = row.panel.kind === "transfers";
   for (let cell = first; cell < last; cell++) {
     const kind = fill[cell];
     if (kind === blank) continue;
-    const exact = x(edges[cell]), begin = Math.max(snap(exact), at.left - 1);
-    const end = Math.min(snap(x(edges[cell + 1])), right);
+    const exact = x(edges[cell]), begin = Math.max(snap(exact), at.left - 1), until = Math.min(x(edges[cell + 1]), right);
     context.fillStyle = theme.fills[kind];
-    if (end > begin) context.fillRect(begin, top, end - begin, high);
-    else if (node && node[cell] !== NONE) context.fillRect(exact, top, x(edges[cell + 1]) - exact, high);
+    // What lies alone is drawn as thin as it is: rounded, some of those alike would be seen and others not.
+    if (isAlone) context.fillRect(exact, top, until - exact, high);
+    else if (snap(until) > begin) context.fillRect(begin, top, snap(until) - begin, high);
+    else if (node && node[cell] !== NONE) context.fillRect(exact, top, until - exact, high);
   }
   if (row.panel.kind !== "compute" || row.typical * draw.perTime <= SEPARATED_PX) return;
   hatch(draw, row, first, last, top, high);
   context.fillStyle = theme.paper;
-  for (let cell = Math.max(first, 1); cell < last; cell++) context.fillRect(snap(x(edges[cell])) - 0.5, top, 1, high);
+  for (let cell = Math.max(first, 1); cell < last; cell++) context.fillRect(snap(x(edges[cell]) - 0.5), top, 1, high);
   drawLabels(draw, row, first, last, top, bottom);
 }
 
@@ -275,7 +276,7 @@ function drawMemory({ context, at, from, to, theme, x }, panel) {
       if (low < before || high > before) { context.lineTo(px, low); context.lineTo(px, high); }
       context.lineTo(px, y(line.y[place - 1]));
     }
-    [context.strokeStyle, context.lineWidth] = [line.colour, 1.5];
+    [context.strokeStyle, context.lineWidth] = [`color-mix(in srgb, ${line.colour} ${theme.strength}, white)`, 1.5];
     context.stroke();
   }
   if (!panel.limit) return;

@@ -58,7 +58,7 @@ function drawLinks() {
   overlay.replaceChildren();
   drawSelected();
   const chosen = state.kept ?? pointed, [row, cell] = chosen ?? [], node = row?.node?.[cell] ?? NONE;
-  if (!chosen || node === NONE || !plans[row.plan].blocker) return;
+  if (!picture.isTold || node === NONE) return;
   const here = boxOf(chosen);
   if (!here) return;
   if (state.links) drawWaits(plans[row.plan], node, here);
