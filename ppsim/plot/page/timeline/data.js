@@ -4,6 +4,11 @@ const NONE = -1, BUSY = -2; // as a cell's cause: idle for no cause that anybody
 const TYPES = { f8: Float64Array, f4: Float32Array, i4: Int32Array, i2: Int16Array, i1: Int8Array };
 const SUMS = { f8: Float64Array, i4: Int32Array, i2: Int32Array, i1: Int32Array };
 
+if (!window.DecompressionStream) {
+  document.getElementById("said").textContent = "This page needs a browser of 2023 or later: this one cannot unpack its numbers.";
+  return;
+}
+
 async function inflated(id) {
   const element = document.getElementById(id), letters = atob(element.textContent), bytes = new Uint8Array(letters.length);
   element.remove();

@@ -23,7 +23,7 @@ function drawAll(context, at, theme, ratio) {
     context.rect(at.left, panel.topPx, at.wide, panel.shownPx);
     context.clip();
     if (panel.kind === "memory") drawMemory(draw, panel);
-    else for (const row of panel.rows) drawRow(draw, row);
+    else drawRows(draw, panel);
     if (state.path) for (const path of panel.paths ?? []) drawPath(draw, panel, path);
     context.restore();
     if (panel.numRanks) drawRanks(draw, panel);
@@ -68,26 +68,31 @@ function drawTime({ context, at, from, to, theme, x }) {
   write(context, `time (${unit})`, at.left + at.wide / 2, at.bottom + 36, { colour: theme.text, align: "center" });
 }
 
-function drawRow(draw, row) {
-  const [first, last] = within(row, draw.from, draw.to), [top, bottom] = boundsOf(row);
-  const isTransfers = row.panel.kind === "transfers", count = last - first;
+// All rows of a panel in one way, by the fullest of them.
+function drawRows(draw, panel) {
+  const isTransfers = panel.kind === "transfers", spans = panel.rows.map((row) => within(row, draw.from, draw.to));
+  const most = spans.reduce((most, [first, last]) => Math.max(most, last - first), 1);
   // A transfer is half of its row's cells, and needs room beside it to be seen as one.
-  if (count * (isTransfers ? 3 : SMALLEST_PX) > draw.at.wide) {
-    const bars = barsOf(draw, row, first, last);
-    if (isTransfers) drawLoad(draw, row, bars, top, bottom);
-    else drawShares(draw, bars, top, bottom);
-  } else {
-    drawCells(draw, row, first, last, top, bottom);
-    if (isTransfers) drawStarts(draw, row, first, last, top, bottom);
-  }
+  const isDense = most * (isTransfers ? 3 : SMALLEST_PX) > draw.at.wide;
+  const px = Math.min(Math.max(2, Math.ceil((A_BAR * draw.at.wide) / most)), 32);
+  panel.rows.forEach((row, place) => {
+    const [first, last] = spans[place], [top, bottom] = boundsOf(row);
+    if (isDense) {
+      const count = sharesOf(draw, row, first, last, px);
+      if (isTransfers) drawLoad(draw, px, count, top, bottom);
+      else drawShares(draw, px, count, top, bottom);
+    } else {
+      drawCells(draw, row, first, last, top, bottom);
+      if (isTransfers) drawStarts(draw, row, first, last, top, bottom);
+    }
+  });
 }
 
-// The share of every fill in the bars of a row, each as wide as it takes to stand for several cells.
+// The share of every fill in the bars of a row, which are so many pixels wide; returns how many there are.
 const FILLS = fills.colours.length;
 let shares = new Float64Array(0);
 
-function barsOf({ at, from, to }, row, first, last) {
-  const px = Math.min(Math.max(2, Math.ceil((A_BAR * at.wide) / (last - first))), 32);
+function sharesOf({ at, from, to }, row, first, last, px) {
   const count = Math.ceil(at.wide / px), perTime = at.wide / px / (to - from), { edges, fill } = row;
   if (shares.length < count * FILLS) shares = new Float64Array(count * FILLS);
   shares.fill(0, 0, count * FILLS);
@@ -102,11 +107,11 @@ function barsOf({ at, from, to }, row, first, last) {
     if (bar < count) shares[bar * FILLS + kind] += end - begin;
     begin = end;
   }
-  return { px, count };
+  return count;
 }
 
 // A row as a bar every few pixels, in which every fill takes its share of the height.
-function drawShares({ context, at, theme }, { px, count }, top, bottom) {
+function drawShares({ context, at, theme }, px, count, top, bottom) {
   const used = [];
   for (let kind = 0; kind < FILLS; kind++) {
     for (let bar = 0; bar < count; bar++) if (shares[bar * FILLS + kind] > 0) { used.push(kind); break; }
@@ -127,7 +132,7 @@ function drawShares({ context, at, theme }, { px, count }, top, bottom) {
 }
 
 // A lane of transfers as the part of the time that something is under way, smooth over neighbouring bars.
-function drawLoad({ context, at, theme, ratio }, row, { px, count }, top, bottom) {
+function drawLoad({ context, at, theme, ratio }, px, count, top, bottom) {
   const blank = fills.transfer + 1;
   const load = Array.from({ length: count }, (_, bar) => {
     let busy = 0;
@@ -141,7 +146,13 @@ function drawLoad({ context, at, theme, ratio }, row, { px, count }, top, bottom
   smooth.forEach((share, bar) => context.lineTo(at.left + (bar + 0.5) * px, bottom - share * (bottom - top)));
   context.lineTo(at.left + count * px, bottom);
   context.fill();
-  context.fillStyle = theme.start;
+  drawGround(context, at, theme, ratio, top, bottom);
+}
+
+// The foot of a lane, where it does not fill it.
+function drawGround(context, at, theme, ratio, top, bottom) {
+  if (bottom - top < 3) return;
+  context.fillStyle = theme.line;
   context.fillRect(at.left, bottom - 1 / ratio, at.wide, 1 / ratio);
 }
 
@@ -224,13 +235,13 @@ function drawLabels({ context, at, x, perTime }, row, first, last, top, bottom) 
 
 // Transfers are often thinner than a pixel: a mark at the foot of each says where it starts.
 function drawStarts({ context, at, theme, x, snap, ratio }, row, first, last, top, bottom) {
+  drawGround(context, at, theme, ratio, top, bottom);
   context.fillStyle = theme.start;
   const high = Math.max(0.3 * (bottom - top), 2);
   for (let cell = first; cell < last; cell++) {
     if (row.node[cell] === NONE || row.edges[cell] < state.from) continue;
     context.fillRect(snap(x(row.edges[cell])), bottom - high, 1, high);
   }
-  context.fillRect(at.left, bottom - 1 / ratio, at.wide, 1 / ratio);
 }
 
 // The critical path: a thin line where it turns so often that a broad one would cover what it runs through.

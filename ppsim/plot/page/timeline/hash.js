@@ -20,7 +20,9 @@ function writeHash() {
   if (state.theme !== "auto") parts.set("theme", state.theme);
   if (kept) parts.set("at", kept);
   const hash = parts.size ? `#${parts}` : "";
-  if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
+  try {
+    if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
+  } catch { /* a page in a frame without an address of its own has none to keep */ }
 }
 
 function spanIn(text) {

@@ -32,8 +32,8 @@ function laidOut(context, width, paper) {
   for (const panel of shown) panel.captionLines = captionLines(context, panel.caption, right - left);
   const captionsPx = shown.reduce((sum, panel) => sum + panel.captionLines.length * LINE_PX + CAPTION_GAP_PX, 0);
   const rowsPx = shown.reduce((sum, panel) => sum + panel.heightPx, 0);
-  const window_ = window.innerHeight - document.querySelector("header").offsetHeight - FOOTER_PX;
-  const fitting = ((paper?.height ?? window_) - TOP_PX - AXIS_PX - captionsPx) / rowsPx;
+  const roomPx = window.innerHeight - document.querySelector("header").offsetHeight - FOOTER_PX;
+  const fitting = ((paper?.height ?? roomPx) - TOP_PX - AXIS_PX - captionsPx) / rowsPx;
   const stretch = paper ? Math.min(1, fitting) : Math.min(Math.max(1, fitting), 1.5);
   let top = TOP_PX;
   for (const panel of shown) {
