@@ -3,81 +3,144 @@
     python benchmarks/html_timeline.py
     python benchmarks/html_timeline.py --repeats 5 --chromium /usr/bin/chromium
 
-The times are medians. Loading is from opening the file to the second frame behind the drawn plot; zooming from
-the call to the second frame behind it, from the whole step to a fiftieth of it in its middle.
+Every shape is written by a process of its own: CPU seconds of writing, also as how many times those of
+`python -c pass` beside it, and the most memory that the process held, with the timeline in it and before. Loading is
+from opening the file to the second frame behind the drawn picture, ready until cells say what they are; zooming from
+the call to the second frame behind it, from the whole step to a half, a fiftieth and a two-thousandth of it in its
+middle. These are seconds by the clock, medians, as is `about:blank` to its second frame beside them.
 """
 
 import argparse
+import json
+import resource
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
-from ppsim import StageCosts, build, simulate
-from ppsim.plot.html import timeline_html
-from ppsim.plot.view import View
-
 SHAPES = [
     {"name": "zbv-fixed", "pp": 8, "vpp": 2, "microbatches": 104},
     {"name": "interleaved-1f1b", "pp": 64, "vpp": 2, "microbatches": 384},
+    {"name": "interleaved-1f1b", "pp": 64, "vpp": 8, "microbatches": 1024},
+    {"name": "interleaved-1f1b", "pp": 64, "vpp": 8, "microbatches": 1024, "jitter": 0.05},
 ]
-COSTS = StageCosts(
-    forward_s=0.030, backward_input_s=0.030, backward_weight_s=0.020, activation_bytes=2.0**30, transfer_s=0.002
-)
+PARTS = (0.5, 0.02, 0.0005)
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-ZOOM = """() => {
-  const plot = document.getElementById("timeline"), end = plot.layout.xaxis.maxallowed;
-  return Plotly.relayout(plot, {"xaxis.range": [0.49 * end, 0.51 * end]});
+ZOOM = """part => {
+  const { cells, show } = document.getElementById("timeline").ppsim, end = cells[0].edges.at(-1);
+  show((0.5 - part / 2) * end, (0.5 + part / 2) * end);
 }"""
+HEAD = f"{'schedule':17} {'actions':>9} {'MB':>6} {'write s':>8} {'/ pass':>6} {'GB':>5} {'before':>6} {'load s':>7} {'ready':>6}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3, help="Pages loaded for each shape (default: 3).")
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="The browser (default: on the PATH).")
+    parser.add_argument("--write", nargs=2, metavar=("SHAPE", "PATH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.write:
+        print(json.dumps(written(json.loads(arguments.write[0]), Path(arguments.write[1]))))
+        return
     if arguments.chromium is None:
         parser.error("no chromium on the PATH; name one with --chromium")
 
     from playwright.sync_api import sync_playwright
 
-    print(f"{'schedule':18} {'actions':>8} {'transfers':>9} {'MB':>6} {'write s':>8} {'load s':>7} {'zoom s':>7}")
+    print(HEAD + "".join(f" {f'to 1/{1 / part:.0f}':>9}" for part in PARTS))
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])
-        warm_up = simulate(build("1f1b", pp=2, microbatches=2), COSTS)
-        measure(browser, Path(folder) / "warm_up.html", timeline_html([View(warm_up)]))
+        print(f"about:blank {statistics.median(blank_s(browser) for _ in range(5)):.3f} s")
         for shape in SHAPES:
-            timeline = simulate(build(**shape), COSTS)
-            begin = time.perf_counter()
-            page = timeline_html([View(timeline)])
-            write_s = time.perf_counter() - begin
             path = Path(folder) / "timeline.html"
-            runs = [measure(browser, path, page) for _ in range(arguments.repeats)]
-            load_s, zoom_s = (statistics.median(times) for times in zip(*runs, strict=True))
+            made, pass_s = in_a_process(shape, path), pass_cpu_s()
+            runs = [measure(browser, path) for _ in range(arguments.repeats)]
+            times = [statistics.median(each) for each in zip(*runs, strict=True)]
+            name = shape["name"] + (" ±" if "jitter" in shape else "")
             print(
-                f"{shape['name']:18} {timeline.num_actions:8} {timeline.graph.num_transfers:9} {len(page) / 1e6:6.1f} "
-                f"{write_s:8.2f} {load_s:7.2f} {zoom_s:7.2f}"
+                f"{name:17} {made['actions']:9} {path.stat().st_size / 1e6:6.2f} {made['write_s']:8.2f} "
+                f"{made['write_s'] / pass_s:6.0f} {made['peak_gb']:5.2f} {made['before_gb']:6.2f} "
+                f"{times[0]:7.2f} {times[1]:6.2f}" + "".join(f" {one:9.3f}" for one in times[2:])
             )
         browser.close()
 
 
-def measure(browser, path: Path, content: str) -> tuple[float, float]:
-    """Return seconds to load a page and to zoom in on it."""
-    path.write_text(content, encoding="utf-8")
+def written(shape: dict, path: Path) -> dict:
+    """Write a page, with every action's time off by `jitter` of it; return what that took."""
+    import numpy as np
+
+    from ppsim import StageCosts, build, simulate
+    from ppsim.plot.html import timeline_html
+    from ppsim.plot.view import View
+
+    jitter = shape.pop("jitter", 0.0)
+    costs = StageCosts(
+        forward_s=0.030, backward_input_s=0.030, backward_weight_s=0.020, activation_bytes=2.0**30, transfer_s=0.002
+    )
+    schedule = build(**shape)
+    if jitter:
+        shapes = (schedule.num_stages, schedule.num_units)
+        forward, backward = 0.030 * (1 + jitter * np.random.default_rng(0).standard_normal((2, *shapes)))
+        costs = costs.replace(forward_s=forward, backward_input_s=backward)
+    timeline = simulate(schedule, costs)
+    before = peak_gb()
+    begin = time.process_time()
+    path.write_text(timeline_html([View(timeline)]), encoding="utf-8")
+    write_s = time.process_time() - begin
+    return {"actions": timeline.num_actions, "write_s": write_s, "peak_gb": peak_gb(), "before_gb": before}
+
+
+def peak_gb() -> float:
+    """Return the most memory that this process has held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def in_a_process(shape: dict, path: Path) -> dict:
+    """Return what `written` does, done by a fresh process."""
+    command = [sys.executable, __file__, "--write", json.dumps(shape), str(path)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def pass_cpu_s() -> float:
+    """Return CPU seconds of a Python that does nothing."""
+    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for _ in range(10):
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime) / 10
+
+
+def blank_s(browser) -> float:
+    """Return seconds that a page of nothing takes to its second frame."""
+    page = browser.new_page()
+    begin = time.perf_counter()
+    page.goto("about:blank")
+    page.evaluate(TWO_FRAMES)
+    taken = time.perf_counter() - begin
+    page.close()
+    return taken
+
+
+def measure(browser, path: Path) -> list[float]:
+    """Return seconds until a page is drawn and until it is ready, and of each zoom."""
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     begin = time.perf_counter()
     page.goto(path.as_uri())
-    page.wait_for_selector("#timeline .main-svg")
+    page.wait_for_selector("body.drawn")
     page.evaluate(TWO_FRAMES)
-    loaded = time.perf_counter()
+    times = [time.perf_counter() - begin]
     page.wait_for_selector("body.ready")
-    begin_zoom = time.perf_counter()
-    page.evaluate(ZOOM)
-    page.evaluate(TWO_FRAMES)
-    zoomed = time.perf_counter()
+    times.append(time.perf_counter() - begin)
+    for part in PARTS:
+        begin = time.perf_counter()
+        page.evaluate(ZOOM, part)
+        page.evaluate(TWO_FRAMES)
+        times.append(time.perf_counter() - begin)
     page.close()
-    return loaded - begin, zoomed - begin_zoom
+    return times
 
 
 if __name__ == "__main__":

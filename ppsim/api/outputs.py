@@ -111,16 +111,17 @@ def _drawn(those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, 
         raise ConfigError("the .json of a timeline holds its costs: give them as costs=")
     limits = {plan.memory_bound_bytes for plan in plans}
     names = [_title_of(one) for one in those] if titles is None else titles
+    is_page = suffix_of(path, TIMELINE) == ".html" and len(those) == 1
     return Drawn(
-        [_view_of(one, name) for one, name in zip(those, names, strict=True)],
+        [_view_of(one, name, is_page=is_page) for one, name in zip(those, names, strict=True)],
         lambda: _report_json(first, costs),
         limits.pop() if len(limits) == 1 else None,
     )
 
 
-def _view_of(one: OneOfThem, title: str) -> View:
+def _view_of(one: OneOfThem, title: str, *, is_page: bool) -> View:
     if isinstance(one, Projection):
-        return view_of(one, title)
+        return view_of(one, title, one.answer if is_page else None)
     return View(one.timeline if isinstance(one, Trained | MeasuredRun) else one, title)
 
 
@@ -152,7 +153,7 @@ def _projection_json(projection: Projection, answer: Answer | None) -> dict[str,
 def projections_drawn(projections: Sequence[Projection], answer: Answer | None) -> Drawn:
     """Return what files hold of projections: pictures of all, report and table of the first."""
     first = projections[0]
-    views = [view_of(one, one.plan.schedule_name) for one in projections]
+    views = [view_of(one, one.plan.schedule_name, answer) for one in projections]
     return Drawn(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
 
 

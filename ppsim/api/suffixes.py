@@ -4,8 +4,10 @@ import csv
 import gzip
 import io
 import json
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +30,14 @@ if TYPE_CHECKING:  # a run is written where pydantic, which a search needs, may 
 class Drawn:
     """What files of timelines hold: pictures and trace of all views, the table of the first, the report.
 
-    `comparison` is that of the two views, measured and projected, where they are.
+    `comparison` is that of the two views, measured and projected, where they are; `command` made them.
     """
 
     views: "Sequence[View]"
     report: Callable[[], dict[str, Any]]
     memory_limit_bytes: float | None = None
     comparison: "Comparison | None" = None
+    command: str = ""
 
     @property
     def titles(self) -> list[str]:
@@ -48,6 +51,7 @@ class Explained:
 
     drawn: Drawn
     found: "Explanation"
+    command: str = ""
 
 
 def _figure(suffix: str, figure_of: "Callable[[Any], Figure]", what: Any) -> bytes:
@@ -63,7 +67,24 @@ def _figures(name: str, figure_of: "Callable[[Any], Figure]") -> dict[str, tuple
 def _timeline_page(drawn: Drawn) -> str:
     from ppsim.plot.html import timeline_html
 
-    return timeline_html(drawn.views, memory_limit_bytes=drawn.memory_limit_bytes, comparison=drawn.comparison)
+    return timeline_html(
+        drawn.views,
+        memory_limit_bytes=drawn.memory_limit_bytes,
+        comparison=drawn.comparison,
+        command=drawn.command,
+        date=_today(),
+    )
+
+
+def _today() -> str:
+    """The date of a page; SOURCE_DATE_EPOCH sets it for a build that is to come out alike every time."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
+    return now.strftime("%Y-%m-%d")
+
+
+def _explanation_page(explained: Explained) -> str:
+    return _timeline_page(replace(explained.drawn, command=explained.command))
 
 
 def _timeline_figure(drawn: Drawn) -> "Figure":
@@ -150,7 +171,7 @@ TIMELINE: Formats = {
     ".json.gz": ("trace for Perfetto", _trace),
 }
 EXPLANATION: Formats = {
-    ".html": ("interactive timeline with the losses beside", lambda explained: _timeline_page(explained.drawn)),
+    ".html": ("interactive timeline with the losses beside", _explanation_page),
     ".json": ("explanation", lambda explained: to_json(explained.found.to_json())),
     ".md": ("explanation", _explanation_text),
 }

@@ -3,27 +3,89 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ppsim.base.units import count, percent, seconds, size
+from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.plot.pareto import SearchView
-from ppsim.plot.view import View
+from ppsim.plot.view import Fact, View
 from ppsim.projection.budget import loss_budget
-from ppsim.projection.projection import Projection
+from ppsim.projection.projection import Answer, Projection
+from ppsim.simulation.report import gap_of
 from ppsim.tuning.command import command_of
 from ppsim.tuning.search import Found, Tuned
 
 
-def view_of(projection: Projection, title: str) -> View:
-    """Return what a picture shows of a projection: its step, where an iteration's time goes, what it delivers."""
+def view_of(projection: Projection, title: str, answer: Answer | None = None) -> View:
+    """Return what a picture shows of a projection: its step, where an iteration's time goes, what it delivers.
+
+    With its `answer` also how sure that is, and what to change.
+    """
     limit = projection.plan.memory_bound_bytes
     peak = float(projection.timeline.memory.peak_bytes.max())
     utilization = projection.model_flops_utilization
     facts = [
-        ("iteration", seconds(projection.iteration_s)),
+        ("iteration", seconds(projection.iteration_s) + (_between(answer) if answer else "")),
         ("throughput", f"{count(projection.tokens_per_s)} tokens/s on {projection.num_gpus} GPUs"),
         *([("MFU", percent(utilization))] if utilization is not None else []),
         ("memory", f"{size(peak)} on the fullest rank" + (f" of {size(limit)}" if limit is not None else "")),
+        ("lower bound", _bound(projection)),
     ]
-    return View(projection.timeline, title, projection.step.pieces, loss_budget(projection), facts)
+    notes = {"To change": _advice(answer) if answer else [], "Assumed": projection.assumptions}
+    return View(
+        projection.timeline,
+        title,
+        projection.step.pieces,
+        loss_budget(projection),
+        facts,
+        subject=_subject(projection),
+        about=_about(projection),
+        notes=notes,
+    )
+
+
+def _between(answer: Answer) -> str:
+    low, high = map(seconds, answer.interval_s)
+    return f"; 90 % between {low} and {high}"
+
+
+def _bound(projection: Projection) -> str:
+    bound = projection.report["lower_bound_s"]
+    gap = percent(gap_of(projection.timeline.step_time_s, bound))
+    return f"{seconds(bound)} for any schedule on this placement; the step is {gap} above it"
+
+
+def _advice(answer: Answer) -> list[str]:
+    lines = [
+        f"{one.change}: {signed_percent(one.gain)} throughput, iteration {seconds(one.projection.iteration_s)}"
+        for one in answer.advice
+    ]
+    return lines or ["nothing near that was tried gains half a percent"]
+
+
+def _subject(projection: Projection) -> str:
+    about = dict(_about(projection))
+    return f"{about['model']} on {about['cluster']}, {about['layout']}"
+
+
+def _about(projection: Projection) -> list[Fact]:
+    """The model, what it runs on, how it is divided and in which order it is computed."""
+    plan, schedule = projection.plan, projection.timeline.schedule
+    job = plan.job
+    if job is None:
+        profile = plan.source.to_json()["profile"]
+        model, device, where = profile["model"], profile["device"], f"profile {profile['name']}"
+        sizes = {**profile["shape"], "dp": 1, "pp": plan.pp}
+        batch = f"micro-batch {sizes['micro_batch']} of {sizes['sequence_length']} tokens"
+    else:
+        model, device, where = job.model_name, job.cluster.device.name, job.cluster.name
+        sizes = vars(job.layout)
+        batch = f"{job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}"
+    ways = [name for name in ("tp", "cp", "ep", "dp", "pp") if sizes[name] > 1 or name == "pp"]
+    chunks = f", vpp {schedule.vpp}" if schedule.vpp > 1 else ""
+    return [
+        ("model", model),
+        ("cluster", f"{projection.num_gpus} × {device} ({where})"),
+        ("layout", " · ".join(f"{name} {sizes[name]}" for name in ways)),
+        ("schedule", f"{plan.schedule_name}{chunks}, {schedule.num_microbatches} microbatches; {batch}"),
+    ]
 
 
 def search_view(tuned: Tuned) -> SearchView:

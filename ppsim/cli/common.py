@@ -2,9 +2,11 @@
 
 import difflib
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
@@ -12,7 +14,11 @@ from ppsim.base.errors import ConfigError
 from ppsim.schedule.choices import Trainer
 
 if TYPE_CHECKING:
+    from ppsim.api.suffixes import Drawn, Explained
     from ppsim.schedule.table import Schedule
+
+Made = TypeVar("Made", "Drawn", "Explained")
+_WORDS = "ppsim.words"
 
 
 def say(message: str) -> None:
@@ -102,8 +108,23 @@ def parse_names(name: str, text: str | None, choices: Sequence[str] | None = Non
     return found
 
 
+def by_command(what: Made) -> Made:
+    """Return what files hold with the command line that made it, which pages show."""
+    typed: list[str] = click.get_current_context().meta[_WORDS]
+    return replace(what, command=shlex.join(["ppsim", *typed]))
+
+
 class Commands(click.Group):
-    """A group that meets an unknown command with close matches."""
+    """A group that meets an unknown command with close matches, and keeps what was typed."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context of a command line, with its words: parsing takes them from `args`."""
+        words: list[str] = list(args)
+        context = super().make_context(info_name, args, parent, **extra)
+        context.meta.setdefault(_WORDS, words)
+        return context
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of the first argument, or fail with those that it may stand for."""

@@ -8,6 +8,7 @@ from ppsim.api.suffixes import TIMELINE
 from ppsim.base.outputs import write
 from ppsim.base.words import Option
 from ppsim.cli.common import (
+    by_command,
     check_outputs,
     json_option,
     output_option,
@@ -99,7 +100,7 @@ def project(
     if outputs and drawn:
         from ppsim.api.outputs import projections_drawn  # with all that is ever drawn
 
-        write(outputs, TIMELINE, projections_drawn(drawn, answer), announce=say)
+        write(outputs, TIMELINE, by_command(projections_drawn(drawn, answer)), announce=say)
     if config is not None:
         found["run_config"] = config.to_json()
     if to_config is not None and shown:

@@ -10,6 +10,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.outputs import suffix_of, write
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import (
+    by_command,
     check_outputs,
     json_option,
     output_option,
@@ -87,7 +88,7 @@ def train(
     if trained is None:
         return
     try:
-        write(outputs, TIMELINE, run_drawn(trained), announce=say)
+        write(outputs, TIMELINE, by_command(run_drawn(trained)), announce=say)
     finally:  # a run that cannot be written is not to be lost as well
         if as_json:
             print_json(trained.report() | {"run": trained.facts})
@@ -151,7 +152,7 @@ def read(
         write(outputs, TOTALS, found, announce=say)
         print_json(found.to_json()) if as_json else show.print_totals(found)
         return
-    write(outputs, TIMELINE, measured_drawn(found), announce=say)
+    write(outputs, TIMELINE, by_command(measured_drawn(found)), announce=say)
     if as_json:
         print_json(found.report() | {"run": found.facts})
     else:
@@ -192,7 +193,7 @@ def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[st
     with progress("explaining"):
         found = runs.explain(measured, against=projected)
     if outputs:
-        write(outputs, EXPLANATION, explanation_drawn(found), announce=say)
+        write(outputs, EXPLANATION, by_command(explanation_drawn(found)), announce=say)
     if as_json:
         print_json(found.to_json())
     else:
@@ -258,7 +259,7 @@ def compare(
         fitted = runs.calibrate(measured) if fit else None
     if fit and fitted:
         write([fit], CALIBRATION, fitted, announce=say)
-    write(outputs, TIMELINE, comparison_drawn(comparison, fitted), announce=say)
+    write(outputs, TIMELINE, by_command(comparison_drawn(comparison, fitted)), announce=say)
     if as_json:
         print_json(summary_of(comparison, fitted))
     else:

@@ -11,6 +11,7 @@ from ppsim.base.files import naming, write_whole
 from ppsim.base.outputs import write
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import (
+    by_command,
     check_outputs,
     json_option,
     output_option,
@@ -178,7 +179,7 @@ def simulate(
         title += ", relaxed wrap-around"
         say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
     drawn = Drawn([View(timeline, title)], lambda: timeline_to_json(timeline, stage_costs))
-    write(outputs, TIMELINE, drawn, announce=say)
+    write(outputs, TIMELINE, by_command(drawn), announce=say)
     if as_json:
         print_json(report)
     else:

@@ -1,4 +1,4 @@
-"""Pictures of timelines and studies: interactive HTML by plotly, figures for print by matplotlib."""
+"""Pictures of timelines and studies: interactive HTML, figures for print by matplotlib."""
 
 from typing import TYPE_CHECKING, Any
 

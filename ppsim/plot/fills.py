@@ -13,6 +13,8 @@ from ppsim.plot.lanes import Lane, has_transfers
 from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
 
+_LIGHTER = "lighter: every other chunk"
+_HATCHED = "(lighter, and hatched where wide enough: every other chunk)"
 KINDS = (Op.F, Op.B, Op.I, Op.W)
 _PARTS = (
     [palette.fill_of(op, chunk=chunk) for op in KINDS for chunk in range(2)],
@@ -54,10 +56,25 @@ class Fills:
         used = [op for op in KINDS if any(np.any(timeline.schedule.op == op) for timeline in timelines)]
         entries = [(palette.TITLES[op], palette.COLOURS[op]) for op in used]
         if self.num_chunks > 1:
-            entries.append(("lighter: every other chunk", palette.fill_of(Op.F, chunk=1)))
+            entries.append((_LIGHTER, palette.fill_of(Op.F, chunk=1)))
         if any(has_transfers(timeline) for timeline in timelines):
             entries.append((palette.TITLES[Op.SEND_F], palette.COLOURS[Op.SEND_F]))
         return [*entries, (palette.TITLES[Op.IDLE], palette.COLOURS[Op.IDLE])]
+
+    def swatches(self, timelines: Sequence[Timeline]) -> list[tuple[str, list[str]]]:
+        """Return name and colours of what the page draws: of a kind the fill of even chunks, then of odd ones."""
+        kinds = {palette.TITLES[op]: op for op in KINDS}
+        found = []
+        for name, colour in self.legend(timelines):
+            if name in kinds:
+                found.append(
+                    (name, [palette.fill_of(kinds[name], chunk=one) for one in range(min(self.num_chunks, 2))])
+                )
+            elif name == _LIGHTER:
+                continue
+            else:
+                found.append((name, ["var(--idle)" if colour == palette.COLOURS[Op.IDLE] else colour]))
+        return [*found, (_HATCHED, [])] if self.num_chunks > 1 else found
 
 
 def fills_of(timelines: Sequence[Timeline]) -> Fills:

@@ -11,46 +11,72 @@ from ppsim.base.units import signed_percent
 from ppsim.plot import palette
 from ppsim.plot.errors import Errors
 from ppsim.plot.fills import fills_of
-from ppsim.plot.page import filled
+from ppsim.plot.page import timeline_page
 from ppsim.plot.picture import picture_of
 from ppsim.plot.scale import heading
 from ppsim.plot.side import side_html, swatch
-from ppsim.plot.view import View
+from ppsim.plot.view import Fact, View
 from ppsim.runs.compare import Comparison
 
 _PANEL_TITLES = {"transfers": "transfers", "beside": "collectives", "memory": "memory"}
 
 
 def timeline_html(
-    views: Sequence[View], *, memory_limit_bytes: float | None = None, comparison: Comparison | None = None
+    views: Sequence[View],
+    *,
+    memory_limit_bytes: float | None = None,
+    comparison: Comparison | None = None,
+    command: str = "",
+    date: str = "",
 ) -> str:
     """Return a self-contained HTML page with the views on one time axis, the first on top.
 
     Every timeline starts at 0, its first start. With `comparison` the views are its two timelines, measured and
-    projected, which are laid one above the other in each rank's row. The page makes no request: plotly.js is part
-    of it.
+    projected, which are laid one above the other in each rank's row. `command` and
+    `date` say how and when the page was made. It makes no request, and its script draws what is in view: no library
+    is part of it.
     """
     errors = Errors(comparison.measured, comparison.projected) if comparison else None
     picture = picture_of(views, memory_limit_bytes=memory_limit_bytes, errors=errors)
-    # The texts are by far the largest part, and only needed once somebody points at a cell.
-    texts = [cells.pop("texts") for panel in picture["panels"] for cells in panel["cells"]]
     names = [heading(view.timeline, view.title)[0] for view in views]
-    return filled(
-        "timeline",
-        title=escape(", ".join(names)),
+    subjects = dict.fromkeys(view.subject for view in views if view.subject)
+    title = ": ".join(filter(None, [" / ".join(subjects), ", ".join(names)]))
+    made = [(name, text) for name, text in (("command", command), ("made", date)) if text]
+    described = "; ".join(": ".join(heading(view.timeline, view.title)) for view in views)
+    return timeline_page(
+        title=escape(", ".join(filter(None, [title, date]))),
+        heading=escape(title),
+        about=_about([*_abouts(views), *made]),
+        described=escape(f"timeline, {described}"),
+        example=escape(str(views[0].timeline.schedule[-1])),
         colourings=_colourings(with_errors=errors is not None),
-        panels=_panel_boxes({panel["kind"] for panel in picture["panels"]}),
-        legends=_legends(views, picture, errors),
+        panels=_panel_boxes({panel["kind"] for panel in picture.data["panels"]}),
+        legends=_legends(views, picture.data, errors),
         side=side_html(views, comparison),
         error_key=" <kbd>E</kbd>" if errors else "",
-        picture=_packed(picture),
-        texts=_packed(texts),
+        picture=_packed(picture.data),
+        drawn=picture.drawn.packed(),
+        told=picture.told.packed(),
     )
 
 
 def _packed(data: Any) -> str:
     """JSON, deflated, in base64: what the page's script unpacks."""
     return base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode())).decode()
+
+
+def _abouts(views: Sequence[View]) -> list[Fact]:
+    """What each of the views is of, said once where they agree."""
+    told: dict[str, dict[str, None]] = {}
+    for name, text in (fact for view in views for fact in view.about):
+        told.setdefault(name, {})[text] = None
+    return [(name, " / ".join(texts)) for name, texts in told.items()]
+
+
+def _about(facts: Sequence[Fact]) -> str:
+    """What the page is of, how it was made and when."""
+    told = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts)
+    return f"<dl id=about>{told}</dl>" if told else ""
 
 
 def _colourings(*, with_errors: bool) -> str:
@@ -76,18 +102,20 @@ def _input(kind: str, name: str, value: str, text: str, told: str, *, is_checked
 
 def _legends(views: Sequence[View], picture: dict[str, Any], errors: Errors | None) -> str:
     timelines = [view.timeline for view in views]
-    kinds = fills_of(timelines).legend(timelines)
+    fills = fills_of(timelines)
     done = {piece.kind for view in views for piece in view.pieces if piece.end_s > piece.start_s}
     last = max(plan["numMicrobatches"] for plan in picture["plans"]) - 1
     beside = [
-        _swatched(palette.BESIDE_COLOURS[one], title) for one, title in palette.BESIDE_TITLES.items() if one in done
+        _swatched([palette.BESIDE_COLOURS[one]], title)
+        for one, title in palette.BESIDE_TITLES.items()
+        if one in done
     ]
-    causes = [_swatched(palette.CAUSE_COLOURS[one], title) for one, title in palette.CAUSE_TITLES.items()]
+    causes = [_swatched([palette.CAUSE_COLOURS[one]], title) for one, title in palette.CAUSE_TITLES.items()]
     made = [
-        _legend("kind", [_swatched(colour, name) for name, colour in kinds]),
+        _legend("kind", [_swatched(colours, name) for name, colours in fills.swatches(timelines)]),
         _legend("microbatch", [f"microbatch 0 {_ramp(palette.MICROBATCHES)} {last}"]),
         _legend("cause", causes),
-        _legend("always", [*beside, _swatched(palette.CRITICAL_PATH, "critical path", "line")]),
+        _legend("always", [*beside, swatch("var(--path)", "line") + "critical path"]),
     ]
     if errors:
         low, high = signed_percent(-errors.limit), signed_percent(errors.limit)
@@ -96,8 +124,11 @@ def _legends(views: Sequence[View], picture: dict[str, Any], errors: Errors | No
     return "".join(made)
 
 
-def _swatched(colour: str, name: str, kind: str = "") -> str:
-    return swatch(colour, kind) + escape(name)
+def _swatched(colours: Sequence[str], name: str) -> str:
+    """An entry of a legend as it is drawn: the second colour, of every other chunk, is hatched."""
+    return "".join(swatch(colour, kind) for colour, kind in zip(colours, ("", "hatched"), strict=False)) + escape(
+        name
+    )
 
 
 def _legend(kind: str, entries: Sequence[str]) -> str:

@@ -7,7 +7,6 @@ out to as few lanes as it takes.
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +102,7 @@ def transfer_lanes(timeline: Timeline) -> list[Lane]:
         start = timeline.start[mine]
         end = np.maximum(timeline.end[mine], start)
         mine = mine[np.lexsort((end, start))]
-        lane_of = np.array(packed(timeline.start[mine].tolist(), timeline.end[mine].tolist()), dtype=np.int32)
+        lane_of = packed(timeline.start[mine], timeline.end[mine])
         for lane in range(lane_of.max(initial=NONE) + 1):
             lanes.append(_lane(timeline, rank, mine[lane_of == lane].astype(np.int32), chunks))
     return lanes
@@ -121,11 +120,25 @@ def placed_transfer_lanes(timeline: Timeline) -> list[tuple[Lane, float, float]]
     return placed
 
 
-def packed(start: Iterable[float], end: Iterable[float]) -> list[int]:
+def packed(start: Floats, end: Floats) -> Ints32:
     """Return a lane for each interval, given by ascending start, so that no two of a lane overlap.
 
-    The first free lane is taken, which needs as few lanes as there are intervals at once.
+    The first free lane is taken, which needs as few lanes as there are intervals at once. Where nothing is under
+    way all begins anew: an interval that overlaps no other is in lane 0, and only the others are dealt one by one.
     """
+    lanes = np.zeros(len(start), dtype=np.int32)
+    if not len(start):
+        return lanes
+    ended = np.maximum.accumulate(np.maximum(end, start))
+    begins = np.flatnonzero(np.append(True, start[1:] >= ended[:-1]))
+    sizes = np.diff(np.append(begins, len(start)))
+    for begin, length in zip(begins[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
+        here = slice(begin, begin + length)
+        lanes[here] = _dealt(start[here].tolist(), end[here].tolist())
+    return lanes
+
+
+def _dealt(start: Iterable[float], end: Iterable[float]) -> list[int]:
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     lanes = []
@@ -189,15 +202,15 @@ def memory_caption(timeline: Timeline) -> str:
     return "memory by rank" if shown == num_ranks else f"memory by rank, {shown} of {num_ranks} ranks"
 
 
-def memory_lines(timeline: Timeline) -> list[MemoryLine]:
-    """Return one line a rank, from the first start to the last end of the step, with a point where it changes.
+def memory_lines(timeline: Timeline, ranks: Sequence[int] | None = None) -> list[MemoryLine]:
+    """Return one line a rank (None: of all), from the first start to the last end of the step.
 
-    What is freed and allocated again at the same moment leaves no trace in it.
+    It has a point where it changes. What is freed and allocated again at the same moment leaves no trace in it.
     """
-    memory, offsets = timeline.memory, timeline.schedule.rank_offsets.tolist()
+    memory, offsets = timeline.memory, timeline.schedule.rank_offsets
     lines = []
-    for rank, (begin, end) in enumerate(pairwise(offsets)):
-        here = slice(begin, end)
+    for rank in range(timeline.schedule.num_ranks) if ranks is None else ranks:
+        here = slice(offsets[rank], offsets[rank + 1])
         times = np.stack([timeline.start[here], timeline.end[here]], axis=1).ravel() - timeline.begin_s
         at = np.maximum.accumulate(np.concatenate(([0.0], times, [timeline.step_time_s])))
         held = np.stack([memory.during[here], memory.after[here]], axis=1).ravel()

@@ -64,6 +64,21 @@ TRANSFER_START = "#C4B63C"  # yellow alone is faint on white
 TEXT = "#222222"
 QUIET_TEXT = "#666666"
 
+# What of a page is not a fill, by the name of its variable in the style sheets; `strength` is how much of its own
+# colour a line has, the rest is white.
+THEMES = {
+    "light": {
+        "paper": BLANK, "text": TEXT, "quiet": QUIET_TEXT, "line": "#DDDDDD", "soft": "#F5F5F5",
+        "accent": "#004488", "idle": COLOURS[Op.IDLE], "casing": CASING, "path": CRITICAL_PATH,
+        "start": TRANSFER_START, "strength": "100%",
+    },
+    "dark": {
+        "paper": "#15181C", "text": "#E8E8E8", "quiet": "#A9B0B8", "line": "#3A4048", "soft": "#20252B",
+        "accent": "#88BBEE", "idle": "#454B52", "casing": CASING, "path": CRITICAL_PATH, "start": TRANSFER_START,
+        "strength": "60%",
+    },
+}  # fmt: skip
+
 _RANK_RAMP = ("#332288", "#AA4499", "#EE99AA")  # lightness grows along it, so that it also reads in grey
 
 
@@ -100,6 +115,23 @@ def luminance(colour: str) -> float:
         for value in (channel / 255 for channel in _channels(colour))
     ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def theme_style() -> str:
+    """Return the themes as a style sheet: dark where the system or the page's switch says so, light on paper."""
+
+    def rule(selector: str, theme: str) -> str:
+        variables = "".join(f"--{name}:{colour};" for name, colour in THEMES[theme].items())
+        return f"{selector}{{color-scheme:{theme};{variables}}}"
+
+    return "\n".join(
+        [
+            rule(":root", "light"),
+            f"@media (prefers-color-scheme: dark) {{ {rule(':root:not([data-theme=light])', 'dark')} }}",
+            rule(":root[data-theme=dark]", "dark"),
+            f"@media print {{ {rule(':root:root:root', 'light')} }}\n",
+        ]
+    )
 
 
 def rank_colour(rank: int, num_ranks: int) -> str:

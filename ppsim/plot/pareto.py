@@ -9,7 +9,7 @@ from typing import Any
 
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot import palette
-from ppsim.plot.page import filled
+from ppsim.plot.page import pareto_page
 from ppsim.schedule.table import Op
 
 Row = Mapping[str, Any]
@@ -41,8 +41,7 @@ def pareto_html(search: SearchView) -> str:
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
     listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
     header = ["", *in_columns(listed[0]), "Pareto"]
-    return filled(
-        "pareto",
+    return pareto_page(
         title=escape(search.title),
         told=escape(
             f"{search.num_configurations} configurations, {len(search.simulated)} simulated that fit "

@@ -38,7 +38,17 @@ def _plan(view: View) -> str:
     title = f"<h2>{escape(heading(timeline, view.title)[0])}</h2>"
     told = _html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
     budget = _budget(view.budget_title, view.budget_s) if view.budget_s else ""
-    return title + told + budget + _idle(timeline) + _ranks(timeline)
+    notes = "".join(_note(name, lines) for name, lines in view.notes.items() if lines)
+    return title + told + budget + _idle(timeline) + notes + _ranks(timeline)
+
+
+def _note(name: str, lines: Sequence[str]) -> str:
+    """Lines under a heading; of a line `name: text` the name stands out."""
+    items = []
+    for line in lines:
+        label, colon, text = line.partition(": ")
+        items.append(f"<li><b>{escape(label)}</b>: {escape(text)}</li>" if colon else f"<li>{escape(line)}</li>")
+    return f"<h3>{escape(name)}</h3><ul class=notes>{''.join(items)}</ul>"
 
 
 def _budget(title: str, budget_s: Mapping[str, float]) -> str:
@@ -84,7 +94,7 @@ def _ranks(timeline: Timeline) -> str:
 
     rows = [
         {
-            "rank": f"{swatch(palette.rank_colour(rank, num_ranks))} {rank}",
+            "rank": f"{swatch(_line_colour(rank, num_ranks))} {rank}",
             "busy": part(float(timeline.busy_s[rank])),
             **{short: part(float(idle[cause][rank])) for cause, short in _SHORT_CAUSES.items()},
         }
@@ -95,6 +105,11 @@ def _ranks(timeline: Timeline) -> str:
             row |= {"peak": size(peak), "at": timeline.name_of(at)}
     note = "<p class=note>busy and idle causes in % of the step; the colour is that of the rank's memory</p>"
     return "<h3>Ranks</h3>" + _html_table(list(rows[0]), [list(row.values()) for row in rows], kind="ranks") + note
+
+
+def _line_colour(rank: int, num_ranks: int) -> str:
+    """That of a rank's memory, which is lighter where the page is dark."""
+    return f"color-mix(in srgb, {palette.rank_colour(rank, num_ranks)} var(--strength), white)"
 
 
 def _errors(comparison: Comparison) -> str:

@@ -13,8 +13,10 @@ Fact = tuple[str, str]
 class View:
     """A timeline with its title; `pieces` are what its ranks do beside the pipeline, in the timeline's own time.
 
-    `budget_s` has the seconds of an iteration by what they go to (`ppsim.projection.budget.loss_budget`), empty
-    where nobody knows, under `budget_title`; `facts` are names and texts that stand above it.
+    `about` says what it is of, names and texts for a page's header, `subject` the same in a line for its title.
+    `facts` are names and texts that stand first beside the picture, `notes` lines under a heading each: what was
+    assumed, say. `budget_s` has the seconds of an iteration by what they go to
+    (`ppsim.projection.budget.loss_budget`), empty where nobody knows, under `budget_title`.
     """
 
     timeline: Timeline
@@ -23,6 +25,9 @@ class View:
     budget_s: Mapping[str, float] = field(default_factory=dict)
     facts: Sequence[Fact] = ()
     budget_title: str = "Where an iteration goes"
+    subject: str = ""
+    about: Sequence[Fact] = ()
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def begin_s(self) -> float:

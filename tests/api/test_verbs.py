@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,8 @@ def test_a_run_its_comparison_and_its_calibration_are_those_of_the_commands() ->
 def test_save_writes_what_the_command_writes(suffix: str) -> None:
     command("project", "--pp", 2, "--microbatches", 4, "-o", f"one.{suffix}")
     ppsim.save(ppsim.project(pp=2, microbatches=4), f"other.{suffix}")
-    assert Path(f"one.{suffix}").read_bytes() == Path(f"other.{suffix}").read_bytes()
+    one, other = (Path(f"{name}.{suffix}").read_bytes() for name in ("one", "other"))
+    assert re.sub(rb"<div><dt>command</dt>.*?</div>", b"", one) == other
 
 
 def test_several_are_saved_beside_each_other() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -130,6 +131,15 @@ def test_html_is_one_self_contained_file(folder, command):
     text = (folder / "timeline.html").read_text()
     assert "<html" in text[:2000].lower()
     assert 'src="http' not in text
+
+
+def test_a_page_says_which_command_made_it_and_when(folder, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1763769600")
+    ppsim("project", "--pp", 2, "--microbatches", 4, "-o", "a b.html")
+    text = (folder / "a b.html").read_text()
+    assert "<dt>command</dt><dd>ppsim project --pp 2 --microbatches 4 -o &#x27;a b.html&#x27;</dd>" in text
+    assert "<dt>made</dt><dd>2025-11-22</dd>" in text
+    assert re.search("<title>.*, 2025-11-22</title>", text)
 
 
 # --- write_whole, on which all of it rests ---

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, simulate
 from ppsim.plot.lanes import (
@@ -67,10 +68,27 @@ def test_each_transfer_is_drawn_once_in_a_lane_of_its_sender(table_and_costs):
     assert sorted(nodes) == list(range(timeline.num_actions, timeline.graph.num_nodes))
 
 
+def lanes_of(start, end):
+    return packed(np.array(start, dtype=float), np.array(end, dtype=float)).tolist()
+
+
 def test_overlapping_intervals_take_as_few_lanes_as_run_at_once():
-    assert packed([0, 1, 2, 3], [4, 2, 3, 5]) == [0, 1, 1, 1]
-    assert packed([0, 1, 2], [3, 4, 5]) == [0, 1, 2]
-    assert packed([0, 0], [0, 1]) == [0, 0]
+    assert lanes_of([0, 1, 2, 3], [4, 2, 3, 5]) == [0, 1, 1, 1]
+    assert lanes_of([0, 1, 2], [3, 4, 5]) == [0, 1, 2]
+    assert lanes_of([0, 0], [0, 1]) == [0, 0]
+    assert lanes_of([0, 1, 4, 6, 7, 9], [2, 3, 5, 8, 9, 10]) == [0, 1, 0, 0, 1, 0]
+    assert lanes_of([], []) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=24))
+def test_lanes_are_those_that_the_first_free_one_gives(intervals):
+    intervals = sorted((begin, begin + length) for begin, length in intervals)
+    free_at, expected = [], []
+    for begin, end in intervals:
+        lane = next((lane for lane, until in enumerate(free_at) if until <= begin), len(free_at))
+        free_at[lane : lane + 1] = [end]
+        expected.append(lane)
+    assert lanes_of([begin for begin, _ in intervals], [end for _, end in intervals]) == expected
 
 
 def test_lanes_of_a_rank_lie_inside_its_row():

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ppsim.api.views import search_view
+from ppsim.plot import palette
 from ppsim.plot.pareto import pareto_html, pareto_plotly
 from ppsim.tuning.command import command_of
 from ppsim.tuning.configurations import configurations_of
@@ -108,4 +109,23 @@ def test_the_page_fills_the_window_and_a_click_shows_the_command(browser, tmp_pa
     assert page.inner_text("#command code") == command_of(tuned, tuned.pareto[0])
     assert complaints == []
     assert {url.split(":")[0] for url in requests} <= {"file", "data", "blob"}
+    page.close()
+
+
+@test_browser.pytestmark[0]
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_phone_the_picture_fits_and_only_the_table_scrolls_sideways(browser, tmp_path, tuned, scheme):
+    (tmp_path / "page.html").write_text(pareto_html(search_view(tuned)), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    complaints = []
+    page.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("#pareto .main-svg")
+    page.evaluate(test_browser.TWO_FRAMES)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("document.getElementById('listed').scrollWidth") > 390
+    assert page.evaluate("document.getElementById('pareto')._fullLayout._size.w") > 300
+    paper = "document.getElementById('pareto')._fullLayout.paper_bgcolor.toLowerCase()"
+    assert page.evaluate(paper) == palette.THEMES[scheme]["paper"].lower()
+    assert complaints == []
     page.close()

@@ -1,4 +1,4 @@
-"""The parts of the interactive pages: templates, styles, scripts, and plotly.js, which draws."""
+"""The parts of the interactive pages: templates, styles, scripts, and plotly.js, which draws that of a search."""
 
 from base64 import b64encode
 from hashlib import sha256
@@ -6,23 +6,41 @@ from importlib.resources import files
 from string import Template
 
 from ppsim.base.version import __version__
+from ppsim.plot.palette import theme_style
 
 _POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
     "form-action 'none'"
 )
+_TIMELINE = ("data", "units", "hover", "colours", "layout", "draw", "links", "range", "view", "hash", "controls")
 
 
-def filled(name: str, **parts: str) -> str:
-    """Return a page ("timeline" or "pareto") with its style, its script, plotly.js and `parts`, which are HTML.
+def timeline_page(**parts: str) -> str:
+    """Return the page of a timeline; `parts` are HTML.
 
-    Its policy lets a browser run these two scripts and no other, and load nothing; plotly.js writes styles of its
-    own, and makes images of the plot to save it.
+    Its script is one function, so that nothing of it is in the way of anything: data, what cells say and look like,
+    layout and drawing, what is pointed at and selected, and last the controls, which begin.
     """
-    scripts = {"plotly": _part("plotly/plotly-cartesian.min.js"), "script": _part(f"{name}.js")}
+    script = "".join(_part(f"timeline/{name}.js") for name in _TIMELINE)
+    return _filled("timeline", {"script": f'"use strict";\n(async () => {{\n{script}}})();\n'}, parts)
+
+
+def pareto_page(**parts: str) -> str:
+    """Return the page of a search; `parts` are HTML."""
+    return _filled(
+        "pareto", {"plotly": _part("plotly/plotly-cartesian.min.js"), "script": _part("pareto.js")}, parts
+    )
+
+
+def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
+    """A page with its style and scripts.
+
+    Its policy lets a browser run these scripts and no other, and load nothing; styles may be written by them, and
+    images made of the picture to save it.
+    """
     hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts.values())
     policy = _POLICY.format(scripts=" ".join(f"'sha256-{one}'" for one in hashes))
-    page, style = Template(_part(f"{name}.html")), _part(f"{name}.css")
+    page, style = Template(_part(f"{name}.html")), theme_style() + _part(f"{name}.css")
     return page.substitute(parts, policy=policy, style=style, version=__version__, **scripts)
 
 

@@ -1,0 +1,43 @@
+"""What a page says of a projection: what was projected, on what, what was assumed and what to change."""
+
+import ppsim
+from ppsim.api.views import view_of
+from ppsim.plot.html import timeline_html
+from tests.projection.jobs import job
+
+
+def test_the_page_of_a_job_names_model_cluster_layout_and_schedule():
+    projection = ppsim.project(pp=2, job=job(tp=2, dp=4, pp=2))
+    view = view_of(projection, "zz")
+    assert view.about == [
+        ("model", "llama3-8b"),
+        ("cluster", "16 × NVIDIA H100 SXM (dgx-h100)"),
+        ("layout", "tp 2 · dp 4 · pp 2"),
+        ("schedule", "1f1b, 8 microbatches; 32 sequences of 4096 tokens, micro-batch 1"),
+    ]
+    page = timeline_html([view])
+    assert "<title>llama3-8b on 16 × NVIDIA H100 SXM (dgx-h100), tp 2 · dp 4 · pp 2: zz</title>" in page
+    assert page.index("<dt>cluster</dt><dd>16 × NVIDIA") < page.index('id="controls"')
+
+
+def test_the_page_of_a_profile_names_what_was_measured():
+    view = view_of(ppsim.project(pp=4, vpp=2), "")
+    assert dict(view.about)["cluster"] == "4 × NVIDIA A100-SXM4-80GB (profile zb-a100-6.2b)"
+    assert dict(view.about)["schedule"] == "interleaved-1f1b, vpp 2, 16 microbatches; micro-batch 3 of 1024 tokens"
+
+
+def test_a_page_has_the_bound_every_assumption_and_what_to_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    projection = ppsim.project(pp=4, microbatches=8)
+    ppsim.save(projection, "a.html")
+    text = (tmp_path / "a.html").read_text()
+    gap = 100 * (projection.timeline.step_time_s / projection.report["lower_bound_s"] - 1)
+    assert f"for any schedule on this placement; the step is {gap:.2f} % above it" in text
+    assert "<li><b>schedule zbv-fixed, vpp 2</b>: +" in text
+    for line in projection.assumptions:
+        label, _, words = line.partition(": ")
+        assert f"<b>{label}</b>: {words[:30]}" in text or f"<li>{line[:30]}" in text
+    several = timeline_html([view_of(projection, "a"), view_of(projection, "b")])
+    assert several.count("<dt>model</dt>") == 1
+    assert several.count("<h3>Assumed</h3>") == 2
+    assert "To change" not in several
