@@ -1,6 +1,5 @@
 """Runs for real with torch, from the words of the command line."""
 
-import difflib
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
+from ppsim.base.names import Names
 from ppsim.base.shown import Shown
 from ppsim.base.words import fields_of, with_defaults, words_of
 from ppsim.catalog.build import build
@@ -291,11 +291,10 @@ def _layers(num_layers: int, table: Schedule, options: Mapping[str, Any]) -> lis
 
 def _shape(options: Mapping[str, Any]) -> GPTShape:
     name = options["model"] or DEFAULT_MODEL
-    if name not in MODELS:
-        close = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(MODELS)}"
-        raise ConfigError(f"unknown model '{name}': {hint}")
-    return replace(MODELS[name], **fields_of(_WORDS, options, "model"))
+    names = Names("model", MODELS)
+    if (known := names.find(name)) is None:
+        raise ConfigError(names.unknown(name))
+    return replace(MODELS[known], **fields_of(_WORDS, options, "model"))
 
 
 _OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype")

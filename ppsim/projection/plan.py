@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
+from ppsim.catalog.build import schedule_named
 from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.sources import JobSource, MeasuredSource, ProfileSource, RankCosts, Source
@@ -87,6 +88,8 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.schedule is not None:
+            object.__setattr__(self, "schedule", schedule_named(self.schedule))
         if self.job is not None and self.job.layout.pp != self.pp:
             raise ConfigError(f"the job's layout has pp {self.job.layout.pp}: got pp {self.pp}")
         for rank, factor in self.stragglers:
