@@ -20,6 +20,7 @@ from ppsim.cli.common import (
     say,
     timeline_option,
 )  # fmt: skip
+from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with, option_of, options_of
 from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
@@ -64,7 +65,7 @@ class SimulateOptions(CostsOptions, ReadOptions, total=False):
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing("schedule"))
 @json_option
 def schedules(name: str | None, as_json: bool) -> None:
     """List the schedules, or print one's constraints, closed forms, source and the runtimes that can run it.
