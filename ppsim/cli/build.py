@@ -125,7 +125,7 @@ def _searched(options: dict[str, Any]) -> "Optimised":
     time_limit = given.pop("time_limit", _TIME_LIMIT_S)
     with naming(options["costs"], CostsError):
         costs = read_costs(options["costs"])
-        with progress("searching", limit_s=2 * time_limit if options["prove"] else time_limit) as bar:
+        with progress("searching for a table", limit_s=2 * time_limit if options["prove"] else time_limit) as bar:
             return optimise(
                 pp=options["pp"], vpp=1 if options["vpp"] is None else options["vpp"],
                 microbatches=options["microbatches"], costs=costs, memory_limit_bytes=limit,

@@ -170,7 +170,7 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
     from ppsim.plot.figures.bubble import bubble_figure
 
     check_outputs(outputs, (*FIGURE, ".csv"))
-    with progress("projecting"):
+    with progress("projecting each schedule at each number of microbatches"):
         sweep = _sweep(**options)
     for row in sweep[sweep["reason"] != ""].itertuples():
         say(f"left out: {row.schedule} with {row.microbatches} microbatches: {row.reason}")

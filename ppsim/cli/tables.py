@@ -115,7 +115,7 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
     from ppsim.printing import schedules as show
     from ppsim.schedule.check import check as check_table
 
-    with progress("checking"):
+    with progress(f"checking {table}, on every kind of channel"):
         report = check_table(read_table(table, **read))
     if as_json:
         print_json(
@@ -171,7 +171,7 @@ def simulate(
     constants = read_overheads(options["overheads"]).constants if options["overheads"] else {}
     stage_costs = read_costs(options["costs"]).replace(**network, **constants)
     relaxed_wraparound = bool(options["relaxed_wraparound"])
-    with progress("simulating"), naming(table, ScheduleError), naming(options["costs"], CostsError):
+    with progress(f"simulating {table}"), naming(table, ScheduleError), naming(options["costs"], CostsError):
         timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
         report = report_of(timeline, stage_costs)
     title = timeline.schedule.name
