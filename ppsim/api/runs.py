@@ -15,6 +15,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.names import Names
 from ppsim.base.shown import Shown
+from ppsim.base.units import seconds
 from ppsim.base.words import fields_of, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
@@ -43,7 +44,7 @@ _WORDS = words_of(TrainOptions)
 DEFAULT_MODEL = "nano"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained(Shown):
     """A run: its recorded steps, the timeline of the median one, losses, and what else it says of itself.
 
@@ -59,6 +60,11 @@ class Trained(Shown):
     config: TrainConfig
     measured: Measured
     facts: dict[str, Any]
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
 
     @property
     def timeline(self) -> Timeline:

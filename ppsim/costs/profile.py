@@ -13,6 +13,7 @@ from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.base.names import Names
+from ppsim.base.shown import InBrief
 from ppsim.costs.chunks import LAYER, alike, components_of, require_contents
 from ppsim.layout.split import MOST_LAYERS
 from ppsim.machine.kernels.facts import DeviceFacts
@@ -281,7 +282,7 @@ class Failure(Strict):
     error: str
 
 
-class Profile(Strict):
+class Profile(InBrief, Strict):
     """A measured or published profile; `load_profile` reads one.
 
     Where a model was measured in `chunks`, `measurements` are what these tell of its embedding, layers and head.
@@ -307,6 +308,12 @@ class Profile(Strict):
     does_not_fit: list[Shape] = []
     failed: list[Failure] = []
     device_facts: DeviceFacts | None = None
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        measured = f"{len(self.measurements)} measurements"
+        return f"{self.name}, {self.model.name} on {self.provenance.device.name}, {measured}"
 
     @field_validator("chunks")
     @classmethod

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.shown import InBrief
 from ppsim.catalog.build import schedule_named
 from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, Shape
@@ -30,8 +31,8 @@ AUTO = "auto"
 """The name of the schedule that is searched for."""
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(InBrief):
     """What is asked: one schedule, its shape, and where its costs come from.
 
     Costs are those of a `job` on a cluster or, without one, of a `profile`: one pipeline of the ranks that were

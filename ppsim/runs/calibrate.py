@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
+from ppsim.base.shown import Shown
 from ppsim.base.units import seconds, size
 from ppsim.runs.run import Run, costs_alone
 from ppsim.schedule.graph import EventGraph
@@ -77,8 +78,8 @@ class Spreads:
     rank: float | None = None
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, repr=False)
+class Calibration(Shown):
     """What could be fitted, None where it could not; `not_fitted` says why, by constant.
 
     `hop` is what a hop takes beyond the transfer time of the runs' costs. `bandwidth_bytes_per_s` comes with
@@ -102,6 +103,12 @@ class Calibration:
     residuals: list[Residual] = field(default_factory=list)
     spreads: Spreads = field(default_factory=lambda: Spreads())
     not_fitted: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        found = [f"{name} {fit.value:.4g}" for name, fit in self.fits.items() if fit is not None]
+        return ", ".join([*found, *(f"no {name}" for name in self.not_fitted)])
 
     @property
     def fits(self) -> dict[str, FittedConstant | None]:
