@@ -15,7 +15,6 @@ from mkdocs.structure.pages import Page
 
 import ppsim
 from ppsim.cli import main
-from ppsim.cli.words import ALL_OPTIONS
 
 ROOT = Path(__file__).parents[1]
 FROM_OUTSIDE = (ROOT / "CHANGELOG.md", *sorted((ROOT / "notebooks").glob("*.ipynb")))
@@ -94,9 +93,8 @@ def home(name: str) -> str:
 
 
 def command_reference() -> str:
-    """Return the help of ppsim and of every command below it with all options, as it is printed."""
+    """Return the help of ppsim and of every command below it, as it is printed."""
     context = click.Context(main, info_name="ppsim", terminal_width=100, **main.context_settings)
-    context.meta[ALL_OPTIONS] = True
     return "\n".join(_help_of(context))
 
 

@@ -28,14 +28,21 @@ class SectionedCommand(click.Command):
         if common:
             self.params.append(
                 click.Option(
-                    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
+                    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_help,
                     help="Show every option, in full, and exit.",
                 )
             )  # fmt: skip
 
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return the option `--help`, which shows the short help where there is one."""
+        option = super().get_help_option(ctx)
+        if option is not None and self.common:
+            option.callback = _show_short_help
+        return option
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help; a short one of the options that are common, and of the first part of the text."""
-        if not self.common or ctx.meta.get(ALL_OPTIONS):
+        """Write the help; where `--help` asked, a short one: common options, and the first part of the text."""
+        if not ctx.meta.get(_SHORT):
             super().format_help(ctx, formatter)
             return
         self.format_usage(ctx, formatter)
@@ -66,17 +73,20 @@ class SectionedCommand(click.Command):
 
 
 _FIRST_COLUMN = 28
-ALL_OPTIONS = "ppsim.help_all"
-"""Where a context says that a help page has all options (`click.Context.meta`)."""
+_SHORT = "ppsim.short_help"
 _COMMON_OUTPUT = ("outputs", "as_json")
 
 
-def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Write the help with every option."""
-    if value:
-        ctx.meta[ALL_OPTIONS] = True
+def _show_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Write the help, and be done."""
+    if value and not ctx.resilient_parsing:
         click.echo(ctx.get_help(), color=ctx.color)
         ctx.exit()
+
+
+def _show_short_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[_SHORT] = value
+    _show_help(ctx, param, value)
 
 
 def _in_short(record: tuple[str, str]) -> tuple[str, str]:

@@ -240,7 +240,7 @@ def _outlined(table: Callable[[], Schedule]) -> tuple[str, str]:
         made = table()
         if len(made) > _MOST_DRAWN:
             return "", ""
-        return _timelines([simulate(made, _UNIT)], ["each pass one second"]), ""
+        return _timelines([simulate(made, _UNIT)], ["with passes of one second"]), ""
     except PpsimError as error:
         return "", str(error).splitlines()[0]
 

@@ -143,6 +143,8 @@ def draw_timelines(axes: "Axes", timelines: Sequence[Timeline], titles: Sequence
             )  # fmt: skip
             _rank_axis(one, panel)
             _caption(one, panel)
+            one.spines[["top", "right"]].set_visible(False)
+            one.tick_params(axis="x", labelbottom=one is places[-1])
         places[-1].set_xlabel(f"time ({scale.unit})")
 
 
