@@ -264,3 +264,14 @@ def test_without_torch_the_sentence_is_that_of_the_command(call: Any, monkeypatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"needs torch, which is not installed: pip install 'ppsim\[torch\]'"):
         call()
+
+
+def test_a_verb_takes_its_own_keywords_beside_the_words_of_the_command_line():
+    announced, counted = [], []
+    found = ppsim.project_all(pp=2, microbatches=4, schedules=["1f1b", "zb-h1"], announce=announced.append)
+    assert announced == ["1f1b", "zb-h1"]
+    assert len(found.projections) == 2
+    few = {"model": "gpt2", "gpus": 1, "global_batch": 8, "micro_batch": [8]}
+    ppsim.tune(**few, progress=lambda *told: counted.append(told))
+    assert counted
+    assert ppsim.project(plan=ppsim.Plan(pp=2, microbatches=4)).plan.pp == 2
