@@ -44,7 +44,7 @@ def card_of_projection(projection: Projection) -> str:
     """Return the card of a projection."""
     timeline = projection.timeline
     return _card(
-        what_is_projected(projection),
+        _projected(projection),
         {
             "iteration": seconds(projection.iteration_s),
             "throughput": f"{count(projection.tokens_per_s)} tokens/s",
@@ -74,7 +74,7 @@ def card_of_projections(several: Projections) -> str:
         for one in several.projections
     ]
     return _card(
-        what_is_projected(best),
+        _projected(best),
         {
             "best": best.plan.schedule_name,
             "iteration": seconds(fastest),
@@ -196,6 +196,11 @@ def card_of_search(tuned: Tuned) -> str:
             "less memory takes more time": _table([in_columns(tuned.row(one)) for one in tuned.pareto]),
         },
     )
+
+
+def _projected(projection: Projection) -> str:
+    """What is projected, without the options of the command line."""
+    return what_is_projected(projection).partition(";")[0]
 
 
 def _is_set(value: Any) -> bool:
