@@ -131,6 +131,26 @@ TEXTS = {  # what prints a result, by the name of its class; loaded at the first
     "Validated": "ppsim.printing.validation:print_validations",
 }
 
+CARDS = {  # what a notebook shows of it
+    name: f"ppsim.printing.notebook:{card}"
+    for name, card in {
+        "Comparison": "card_of_comparison",
+        "Plan": "card_of_plan",
+        "Projection": "card_of_projection",
+        "Projections": "card_of_projections",
+        "Schedule": "card_of_schedule",
+        "Timeline": "card_of_timeline",
+        "Tuned": "card_of_search",
+    }.items()
+}
+
+PICTURES = {  # what draws it with plotly, and with matplotlib
+    name: (f"ppsim.api.figures:figure_of_{kind}", f"ppsim.api.figures:axes_of_{kind}")
+    for name, kind in {
+        "Comparison": "comparison", "Projection": "projection", "Timeline": "timeline", "Tuned": "search",
+    }.items()
+}  # fmt: skip
+
 __all__ = [
     "Action", "Calibration", "Comparison", "Explanation", "Fitted", "Job", "MeasuredRun", "Op", "Plan", "Profile",
     "Projection", "Schedule", "StageCosts", "Timeline", "Totals", "Trained", "Tuned", "Validated", "build",

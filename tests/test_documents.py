@@ -12,6 +12,8 @@ import pytest
 
 import ppsim
 from ppsim.catalog.build import CATALOG
+from ppsim.plot.figures.style import figure_bytes
+from ppsim.plot.figures.timeline import timeline_figure
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,6 +31,25 @@ def test_ci_runs_the_two_commands_of_the_readme() -> None:
     assert len(commands) == 2
     for command in commands:
         assert f"\n{command}\n" in ci
+
+
+def test_the_readme_is_a_page() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 80
+
+
+def test_the_picture_of_the_readme_is_drawn_of_the_tables_that_it_names() -> None:
+    times = {"1f1b": ("1F1B", 0.02), "zbv": ("ZB-V", 0.01)}  # a stage; zbv has two a rank
+    made = []
+    for name, (_, second) in times.items():
+        table = ppsim.build(name, pp=4, microbatches=6)
+        costs = ppsim.StageCosts(forward_s=second, backward_input_s=second, backward_weight_s=second)
+        made.append(ppsim.simulate(table, costs))
+    drawn = figure_bytes(
+        timeline_figure(made, titles=[title for title, _ in times.values()], panels=["compute"]), ".svg"
+    )
+    stored = (ROOT / "docs" / "first.svg").read_bytes()
+    cells = re.compile(rb'style="fill: (#[0-9a-f]{6})')
+    assert cells.findall(stored) == cells.findall(drawn), "drawn again, as docs/first.svg, it differs"
 
 
 def test_the_newest_heading_of_the_changelog_is_the_version() -> None:

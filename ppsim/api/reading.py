@@ -10,6 +10,7 @@ from ppsim.api.recognised import recognised
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.base.shown import Shown
+from ppsim.base.units import seconds
 from ppsim.catalog.build import build
 from ppsim.runs.assembled import Assembled, assembled
 from ppsim.runs.clocks import Alignment
@@ -34,7 +35,7 @@ _SUFFIXES = (".json", ".json.gz", ".sqlite")
 _PEEKED = 2**16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MeasuredRun(Shown):
     """A run that somebody measured: its steps, the timeline of the median one, and what is known besides.
 
@@ -50,6 +51,11 @@ class MeasuredRun(Shown):
 
     measured: Measured
     facts: dict[str, Any]
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
 
     @property
     def timeline(self) -> Timeline:

@@ -1,6 +1,5 @@
 """Runs for real with torch, from the words of the command line."""
 
-import difflib
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,9 @@ from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
+from ppsim.base.names import Names
 from ppsim.base.shown import Shown
+from ppsim.base.units import seconds
 from ppsim.base.words import fields_of, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
@@ -45,7 +46,7 @@ _WORDS = words_of(TrainOptions)
 DEFAULT_MODEL = "nano"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained(Shown):
     """A run: its recorded steps, the timeline of the median one, losses, and what else it says of itself.
 
@@ -61,6 +62,11 @@ class Trained(Shown):
     config: TrainConfig
     measured: Measured
     facts: dict[str, Any]
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
 
     @property
     def timeline(self) -> Timeline:
@@ -308,11 +314,10 @@ def _layers(num_layers: int, table: Schedule, options: Mapping[str, Any]) -> lis
 
 def _shape(options: Mapping[str, Any]) -> GPTShape:
     name = options["model"] or DEFAULT_MODEL
-    if name not in MODELS:
-        close = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(MODELS)}"
-        raise ConfigError(f"unknown model '{name}': {hint}")
-    return replace(MODELS[name], **fields_of(_WORDS, options, "model"))
+    names = Names("model", MODELS)
+    if (known := names.find(name)) is None:
+        raise ConfigError(names.unknown(name))
+    return replace(MODELS[known], **fields_of(_WORDS, options, "model"))
 
 
 _OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype")

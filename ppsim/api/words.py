@@ -25,13 +25,16 @@ def takes(declared: type, **names: type) -> Callable[[_Verb], _Verb]:
     hints = hints_of(declared, **names)
 
     def decorate(verb: _Verb) -> _Verb:
-        @wraps(verb)
-        def checked(*args: Any, **options: Any) -> Any:
-            require_words(hints, options, verb.__name__)
-            return verb(*args, **dict.fromkeys(hints) | options)
-
         signature = inspect.signature(verb)
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        own_names = {one.name for one in own}
+
+        @wraps(verb)
+        def checked(*args: Any, **options: Any) -> Any:
+            words = {name: value for name, value in options.items() if name not in own_names}
+            require_words(hints, words, verb.__name__)
+            return verb(*args, **dict.fromkeys(hints) | options)
+
         added = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
             for name, hint in hints.items()

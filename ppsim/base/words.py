@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ForwardRef, Literal, get_args, get_origin
 
+NamesOf = Literal["schedule", "model", "cluster", "profile"]
+
 
 @dataclass(frozen=True)
 class Option:
@@ -34,6 +36,10 @@ class Option:
         Of what is yes or no: whether the command line has a --no-… for it.
     required
         Whether a command must be given it.
+    common
+        Whether a short help page lists it; the words of a command of which none is are all listed.
+    names
+        What it is a name of, where it is one: what a shell completes it with.
     """
 
     help: str
@@ -47,6 +53,8 @@ class Option:
     least: int | None = None
     has_no: bool = False
     required: bool = False
+    common: bool = False
+    names: NamesOf | None = None
 
     @property
     def sentence(self) -> str:

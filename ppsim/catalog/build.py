@@ -1,6 +1,7 @@
 """Every schedule ppsim can build, by name. The one registry."""
 
-import difflib
+import re
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.kept import Kept
+from ppsim.base.names import Names, plain
 from ppsim.catalog.entries import ENTRIES
 from ppsim.catalog.entry import Entry, Formula
 from ppsim.catalog.search.fitted import Judge
@@ -17,7 +19,7 @@ from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
-__all__ = ["CATALOG", "PLUGINS", "Entry", "Formula", "build", "every_schedule", "find", "fit"]
+__all__ = ["CATALOG", "PLUGINS", "Entry", "Formula", "build", "every_schedule", "find", "fit", "schedule_named"]
 
 CATALOG: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
 
@@ -30,6 +32,29 @@ TABLES: Kept[Schedule] = Kept(4_000_000)
 
 _TIE = 1e-12
 """Of a step: by so much do two tables of the same length differ, by the order of their sums."""
+
+
+def _plain(name: str) -> str:
+    """A name without what makes no difference, torch's classes with "Schedule" before it."""
+    return plain(re.sub(r"^schedule(?=\w)", "", name.strip(), flags=re.IGNORECASE))
+
+
+def _names_of(entries: Iterable[Entry]) -> Names:
+    entries = list(entries)
+    also = {word: entry.name for entry in entries for word in entry.also}
+    return Names("schedule", [entry.name for entry in entries], also=also, plain_of=_plain)
+
+
+_NAMES = _names_of(ENTRIES)
+
+
+def schedule_named(name: str) -> str:
+    """Return a schedule's name of the catalogue for what people write; any other text as it is.
+
+    >>> [schedule_named(name) for name in ("1F1B", "zb_h1", "ScheduleZBVZeroBubble", "auto")]
+    ['1f1b', 'zb-h1', 'zbv-fixed', 'auto']
+    """
+    return _NAMES.find(name) or name
 
 
 def every_schedule() -> dict[str, Entry]:
@@ -53,15 +78,14 @@ def every_schedule() -> dict[str, Entry]:
 
 
 def find(name: str) -> Entry:
-    """Return the schedule of that name; raises `ConfigError` with the close matches."""
-    if name in CATALOG:
-        return CATALOG[name]
+    """Return the schedule of that name, as people write it; raises `ConfigError` with the close matches."""
+    if (known := schedule_named(name)) in CATALOG:
+        return CATALOG[known]
     everything = every_schedule()
-    if name in everything:
-        return everything[name]
-    close = difflib.get_close_matches(name.lower(), everything, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(everything)}"
-    raise ConfigError(f"unknown schedule '{name}': {hint}")
+    names = _names_of(everything.values())
+    if (registered := names.find(name)) is None:
+        raise ConfigError(names.unknown(name))
+    return everything[registered]
 
 
 def build(

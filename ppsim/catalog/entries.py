@@ -65,6 +65,7 @@ ENTRIES: tuple[Entry, ...] = (
         peak_activations=Formula("min(p, m)"),
         messages=Formula("p - 1"),
         source="Narayanan et al. 2021 (arXiv 2006.09503), §3.2; Fan et al. 2021 (arXiv 2007.01045)",
+        also=("pipedream-flush", "dapple"),
     ),
     Entry(
         name="eager-1f1b",
@@ -89,6 +90,7 @@ ENTRIES: tuple[Entry, ...] = (
         peak_activations=Formula("m"),
         messages=Formula("p * v - 1"),
         source="Lamy-Poirier, MLSys 2023; order of the backwards as in torch",
+        also=("breadth-first",),
     ),
     Entry(
         name="interleaved-1f1b",
@@ -108,6 +110,7 @@ ENTRIES: tuple[Entry, ...] = (
             "any number of microbatches; --group-size N: p ≤ N ≤ m, the last group whole or at least p "
             "(default: the smallest such N, which is p where p divides m)"
         ),
+        also=("interleaved",),
     ),
     Entry(
         name="zb-h1",
@@ -173,6 +176,7 @@ ENTRIES: tuple[Entry, ...] = (
         peak_activations=Formula("p", where="m % p == 0"),
         messages=Formula("p * v - 1"),
         source="ScheduleInterleavedZeroBubble of torch 2.13, after Qi et al. 2024 (arXiv 2401.10241), §2.1",
+        also=("interleaved-zero-bubble", "interleaved-zb-h1"),
     ),
     Entry(
         name="gis",
@@ -220,6 +224,7 @@ ENTRIES: tuple[Entry, ...] = (
         peak_activations=Formula("min(p, m)"),
         messages=Formula("2 * (p - 1)"),
         source="Qi et al. 2024 (arXiv 2401.10241), §6",
+        also=("zbv-zero-bubble",),
     ),
     _fitted_v(
         name="v-half",

@@ -55,7 +55,8 @@ class Entry:
     start to its own last end. `peak_activations` counts microbatches of a whole rank. `num_replicas` is how many
     chains of stages hold the whole model each, `num_slices` how many parts a microbatch is cut into unless asked
     otherwise. `not_in_torch` says why torch's runtime cannot run the table, where it cannot.
-    `published` names the patterns, the same at any costs, that one fitted to the costs improves on.
+    `published` names the patterns, the same at any costs, that one fitted to the costs improves on. `also` are
+    other words for it, beside its name in any spelling.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Entry:
     num_slices: int = 1
     not_in_torch: str | None = None
     published: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
     @property
     def options(self) -> list[str]:

@@ -5,10 +5,7 @@ command is imported when it is asked for, and imports what it needs when it runs
 """
 
 import errno
-import os
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +13,7 @@ import click
 
 from ppsim.base.errors import PpsimError
 from ppsim.base.version import __version__
-from ppsim.cli.common import Commands
+from ppsim.cli.common import Commands, close_output, was_help_asked
 
 COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
     "project": ("plans", "Project a step: time, throughput, memory per rank, and why."),
@@ -72,8 +69,8 @@ class _Main(Commands):
         except KeyboardInterrupt:
             ctx.exit(_INTERRUPTED)
         except BrokenPipeError:  # as in `ppsim project … | head`
-            _close_output()
-            ctx.exit(_PIPE_CLOSED)
+            close_output()
+            ctx.exit(0 if was_help_asked(ctx) else _PIPE_CLOSED)
         except Exception as error:
             if ctx.params.get("debug"):
                 import traceback
@@ -93,7 +90,7 @@ def _told(error: Exception) -> tuple[str, int]:
     if isinstance(error, PpsimError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO) and error.filename is None:
-        _close_output()
+        close_output()
         return f"cannot write the result: {error.strerror}", 2
     what = " ".join(f"{type(error).__name__}: {error}".split())
     return (
@@ -101,12 +98,6 @@ def _told(error: Exception) -> tuple[str, int]:
         "please report it with that to the developers of ppsim",
         _UNFORESEEN,
     )
-
-
-def _close_output() -> None:
-    """Let nothing more be written to standard output, where what is still buffered would fail again."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(

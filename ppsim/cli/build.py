@@ -11,6 +11,7 @@ from ppsim.base.files import naming, write_whole
 from ppsim.base.units import percent, seconds
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import check_outputs, say
+from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.words import command_with
 from ppsim.projection.options import GROUP_SIZE, SLICES
@@ -76,7 +77,7 @@ class BuildOptions(SearchOptions, total=False):
     BuildOptions,
     {"pipeline": "Table", "search": "Search (for auto)"},
 )
-@click.argument("name", metavar="NAME|auto")
+@click.argument("name", metavar="NAME|auto", shell_complete=completing("schedule"))
 @click.option(
     "-o", "--output", metavar="T.csv",
     help="Where to write the table; .json writes the neutral one, which says what a CSV cannot: replicas and "
@@ -124,7 +125,7 @@ def _searched(options: dict[str, Any]) -> "Optimised":
     time_limit = given.pop("time_limit", _TIME_LIMIT_S)
     with naming(options["costs"], CostsError):
         costs = read_costs(options["costs"])
-        with progress("searching", limit_s=2 * time_limit if options["prove"] else time_limit) as bar:
+        with progress("searching for a table", limit_s=2 * time_limit if options["prove"] else time_limit) as bar:
             return optimise(
                 pp=options["pp"], vpp=1 if options["vpp"] is None else options["vpp"],
                 microbatches=options["microbatches"], costs=costs, memory_limit_bytes=limit,

@@ -49,7 +49,7 @@ def calibrate(
 
     if output:
         check_outputs([output], CALIBRATION, inputs=[file for one in measured for file in inputs_of(one)])
-    with progress("fitting"):
+    with progress("fitting overheads: reading every step of every run, and taking medians"):
         found = runs.calibrate(*measured, schedule=schedule, costs=costs, warm_up=warm_up)
     if output:
         write([output], CALIBRATION, found, announce=say)

@@ -3,10 +3,11 @@
 import click
 
 from ppsim.cli.common import json_option, print_json
+from ppsim.cli.completion import completing
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[NAME|FILE]")
+@click.argument("name", required=False, metavar="[NAME|FILE]", shell_complete=completing("cluster"))
 @json_option
 def clusters(name: str | None, as_json: bool) -> None:
     """List the packaged clusters, or print one, or one's own from a file, with units and sources.

@@ -3,8 +3,10 @@
 import difflib
 import os
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -114,6 +116,10 @@ def by_command(what: Made) -> Made:
     return replace(what, command=shlex.join(["ppsim", *typed]))
 
 
+HELP_OPTIONS = ("-h", "--help", "--help-all")
+_HELP_ASKED = "ppsim.help_asked"
+
+
 class Commands(click.Group):
     """A group that meets an unknown command with close matches, and keeps what was typed."""
 
@@ -126,6 +132,15 @@ class Commands(click.Group):
         context.meta.setdefault(_WORDS, words)
         return context
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse them; a help page whose reader went early (`--help | head`) is fine."""
+        ctx.meta[_HELP_ASKED] = ctx.meta.get(_HELP_ASKED) or any(one in HELP_OPTIONS for one in args)
+        try:
+            return super().parse_args(ctx, args)
+        except BrokenPipeError:
+            close_output()
+            ctx.exit()
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of the first argument, or fail with those that it may stand for."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
@@ -133,6 +148,17 @@ class Commands(click.Group):
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.commands)}"
             ctx.fail(f"unknown command '{args[0]}': {hint}")
         return super().resolve_command(ctx, args)
+
+
+def was_help_asked(ctx: click.Context) -> bool:
+    """Return whether an option of a command line asks for help."""
+    return bool(ctx.meta.get(_HELP_ASKED))
+
+
+def close_output() -> None:
+    """Let nothing more be written to standard output, where what is still buffered would fail again."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 output_option = click.option(

@@ -9,6 +9,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.base.outputs import write
 from ppsim.cli.common import Commands, check_outputs, parse_names, parse_numbers, say
+from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ def memory(file: str, memory_limit: str | None, title: str, width: "Width", outp
 @click.option("--vpp", type=int, metavar="N", help="Stages a rank. Default: the fewest that each schedule takes.")
 @click.option(
     "--schedule", default="1f1b,interleaved-1f1b,zb-h1,zbv", show_default=True, metavar="NAME,NAME,…",
+    shell_complete=completing("schedule"),
     help="Schedules to compare, names from `ppsim schedules`.",
 )  # fmt: skip
 @click.option("--microbatches", metavar="N,N,…", help="Numbers of microbatches. Default: 1, 2, 4 and 8 a rank.")
@@ -168,7 +170,7 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
     from ppsim.plot.figures.bubble import bubble_figure
 
     check_outputs(outputs, (*FIGURE, ".csv"))
-    with progress("projecting"):
+    with progress("projecting each schedule at each number of microbatches"):
         sweep = _sweep(**options)
     for row in sweep[sweep["reason"] != ""].itertuples():
         say(f"left out: {row.schedule} with {row.microbatches} microbatches: {row.reason}")

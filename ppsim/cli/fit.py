@@ -50,7 +50,7 @@ def fit(
 
     if output:
         check_outputs([output], FITTED, inputs=[one for one in (*runs, cluster, run_config) if one])
-    with progress("fitting"):
+    with progress("fitting constants: projecting every run, each constant changed in turn"):
         found = fit_runs(*runs, cluster=cluster, run_config=run_config, rows=rows)
     if output:
         write([output], FITTED, (found, output), announce=say)

@@ -4,10 +4,11 @@ import click
 
 from ppsim.base.errors import ConfigError
 from ppsim.cli.common import json_option, print_json
+from ppsim.cli.completion import completing
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[NAME|config.json]")
+@click.argument("name", required=False, metavar="[NAME|config.json]", shell_complete=completing("model"))
 @click.option(
     "--seq-len", type=int, metavar="TOKENS",
     help="Sequence length in tokens, for attention's FLOPs. Default: the model's own.",

@@ -126,11 +126,17 @@ def _projected(plan: "Plan", names: list[str]) -> "Projections":
     """Every schedule named, with a bar on a terminal."""
     from itertools import count
 
+    from ppsim.catalog.build import find
     from ppsim.projection.project import project_all
 
     number = count()
     with progress("projecting", total=len(names), unit="schedules") as bar:
-        return project_all(plan, names, announce=lambda name: bar.update(f"projecting {name}", done=next(number)))
+
+        def show(name: str) -> None:
+            slow = ", fitting tables to the costs of every stage" if find(name).takes("costs") else ""
+            bar.update(f"projecting {name}{slow}", done=next(number))
+
+        return project_all(plan, names, announce=show)
 
 
 def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Answer]":
@@ -139,9 +145,11 @@ def _answered(plan: "Plan", tokens: float | None) -> "tuple[Projection, Answer]"
     from ppsim.projection.plan import AUTO
 
     is_auto = plan.schedule == AUTO
-    with progress("searching", limit_s=plan.search_s) if is_auto else progress("projecting") as bar:
+    name = plan.schedule_name
+    bars = progress("searching for a table", limit_s=plan.search_s) if is_auto else progress(f"projecting {name}")
+    with bars as bar:
         made = planning.project(plan, progress=searching(bar))
-    with progress("looking for what would gain"):
+    with progress("looking for what would gain: projecting other schedules, layouts and recomputation"):
         return made, made.answered(tokens=tokens)
 
 

@@ -72,6 +72,6 @@ def searching(bar: Bar) -> Callable[[float, float], None]:
 
     def show(value_s: float, bound_s: float) -> None:
         gap = f", {percent(value_s / bound_s - 1)} above the bound" if bound_s > 0 else ""
-        bar.update(f"best {seconds(value_s)}{gap}")
+        bar.update(f"searching for a table, best {seconds(value_s)}{gap}")
 
     return show

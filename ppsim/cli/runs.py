@@ -146,7 +146,7 @@ def read(
 
     inputs = [file for one in recorded for file in reading.inputs_of(one)]
     check_outputs(outputs, TIMELINE, inputs=inputs)
-    with progress("reading"):
+    with progress("reading every pass of every rank"):
         found = reading.read(*recorded, schedule=schedule, pattern=patterns, warm_up=warm_up)
     if isinstance(found, Totals):
         write(outputs, TOTALS, found, announce=say)
@@ -190,7 +190,7 @@ def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[st
 
     check_outputs(outputs, EXPLANATION, inputs=inputs_of(measured))
     projected = _projection_of(against) if against is not None and against.lstrip().startswith("-") else against
-    with progress("explaining"):
+    with progress("reading the run, and replaying it without each cause"):
         found = runs.explain(measured, against=projected)
     if outputs:
         write(outputs, EXPLANATION, by_command(explanation_drawn(found)), announce=say)
@@ -254,7 +254,7 @@ def compare(
     if fit:
         suffix_of(fit, CALIBRATION)
     check_outputs(outputs, TIMELINE, beside=fit, inputs=inputs_of(measured))
-    with progress("comparing"):
+    with progress("reading both, and replaying the measured step"):
         comparison = runs.compare(measured, projected, overheads=overheads)
         fitted = runs.calibrate(measured) if fit else None
     if fit and fitted:

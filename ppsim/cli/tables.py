@@ -21,6 +21,7 @@ from ppsim.cli.common import (
     say,
     timeline_option,
 )  # fmt: skip
+from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with, option_of, options_of
 from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
@@ -65,7 +66,7 @@ class SimulateOptions(CostsOptions, ReadOptions, total=False):
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completing("schedule"))
 @json_option
 def schedules(name: str | None, as_json: bool) -> None:
     """List the schedules, or print one's constraints, closed forms, source and the runtimes that can run it.
@@ -115,7 +116,7 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
     from ppsim.printing import schedules as show
     from ppsim.schedule.check import check as check_table
 
-    with progress("checking"):
+    with progress(f"checking {table}, on every kind of channel"):
         report = check_table(read_table(table, **read))
     if as_json:
         print_json(
@@ -171,7 +172,7 @@ def simulate(
     constants = read_overheads(options["overheads"]).constants if options["overheads"] else {}
     stage_costs = read_costs(options["costs"]).replace(**network, **constants)
     relaxed_wraparound = bool(options["relaxed_wraparound"])
-    with progress("simulating"), naming(table, ScheduleError), naming(options["costs"], CostsError):
+    with progress(f"simulating {table}"), naming(table, ScheduleError), naming(options["costs"], CostsError):
         timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
         report = report_of(timeline, stage_costs)
     title = timeline.schedule.name

@@ -47,10 +47,13 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
     options["run_config"] = run_config_of(options["run_config"])
-    with progress("finding bounds", total=1, unit="configurations") as bar:
+    with progress("finding a lower bound of each", total=1, unit="configurations") as bar:
 
         def show(decided: int, total: int, best_s: float | None) -> None:
-            bar.update("searching" if best_s is None else f"best {seconds(best_s)}", done=decided, total=total)
+            best = "" if best_s is None else f", best {seconds(best_s)}"
+            bar.update(
+                f"simulating those that may be best, the quickest bounds first{best}", done=decided, total=total
+            )
 
         found = tune_from(options, show)
     write(outputs, SEARCH, found, announce=say)

@@ -1,5 +1,6 @@
 """Words that are declared once (`ppsim.base.words`) as options of click, in the sections of a help page."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args
@@ -9,22 +10,53 @@ import click
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import Word, sections_of, words_of
 from ppsim.cli.common import parse_names, parse_numbers
+from ppsim.cli.completion import completing
 
 
 class SectionedCommand(click.Command):
     """A command that lists its options by section; `sections` has the names of the parameters under each title.
 
-    Parameters that no section names are in the last one, Output.
+    Parameters that no section names are in the last one, Output. Where some are `common`, its help has those, each
+    with its first sentence, and `--help-all` has all.
     """
 
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Sequence[str]], common: Sequence[str] = (), **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.sections = sections
+        self.sections, self.common = sections, common
+        if common:
+            self.params.append(
+                click.Option(
+                    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_help,
+                    help="Show every option, in full, and exit.",
+                )
+            )  # fmt: skip
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return the option `--help`, which shows the short help where there is one."""
+        option = super().get_help_option(ctx)
+        if option is not None and self.common:
+            option.callback = _show_short_help
+        return option
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help; where `--help` asked, a short one: common options, and the first part of the text."""
+        if not ctx.meta.get(_SHORT):
+            super().format_help(ctx, formatter)
+            return
+        self.format_usage(ctx, formatter)
+        with_examples = "\n\n".join((self.help or "").split("\n\n")[:2])
+        short = click.Command(self.name, help=with_examples)
+        short.format_help_text(ctx, formatter)
+        records = self._records(ctx)
+        shown = [name for name in (*self.common, *_COMMON_OUTPUT, "help_all", "help") if name in records]
+        with formatter.section("Common options"):
+            formatter.write_dl([_in_short(records[name]) for name in shown], col_max=_FIRST_COLUMN)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a definition list a section, all with their second columns in one line."""
-        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        records = {str(option.name): record for option in options if (record := option.get_help_record(ctx))}
+        records = self._records(ctx)
         named = [name for names in self.sections.values() for name in names]
         sections: dict[str, Sequence[str]] = {
             **self.sections,
@@ -34,8 +66,33 @@ class SectionedCommand(click.Command):
             with formatter.section(title):
                 formatter.write_dl([records[name] for name in names], col_max=_FIRST_COLUMN)
 
+    def _records(self, ctx: click.Context) -> dict[str, tuple[str, str]]:
+        """What is written of each option, by its parameter."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        return {str(option.name): record for option in options if (record := option.get_help_record(ctx))}
+
 
 _FIRST_COLUMN = 28
+_SHORT = "ppsim.short_help"
+_COMMON_OUTPUT = ("outputs", "as_json")
+
+
+def _show_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Write the help, and be done."""
+    if value and not ctx.resilient_parsing:
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def _show_short_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[_SHORT] = value
+    _show_help(ctx, param, value)
+
+
+def _in_short(record: tuple[str, str]) -> tuple[str, str]:
+    """An option and the first sentence about it, without what its second part adds."""
+    name, told = record
+    return name, re.split(r"(?<=\w)(?:\. |[;:] )", told)[0].rstrip(".") + "."
 
 
 def command_with(declared: type, titles: Mapping[str, str], **changed: Mapping[str, Any]) -> Callable[[Any], Any]:
@@ -44,11 +101,13 @@ def command_with(declared: type, titles: Mapping[str, str], **changed: Mapping[s
     `titles` are those of the sections on its help page, in order, by the key that the words name. `changed` are
     parameters of `click.option` that differ on the command line, by word.
     """
-    sections = sections_of(words_of(declared).values())
+    words = words_of(declared)
+    sections = sections_of(words.values())
     pages = {title: sections[key] for key, title in titles.items()}
+    common = [name for names in pages.values() for name in names if words[name].option.common]
 
     def decorate(command: Any) -> Any:
-        made = click.command(cls=SectionedCommand, sections=pages)
+        made = click.command(cls=SectionedCommand, sections=pages, common=common)
         return made(options_of(declared, **changed)(command))
 
     return decorate
@@ -75,6 +134,8 @@ def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
         given |= {"is_flag": True, "default": None if said.has_no else said.default}
     else:
         given["type"] = _type_of(word)
+    if said.names:
+        given["shell_complete"] = completing(said.names)
     if said.shown:
         given |= {"default": said.default, "show_default": True}
     if word.is_mapping:

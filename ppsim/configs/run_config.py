@@ -19,7 +19,7 @@ class Ignored:
     matters: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunConfig(Shown):
     """A configuration as read.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.shown import InBrief
 from ppsim.costs.analytic import (
     conditioning_estimate,
     embedding_estimate,
@@ -31,8 +32,8 @@ from ppsim.model.shapes import why_no_context_parallel
 from ppsim.schedule.choices import Update
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Job(InBrief):
     """What is trained, on what, and how it is divided; `Plan` has the pipeline's schedule beside it.
 
     `global_batch` counts sequences a step. `optimizer.zero_stage` 1 is Megatron-LM's distributed optimizer.
@@ -74,6 +75,13 @@ class Job:
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
     stack: str = "plain"
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        layout, batch = self.layout, f"{self.global_batch} sequences of {self.length} tokens"
+        sizes = " ".join(f"{name} {getattr(layout, name)}" for name in ("tp", "cp", "ep", "pp", "dp"))
+        return f"{self.model_name} on {layout.num_devices} × {self.cluster.device.name}, {sizes}, {batch}"
 
     def __post_init__(self) -> None:
         sequences = self.micro_batch * self.layout.dp

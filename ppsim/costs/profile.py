@@ -3,7 +3,6 @@
 A profile was measured by ppsim's harness or carries its published source; `provenance` says which.
 """
 
-import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +12,8 @@ from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict,
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
+from ppsim.base.names import Names
+from ppsim.base.shown import InBrief
 from ppsim.costs.chunks import LAYER, alike, components_of, require_contents
 from ppsim.layout.split import MOST_LAYERS
 from ppsim.machine.kernels.facts import DeviceFacts
@@ -283,7 +284,7 @@ class Failure(Strict):
     error: str
 
 
-class Profile(Strict):
+class Profile(InBrief, Strict):
     """A measured or published profile; `load_profile` reads one.
 
     Where a model was measured in `chunks`, `measurements` are what these tell of its embedding, layers and head.
@@ -309,6 +310,12 @@ class Profile(Strict):
     does_not_fit: list[Shape] = []
     failed: list[Failure] = []
     device_facts: DeviceFacts | None = None
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        measured = f"{len(self.measurements)} measurements"
+        return f"{self.name}, {self.model.name} on {self.provenance.device.name}, {measured}"
 
     @field_validator("chunks")
     @classmethod
@@ -450,14 +457,12 @@ def load_profile(name_or_path: str | Path) -> Profile:
     >>> ppsim.load_profile("zb-a100-6.2b").provenance.device.name
     'NVIDIA A100-SXM4-80GB'
     """
-    packaged = packaged_profiles()
-    text = str(name_or_path)
-    if text in packaged:
-        path = packaged[text]
+    text, packaged = str(name_or_path), packaged_profiles()
+    names = Names("profile", packaged)
+    if known := names.find(text):
+        path = packaged[known]
     elif Path(name_or_path).suffix == ".json":
         path = Path(name_or_path)
     else:
-        close = difflib.get_close_matches(text, packaged, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(packaged)}"
-        raise ConfigError(f"unknown profile '{text}': {hint} (or give the path of a .json file)")
-    return validated(Profile, read_json(path), text)
+        raise ConfigError(f"{names.unknown(text)} (or give the path of a .json file)")
+    return validated(Profile, read_json(path), known or text)

@@ -1,6 +1,8 @@
 """Cluster files, packaged and a user's, in TOML, YAML or JSON: read, checked, and turned into a `Cluster`."""
 
 import difflib
+import re
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml, read_yaml
+from ppsim.base.names import Names, plain
 from ppsim.machine.cluster import (
     PER_NAME,
     PLAIN,
@@ -213,15 +216,34 @@ def packaged_clusters() -> dict[str, Path]:
 def load_cluster(name_or_path: str | Path) -> Cluster:
     """Return a packaged cluster by name, or any by the path of its .toml, .yaml, .yml or .json file.
 
+    A name is as people write it: H100-SXM is dgx-h100.
+
     Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema (with
     every wrong key); `MissingExtra` for YAML where PyYAML is not installed.
     """
-    text, packaged = str(name_or_path), packaged_clusters()
-    if text in packaged:
-        return cluster_from(_extended(packaged[text]), text)
+    text = str(name_or_path)
     if Path(text).suffix in _READERS:
         return cluster_from(_extended(Path(text)), text)
-    raise ConfigError(f"{_unknown(text, packaged)} (or give the path of a .toml, .yaml or .json file)")
+    if known := _names().find(text):
+        return cluster_from(_extended(packaged_clusters()[known]), known)
+    raise ConfigError(f"{_names().unknown(text)} (or give the path of a .toml, .yaml or .json file)")
+
+
+@cache
+def _names() -> Names:
+    return Names("cluster", packaged_clusters(), plain_of=_plain)
+
+
+_LEFT_OUT = re.compile(r"^(nvidia|amd|instinct|dgx(?!c))|(sxm\d?|oam|80gb|hbm\de?|nvl72|(?<=[a-z\d]{4})-8)+$")
+"""Of a name: the maker, the box, the socket, the memory, and how many devices there are in a box."""
+
+
+def _plain(name: str) -> str:
+    """A device's name, where a cluster is one of the common boxes of it."""
+    text = re.sub(r"[\s_]+", "-", name.lower())
+    while (shorter := _LEFT_OUT.sub("", text).strip("-")) != text:
+        text = shorter
+    return plain(text)
 
 
 _DEEPEST = 8
@@ -234,10 +256,11 @@ def _extended(path: Path, depth: int = 0) -> Any:
         return data
     if depth == _DEEPEST:
         raise ConfigError(f"{path}: its base extends it")
-    base, packaged = data["base"], packaged_clusters()
-    if base not in packaged and Path(base).suffix not in _READERS:
-        raise ConfigError(f"{path}: base is an {_unknown(base, packaged)}")
-    below = _extended(packaged.get(base) or path.parent / base, depth + 1)
+    is_file = Path(data["base"]).suffix in _READERS
+    base = None if is_file else _names().find(data["base"])
+    if base is None and not is_file:
+        raise ConfigError(f"{path}: base is an {_names().unknown(data['base'])}")
+    below = _extended(packaged_clusters()[base] if base else path.parent / data["base"], depth + 1)
     if not isinstance(below, dict):
         return data
     merged = {**below, **data}
@@ -253,12 +276,6 @@ def _merged(below: Any, above: Any, *, depth: int) -> Any:
         name: _merged(below[name], value, depth=depth - 1) if name in below else value
         for name, value in above.items()
     }
-
-
-def _unknown(name: str, packaged: dict[str, Path]) -> str:
-    close = difflib.get_close_matches(name, packaged, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(packaged)}"
-    return f"unknown cluster '{name}': {hint}"
 
 
 def cluster_from(data: Any, source: str = "cluster") -> Cluster:

@@ -2,12 +2,13 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.names import Names
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.diffusion import DIFFUSION
 from ppsim.model.families import FAMILIES
@@ -176,7 +177,7 @@ _MAKE: dict[str, Callable[[], Model]] = {
     **DIFFUSION,
 }  # fmt: skip
 
-_ALIASES = MappingProxyType(
+ALIASES = MappingProxyType(
     {
         # later training of the same sizes
         **{f"llama3.1-{size}": f"llama3-{size}" for size in ("8b", "70b", "405b")},
@@ -218,14 +219,13 @@ def find_model(name: str) -> Model:
     >>> find_model("meta-llama/Llama-3.1-8B-Instruct") is find_model("llama3-8b")
     True
     """
-    known = name if name in _MAKE else _by_plain_name().get(_plain(name))
-    if known is None:
-        raise ConfigError(f"unknown model '{name}': {_near(name)}")
+    if (known := _NAMES.find(name)) is None:
+        raise ConfigError(_NAMES.unknown(name))
     return _made(known)
 
 
-def _plain(name: str) -> str:
-    """A name without what makes no difference."""
+def plain_model(name: str) -> str:
+    """Return a model's name without what makes no difference."""
     text = re.sub(r"[\s_-]+", "-", name.rsplit("/", 1)[-1].lower())
     text = re.sub(r"^(meta|nvidia)-", "", text)
     while (shorter := _LEFT_OUT.sub("", text)) != text:
@@ -233,17 +233,7 @@ def _plain(name: str) -> str:
     return text.replace("-", "")
 
 
-@cache
-def _by_plain_name() -> Mapping[str, str]:
-    return MappingProxyType({_plain(name): _ALIASES.get(name, name) for name in (*_ALIASES, *NAMES)})
-
-
-def _near(name: str) -> str:
-    """The end of a sentence about an unknown name, compared without what makes no difference."""
-    close = difflib.get_close_matches(_plain(name), _by_plain_name(), n=3)
-    if not close:
-        return close_names(name, NAMES)
-    return f"did you mean {' or '.join(dict.fromkeys(_by_plain_name()[one] for one in close))}?"
+_NAMES = Names("model", NAMES, also=ALIASES, plain_of=plain_model)
 
 
 def close_names(name: str, known: tuple[str, ...]) -> str:

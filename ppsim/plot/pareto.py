@@ -17,8 +17,9 @@ Row = Mapping[str, Any]
 
 _GIB = 2**30
 _DOTS, _LINE = palette.COLOURS[Op.F], palette.COLOURS[Op.W]
-_SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"mb": "micro_batch"}
-_TEXTS, _LEFT = ("schedule", "with"), ' class="left"'
+_SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"micro-batch": "micro_batch"}
+_WITH = "recompute, split"
+_TEXTS, _LEFT = ("schedule", _WITH), ' class="left"'
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,10 @@ def _hover(row: Row) -> str:
 
 
 def in_columns(row: Row) -> dict[str, str]:
-    """Return a configuration as people read it, by the names of the columns; `with` has what is not as usual."""
+    """Return a configuration as people read it, by column; split and recomputation where they are unusual."""
     return {
         "schedule": row["schedule"],
-        "with": ", ".join(word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")),
+        _WITH: ", ".join(word for word in (row["recompute"], row["split"]) if word not in ("none", "auto")),
         **{short: str(row[name]) for short, name in _SIZES.items()},
         "iteration": seconds(row["iteration_time_s"]),
         "tokens/s": count(row["tokens_per_s"]),

@@ -281,9 +281,9 @@ class _Rows:
                 row[1:][cell[1:] != cell[:-1]] = blank
             top = lane.rank * _ROW_PIXELS
             pixels[top + margin : top + _ROW_PIXELS - margin] = row
+        colours = [*colours_in(self.look.theme), self.look.theme.paper]
         return {
-            "source": _png(pixels, [*colours_in(self.look.theme), self.look.theme.paper]), "xref": "x", "layer": "below",
-            "x": 0, "y": -0.5, "sizex": self.longest, "sizey": len(lanes), "sizing": "stretch",
+            "source": _png(pixels, colours), "xref": "x", "layer": "below", "x": 0, "y": -0.5, "sizex": self.longest, "sizey": len(lanes), "sizing": "stretch",
         }  # fmt: skip
 
     def _fill_of(self, lane: Lane) -> NDArray[np.int16]:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
+from ppsim.catalog.build import find
 from ppsim.costs.of_job import stack_of
+from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.printing.page import Columns, Page, facts
 from ppsim.printing.steps import print_assumptions, print_report, print_timeline
 from ppsim.simulation.report import gap_of
@@ -25,6 +27,7 @@ def print_answer(
 ) -> None:
     """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.printing.steps` takes them."""
     answer = answer or projection.answer
+    Page().add(what_is_projected(projection), markup=False)
     print_report(projection.report, _delivered(projection, answer), with_rows=with_rows)
     print_timeline(projection.timeline, is_wanted=with_timeline)
     out = Page()
@@ -58,6 +61,24 @@ def print_answer(
     out.add(facts(rows))
     out.add()
     print_assumptions(out, projection.assumptions)
+
+
+def what_is_projected(projection: "Projection") -> str:
+    """Return the sentence that says which model is projected on what, and where the costs are from."""
+    plan, devices = projection.plan, projection.num_gpus
+    if plan.job is not None:
+        job, parameters = plan.job, count(plan.job.model.parameters).replace("G", "B")
+        return (
+            f"{job.model_name} ({parameters}) on {devices} × {job.cluster.device.name} "
+            f"({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens a step"
+        )
+    profile = plan.profile or load_profile(DEFAULT)
+    layers = projection.assembled.split
+    some = "" if sum(layers) == profile.model.num_layers else f"{sum(layers)} layers of "
+    on = f"{some}{profile.model.name} on {devices} × {profile.provenance.device.name}"
+    if profile.name != DEFAULT:
+        return f"{on}: profile {profile.name}"
+    return f"{on}: packaged profile; --model/--cluster or --profile for yours"
 
 
 def _delivered(projection: "Projection", answer: "Answer") -> list[tuple[str, str]]:
@@ -98,6 +119,8 @@ def print_plans(comparison: "Projections", *, with_timeline: bool | None = None)
     """Print every schedule that is possible, best first, why the others are not, and the best one's timeline."""
     out = Page()
     if comparison.projections:
+        out.add(what_is_projected(comparison.projections[0]), markup=False)
+        out.add()
         fastest = comparison.projections[0].iteration_s
         has_steps = any(one.iteration_s != one.timeline.step_time_s for one in comparison.projections)
         rows = [
@@ -108,7 +131,7 @@ def print_plans(comparison: "Projections", *, with_timeline: bool | None = None)
                 "vs best": signed_percent(one.iteration_s / fastest - 1),
                 "tokens/s": count(one.tokens_per_s),
                 **({"step time": seconds(one.timeline.step_time_s)} if has_steps else {}),
-                "gap": percent(gap_of(one.timeline.step_time_s, one.report["lower_bound_s"])),
+                "above bound": percent(gap_of(one.timeline.step_time_s, one.report["lower_bound_s"])),
                 "bubble": percent(one.timeline.bubble_ratio),
                 "span bubble": percent(one.timeline.span_bubble_ratio),
                 "peak": size(float(one.timeline.memory.peak_bytes.max())),
@@ -116,8 +139,8 @@ def print_plans(comparison: "Projections", *, with_timeline: bool | None = None)
             }
             for one in comparison.projections
         ]
-        out.add(Columns.of(rows, spare=["rank", "span bubble", "gap", "step time", "vpp", "bubble"]))
-        for line in _of_marks(comparison.projections):
+        out.add(Columns.of(rows, spare=["rank", "span bubble", "above bound", "step time", "vpp", "bubble"]))
+        for line in (*_of_names(comparison.projections), *_of_marks(comparison.projections)):
             out.add(line)
     if comparison.reasons:
         out.add()
@@ -129,6 +152,18 @@ def print_plans(comparison: "Projections", *, with_timeline: bool | None = None)
         if with_timeline:
             out.add(f"\n[bold]{name}[/bold]")
             print_timeline(comparison.projections[0].timeline, is_wanted=True)
+
+
+def _of_names(projections: Sequence["Projection"]) -> list[str]:
+    """What the names of a list mean that tell how a table was made: fitted, to memory too, or as published."""
+    entries = [find(one.plan.schedule_name) for one in projections]
+    to_memory = sorted(entry.name for entry in entries if entry.takes("memory_limit_bytes"))
+    fitted = sorted(entry.name for entry in entries if entry.takes("costs") and entry.name not in to_memory)
+    fixed = any(entry.name.endswith("-fixed") for entry in entries)
+    said = [f"{', '.join(fitted)}: fitted to the costs of every stage" if fitted else ""]
+    said.append(f"{', '.join(to_memory)}: to the memory that is left too" if to_memory else "")
+    said.append("those in -fixed: as published, the same at any costs" if fixed else "")
+    return ["; ".join(filter(None, said)) + "."] if any(said) else []
 
 
 def _marks(projection: "Projection") -> str:

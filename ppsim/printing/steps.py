@@ -106,8 +106,8 @@ def _bounds(report: dict[str, Any]) -> str:
     within = "" if limit is None else f" within {size(limit)}"
     return (
         f"{seconds(step)} for any schedule on this placement{within} "
-        f"(gap {percent(gap_of(report['step_time_s'], step))}); "
-        f"by span {seconds(span)} (gap {percent(gap_of(report['span_s'], span))})"
+        f"({percent(gap_of(report['step_time_s'], step))} above it); "
+        f"by span {seconds(span)} ({percent(gap_of(report['span_s'], span))} above)"
     )
 
 

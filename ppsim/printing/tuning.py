@@ -30,7 +30,6 @@ def print_tuned(tuned: "Tuned") -> None:
         more = len(tuned.pareto) - len(front)
         out.add("\nless memory takes more time" + (f"; {more} more with --json" if more else ""))
         _add_found(out, tuned, front)
-    out.add("\nmb: sequences a microbatch. with: recompute, where not none; split, where not balanced.")
     out.add()
     too_large = counts["too_large_without_a_table"] + counts["too_large_by_their_table"]
     not_run = f", {counts['cannot_run']} cannot run on these channels" if counts["cannot_run"] else ""
@@ -49,4 +48,7 @@ def print_tuned(tuned: "Tuned") -> None:
 
 def _add_found(out: Page, tuned: "Tuned", found: Sequence["Found"]) -> None:
     rows = [in_columns(tuned.row(one)) for one in found]
-    out.add(Columns.of(rows, left=2, spare=["tokens/s", "MFU", "vpp"]))
+    used = [name for name in rows[0] if any(row[name] for row in rows)]  # recomputation and split where unusual
+    shown = [{name: row[name] for name in used} for row in rows]
+    left = 2 if len(used) == len(rows[0]) else 1
+    out.add(Columns.of(shown, left=left, spare=["tokens/s", "MFU", "vpp"]))

@@ -5,7 +5,8 @@ with what is replaced. Nothing here needs torch.
 """
 
 from ppsim.base.errors import ConfigError
-from ppsim.model.names import NAMES, close_names
+from ppsim.base.names import Names
+from ppsim.model.names import ALIASES, NAMES, plain_model
 from ppsim.model.names import find_model as model_by_name
 from ppsim.model.shapes import LayerShape, ModelShape, model_shape_of
 from ppsim.runtime.config import MODELS as GPTS
@@ -48,6 +49,8 @@ MODELS: dict[str, ModelShape] = {
 
 def find_model(name: str) -> ModelShape:
     """Return a model by name; raises `ConfigError` with the close matches."""
-    if name not in MODELS:
-        raise ConfigError(f"unknown model '{name}': {close_names(name, tuple(MODELS))}")
-    return MODELS[name]
+    also = {word: known for word, known in ALIASES.items() if known in MODELS}
+    names = Names("model", MODELS, also=also, plain_of=plain_model)
+    if (known := names.find(name)) is None:
+        raise ConfigError(names.unknown(name))
+    return MODELS[known]

@@ -77,21 +77,21 @@ class StudyOptions(TypedDict, total=False):
     model: Annotated[str | Path | None, Option(
         "A model of `ppsim models`, a Hugging Face config.json, a trainer's configuration, or gpt: one of --layers "
         "of --hidden and --heads.",
-        metavar="NAME|FILE", section="model",
+        names="model", common=True, metavar="NAME|FILE", section="model",
     )]
     run_config: Annotated["str | Path | RunConfig | None", Option(
         "A trainer's configuration, which says what the options leave open: Megatron-LM's script, YAML or log, a "
         "Primus experiment, TorchTitan's TOML or flags, Megatron-Bridge, NeMo, DeepSpeed.",
-        metavar="FILE", section="model",
+        common=True, metavar="FILE", section="model",
     )]
     cluster: Annotated["str | Path | Cluster | None", Option(
         "A cluster of `ppsim clusters`, or one's own file, on which costs are estimated. Default: {default}.",
-        metavar="NAME|FILE", section="cluster", default="dgx-h100",
+        names="cluster", common=True, metavar="NAME|FILE", section="cluster", default="dgx-h100",
     )]
     gpus: Annotated[int | None, Option(
         "Devices in all; replicas (dp) are what the other dimensions leave. Default: tp · cp · dp · pp; `tune` "
         "needs it.",
-        metavar="N", section="cluster",
+        common=True, metavar="N", section="cluster",
     )]
     order: Annotated[str | None, Option(
         "How ranks are numbered: neighbours in the first dimension are nearest. Default: {default}.",
@@ -99,7 +99,7 @@ class StudyOptions(TypedDict, total=False):
     )]
     global_batch: Annotated[int | None, Option(
         "Sequences a step, of all replicas. Default: 4 · pp microbatches a replica; `tune` needs it.",
-        metavar="N", section="model", field="job.global_batch",
+        common=True, metavar="N", section="model", field="job.global_batch",
     )]
     dtype: Annotated[Dtype | None, Option(
         "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a block of "
@@ -226,11 +226,11 @@ class JobOptions(StudyOptions, total=False):
 
     pp: Annotated[int | None, Option(
         "Pipeline ranks. Must be given, here or by --run-config.",
-        metavar="N", section="pipeline", field="job.layout.pp",
+        common=True, metavar="N", section="pipeline", field="job.layout.pp",
     )]
     microbatches: Annotated[int | None, Option(
         "Microbatches a step, of one replica. Default: 4 a pipeline rank.",
-        metavar="N", section="pipeline", field="microbatches",
+        common=True, metavar="N", section="pipeline", field="microbatches",
     )]
     layers: Annotated[int | None, Option(
         "Layers of the model. Default: the model's own, or the profile's.",
@@ -238,15 +238,16 @@ class JobOptions(StudyOptions, total=False):
     )]
     seq_len: Annotated[int | None, Option(
         "Tokens a sequence. Default: the model's own, or what the profile was measured with.",
-        metavar="TOKENS", section="model", field="job.sequence_length",
+        common=True, metavar="TOKENS", section="model", field="job.sequence_length",
     )]
     micro_batch: Annotated[int | None, Option(
         "Sequences a microbatch. Default: 1 with --model, else what the profile was measured with.",
-        metavar="N", section="model", field="job.micro_batch",
+        common=True, metavar="N", section="model", field="job.micro_batch",
     )]
     recompute: Annotated[Recompute | None, Option(
         MEANING + " Default: none, or the profile's; without --model the profile must have it.",
-        metavar="none|full|MODULE+MODULE…", section="model", after="dtype", field="job.execution.recompute",
+        common=True, metavar="none|full|MODULE+MODULE…", section="model", after="dtype",
+        field="job.execution.recompute",
     )]
     offload: Annotated[float | None, Option(
         "Part of the activations, 0 to 1, that waits for its backward in host memory. Default: {default}.",
@@ -254,15 +255,15 @@ class JobOptions(StudyOptions, total=False):
     )]
     tp: Annotated[int | None, Option(
         "Tensor-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
-        metavar="N", section="cluster", after="gpus", field="job.layout.tp",
+        common=True, metavar="N", section="cluster", after="gpus", field="job.layout.tp",
     )]
     cp: Annotated[int | None, Option(
         "Context-parallel ranks. Default: 1, or the profile's; without --model the profile must have it.",
-        metavar="N", section="cluster", field="job.layout.cp",
+        common=True, metavar="N", section="cluster", field="job.layout.cp",
     )]
     ep: Annotated[int | None, Option(
         "Expert-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
-        metavar="N", section="cluster", field="job.layout.ep",
+        common=True, metavar="N", section="cluster", field="job.layout.ep",
     )]
     etp: Annotated[int | None, Option(
         "Tensor-parallel ranks of an expert; ep · etp then divides tp · cp · dp. Default: tp, and ep divides cp · "
@@ -277,7 +278,7 @@ class JobOptions(StudyOptions, total=False):
     profile: Annotated["str | Path | Profile | None", Option(
         "What `ppsim profile` measured: a file, or the name of a packaged one. Default: zb-a100-6.2b without "
         "--model; with one, costs are estimated.",
-        metavar="NAME|FILE", section="measured", field="job.profile",
+        names="profile", common=True, metavar="NAME|FILE", section="measured", field="job.profile",
     )]
 
 
@@ -286,12 +287,12 @@ class PlanOptions(JobOptions, total=False):
 
     vpp: Annotated[int | None, Option(
         "Stages a rank holds; more than one is interleaving. Default: the fewest that the schedule takes.",
-        metavar="N", section="pipeline", after="pp", field="vpp",
+        common=True, metavar="N", section="pipeline", after="pp", field="vpp",
     )]
     schedule: Annotated[str | None, Option(
         "A name from `ppsim schedules`, several or all of them to compare, or auto: the best that a search "
         "finds. Default: 1f1b, or interleaved-1f1b for vpp > 1.",
-        metavar="NAME|NAME,NAME,…|all|auto", section="pipeline", field="schedule",
+        names="schedule", common=True, metavar="NAME|NAME,NAME,…|all|auto", section="pipeline", field="schedule",
     )]
     group_size: Annotated[int | None, GROUP_SIZE]
     slices: Annotated[int | None, SLICES]
@@ -354,7 +355,7 @@ class PlanOptions(JobOptions, total=False):
     memory_limit: Annotated[str | float | None, Option(
         "Memory a rank has, as 80GiB or 80GB; exit 1 if the plan does not fit. Default: with --model 95 % of the "
         "device's; nothing is refused.",
-        metavar="SIZE", section="runtime", field="memory_limit_bytes",
+        common=True, metavar="SIZE", section="runtime", field="memory_limit_bytes",
     )]
     search_time: Annotated[float | None, Option(
         "How long to search. Default: {default} s; less where the bound is met.",

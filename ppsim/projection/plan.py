@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.shown import InBrief
+from ppsim.catalog.build import schedule_named
 from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, Shape
 from ppsim.costs.sources import JobSource, MeasuredProfileSource, MeasuredSource, ProfileSource, RankCosts, Source
@@ -30,8 +32,8 @@ AUTO = "auto"
 """The name of the schedule that is searched for."""
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(InBrief):
     """What is asked: one schedule, its shape, and where its costs come from.
 
     Costs are those of a `job` on a cluster or, without one, of a `profile`: one pipeline of the ranks that were
@@ -92,6 +94,8 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.schedule is not None:
+            object.__setattr__(self, "schedule", schedule_named(self.schedule))
         if self.job is not None and self.job.layout.pp != self.pp:
             raise ConfigError(f"the job's layout has pp {self.job.layout.pp}: got pp {self.pp}")
         for rank, factor in self.stragglers:

@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ScheduleError
-from ppsim.base.shown import Shown
-from ppsim.base.units import size
+from ppsim.base.shown import InBrief, Pictured, Shown
+from ppsim.base.units import count, percent, seconds, size
 from ppsim.costs.assembled import Assembled
 from ppsim.projection.plan import Plan
 from ppsim.schedule.check import why_not_in_torch
@@ -29,8 +29,8 @@ SECONDS_A_DAY = 86400.0
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Projection(Shown):
+@dataclass(frozen=True, repr=False)
+class Projection(Shown, Pictured):
     """What one step takes: the timeline, its report, throughput, and everything that was assumed.
 
     `step` is the pipeline's `timeline` with what is around it; `assembled` the costs before the runtime's corners.
@@ -58,6 +58,16 @@ class Projection(Shown):
     peak_flops_per_s: float | None
     assumptions: list[str]
     answers: "Callable[..., Answer]" = field(repr=False, compare=False)
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        table, peak = self.timeline.schedule, float(self.timeline.memory.peak_bytes.max())
+        return (
+            f"{table.name}, pp {table.num_ranks}, vpp {table.vpp}, {table.num_microbatches} microbatches: "
+            f"iteration {seconds(self.iteration_s)}, {count(self.tokens_per_s)} tokens/s, bubble "
+            f"{percent(self.timeline.bubble_ratio)}, peak {size(peak)}"
+        )
 
     @property
     def timeline(self) -> Timeline:
@@ -179,7 +189,7 @@ class Projection(Shown):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Projections(Shown):
     """Every schedule that is possible, and for the others the sentence that says why they are not.
 
@@ -189,6 +199,16 @@ class Projections(Shown):
 
     projections: list[Projection]
     reasons: dict[str, str]
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        refused = f"{len(self.reasons)} not possible"
+        if not self.projections:
+            return refused
+        best = self.projections[0]
+        name = best.plan.schedule_name
+        return f"{len(self.projections)}, best {name} with {seconds(best.iteration_s)} an iteration, {refused}"
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row a schedule that is possible, in the order of `projections`.
@@ -272,8 +292,8 @@ class Advice:
     gain: float
 
 
-@dataclass(frozen=True)
-class Answer:
+@dataclass(frozen=True, repr=False)
+class Answer(InBrief):
     """What `ppsim project` says beside the projection itself.
 
     `interval_s` is the 5th to 95th percentile of the iteration over sampled costs, `sampled` says of which spread.
@@ -288,6 +308,12 @@ class Answer:
     bottleneck: str
     advice: list[Advice]
     days: float | None
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        low, high = map(seconds, self.interval_s)
+        return f"iteration between {low} and {high}, {self.bottleneck}, {len(self.advice)} changes that gain"
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer with units in its keys."""

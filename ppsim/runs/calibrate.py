@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
+from ppsim.base.shown import Shown
 from ppsim.base.units import seconds, size
 from ppsim.runs.calls import waits_by_calls
 from ppsim.runs.run import Run, costs_alone, passes_of
@@ -70,8 +71,8 @@ class Residual:
     error_without: float
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, repr=False)
+class Calibration(Shown):
     """What could be fitted, None where it could not; `not_fitted` says why, by constant.
 
     `hop` is what a hop takes beyond the transfer time of the runs' costs; with `communication` "megatron" it is
@@ -99,6 +100,12 @@ class Calibration:
     first_pass: FittedConstant | None = None
     last_pass: FittedConstant | None = None
     communication: Communication = "overlap"
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        found = [f"{name} {fit.value:.4g}" for name, fit in self.fits.items() if fit is not None]
+        return ", ".join([*found, *(f"no {name}" for name in self.not_fitted)])
 
     @property
     def fits(self) -> dict[str, FittedConstant | None]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.shown import Pictured, Shown
+from ppsim.base.units import seconds, signed_percent
 from ppsim.runs.calibrate import Calibration, calibration_to_json, with_overheads
 from ppsim.runs.peaks import PeakError
 from ppsim.runs.replays import Steps, median_gap_s, replayed_s, steps_of
@@ -41,8 +43,8 @@ class OpError:
         return asdict(self) | {"error": self.error}
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown, Pictured):
     """Measured against projected. Errors are signed: projected / measured − 1, negative where projected too fast.
 
     `replay_s` is the step time of the measured action times put through the simulator: what is left of the
@@ -71,6 +73,15 @@ class Comparison:
     replay_hop_s: float | None = None
     peaks: list[PeakError] = field(default_factory=list)
     projected_costs: StageCosts | None = None
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        measured, projected = seconds(self.measured.step_time_s), seconds(self.projected.step_time_s)
+        return (
+            f"measured {measured}, projected {projected} ({signed_percent(self.step_error)}), replayed "
+            f"{signed_percent(self.replay_error)}"
+        )
 
     @property
     def worst_stage(self) -> int:

@@ -93,7 +93,7 @@ class Against:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation(Shown):
     """Where a mean step goes: `losses` sum to `step_s`. The median step is the one that is replayed.
 
@@ -114,6 +114,12 @@ class Explanation(Shown):
     pace_s: dict[str, float] = field(default_factory=dict)
     against: Against | None = None
     timeline: Timeline | None = None
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        reasons = ", ".join(f"{loss.cause} {seconds(loss.seconds)}" for loss in self.reasons[:3])
+        return f"{self.num_steps} steps of {seconds(self.step_s)}: {reasons or 'nothing beside the schedule'}"
 
     @property
     def reasons(self) -> list[Loss]:

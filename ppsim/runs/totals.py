@@ -7,11 +7,12 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.shown import Shown
+from ppsim.base.units import seconds
 
 FORMAT = "ppsim-totals/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Totals(Shown):
     """Seconds of each logged iteration, and of timers: the least and the most over the ranks, median of the logs.
 
@@ -27,6 +28,11 @@ class Totals(Shown):
     timers_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     memory_bytes: Mapping[str, float] = field(default_factory=dict)
     num_warm_up: int = 0
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        return f"{len(self.iterations_s)} iterations of {seconds(self.iteration_s)}"
 
     def __post_init__(self) -> None:
         if not self.iterations_s:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.errors import Deadlock, ScheduleError
+from ppsim.base.shown import Shown
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
@@ -49,12 +50,18 @@ class Verdict:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class CheckReport:
+@dataclass(frozen=True, repr=False)
+class CheckReport(Shown):
     """What a check found, and under which channels and receives the table runs (empty after an error)."""
 
     findings: list[Finding] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        runs = sum(verdict.outcome == "runs" for verdict in self.verdicts)
+        return f"{len(self.errors)} errors, runs on {runs} of {len(self.verdicts)} kinds of channels and receives"
 
     @property
     def errors(self) -> list[Finding]:

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
+from ppsim.base.shown import InBrief, loaded
 
 if TYPE_CHECKING:
+    import networkx
     import pandas
 
 
@@ -107,7 +109,7 @@ Cell: TypeAlias = Action | tuple[Action, ...]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Schedule:
+class Schedule(InBrief):
     """An immutable schedule table of `num_ranks` rows.
 
     `op` (int8), `stage`, `microbatch` and `fused` (int32) have one entry an action, ordered by rank and, within
@@ -299,12 +301,14 @@ class Schedule:
     def __len__(self) -> int:
         return self.num_actions
 
-    def __repr__(self) -> str:
+    @property
+    def brief(self) -> str:
+        """What its line says."""
         counts = {"pp": self.num_ranks, "vpp": self.vpp, "microbatches": self.num_microbatches}
         counts |= {"replicas": self.num_replicas} if self.num_replicas > 1 else {}
         counts |= {"slices": self.num_slices} if self.num_slices > 1 else {}
         text = ", ".join(f"{name}={count}" for name, count in counts.items())
-        return f"Schedule({self.name!r}, {text}, {self.num_actions} actions)"
+        return f"{self.name!r}, {text}, {self.num_actions} actions"
 
     def __iter__(self) -> Iterator[Action]:
         ops, stages, microbatches = self.op.tolist(), self.stage.tolist(), self.microbatch.tolist()
@@ -374,6 +378,20 @@ class Schedule:
                 "fused": self.fused,
             }
         )
+
+    def to_networkx(self) -> "networkx.DiGraph[str]":
+        """Return what waits for what, whatever things cost, as a graph of networkx: actions and transfers by name.
+
+        Attributes of a node: number, kind (F, B, I, W, SEND_F, SEND_B), rank, stage, microbatch; of a transfer also
+        to_rank. Of an edge: kind (order, input, message). Nothing shares a channel. Raises `ScheduleError` for a
+        table that cannot run, `MissingExtra` without networkx.
+
+        >>> import networkx, ppsim
+        >>> graph = ppsim.build("1f1b", pp=2, microbatches=2).to_networkx()
+        >>> networkx.dag_longest_path(graph)[:4], graph.edges["0F0", "0SEND_F0"]["kind"]
+        (['0F0', '0SEND_F0', '1F0', '1B0'], 'message')
+        """
+        return loaded("ppsim.schedule.networks:network_of_table")(self)  # a table knows nothing of who orders it
 
     def compute_only(self) -> "Schedule":
         """Return the table without idle cells and communication: F, B, I and W only."""

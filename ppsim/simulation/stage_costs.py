@@ -8,6 +8,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32, Numbers
 from ppsim.base.errors import CostsError
+from ppsim.base.shown import InBrief
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
 from ppsim.schedule.lowering import RECEIVES
@@ -21,8 +22,8 @@ OVERHEADS = (
 _CHOICES = {"communication": tuple(COMMUNICATIONS), "channel": tuple(CHANNELS), "receives": tuple(RECEIVES)}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StageCosts:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StageCosts(InBrief):
     """The costs of one whole microbatch on each stage, in seconds and bytes.
 
     Every per-stage field is a number, taken for all stages, or a sequence with one entry a stage; where a table

@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
+from ppsim.base.shown import Pictured
+from ppsim.base.units import percent, seconds
 from ppsim.schedule.graph import EventGraph
-from ppsim.schedule.table import NONE, Action, Op, Schedule, last_of_cell
+from ppsim.schedule.networks import name_of, network_of
+from ppsim.schedule.table import NONE, Op, Schedule, last_of_cell
 from ppsim.simulation.memory import Memory, memory_of
 from ppsim.simulation.stage_costs import CostArrays
 
 if TYPE_CHECKING:
+    import networkx
     import pandas
 
 
-@dataclass(frozen=True, eq=False)
-class Timeline:
+@dataclass(frozen=True, eq=False, repr=False)
+class Timeline(Pictured):
     """Start and end of every action and transfer of a step, in seconds from the first start.
 
     Arrays have one entry a node of `graph`: the compute actions in table order, then the transfers. `blocker`
@@ -40,6 +44,15 @@ class Timeline:
     costs: CostArrays
     origin: Literal["simulated", "measured"] = "simulated"
     earliest: Floats | None = None
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        table = self.schedule
+        return (
+            f"{table.name or 'own table'}, pp {table.num_ranks}, vpp {table.vpp}, {table.num_microbatches} "
+            f"microbatches, {self.origin}: step {seconds(self.step_time_s)}, bubble {percent(self.bubble_ratio)}"
+        )
 
     @property
     def schedule(self) -> Schedule:
@@ -120,10 +133,7 @@ class Timeline:
         >>> timeline.name_of(0), timeline.name_of(timeline.num_actions)
         ('0F0', '1SEND_B0')
         """
-        if node < self.num_actions:
-            return str(self.schedule[node])
-        op, stage, microbatch = self.schedule[int(self.graph.source[node - self.num_actions])]
-        return str(Action(Op.SEND_F if op is Op.F else Op.SEND_B, stage, microbatch))
+        return name_of(self.graph, node)
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row a node: what, where, when, and what it waited for last.
@@ -160,6 +170,31 @@ class Timeline:
                 "blocker": [names[node] if node != NONE else "" for node in self.blocker.tolist()],
             }
         )
+
+    def to_networkx(self) -> "networkx.DiGraph[str]":
+        """Return what waits for what, with times, as a graph of networkx.
+
+        Nodes and edges are as `ppsim.Schedule.to_networkx` has them, on the channels that were simulated. Nodes
+        have start_s and end_s too, edges slack_s (from the end of the one to the start of the other) and fixes
+        (whether it is the one that fixed the start: the critical path consists of such). Raises `MissingExtra`
+        without networkx.
+
+        >>> import networkx, ppsim
+        >>> costs = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+        >>> graph = ppsim.simulate(ppsim.build("1f1b", pp=2, microbatches=2), costs).to_networkx()
+        >>> graph.nodes["1B0"]["end_s"], graph.edges["1F0", "1B0"]["fixes"]
+        (4.0, True)
+        """
+        graph = network_of(self.graph)
+        names = list(graph)
+        for node, name in enumerate(names):
+            graph.nodes[name].update(start_s=float(self.start[node]), end_s=float(self.end[node]))
+        for before, name, told in graph.edges(data=True):
+            ends = graph.nodes[name]
+            told["slack_s"] = ends["start_s"] - graph.nodes[before]["end_s"]
+            blocker = int(self.blocker[ends["number"]])
+            told["fixes"] = blocker != NONE and names[blocker] == before
+        return graph
 
 
 def ratio_idle(busy: float, whole: float) -> float:

@@ -24,7 +24,7 @@ class RangeOptions(TypedDict, total=False):
 
     tp: Annotated[Sequence[int] | None, Option(
         "Tensor-parallel ranks to try. Default: what divides the model and a node.",
-        metavar=_MANY, section="tried",
+        common=True, metavar=_MANY, section="tried",
     )]
     cp: Annotated[Sequence[int] | None, Option(
         "Context-parallel ranks to try. Default: 1,2,4,8 that leave 2,048 tokens or more.",
@@ -40,22 +40,24 @@ class RangeOptions(TypedDict, total=False):
     )]
     pp: Annotated[Sequence[int] | None, Option(
         "Pipeline ranks to try. Default: what divides the GPUs, up to the layers and two more.",
-        metavar=_MANY, section="tried",
+        common=True, metavar=_MANY, section="tried",
     )]
     vpp: Annotated[Sequence[int] | None, Option(
-        "Stages a rank to try. Default: {default}.", metavar=_MANY, section="tried", default=(1, 2, 4, 8),
+        "Stages a rank to try. Default: {default}.",
+        common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8),
     )]
     micro_batch: Annotated[Sequence[int] | None, Option(
-        "Sequences a microbatch to try. Default: {default}.", metavar=_MANY, section="tried", default=(1, 2, 4, 8),
+        "Sequences a microbatch to try. Default: {default}.",
+        common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8),
     )]
     schedule: Annotated[Sequence[str] | None, Option(
         "Schedules to try, names from `ppsim schedules`; with auto, a table is searched for on the best three. "
         "Default: {default}.",
-        metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
+        names="schedule", common=True, metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
     )]
     recompute: Annotated[Sequence[Recompute] | None, Option(
         "What of a layer is computed again in its backward, to try, as project takes it. Default: {default}.",
-        metavar="KIND,…", section="tried", default=("none", "full"),
+        common=True, metavar="KIND,…", section="tried", default=("none", "full"),
     )]
     split: Annotated[Sequence[Literal["auto", "even"]] | None, Option(
         "Layer splits to try: auto, even. Default: {default}.",
@@ -72,11 +74,11 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
     )]
     seq_len: Annotated[int | None, Option(
         "Tokens a sequence. Default: the model's.",
-        metavar="TOKENS", section="model", field="job.sequence_length",
+        common=True, metavar="TOKENS", section="model", field="job.sequence_length",
     )]
     memory_limit: Annotated[str | float | None, Option(
         "Memory a GPU may use, as 80GiB or 80GB. Default: --memory-share of what it has.",
-        metavar="SIZE", section="cluster",
+        common=True, metavar="SIZE", section="cluster",
     )]
     memory_share: Annotated[float | None, Option(
         "Part of a GPU's memory, 0 to 1, that a step may take; the rest is the allocator's. Default: 0.95.",
@@ -85,7 +87,7 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
     runtime: Annotated[Runtime | None, replace(RUNTIME, section="cluster")]
     sequence_parallel: Annotated[bool | None, replace(SEQUENCE_PARALLEL, section="optimizer", after="overlap_dp")]
     top: Annotated[int | None, Option(
-        "How many of the fastest to rank.", metavar="N", section="search", default=10, shown=True,
+        "How many of the fastest to rank.", common=True, metavar="N", section="search", default=10, shown=True,
     )]
     jobs: Annotated[int | None, Option(
         "Processes to search with, -1 for one a core; more than one needs joblib. Default: {default}.",

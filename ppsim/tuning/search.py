@@ -16,7 +16,8 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.files import check_place, to_json, write_whole
-from ppsim.base.shown import Shown
+from ppsim.base.shown import Pictured, Shown
+from ppsim.base.units import seconds
 from ppsim.projection.plan import AUTO
 from ppsim.projection.project import project
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
@@ -53,8 +54,8 @@ class Found:
     peak_bytes: float
 
 
-@dataclass(frozen=True)
-class Tuned(Shown):
+@dataclass(frozen=True, repr=False)
+class Tuned(Shown, Pictured):
     """The best configurations, fastest first, and the Pareto set of iteration time and memory, fastest first.
 
     `simulated` are all that were simulated, fastest first. `counts` says what became of all configurations.
@@ -74,6 +75,12 @@ class Tuned(Shown):
     counts: dict[str, int]
     verdicts: dict[str, Outcome]
     seed: int
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        job, best = self.question.job, f"best {self.best[0].candidate.key} with {seconds(self.best[0].iteration_s)}"
+        return f"{job.model_name} on {self.question.num_gpus} × {job.cluster.device.name}: {best}"
 
     def tokens_per_s(self, found: Found) -> float:
         """Return the tokens a second of a configuration.

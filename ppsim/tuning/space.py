@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import words_of
-from ppsim.catalog.build import find
+from ppsim.catalog.build import find, schedule_named
 from ppsim.costs.job import Job
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import layout_on, require_devices
@@ -151,6 +151,7 @@ class Space:
     split: tuple[Literal["auto", "even"], ...] = _DEFAULTS["split"]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "schedule", tuple(dict.fromkeys(map(schedule_named, self.schedule))))
         for one in fields(self):
             values = getattr(self, one.name)
             if values is not None and not values:

@@ -44,7 +44,7 @@ class AfterFit:
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AfterFits(Shown):
     """Sets before and after a fit on some of their rows; `str` is what `ppsim validate --fit-on` prints.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_BASE = "dgx-h100"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fitted(Shown):
     """What measured steps say of their cluster, `base`, and of their jobs; `str` is what `ppsim fit` prints.
 
@@ -40,6 +40,11 @@ class Fitted(Shown):
     base: str
     source: str
     listed: Sequence[tuple[Case, str]]
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        return f"{self.base}: {', '.join(self.constants.named) or 'nothing'} from {self.source}"
 
     @property
     def constants(self) -> Constants:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Validated(Shown):
     """Sets of published numbers beside projections; errors are predicted / measured − 1, negative is optimistic.
 
@@ -27,6 +27,11 @@ class Validated(Shown):
     """
 
     sets: list[Validation]
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        return ", ".join(f"{one.name}: {len(one.rows)} rows" for one in self.sets)
 
     def to_frame(self) -> "pandas.DataFrame":
         """Return a pandas DataFrame with one row a published number: see `ppsim.validation.rows.rows_of`.

@@ -60,7 +60,7 @@ def arguments(options: dict[str, Any]) -> list[str]:
 def test_the_words_are_the_options_of_the_command(name: str, words: Any, others: set[str]) -> None:
     options = {one.name for one in main.commands[name].params}
     only_in_python = {"job"} & set(words.__annotations__)
-    assert set(words.__annotations__) - only_in_python == options - others
+    assert set(words.__annotations__) - only_in_python == options - others - {"help_all"}
 
 
 def test_the_defaults_of_training_are_those_of_the_command() -> None:
@@ -266,3 +266,14 @@ def test_without_torch_the_sentence_is_that_of_the_command(call: Any, monkeypatc
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"needs torch, which is not installed: pip install 'ppsim\[torch\]'"):
         call()
+
+
+def test_a_verb_takes_its_own_keywords_beside_the_words_of_the_command_line():
+    announced, counted = [], []
+    found = ppsim.project_all(pp=2, microbatches=4, schedules=["1f1b", "zb-h1"], announce=announced.append)
+    assert announced == ["1f1b", "zb-h1"]
+    assert len(found.projections) == 2
+    few = {"model": "gpt2", "gpus": 1, "global_batch": 8, "micro_batch": [8]}
+    ppsim.tune(**few, progress=lambda *told: counted.append(told))
+    assert counted
+    assert ppsim.project(plan=ppsim.Plan(pp=2, microbatches=4)).plan.pp == 2

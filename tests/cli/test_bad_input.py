@@ -27,7 +27,7 @@ WRONG_ARGUMENTS = {
     "a group larger than all": ("project --pp 4 --vpp 2 --microbatches 8 --group-size 9", 2, ["group size 9 is more than the 8 microbatches", "nearest:"]),
     "a group of a schedule without": ("project --pp 4 --schedule zbv --group-size 4", 2, ["group size is for interleaved-1f1b; zbv has none"]),
     "an unknown schedule": ("project --pp 4 --schedule zb-h3", 2, ["unknown schedule 'zb-h3': did you mean zb-h2 or zb-h1"]),
-    "an unknown schedule to build": ("build interleaved --pp 4 --microbatches 4", 2, ["unknown schedule 'interleaved': did you mean interleaved-zb or interleaved-1f1b"]),
+    "an unknown schedule to build": ("build interleavd --pp 4 --microbatches 4", 2, ["unknown schedule 'interleavd': did you mean interleaved-1f1b"]),
     "an unlike schedule": ("schedules qqq", 2, ["unknown schedule 'qqq': there are gpipe, 1f1b, "]),
     "an unknown command": ("projct --pp 4", 2, ["unknown command 'projct': did you mean project"]),
     "an unlike command": ("qqq", 2, ["unknown command 'qqq': there are project, tune, schedules, build, check"]),

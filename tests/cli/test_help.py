@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -87,15 +89,38 @@ def test_every_example_that_needs_torch_is_understood(line):
         assert "about" in ppsim(*words, "--dry-run").stdout
 
 
+def full_help(name):
+    """The help of a command with every option."""
+    has_short = any(parameter.name == "help_all" for parameter in COMMANDS[name].params)
+    return ppsim(*name.split(), "--help-all" if has_short else "--help").stdout
+
+
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_fits_a_terminal_of_80_columns(name):
-    text = ppsim(*name.split(), "--help").stdout
+    text = ppsim(*name.split(), "--help").stdout + (full_help(name) if name else "")
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", ["project", "tune"])
+def test_a_long_help_fits_a_screen_and_a_half_and_says_where_the_rest_is(name):
+    short, long = ppsim(name, "--help").stdout, full_help(name)
+    assert len(short.splitlines()) <= 24 * 1.5 + 1
+    assert "--help-all" in short
+    assert len(long.splitlines()) > 3 * len(short.splitlines())
+    for option in re.findall(r"^  (--[a-z-]+)", short, flags=re.MULTILINE):
+        assert re.search(rf"^  (?:-o, )?{option}\b", long, flags=re.MULTILINE), option
+
+
+def test_help_whose_reader_goes_early_is_fine():
+    for page in ("--help", "project --help-all", "build --help"):
+        command = f"'{sys.executable}' -m ppsim {page} | true; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_listed_once_and_says_what_its_value_is(name):
-    options = ppsim(*name.split(), "--help").stdout
+    options = full_help(name)
     assert " INTEGER" not in options
     assert " FLOAT" not in options
     for parameter in COMMANDS[name].params:

@@ -29,9 +29,36 @@ def projected(*args):
 
 def test_with_nothing_else_a_packaged_gpu_profile_is_used_and_named():
     text = words_of(ppsim("project", "--pp", 8, "--vpp", 2).stdout)
-    assert text.startswith("interleaved-1f1b pp 8 vpp 2 32 microbatches")
+    assert text.startswith(
+        "GPT 6.2B on 8 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours "
+        "interleaved-1f1b pp 8 vpp 2 32 microbatches"
+    )
     assert "costs: profile zb-a100-6.2b (published, measured on NVIDIA A100-SXM4-80GB; Qi et al. 2024" in text
     assert "Table 9 (6.2B, 8 ranks)" in text
+
+
+FIRST_LINES = {
+    "--pp 4 --layers 24": "24 layers of GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster",
+    "--pp 4 --profile zb-a100-1.5b --schedule 1f1b,zb-h1": "GPT 1.5B on 4 × NVIDIA A100-SXM4-80GB: profile zb-a100-1.5b",
+    "--model llama3-70b --cluster a100 --tp 8 --pp 4 --global-batch 64": (
+        "llama3-70b (70.6 B) on 32 × NVIDIA A100 80GB SXM (dgx-a100), 64 sequences of 8192 tokens a step"
+    ),
+}
+
+
+@pytest.mark.parametrize("options", FIRST_LINES)
+def test_the_first_line_says_what_is_projected(options):
+    assert ppsim("project", *options.split()).stdout.startswith(FIRST_LINES[options])
+
+
+def test_a_list_says_what_the_names_in_it_mean():
+    text = words_of(
+        ppsim("project", "--pp", 2, "--schedule", "zbv,zbv-fixed,v-flex,1f1b", "--microbatches", 4).stdout
+    )
+    assert "zbv: fitted to the costs of every stage; v-flex: to the memory that is left too" in text
+    assert "those in -fixed: as published, the same at any costs." in text
+    assert "above bound" in text
+    assert "fitted" not in ppsim("project", "--pp", 2, "--schedule", "gpipe,1f1b").stdout
 
 
 def test_every_default_and_fallback_is_said():
@@ -77,7 +104,7 @@ def test_the_bounds_are_for_tables_within_the_memory_limit():
     text = words_of(ppsim("project", "--pp", 4, "--schedule", "zb-1p", "--memory-limit", "50GiB").stdout)
     gaps = [limited["step_time_s"] / limited["lower_bound_s"], limited["span_s"] / limited["span_lower_bound_s"]]
     assert "for any schedule on this placement within 50.0 GiB" in text
-    assert all(f"(gap {100 * (gap - 1):.2f} %)" in text for gap in gaps)
+    assert all(f"({100 * (gap - 1):.2f} % above" in text for gap in gaps)
 
 
 def test_json_is_one_object_with_the_documented_keys_and_nothing_beside():

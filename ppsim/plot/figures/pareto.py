@@ -9,6 +9,7 @@ from ppsim.plot.scale import Scale, bytes_scale
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _USUAL = ("tp1", "cp1", "ep1", "dp1", "pp1", "vpp1", "mb1", "none", "auto")
@@ -27,39 +28,46 @@ def pareto_figure(
     `configurations` are those of `ppsim.tuning.configurations`. The fastest and the one that holds least
     are named, by what they have more than one of.
     """
+    with new_axes(width, _HEIGHT) as (figure, axes):
+        draw_pareto(axes, configurations, memory_limit_bytes=memory_limit_bytes)
+        axes.set_title(title, loc="left", parse_math=False)
+        figure.legend(loc="outside upper right", ncols=3)
+    return figure
+
+
+def draw_pareto(
+    axes: "Axes", configurations: "pandas.DataFrame", *, memory_limit_bytes: float | None = None
+) -> None:
+    """Draw on axes what `pareto_figure` has, without title and legend."""
     front = configurations[configurations["pareto"]].sort_values("peak_bytes")
     top = max(float(configurations["peak_bytes"].max()), memory_limit_bytes or 0.0)
     slowest_s = float(configurations["iteration_time_s"].max())
     memory, time = bytes_scale(top), Scale("s", 1.0) if slowest_s >= 1 else Scale("ms", 1e-3)
     first, second = series(2)
-    with new_axes(width, _HEIGHT) as (figure, axes):
-        axes.plot(
-            configurations["peak_bytes"] / memory.size, configurations["iteration_time_s"] / time.size,
-            first.marker, color=first.colour, alpha=0.4, markersize=2.5, markeredgewidth=0, label="simulated",
+    axes.plot(
+        configurations["peak_bytes"] / memory.size, configurations["iteration_time_s"] / time.size,
+        first.marker, color=first.colour, alpha=0.4, markersize=2.5, markeredgewidth=0, label="simulated",
+    )  # fmt: skip
+    axes.step(
+        front["peak_bytes"] / memory.size, front["iteration_time_s"] / time.size, where="post",
+        color=second.colour, marker=second.marker, markersize=2.5, linewidth=0.8, label="Pareto set",
+    )  # fmt: skip
+    for one, ha, offset in ((front.iloc[0], "left", (14, 0)), (front.iloc[-1], "right", (6, 34))):
+        axes.annotate(
+            _in_short(one["configuration"]),
+            (one["peak_bytes"] / memory.size, one["iteration_time_s"] / time.size), xytext=offset,
+            textcoords="offset points", ha=ha, va="center", parse_math=False,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
+            arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": palette.QUIET_TEXT, "shrinkB": 2},
         )  # fmt: skip
-        axes.step(
-            front["peak_bytes"] / memory.size, front["iteration_time_s"] / time.size, where="post",
-            color=second.colour, marker=second.marker, markersize=2.5, linewidth=0.8, label="Pareto set",
+    if memory_limit_bytes is not None:
+        axes.axvline(
+            memory_limit_bytes / memory.size, color=palette.CRITICAL_PATH, linestyle="--",
+            label=f"limit {size(memory_limit_bytes)}",
         )  # fmt: skip
-        for one, ha, offset in ((front.iloc[0], "left", (14, 0)), (front.iloc[-1], "right", (6, 34))):
-            axes.annotate(
-                _in_short(one["configuration"]),
-                (one["peak_bytes"] / memory.size, one["iteration_time_s"] / time.size), xytext=offset,
-                textcoords="offset points", ha=ha, va="center", parse_math=False,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
-                arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": palette.QUIET_TEXT, "shrinkB": 2},
-            )  # fmt: skip
-        if memory_limit_bytes is not None:
-            axes.axvline(
-                memory_limit_bytes / memory.size, color=palette.CRITICAL_PATH, linestyle="--",
-                label=f"limit {size(memory_limit_bytes)}",
-            )  # fmt: skip
-        axes.set_xlabel(f"memory of the fullest rank ({memory.unit})")
-        axes.set_ylabel(f"iteration time ({time.unit})")
-        axes.grid()
-        axes.set_title(title, loc="left", parse_math=False)
-        figure.legend(loc="outside upper right", ncols=3)
-    return figure
+    axes.set_xlabel(f"memory of the fullest rank ({memory.unit})")
+    axes.set_ylabel(f"iteration time ({time.unit})")
+    axes.grid()
 
 
 def _in_short(configuration: str) -> str:

@@ -167,8 +167,8 @@ def _legend_row(figure: "Figure", handles: list[Any]) -> "Legend":
     )  # fmt: skip
 
 
-def figure_bytes(figure: "Figure", suffix: str) -> bytes:
-    """Return a figure as .svg, .pdf or .png (300 dots an inch): the same bytes for the same figure.
+def figure_bytes(figure: "Figure", suffix: str, *, dpi: int = 300) -> bytes:
+    """Return a figure as .svg, .pdf or .png (`dpi` dots an inch): the same bytes for the same figure.
 
     Raises `ConfigError` for another suffix.
     """
@@ -176,7 +176,7 @@ def figure_bytes(figure: "Figure", suffix: str) -> bytes:
         raise ConfigError(f"cannot write a figure as '{suffix}': give it one of {', '.join(FIGURE_SUFFIXES)}")
     made = io.BytesIO()
     with settings():
-        figure.savefig(made, format=suffix[1:], dpi=300, metadata=_METADATA[suffix])
+        figure.savefig(made, format=suffix[1:], dpi=dpi, metadata=_METADATA[suffix])
     return made.getvalue()
 
 

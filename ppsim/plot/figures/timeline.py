@@ -116,6 +116,38 @@ def timeline_figure(
     return figure
 
 
+def draw_timelines(axes: "Axes", timelines: Sequence[Timeline], titles: Sequence[str]) -> None:
+    """Draw the compute of timelines on axes, several of them above each other in their place, on one time axis.
+
+    `titles` has one entry a timeline, as `timeline_figure` takes them. The room there is decides what is labelled.
+    """
+    longest_s = max(timeline.step_time_s for timeline in timelines)
+    scale, fills, number = time_scale(longest_s), fills_of(timelines), len(timelines)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    box = axes.get_position()
+    across, height = figure.get_size_inches() * (box.width, box.height)
+    share = 1.0 if number == 1 else 0.8
+    places = [axes]
+    if number > 1:
+        axes.set_axis_off()
+        places = [axes.inset_axes((0, (number - 1 - place) / number, 1, share / number)) for place in range(number)]
+    with settings():
+        for one, timeline, title in zip(places, timelines, titles, strict=True):
+            room = height * share / number
+            panel = _Panel("compute", timeline, *_heading(timeline, title, "two-column"), room)
+            one.set_xlim(0.0, longest_s / scale.size if longest_s > 0 else 1.0)
+            draw_compute(
+                one, timeline, scale, fills, points_per_s=across * POINTS / (longest_s or 1.0),
+                row_points=panel.row_points, with_critical_path=True,
+            )  # fmt: skip
+            _rank_axis(one, panel)
+            _caption(one, panel)
+            one.spines[["top", "right"]].set_visible(False)
+            one.tick_params(axis="x", labelbottom=one is places[-1])
+        places[-1].set_xlabel(f"time ({scale.unit})")
+
+
 def _panels(
     timelines: Sequence[Timeline], titles: Sequence[str] | None, panels: Sequence[Panel], width: Width
 ) -> list[_Panel]:

@@ -1,0 +1,102 @@
+"""Pictures of results in Python: plotly's Figures to look into, and drawings on matplotlib's axes.
+
+`ppsim.PICTURES` names these functions by the class of what they draw; a result's `figure()` and `plot()` call them.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ppsim.plot.lanes import has_memory
+from ppsim.projection.projection import Projection
+from ppsim.runs.compare import Comparison
+from ppsim.simulation.timeline import Timeline
+from ppsim.tuning.command import command_of
+from ppsim.tuning.search import Found, Tuned
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from matplotlib.axes import Axes
+
+
+def figure_of_timeline(timeline: Timeline) -> "go.Figure":
+    """Return the plotly Figure of a timeline: its ranks, and below what they hold, where that is known."""
+    return _timelines([timeline], None, None)
+
+
+def axes_of_timeline(timeline: Timeline, ax: "Axes | None") -> "Axes":
+    """Draw a timeline on axes."""
+    return _drawn([timeline], [""], ax)
+
+
+def figure_of_projection(projection: Projection) -> "go.Figure":
+    """Return the plotly Figure of a projection: its timeline, with the memory limit."""
+    limit = projection.plan.memory_bound_bytes
+    return _timelines([projection.timeline], [projection.plan.schedule_name], limit)
+
+
+def axes_of_projection(projection: Projection, ax: "Axes | None") -> "Axes":
+    """Draw a projection's timeline on axes."""
+    return _drawn([projection.timeline], [projection.plan.schedule_name], ax)
+
+
+_SIDES = ["measured", "projected"]
+
+
+def figure_of_comparison(comparison: Comparison) -> "go.Figure":
+    """Return the plotly Figure of a comparison: the measured timeline, and the projected one below."""
+    return _timelines([comparison.measured, comparison.projected], _SIDES, None)
+
+
+def axes_of_comparison(comparison: Comparison, ax: "Axes | None") -> "Axes":
+    """Draw both timelines of a comparison in the place of axes."""
+    return _drawn([comparison.measured, comparison.projected], _SIDES, ax)
+
+
+def figure_of_search(tuned: Tuned) -> "go.Figure":
+    """Return the plotly Figure of a search: iteration time over memory, the ends of the Pareto set named."""
+    from ppsim.plot.plotly_figures import Point, tradeoff_figure
+
+    named = {tuned.pareto[0].candidate.key, tuned.pareto[-1].candidate.key, tuned.best[0].candidate.key}
+
+    def point(found: Found) -> Point:
+        is_named = found.candidate.key in named
+        return Point(
+            found.candidate.schedule, found.peak_bytes, found.iteration_s, told=command_of(tuned, found),
+            kind="compared" if is_named else "possible", key=found.candidate.key,
+        )  # fmt: skip
+
+    return tradeoff_figure(
+        [point(found) for found in tuned.simulated], memory_limit_bytes=tuned.question.memory_limit_bytes
+    )
+
+
+def axes_of_search(tuned: Tuned, ax: "Axes | None") -> "Axes":
+    """Draw iteration time over memory on axes."""
+    from ppsim.plot.figures.pareto import draw_pareto
+
+    axes = ax or _new_axes(3.5)
+    draw_pareto(axes, tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
+    axes.legend()
+    return axes
+
+
+def _timelines(timelines: Sequence[Timeline], titles: Sequence[str] | None, limit: float | None) -> "go.Figure":
+    from ppsim.plot.plotly_figures import Look, timeline_figure
+
+    with_memory = all(map(has_memory, timelines))
+    return timeline_figure(timelines, titles=titles, look=Look(with_memory=with_memory, memory_limit_bytes=limit))
+
+
+def _drawn(timelines: Sequence[Timeline], titles: Sequence[str], ax: "Axes | None") -> "Axes":
+    from ppsim.plot.figures.timeline import draw_timelines
+
+    axes = ax or _new_axes(1.0 + len(timelines) * min(0.6 + 0.2 * timelines[0].schedule.num_ranks, 4.0))
+    draw_timelines(axes, timelines, titles)
+    return axes
+
+
+def _new_axes(height: float) -> Any:
+    """Axes of a new pyplot figure, which notebooks show by themselves; `height` in inches."""
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(9, height))[1]

@@ -1,0 +1,54 @@
+"""Names as people write them: which of those that there are is meant, and what to say of one that is none."""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+
+def plain(name: str) -> str:
+    """Return a name without capitals, blanks, dashes and underscores, which make no difference.
+
+    >>> plain("Interleaved_1F1B") == plain("interleaved-1f1b")
+    True
+    """
+    return re.sub(r"[\s_-]+", "", name.lower())
+
+
+class Names:
+    """The names of one kind of thing, and other words for some of them (`also`, from the word to the name).
+
+    `kind` is what sentences call it, `plain_of` takes from a name what makes no difference.
+
+    >>> names = Names("schedule", ["1f1b", "zb-h1"], also={"dapple": "1f1b"})
+    >>> names.find("ZB_H1"), names.find("DAPPLE"), names.find("zb-h9")
+    ('zb-h1', '1f1b', None)
+    >>> names.unknown("zb-h9")
+    "unknown schedule 'zb-h9': did you mean zb-h1?"
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        names: Iterable[str],
+        *,
+        also: Mapping[str, str] | None = None,
+        plain_of: Callable[[str], str] = plain,
+    ) -> None:
+        self._kind, self._plain_of, self._names = kind, plain_of, tuple(names)
+        words = dict(also or {}) | {name: name for name in self._names}
+        self._by_plain = {plain_of(word): name for word, name in words.items()}
+
+    def find(self, name: str) -> str | None:
+        """Return the name that is meant, or None where there is no such."""
+        return name if name in self._names else self._by_plain.get(self._plain_of(name))
+
+    def unknown(self, name: str) -> str:
+        """Return the sentence about a name that there is not: the close matches, or all that there are."""
+        close = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=3, cutoff=_CLOSE)
+        found = dict.fromkeys(self._by_plain[one] for one in close)
+        hint = f"did you mean {' or '.join(found)}?" if found else f"there are {', '.join(self._names)}"
+        return f"unknown {self._kind} '{name}': {hint}"
+
+
+_CLOSE = 0.5
+"""How alike a name is to one that is meant, of 1."""

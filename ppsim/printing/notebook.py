@@ -1,0 +1,293 @@
+"""What a notebook shows of a result: a card of four numbers, a picture that fits a cell, and tables folded away.
+
+HTML without a script and without a request. Nothing here computes anything long: a card is shown whenever somebody
+names a result in the last line of a cell.
+"""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from ppsim.base.errors import PpsimError
+from ppsim.base.units import count, percent, seconds, signed_percent, size
+from ppsim.catalog.build import build, find
+from ppsim.plot.figures.pareto import pareto_figure
+from ppsim.plot.figures.style import figure_bytes
+from ppsim.plot.figures.timeline import timeline_figure
+from ppsim.plot.pareto import in_columns
+from ppsim.printing.plans import what_is_projected
+from ppsim.projection.plan import AUTO, Plan
+from ppsim.projection.projection import Projection, Projections
+from ppsim.runs.compare import Comparison
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.explain import idle_by_cause_s
+from ppsim.simulation.run import simulate
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.timeline import Timeline
+from ppsim.tuning.search import Tuned
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = Mapping[str, str]
+
+_MOST_DRAWN = 60_000
+"""Actions, beyond which a picture takes longer than a cell should: `figure()` and `ppsim.save` draw them."""
+
+_DPI = 130
+_MOST_ROWS = 64
+_UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+
+
+def card_of_projection(projection: Projection) -> str:
+    """Return the card of a projection."""
+    timeline = projection.timeline
+    return _card(
+        _projected(projection),
+        {
+            "iteration": seconds(projection.iteration_s),
+            "throughput": f"{count(projection.tokens_per_s)} tokens/s",
+            "bubble": percent(timeline.bubble_ratio),
+            "peak of a rank": size(float(timeline.memory.peak_bytes.max())),
+        },
+        _timelines([timeline], [projection.plan.schedule_name]),
+        {"ranks": _table(_rank_rows(timeline)), "assumed": _list(projection.assumptions)},
+    )
+
+
+def card_of_projections(several: Projections) -> str:
+    """Return the card of several schedules: the best one's, and the list."""
+    if not several.projections:
+        return _card("no schedule is possible", {}, "", {"why": _list(_reasons(several))})
+    best = several.projections[0]
+    fastest = best.iteration_s
+    rows = [
+        {
+            "schedule": one.plan.schedule_name,
+            "stages a rank": str(one.plan.vpp),
+            "iteration": seconds(one.iteration_s),
+            "vs best": signed_percent(one.iteration_s / fastest - 1),
+            "bubble": percent(one.timeline.bubble_ratio),
+            "peak": size(float(one.timeline.memory.peak_bytes.max())),
+        }
+        for one in several.projections
+    ]
+    return _card(
+        _projected(best),
+        {
+            "best": best.plan.schedule_name,
+            "iteration": seconds(fastest),
+            "bubble": percent(best.timeline.bubble_ratio),
+            "peak of a rank": size(float(best.timeline.memory.peak_bytes.max())),
+        },
+        _timelines([best.timeline], [best.plan.schedule_name]),
+        {f"{len(rows)} schedules": _table(rows), "not possible": _list(_reasons(several))},
+    )
+
+
+def card_of_timeline(timeline: Timeline) -> str:
+    """Return the card of a timeline."""
+    peak = float(timeline.memory.peak_bytes.max())
+    return _card(
+        f"{_shape_of(timeline.schedule)}, {timeline.origin}",
+        {
+            "step": seconds(timeline.step_time_s),
+            "bubble": percent(timeline.bubble_ratio),
+            "longest rank": seconds(timeline.span_s),
+            "peak of a rank": size(peak) if peak else "no bytes known",
+        },
+        _timelines([timeline], [""]),
+        {"ranks": _table(_rank_rows(timeline))},
+    )
+
+
+def card_of_schedule(schedule: Schedule) -> str:
+    """Return the card of a table, drawn as if every pass took the same; a table that cannot run says why."""
+    picture, why = _outlined(lambda: schedule)
+    rows = [
+        {
+            "rank": str(rank),
+            "stages": ", ".join(map(str, schedule.stages_of(rank))),
+            "first": " ".join(str(action) for action in list(_first_of(schedule, rank))),
+        }
+        for rank in range(min(schedule.num_ranks, _MOST_ROWS))
+    ]
+    return _card(
+        _shape_of(schedule),
+        {
+            "ranks": str(schedule.num_ranks),
+            "stages a rank": str(schedule.vpp),
+            "microbatches": str(schedule.num_microbatches),
+            "actions": str(schedule.num_actions),
+        },
+        picture,
+        {"ranks": _table(rows), **({"it cannot run": _list([why])} if why else {})},
+    )
+
+
+def card_of_plan(plan: Plan) -> str:
+    """Return the card of a plan, its schedule drawn as if every pass took the same: nothing is projected."""
+
+    def table() -> Schedule:
+        if plan.schedule == AUTO:
+            raise PpsimError("the table is searched for when the plan is projected")
+        return build(
+            find(plan.schedule_name), pp=plan.pp, vpp=plan.vpp, microbatches=plan.num_microbatches,
+            group_size=plan.group_size, num_slices=plan.num_slices,
+        )  # fmt: skip
+
+    picture, why = _outlined(table)
+    set_fields = [{"field": name, "value": repr(value)} for name, value in vars(plan).items() if _is_set(value)]
+    return _card(
+        f"plan of {plan.source.name}",
+        {
+            "schedule": plan.schedule_name,
+            "pipeline ranks": str(plan.pp),
+            "microbatches": str(plan.num_microbatches),
+            "devices": str(plan.pp * plan.source.gpus_per_rank),
+        },
+        picture,
+        {"what is set": _table(set_fields), **({"no picture": _list([why])} if why else {})},
+    )
+
+
+def card_of_comparison(comparison: Comparison) -> str:
+    """Return the card of a comparison."""
+    ops = [
+        {
+            "pass": one.op,
+            "stage": str(one.stage),
+            "measured": seconds(one.measured_s),
+            "projected": seconds(one.projected_s),
+            "error": signed_percent(one.error),
+        }
+        for one in comparison.ops
+    ]
+    return _card(
+        f"{_shape_of(comparison.measured.schedule)}, measured and projected",
+        {
+            "measured": seconds(comparison.measured.step_time_s),
+            "projected": seconds(comparison.projected.step_time_s),
+            "error": signed_percent(comparison.step_error),
+            "replayed": signed_percent(comparison.replay_error),
+        },
+        _timelines([comparison.measured, comparison.projected], ["measured", "projected"]),
+        {"passes": _table(ops)},
+    )
+
+
+def card_of_search(tuned: Tuned) -> str:
+    """Return the card of a search."""
+    job, best = tuned.question.job, tuned.best[0]
+    picture = pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
+    return _card(
+        f"{job.model_name} on {tuned.question.num_gpus} × {job.cluster.device.name} ({job.cluster.name}), "
+        f"{tuned.counts['configurations']} configurations",
+        {
+            "best": best.candidate.schedule,
+            "iteration": seconds(best.iteration_s),
+            "MFU": percent(tuned.utilization(best)),
+            "memory": size(best.peak_bytes),
+        },
+        _image(picture),
+        {
+            "the fastest": _table([in_columns(tuned.row(one)) for one in tuned.best]),
+            "less memory takes more time": _table([in_columns(tuned.row(one)) for one in tuned.pareto]),
+        },
+    )
+
+
+def _projected(projection: Projection) -> str:
+    """What is projected, without the options of the command line."""
+    return what_is_projected(projection).partition(";")[0]
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None and value != () and value != 0.0
+
+
+def _reasons(several: Projections) -> list[str]:
+    return [f"{name}: {reason}" for name, reason in several.reasons.items()]
+
+
+def _shape_of(schedule: Schedule) -> str:
+    shape = f"pp {schedule.num_ranks}, vpp {schedule.vpp}, {schedule.num_microbatches} microbatches"
+    return f"{schedule.name or 'own table'}, {shape}"
+
+
+_FIRST = 8
+
+
+def _first_of(schedule: Schedule, rank: int) -> Sequence[str]:
+    begin, end = schedule.rank_offsets[rank : rank + 2].tolist()
+    return [str(schedule[entry]) for entry in range(begin, min(end, begin + _FIRST))]
+
+
+def _rank_rows(timeline: Timeline) -> list[Row]:
+    """Where the time of each rank goes, and what it holds at most."""
+    idle = idle_by_cause_s(timeline)
+    peaks = timeline.memory.peak_bytes
+    return [
+        {
+            "rank": str(rank),
+            "busy": seconds(float(timeline.busy_s[rank])),
+            **{cause.replace("_", " "): seconds(float(lost[rank])) for cause, lost in idle.items()},
+            "peak": size(float(peaks[rank])) if peaks[rank] else "–",
+        }
+        for rank in range(min(timeline.schedule.num_ranks, _MOST_ROWS))
+    ]
+
+
+def _outlined(table: Callable[[], Schedule]) -> tuple[str, str]:
+    """The picture of a table, each pass a unit of time long, and why there is none."""
+    try:
+        made = table()
+        if len(made) > _MOST_DRAWN:
+            return "", ""
+        return _timelines([simulate(made, _UNIT)], ["with passes of one second"]), ""
+    except PpsimError as error:
+        return "", str(error).splitlines()[0]
+
+
+def _timelines(timelines: Sequence[Timeline], titles: Sequence[str]) -> str:
+    if sum(timeline.num_actions for timeline in timelines) > _MOST_DRAWN:
+        return ""
+    return _image(timeline_figure(timelines, titles=titles, panels=["compute"]))
+
+
+def _image(figure: "Figure") -> str:
+    """A picture that needs no file, and names nothing that another on the page may name too, as an SVG would."""
+    data = base64.b64encode(figure_bytes(figure, ".png", dpi=_DPI)).decode()
+    return f'<img alt="" style="max-width:100%;width:910px;background:#fff" src="data:image/png;base64,{data}">'
+
+
+def _card(title: str, numbers: Mapping[str, str], picture: str, folded: Mapping[str, str]) -> str:
+    """The parts of a card below each other; what is folded and empty is left out."""
+    cells = "".join(
+        f'<div style="min-width:8em"><div style="font-size:1.4em;font-weight:600">{escape(value)}</div>'
+        f'<div style="opacity:.75">{escape(name)}</div></div>'
+        for name, value in numbers.items()
+    )
+    tables = "".join(
+        f'<details><summary style="cursor:pointer">{escape(name)}</summary>{inside}</details>'
+        for name, inside in folded.items()
+        if inside
+    )
+    return (
+        '<div class="ppsim-card" style="font-family:system-ui,sans-serif;max-width:940px">'
+        f"<div>{escape(title)}</div>"
+        f'<div style="display:flex;flex-wrap:wrap;gap:.6em 2em;margin:.5em 0">{cells}</div>{picture}{tables}</div>'
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row.values()) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>" if lines else ""

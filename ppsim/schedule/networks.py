@@ -1,0 +1,63 @@
+"""The event graph of a table as a graph of networkx, which has the algorithms."""
+
+from typing import TYPE_CHECKING, Any
+
+from ppsim.base.errors import MissingExtra
+from ppsim.schedule.check import validate
+from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.table import Action, Op, Schedule
+
+if TYPE_CHECKING:
+    import networkx
+
+
+def network_of_table(schedule: Schedule) -> "networkx.DiGraph[str]":
+    """Return `network_of` of a table on channels that nothing shares; raises `ScheduleError` if it cannot run."""
+    validate(schedule)
+    return network_of(build_graph(schedule))
+
+
+def name_of(graph: EventGraph, node: int) -> str:
+    """Return `3F0` for an action, `3SEND_F0` for a transfer, by the action that makes its content."""
+    if node < graph.num_actions:
+        return str(graph.schedule[node])
+    op, stage, microbatch = graph.schedule[int(graph.source[node - graph.num_actions])]
+    return str(Action(Op.SEND_F if op is Op.F else Op.SEND_B, stage, microbatch))
+
+
+def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
+    """Return the graph whose nodes are actions and transfers, by name, and whose edges lead to what waits for them.
+
+    Attributes of a node: number (its place in the arrays of a timeline), kind (F, B, I, W, SEND_F, SEND_B), rank,
+    stage, microbatch; of a transfer also to_rank. Of an edge: kind, which is order (the action before on the rank),
+    message (to or from a transfer, and among transfers that share a channel) or input. Raises `MissingExtra`
+    without networkx.
+    """
+    try:
+        import networkx
+    except ImportError:
+        raise MissingExtra("to_networkx needs networkx: pip install 'ppsim[graph]'") from None
+
+    schedule, actions = graph.schedule, graph.num_actions
+    names = [name_of(graph, node) for node in range(graph.num_nodes)]
+    rank, stage, microbatch = (one.tolist() for one in (schedule.rank, schedule.stage, schedule.microbatch))
+    found: networkx.DiGraph[str] = networkx.DiGraph(schedule=schedule.name)
+    for node, name in enumerate(names):
+        is_transfer = node >= actions
+        made_by = int(graph.source[node - actions]) if is_transfer else node
+        told: dict[str, Any] = {
+            "number": node, "kind": name.lstrip("0123456789").rstrip("0123456789"), "rank": rank[made_by],
+            "stage": stage[made_by], "microbatch": microbatch[made_by],
+        }  # fmt: skip
+        if is_transfer:
+            told["to_rank"] = rank[int(graph.target[node - actions])]
+        found.add_node(name, **told)
+    offsets, waits = graph.offsets.tolist(), graph.waits_for.tolist()
+    for node, name in enumerate(names):
+        for before in waits[offsets[node] : offsets[node + 1]]:
+            if before >= actions or node >= actions:
+                kind = "message"
+            else:
+                kind = "order" if before == node - 1 and rank[before] == rank[node] else "input"
+            found.add_edge(names[before], name, kind=kind)
+    return found

@@ -1,0 +1,239 @@
+"""What results show of themselves: a line, a card in a notebook, plotly's figures, matplotlib's axes, graphs."""
+
+import re
+import sys
+from functools import cache
+from html.parser import HTMLParser
+
+import networkx
+import pytest
+
+import ppsim
+from ppsim.base.shown import InBrief, Pictured
+from ppsim.errors import MissingExtra
+from ppsim.runs.compare import compare
+
+COSTS = ppsim.StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+
+
+@cache
+def result(name):
+    table = ppsim.build("interleaved-1f1b", pp=2, microbatches=4)
+    timeline = ppsim.simulate(table, COSTS)
+    return {
+        "Schedule": lambda: table,
+        "Timeline": lambda: timeline,
+        "Comparison": lambda: compare(timeline, ppsim.simulate(table, COSTS.replace(forward_s=2))),
+        "Plan": lambda: ppsim.Plan(pp=2, vpp=2, microbatches=4),
+        "Projection": lambda: ppsim.project(result("Plan")),
+        "Projections": lambda: ppsim.project_all(pp=2, microbatches=4, schedules=["1f1b", "zb-h1", "dualpipe"]),
+        "Tuned": lambda: ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8], schedule=["1f1b"]),
+        "Job": lambda: ppsim.job(model="llama3-70b", gpus=64, tp=8, pp=4),
+        "Profile": lambda: ppsim.load_profile("zb-a100-6.2b"),
+        "StageCosts": lambda: COSTS,
+        "CheckReport": lambda: ppsim.check(table),
+        "Answer": lambda: result("Projection").answer,
+    }[name]()  # fmt: skip
+
+
+LINES = {
+    "Plan": "Plan(pp=2, vpp=2, microbatches=4)",
+    "Timeline": "Timeline(interleaved-1f1b, pp 2, vpp 2, 4 microbatches, simulated: step 27.0 s, bubble 11.11 %)",
+    "Comparison": "Comparison(measured 27.0 s, projected 36.0 s (+33.33 %), replayed +0.00 %)",
+    "StageCosts": "StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)",
+    "Schedule": "Schedule('interleaved-1f1b', pp=2, vpp=2, microbatches=4, 32 actions)",
+}
+ALL = [*ppsim.CARDS, "Job", "Profile", "StageCosts", "CheckReport", "Answer"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_result_is_one_line(name):
+    line = repr(result(name))
+    assert line.startswith(f"{name}(")
+    assert line == LINES.get(name, line)
+    assert len(line) < 200
+    assert "\n" not in line
+
+
+def test_every_public_result_has_a_line_of_its_own():
+    public = [getattr(ppsim, name) for name in ppsim.__all__]
+    results = [one for one in public if isinstance(one, type) and one not in (ppsim.Action, ppsim.Op)]
+    assert len(results) > 12
+    for one in results:
+        assert issubclass(one, InBrief), one
+        assert one.__repr__ is InBrief.__repr__, f"the dataclass writes the repr of {one}"
+
+
+class _Read(HTMLParser):
+    """Tags that were opened and closed, and the texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.texts, self.found = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+        if tag != "img":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def read(card):
+    found = _Read()
+    found.feed(card)
+    assert found.open == []
+    return found
+
+
+NUMBERS = {
+    "Schedule": ["2", "ranks", "2", "stages a rank", "4", "microbatches", "32", "actions"],
+    "Timeline": [
+        "27.0 s",
+        "step",
+        "11.11 %",
+        "bubble",
+        "27.0 s",
+        "longest rank",
+        "no bytes known",
+        "peak of a rank",
+    ],
+    "Comparison": ["27.0 s", "measured", "36.0 s", "projected", "+33.33 %", "error", "+0.00 %", "replayed"],
+    "Plan": ["interleaved-1f1b", "schedule", "2", "pipeline ranks", "4", "microbatches", "2", "devices"],
+}
+
+
+@pytest.mark.parametrize("name", ppsim.CARDS)
+def test_a_card_has_four_numbers_a_picture_and_folded_tables_and_asks_for_nothing(name):
+    card = result(name)._repr_html_()
+    found = read(card)
+    tags = [tag for tag, _ in found.found]
+    assert tags.count("img") == 1
+    assert tags.count("details") >= 1
+    assert tags.count("table") >= 1
+    assert "script" not in tags
+    assert "http" not in re.sub(r'src="data:image/png;base64,[^"]*"', "", card)
+    assert len(card) < 150_000
+    if name in NUMBERS:
+        assert found.texts[1:9] == NUMBERS[name]
+
+
+def test_a_card_escapes_what_a_name_says():
+    table = ppsim.build("1f1b", pp=2, microbatches=2).named("<script>")
+    assert "<script>" not in table._repr_html_()
+    assert "&lt;script&gt;" in table._repr_html_()
+
+
+def test_a_table_that_cannot_run_says_why_in_place_of_a_picture():
+    broken = ppsim.build("1f1b", pp=2, microbatches=2)
+    broken = broken.select(broken.microbatch == 0)
+    card = broken.named("half")._repr_html_()
+    assert "<img" not in card
+    assert "it cannot run" in card
+    assert "microbatch 1 occurs nowhere" in card
+
+
+def test_a_large_timeline_is_shown_without_its_picture(monkeypatch):
+    monkeypatch.setattr("ppsim.printing.notebook._MOST_DRAWN", 10)
+    assert "<img" not in result("Timeline")._repr_html_()
+
+
+def test_what_has_no_card_is_shown_by_its_line():
+    assert result("StageCosts")._repr_html_() is None
+
+
+@pytest.mark.parametrize("name", ppsim.PICTURES)
+def test_a_figure_is_plotlys_and_has_what_there_is(name):
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    figure = result(name).figure()
+    assert isinstance(figure, graph_objects.Figure)
+    kinds = [trace.type for trace in figure.data]
+    if name == "Tuned":
+        points = [trace for trace in figure.data if trace.mode and "markers" in trace.mode]
+        assert sum(len(trace.x) for trace in points) == len(result(name).simulated)
+    else:
+        assert kinds.count("heatmap") == (4 if name == "Comparison" else 2), "one a rank"
+
+
+def test_a_projections_figure_has_its_memory_and_the_limit():
+    pytest.importorskip("plotly.graph_objects")
+    made = ppsim.project(pp=2, microbatches=4, memory_limit="200GiB")
+    shapes = made.figure().layout.shapes
+    assert len(shapes) == 1
+    assert len(result("Timeline").figure().layout.shapes or ()) == 0
+
+
+@pytest.mark.parametrize("name", ppsim.PICTURES)
+def test_plot_draws_on_the_axes_given_and_else_on_new_ones(name):
+    from matplotlib import pyplot
+
+    figure, (axes, other) = pyplot.subplots(1, 2)
+    new = result(name).plot()
+    try:
+        assert result(name).plot(axes) is axes
+        drawn = [axes, *axes.child_axes]
+        assert any(one.collections or one.lines for one in drawn)
+        assert not other.collections
+        assert new.figure is not figure
+        if name == "Comparison":
+            assert len(axes.child_axes) == 2
+            assert len({one.get_xlim() for one in axes.child_axes}) == 1, "one time axis"
+    finally:
+        pyplot.close("all")
+
+
+def test_only_results_that_are_drawn_say_so():
+    assert {one.__name__ for one in Pictured.__subclasses__()} == set(ppsim.PICTURES)
+
+
+def test_a_timelines_graph_has_its_critical_path_as_the_edges_that_fix_a_start():
+    timeline = ppsim.simulate(ppsim.build("1f1b", pp=4, microbatches=8), COSTS.replace(transfer_s=0.5))
+    graph = timeline.to_networkx()
+    assert len(graph) == timeline.graph.num_nodes
+    assert networkx.is_directed_acyclic_graph(graph)
+    assert all(told["slack_s"] >= 0 for *_, told in graph.edges(data=True))
+    fixing = [(a, b) for a, b, told in graph.edges(data=True) if told["fixes"]]
+    assert all(graph.edges[edge]["slack_s"] == pytest.approx(0) for edge in fixing)
+    assert len(fixing) == sum(timeline.blocker >= 0)
+    last = max(graph, key=lambda name: graph.nodes[name]["end_s"])
+    length = {}
+    for name in networkx.topological_sort(graph):  # seconds along the longest way to the end of each
+        told = graph.nodes[name]
+        before = max((length[one] for one in graph.predecessors(name)), default=0.0)
+        length[name] = before + told["end_s"] - told["start_s"]
+    assert length[last] == pytest.approx(timeline.step_time_s)
+
+
+def test_a_tables_graph_says_what_each_edge_is():
+    graph = ppsim.build("zb-h1", pp=2, microbatches=2).to_networkx()
+    assert graph.edges["0F0", "0F1"]["kind"] == "order"
+    assert graph.edges["0F0", "0SEND_F0"]["kind"] == graph.edges["0SEND_F0", "1F0"]["kind"] == "message"
+    assert graph.nodes["0SEND_F0"] == {
+        "number": graph.nodes["0SEND_F0"]["number"], "kind": "SEND_F", "rank": 0, "stage": 0, "microbatch": 0,
+        "to_rank": 1,
+    }  # fmt: skip
+    assert {told["kind"] for _, told in graph.nodes(data=True)} == {"F", "I", "W", "SEND_F", "SEND_B"}
+
+
+def test_without_networkx_the_sentence_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "networkx", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'ppsim\[graph\]'"):
+        ppsim.build("1f1b", pp=2, microbatches=2).to_networkx()
+
+
+def test_a_kernel_shows_cards_and_figures():
+    """In a real kernel: a card for a result, plotly's own mime type for a figure, a picture for axes."""
+    pytest.importorskip("plotly")
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    cells = ["import ppsim; made = ppsim.project(pp=2, microbatches=4); made", "made.figure()", "made.plot();"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
+    nbclient.NotebookClient(notebook, timeout=120).execute()
+    shown = [[one.get("data", {}) for one in cell.outputs] for cell in notebook.cells]
+    assert "ppsim-card" in shown[0][0]["text/html"]
+    assert shown[0][0]["text/plain"].startswith("Projection(1f1b, pp 2")
+    assert "application/vnd.plotly.v1+json" in shown[1][0]
+    assert any("image/png" in data for data in shown[2])
