@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of these pages: `python scripts/build_site.py`, which adds the pages that are generated."""
+"""How Sphinx makes the site of these pages: `python scripts/build_site.py`, which adds those that are generated."""
 
 import re
 from pathlib import Path
@@ -16,6 +16,7 @@ html_theme = "furo"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_extra_path = ["extra"]  # made by the script: what pages show in frames
+html_show_copyright = False
 html_copy_source = False
 html_show_search_summary = False  # it asks for pages, which a browser forbids to what was opened from a folder
 html_domain_indices = False
@@ -25,6 +26,7 @@ myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]  # JSON with dots in it, CSV
 copybutton_exclude = ".linenos, .gp, .go"
 
+smartquotes = False  # they take two dashes of an option for one
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

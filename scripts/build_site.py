@@ -1,7 +1,7 @@
 """Build the site of the documents: python scripts/build_site.py [FOLDER]
 
 Pages are those of docs/, copied aside, with what is made anew each time beside them: pictures, the notebooks, the
-reference of commands and of Python. A warning fails: a link or an anchor that leads nowhere, a page that nobody finds.
+reference of commands and of Python. A warning fails: a link or anchor that leads nowhere, a page that nobody finds.
 """
 
 import os
@@ -177,8 +177,9 @@ def _described(name: str) -> str:
 
 
 def command_reference() -> str:
-    """Return the help of ppsim and of every command below it, as it is printed."""
+    """Return the help of ppsim and of every command below it with all options, as it is printed."""
     context = click.Context(ppsim_command, info_name="ppsim", terminal_width=100, **ppsim_command.context_settings)
+    context.meta["ppsim.help_all"] = True  # where a command has a shorter help too
     return "\n".join(_help_of(context))
 
 

@@ -18,8 +18,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 OVERVIEW = """# Schedules
 
-Written by `python scripts/make_schedule_docs.py` from the catalogue, as what `ppsim schedules NAME` prints is. Which
-one to take: [which schedule?](howto/which_schedule.md)
+Written by `python scripts/make_schedule_docs.py` from the catalogue, as what `ppsim schedules NAME` prints is.
+[Which schedule?](howto/which_schedule.md) says which to take.
 
 | schedule | what it is | stages a rank | peak activations |
 |---|---|---|---|
@@ -30,14 +30,14 @@ one to take: [which schedule?](howto/which_schedule.md)
 p ranks, v stages a rank, m microbatches, k slices each; F, I, W seconds a rank and microbatch (all its stages of a
 replica), FB of a fused pair, c a transfer. B = I + W. Activations are in microbatches of a whole rank.
 
-The bubble is the idle time of the rank that idles longest, in a step of m·(F + B) + bubble where FB = F + B. By span
-it is that of the longest rank from its own first start to its own last end, which counts where no rank's optimizer
-waits for another ([glossary](glossary.md#bubble)).
+The bubble is the idle time of the rank that idles longest, in a step of m·(F + B) + bubble where FB = F + B. By
+span it is that of the longest rank from its own first start to its own last end, which counts where no rank's
+optimizer waits for another ([glossary](glossary.md#bubble)).
 
 The pictures: a row a rank, time to the right, the microbatch in each cell; F blue, B green, I light blue, W orange,
-grey idle; every other stage of a rank lighter. p = 4, m = 6 (8 where a schedule needs as many), F = I = W = 1 for a
-whole rank, transfers for nothing. Of replicas, each rank holds a whole stage of both. Slices are numbered on, two to
-each of four microbatches.
+grey idle; every other stage of a rank lighter. p = 4, m = 6 (8 where a schedule needs as many), F = I = W = 1 for
+a whole rank, transfers for nothing. Of replicas, each rank holds a whole stage of both. Slices are numbered on, two
+to each of four microbatches.
 
 "Runs on" is what `ppsim export` can write, tried on a table of 4 ranks and 8 microbatches; for JaxPP and others see
 [export.md](export.md).
@@ -108,8 +108,8 @@ def picture(entry: Entry) -> str:
     ]
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-            f'font-family="sans-serif" font-size="11" text-anchor="middle" role="img" aria-label={quoteattr(entry.title)}>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img"',
+            f' aria-label={quoteattr(entry.title)} font-family="sans-serif" font-size="11" text-anchor="middle">',
             *idle,
             *(_cell(timeline, node) for node in range(timeline.num_actions)),
             "</svg>\n",
