@@ -28,7 +28,7 @@ FROM_OUTSIDE = {
 }
 """Files beside docs/ that the site takes in, and where it has them."""
 
-_LINK = re.compile(r"\[([^\]\n]+)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 _COMMENTS = re.compile(r"^<!-- (?:not run: .+|exits with \d+|measured|not output) -->\n", re.MULTILINE)
 
 
