@@ -19,6 +19,7 @@ import nbformat
 
 import ppsim
 from ppsim.cli import main as ppsim_command
+from ppsim.plot import save_figure, timeline_figure
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -91,32 +92,20 @@ def as_of_the_site(text: str, name: Path) -> str:
     return _LINK.sub(led, text)
 
 
-PICTURES = {
-    "pictures/schedules.svg": """
-        echo '{"forward_s": 0.02, "backward_input_s": 0.02, "backward_weight_s": 0.02}' > whole.json
-        echo '{"forward_s": 0.01, "backward_input_s": 0.01, "backward_weight_s": 0.01}' > half.json
-        ppsim build 1f1b --pp 4 --microbatches 6 -o 1f1b.csv
-        ppsim build zbv --pp 4 --microbatches 6 -o zbv.csv
-        ppsim simulate 1f1b.csv --costs whole.json -o 1f1b.json
-        ppsim simulate zbv.csv --costs half.json -o zbv.json
-        ppsim figure timeline 1f1b.json zbv.json --title 1F1B --title ZB-V --panels compute -o schedules.svg
-    """,
-    "extra/pictures/timeline.html": "ppsim project --pp 4 --vpp 2 -o timeline.html",
-}
-"""How the pictures of the site are made: 1F1B above ZB-V, and the interactive timeline of the tutorial."""
-
-
 def draw_pictures(source: Path) -> None:
-    """Draw the pictures by ppsim's own commands; raises where one of them fails."""
-    environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
-    for name, commands in PICTURES.items():
-        picture = source / name
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            subprocess.run(
-                ["bash", "-e", "-c", commands], cwd=folder, env=environment, capture_output=True, check=True
-            )
-            shutil.copy(Path(folder) / picture.name, picture)
+    """Draw 1F1B above ZB-V, and the interactive timeline of the tutorial."""
+    for folder in ("pictures", "extra/pictures"):
+        (source / folder).mkdir(parents=True)
+    timelines = [
+        ppsim.simulate(
+            ppsim.build(name, pp=4, microbatches=6),
+            ppsim.StageCosts(forward_s=seconds, backward_input_s=seconds, backward_weight_s=seconds),
+        )
+        for name, seconds in (("1f1b", 0.02), ("zbv", 0.01))
+    ]
+    figure = timeline_figure(timelines, titles=["1F1B", "ZB-V"], panels=["compute"])
+    save_figure(figure, source / "pictures" / "schedules.svg")
+    ppsim.save(ppsim.project(pp=4, vpp=2), source / "extra" / "pictures" / "timeline.html")
 
 
 def write_notebook(path: Path, page: Path) -> None:
