@@ -22,7 +22,6 @@ FILES = (
     "README.md",
     "conftest.py",
     "constraints.txt",
-    "mkdocs.yml",
     "pyproject.toml",
 )
 """What the sdist must hold: all that the tests read."""

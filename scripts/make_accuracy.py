@@ -1,20 +1,100 @@
-"""Write the section "Against published runs" of docs/accuracy.md: python scripts/make_accuracy.py"""
+"""Write what `ppsim validate` finds into docs/accuracy.md and docs/results/: python scripts/make_accuracy.py
 
+What stands between a mark and its end is written anew; every row goes into a CSV. `--quick` leaves out the fits on
+one run of each set, which take longer than all else.
+"""
+
+import argparse
+import csv
+import io
+from collections.abc import Sequence
 from pathlib import Path
 
 from ppsim.api.validation import validate
-from ppsim.printing.validation import markdown
+from ppsim.base.files import write_whole
+from ppsim.base.units import percent, signed_percent
+from ppsim.printing.fits import markdown_after_fits
+from ppsim.printing.validation import every_row, markdown, markdown_summary, markdown_table
+from ppsim.validation.after_fit import AfterFit, AfterFits
+from ppsim.validation.score import Validation, score_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
-BEGIN, END = "<!-- ppsim validate --markdown -->\n", "<!-- end of ppsim validate --markdown -->\n"
+DOCS = Path(__file__).parents[1] / "docs"
+SUMMARY, SETS, ROWS = (
+    DOCS / name for name in ("accuracy.md", "results/published_runs.md", "results/published_rows.csv")
+)
+VALIDATE, MARKDOWN, FIT_ON_ONE = "ppsim validate", "ppsim validate --markdown", "ppsim validate --fit-on one"
+"""The marks: the command whose results stand behind each."""
 
 
-def page() -> str:
-    """Return the page with the section as it is now."""
-    text = PAGE.read_text()
-    section = markdown(validate().sets)
-    return text[: text.index(BEGIN) + len(BEGIN)] + section + text[text.index(END) :]
+def main() -> None:
+    """Write pages and rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="leave out the fits on one run")
+    is_quick = parser.parse_args().quick
+    sets = validate().sets
+    put(SUMMARY, VALIDATE, markdown_summary(sets))
+    put(SETS, MARKDOWN, markdown(sets))
+    write_whole(ROWS, rows_csv(sets))
+    if not is_quick:
+        found = validate(fit_on="one")
+        put(SUMMARY, FIT_ON_ONE, after_one_run(found, sets))
+        put(SETS, FIT_ON_ONE, markdown_after_fits(found))
+
+
+def marked(page: str, name: str) -> tuple[int, int]:
+    """Return where the text behind a mark begins and ends.
+
+    >>> marked("a\\n<!-- x -->\\nold\\n<!-- end of x -->\\n", "x")
+    (13, 17)
+    """
+    begin = page.index(f"<!-- {name} -->\n") + len(f"<!-- {name} -->\n")
+    return begin, page.index(f"<!-- end of {name} -->\n", begin)
+
+
+def put(path: Path, name: str, text: str) -> None:
+    """Replace what stands behind a mark of a page."""
+    page = path.read_text(encoding="utf-8")
+    begin, end = marked(page, name)
+    write_whole(path, f"{page[:begin]}\n{text}\n{page[end:]}")
+
+
+def rows_csv(sets: Sequence[Validation]) -> str:
+    """Return every row of every set as it is printed, a line each."""
+    rows, out = every_row(sets), io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def after_one_run(found: AfterFits, sets: Sequence[Validation]) -> str:
+    """Return a line a section: the rows that were not fitted before and after."""
+    sections = {one.name: one.told.section for one in sets}
+    groups: dict[str, list[AfterFit]] = {}
+    for one in found.sets:
+        if one.judged:
+            groups.setdefault(sections[one.name], []).append(one)
+    return "\n".join(markdown_table([_before_and_after(*group) for group in groups.items()])) + "\n"
+
+
+def _before_and_after(section: str, sets: Sequence[AfterFit]) -> dict[str, str]:
+    pairs = [pair for one in sets for pair in one.judged]
+    before, after = (score_of([pair[index].error for pair in pairs]) for index in (0, 1))
+    closer = [one.name for one in sets if _absolute(one, 1) < _absolute(one, 0)]
+    return {
+        "published runs": f"{section[:1].upper()}{section[1:]}",
+        "rows": str(len(pairs)),
+        "mean, before": signed_percent(before.mean),
+        "after": signed_percent(after.mean),
+        "absolute, before": percent(before.mean_absolute),
+        "after ": percent(after.mean_absolute),
+        "sets that come closer": f"{len(closer)} of {len(sets)}",
+    }
+
+
+def _absolute(one: AfterFit, index: int) -> float:
+    return score_of([pair[index].error for pair in one.judged]).mean_absolute
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    main()

@@ -5,8 +5,10 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 
 import pytest
 
@@ -19,10 +21,11 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def written_by(script: str, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Import a script by its name."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    module = __import__(script)
-    return str(module.page())
+    return importlib.import_module
 
 
 def test_ci_runs_the_two_commands_of_the_readme() -> None:
@@ -57,13 +60,21 @@ def test_the_newest_heading_of_the_changelog_is_the_version() -> None:
     assert headings[0] == ppsim.__version__
 
 
-def test_the_page_of_schedules_is_what_its_script_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (ROOT / "docs" / "schedules.md").read_text() == written_by("make_schedule_docs", monkeypatch)
+def test_pages_and_pictures_of_schedules_are_what_their_script_writes(script: Callable[[str], ModuleType]) -> None:
+    pages = script("make_schedule_docs").pages()
+    assert {name: (ROOT / "docs" / name).read_text() for name in pages} == pages
+    assert {f"schedules/{path.name}" for path in (ROOT / "docs" / "schedules").iterdir()} == set(pages) - {
+        "schedules.md"
+    }
+    drawn = [name for name in pages if name.endswith(".svg")]
+    assert [Path(name).stem for name in drawn] == list(CATALOG)
+    for name in drawn:
+        assert len({row.get("y") for row in ElementTree.fromstring(pages[name]).iter() if row.get("height")}) >= 4
 
 
-def test_the_page_of_rooms_is_what_its_script_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_rooms_is_what_its_script_writes(script: Callable[[str], ModuleType]) -> None:
     page = ROOT / "docs" / "explanation" / "architecture.md"
-    assert page.read_text() == written_by("make_architecture", monkeypatch)
+    assert page.read_text() == script("make_architecture").page()
 
 
 def test_every_file_that_the_page_of_rooms_names_is_there() -> None:
@@ -99,9 +110,8 @@ def test_every_table_that_is_shipped_passes_the_check(path: Path) -> None:
 
 
 @pytest.fixture
-def documents(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return importlib.import_module("run_documents")
+def documents(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("run_documents")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -162,13 +172,12 @@ def test_measured_numbers_and_blocks_that_are_not_run_are_left_alone(documents: 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_still_shows_what_is_stored_in_it(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, script: Callable[[str], ModuleType]
 ) -> None:
     """What was measured differs from run to run; `python scripts/run_notebooks.py --write` stores the rest anew."""
     import nbformat
 
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    runner = __import__("run_notebooks")
+    runner = script("run_notebooks")
     stored, made = nbformat.read(path, as_version=4), runner.executed(path, tmp_path)
     assert runner.shown(made) == runner.shown(stored)
     for notebook in (stored, made):

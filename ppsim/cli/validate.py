@@ -24,7 +24,7 @@ from ppsim.cli.progress import progress
     is_flag=True,
     help="Print the `ppsim project` line of every row, and nothing else.",
 )
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print the section of docs/accuracy.md.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables of docs/results/published_runs.md.")
 @click.option(
     "--fit", "is_fit", is_flag=True,
     help="Find the constants of the set's cluster again from its fit rows, beside those in use.",

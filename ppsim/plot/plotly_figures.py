@@ -283,7 +283,8 @@ class _Rows:
             pixels[top + margin : top + _ROW_PIXELS - margin] = row
         colours = [*colours_in(self.look.theme), self.look.theme.paper]
         return {
-            "source": _png(pixels, colours), "xref": "x", "layer": "below", "x": 0, "y": -0.5, "sizex": self.longest, "sizey": len(lanes), "sizing": "stretch",
+            "source": _png(pixels, colours), "xref": "x", "layer": "below", "sizing": "stretch",
+            "x": 0, "y": -0.5, "sizex": self.longest, "sizey": len(lanes),
         }  # fmt: skip
 
     def _fill_of(self, lane: Lane) -> NDArray[np.int16]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.validation import markdown_table
 from ppsim.validation.posterior import Told
 from ppsim.validation.score import Score, score_of
 
@@ -95,6 +96,11 @@ def print_after_fits(found: "AfterFits") -> None:
         "Errors of the rows that were not fitted: predicted / measured - 1, negative is optimistic. fit rows: what "
         "each set's cluster was fitted on. listed: rows for which no projection can be asked."
     )
+
+
+def markdown_after_fits(found: "AfterFits") -> str:
+    """Return the sets of docs/results/published_runs.md before and after a fit on one run."""
+    return "\n".join(markdown_table([_summary(one) for one in found.sets if one.judged])) + "\n"
 
 
 def _summary(one: "AfterFit") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a terminal and docs/accuracy.md show of validation."""
+"""What a terminal, docs/accuracy.md and docs/results/ show of validation."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from ppsim.printing.page import Columns, Page, facts
 from ppsim.projection.options import GPT
 from ppsim.validation.cases import Case, Section
 from ppsim.validation.fit import FittedCluster
-from ppsim.validation.score import CaseError, Validation, coverage_of, hardware_scores
+from ppsim.validation.score import CaseError, Validation, coverage_of, hardware_scores, score_of
 
 if TYPE_CHECKING:
     from ppsim.validation.validated import Validated
@@ -65,32 +65,62 @@ def print_fits(fits: Sequence[FittedCluster]) -> None:
 
 
 def markdown(found: Sequence[Validation]) -> str:
-    """Return the section of docs/accuracy.md."""
-    lines = ["`ppsim validate` (with `--rows` every row too)", ""]
-    lines += [
-        "Errors are predicted / measured − 1 of a step's time or of memory, of the rows that no constant was",
-        "fitted on (*: all were); negative is optimistic. absolute: the mean of their sizes; the same of a",
-        "constant MFU and of other tools on the same rows. order: rank correlation of schedules, mean of the",
-        "groups, and how many groups have every pair of schedules in the measured order. inside: how many of the",
-        "times measured lie in the projection's 90 % interval. listed: rows for which no",
-        "projection can be asked, which are in no error. What ran: model,",
-        "devices, layout, global batch/micro-batch, tokens a sequence, schedule.",
-        "",
-    ]
+    """Return what docs/results/published_runs.md says of each set."""
+    lines = []
     for section, sets in _sections(found):
-        lines += [f"{_capital(section)}:", "", *_markdown_table([_summary(one) for one in sets]), ""]
+        lines += [f"{_capital(section)}:", "", *markdown_table([_summary(one) for one in sets]), ""]
     lines += ["Times of all sets, by hardware (a model is dense or has experts):", ""]
-    lines += [*_markdown_table(_hardware_rows(found)), "", _total(found), ""]
-    lines += ["The ten judged times that are furthest off:", "", *_markdown_table(_worst_rows(found)), ""]
-    lines += ["Rows for which no projection can be asked:", "", *_markdown_table(_listed_rows(found))]
-    for one in found:
-        lines += ["", f"**{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}."]
-        if one.rows:
-            lines += ["", *_markdown_table([_as_printed(one, row) for row in one.rows])]
-        if one.not_possible:
-            listed = [_as_listed(case, reason) for case, reason in one.not_possible]
-            lines += ["", "Not expressible:", "", *_markdown_table(listed)]
+    lines += [*markdown_table(_hardware_rows(found)), ""]
+    lines += ["Rows for which no projection can be asked:", "", *markdown_table(_listed_rows(found)), ""]
+    lines += [
+        f"- **{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}." for one in found
+    ]
     return "\n".join(lines) + "\n"
+
+
+def markdown_summary(found: Sequence[Validation]) -> str:
+    """Return what docs/accuracy.md says of all sets: a line a section, intervals, and the ten worst."""
+    sections = [(name, [one for one in sets if not one.told.order_only]) for name, sets in _sections(found)]
+    lines = [*markdown_table([_section_row(name, sets) for name, sets in sections if sets]), ""]
+    lines += [_total(found), "", "The ten times that are furthest off:", ""]
+    return "\n".join([*lines, *markdown_table(_worst_rows(found))]) + "\n"
+
+
+def _section_row(name: str, sets: Sequence[Validation]) -> dict[str, str]:
+    """The sets of a section as one row: those of which a constant has seen no row count."""
+    judged = [row for one in sets for row in _unseen(one)]
+    constant = [row.constant_mfu_error for row in judged if row.constant_mfu_error is not None]
+    score = score_of([row.error for row in judged])
+    return {
+        "published runs": _capital(name),
+        "rows": str(len(judged)),
+        "seen": str(sum(len(one.fitted) for one in sets)),
+        "listed": str(sum(len(one.not_possible) for one in sets)),
+        "mean": signed_percent(score.mean),
+        "absolute": percent(score.mean_absolute),
+        "worst": signed_percent(score.worst),
+        "constant MFU": percent(score_of(constant).mean_absolute) if constant else "–",
+        "inside": _inside(coverage_of(judged)),
+    }
+
+
+def _unseen(one: Validation) -> list[CaseError]:
+    """The rows of a set that no constant was fitted on."""
+    return [row for row in one.rows if row.case.told.use == "judge"]
+
+
+def every_row(found: Sequence[Validation]) -> list[dict[str, str]]:
+    """Return every row of every set as it is printed: docs/results/published_rows.csv."""
+    columns = ("set", "use", "measured", "ppsim", "error", "constant MFU", "other tool", "what ran", "why")
+    rows = []
+    for one in found:
+        for row in one.rows:
+            cells = _as_printed(one, row)
+            rows.append({"set": one.name, **cells, "other tool": cells.get(one.told.other_tool, "")})
+        for case, reason in one.not_possible:
+            listed = _as_listed(case, reason)
+            rows.append({"set": one.name, **listed, "use": "listed", "measured": listed["published"]})
+    return [{column: row.get(column, "") for column in columns} for row in rows]
 
 
 def _print_rows(out: Page, one: Validation) -> None:
@@ -167,7 +197,7 @@ def _inside(coverage: tuple[int, int] | None) -> str:
 
 def _total(sets: Sequence[Validation]) -> str:
     """How many judged times of all sets lie in their intervals, of dense models and with experts, a line."""
-    rows = [row for one in sets if not one.told.order_only for row in one.judged]
+    rows = [row for one in sets if not one.told.order_only for row in _unseen(one)]
     named = {"of all judged times": rows} | {
         f"of {kind} models": [row for row in rows if row.plan.job and row.kind == kind] for kind in ("dense", "MoE")
     }
@@ -263,7 +293,8 @@ def what_ran(row: CaseError) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _markdown_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+def markdown_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the lines of a table of rows by column, all but the first and the last set to the right."""
     rule = ["---", *["--:"] * (len(rows[0]) - 2), "---"]
     cells = [f"| {' | '.join(row.values())} |" for row in rows]
     return [f"| {' | '.join(rows[0])} |", f"|{'|'.join(rule)}|", *cells]

@@ -1,6 +1,6 @@
-"""Project, run, compare, on this machine: the section of docs/accuracy.md on runs of our own.
+"""Project, run, compare, on this machine: the sections of docs/results/own_runs.md on step times.
 
-    python scripts/closed_loop               everything, into docs/accuracy.md: 20 minutes on two quiet cores
+    python scripts/closed_loop               everything, into that page: 20 minutes on two quiet cores
     python scripts/closed_loop real --print  one part, printed
 
 Errors are projected / measured − 1: negative is optimistic.
@@ -16,7 +16,7 @@ import real
 
 from ppsim.base.files import write_whole
 
-PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "own_runs.md"
 PARTS = {"real": real.section, "grid": emulated.grid_section, "channels": emulated.channel_section}
 
 

@@ -2,20 +2,52 @@
 
 import csv
 import json
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-from ppsim.printing.validation import markdown
+import pytest
+
+import ppsim as ppsim_api
+from ppsim.printing.fits import markdown_after_fits
+from ppsim.printing.validation import markdown, markdown_summary
 from ppsim.validation.rows import rows_of
 from ppsim.validation.score import hardware_scores
 from tests.cli.running import ppsim, words_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
-BEGIN, END = "<!-- ppsim validate --markdown -->\n", "<!-- end of ppsim validate --markdown -->\n"
+
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script that writes the pages on accuracy."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts"))
+    return import_module("make_accuracy")
 
 
-def test_the_page_of_accuracy_has_what_the_command_prints(validations) -> None:
-    page = PAGE.read_text()
-    assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == markdown(list(validations.values()))
+def test_the_pages_of_accuracy_have_what_the_command_finds(validations, pages) -> None:
+    sets = list(validations.values())
+    for path, mark, text in (
+        (pages.SUMMARY, pages.VALIDATE, markdown_summary(sets)),
+        (pages.SETS, pages.MARKDOWN, markdown(sets)),
+    ):
+        page = path.read_text()
+        begin, end = pages.marked(page, mark)
+        assert page[begin:end].strip() == text.strip()
+    assert pages.ROWS.read_text() == pages.rows_csv(sets)
+
+
+def test_the_page_has_a_set_after_one_run_as_the_command_finds_it(pages) -> None:
+    page = pages.SETS.read_text()
+    begin, end = pages.marked(page, pages.FIT_ON_ONE)
+    assert markdown_after_fits(ppsim_api.validate("dgxc-405b", fit_on="one")).splitlines()[-1] in page[begin:end]
+
+
+def test_the_summary_counts_every_row_once_as_seen_or_not(validations) -> None:
+    rows = [line.split(" | ")[1:4] for line in markdown_summary(list(validations.values())).splitlines()[2:9]]
+    told = [one for one in validations.values() if not one.told.order_only]
+    unseen, seen, listed = (sum(int(row[column]) for row in rows) for column in range(3))
+    assert unseen + seen == sum(len(one.rows) for one in told)
+    assert seen == sum(len(one.fitted) for one in told)
+    assert listed == sum(len(one.not_possible) for one in told)
 
 
 def test_json_has_every_row_with_its_signed_error_and_source() -> None:
