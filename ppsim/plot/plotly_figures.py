@@ -6,11 +6,14 @@ all that plotly draws they take a browser least, whatever the number of actions,
 """
 
 import html
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
 from ppsim.base.units import seconds, size
@@ -39,12 +42,21 @@ class Theme:
     text: str = palette.TEXT
     quiet: str = palette.QUIET_TEXT
     grid: str = "#E4E4E4"
+    idle: str = palette.COLOURS[Op.IDLE]
     strong: str = palette.COLOURS[Op.F]
     accent: str = palette.CRITICAL_PATH
 
 
 LIGHT = Theme()
-DARK = Theme(paper="#15181D", text="#E8EAED", quiet="#A8AFB8", grid="#343A42", strong="#6FB1FF", accent="#FF7A9C")
+DARK = Theme(
+    paper="#15181D",
+    text="#E8EAED",
+    quiet="#A8AFB8",
+    grid="#343A42",
+    idle="#4A515B",
+    strong="#6FB1FF",
+    accent="#FF7A9C",
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,8 @@ class Look:
     Idle cells are coloured by cause with `colour` "cause". What a pointer is told of a cell is all of it
     (`ppsim.plot.hover`) or, without `with_texts`, which take most of the time, its name. Microbatches label the
     cells `with_labels` where these are few enough and wide enough; lines tell them apart `with_gaps`. `row_px` is
-    the height of a rank's row, None for what suits their number.
+    the height of a rank's row, None for what suits their number. A sketch (`is_sketch`) looks the same and says
+    nothing: the cells of a timeline are one image, which a browser redraws several times as fast.
     """
 
     colour: Colouring = "kind"
@@ -65,12 +78,15 @@ class Look:
     with_memory: bool = False
     memory_limit_bytes: float | None = None
     row_px: float | None = None
+    is_sketch: bool = False
     theme: Theme = LIGHT
 
 
 _MARGIN = {"l": 58, "r": 16, "t": 8, "b": 44}
 _CAPTION_PX, _MEMORY_PX = 26, 150
 _WIDE_PX = 900  # what a picture's time axis is taken to be across, where it decides what there is room for
+_ROW_PIXELS = 25  # of a rank in a sketch, of which cells take 84 %, as `HALF_HEIGHT` says
+_NOTHING = {"type": "scatter", "x": [None], "y": [None], "hoverinfo": "skip"}  # so that a panel has an axis
 _SEPARATED_PX = 4  # of a row's typical cell, from which on lines tell its cells apart
 
 
@@ -129,10 +145,17 @@ def timeline_plotly(
         row_px = look.row_px or _row_px(timeline.schedule.num_ranks, len(timelines))
         name, facts = heading(timeline, title)
         caption = _caption(name, facts, look.theme)
-        stack.add(draw.rows(timeline, row_px), _ranks_axis(timeline, row_px), caption)
+        lanes = compute_lanes(timeline, by_cause=True)
+        images = [draw.sketch(lanes)] if look.is_sketch else []
+        stack.add(draw.rows(timeline, lanes, row_px), _ranks_axis(timeline, row_px), caption, images=images)
     if look.with_memory:
         _add_memory(stack, timelines, names, scale, look)
-    return stack.picture(longest_s / scale.size, scale.unit, fills.colours)
+    return stack.picture(longest_s / scale.size, scale.unit, colours_in(look.theme))
+
+
+def colours_in(theme: Theme) -> list[str]:
+    """Return the colours of `Fills` with the theme's own for idle cells."""
+    return [theme.idle if colour == palette.COLOURS[Op.IDLE] else colour for colour in Fills.colours]
 
 
 def _row_px(num_ranks: int, num_timelines: int) -> float:
@@ -155,11 +178,11 @@ class _Stack:
 
     def __init__(self, theme: Theme) -> None:
         self._theme = theme
-        self._panels: list[tuple[list[Data], Data, str, list[Data]]] = []
+        self._panels: list[tuple[list[Data], Data, str, Data]] = []
 
-    def add(self, found: list[Data], axis: Data, caption: str, shapes: Sequence[Data] = ()) -> None:
-        """Add a panel below the others; its axis says by `height_px` how high it is."""
-        self._panels.append((found, axis, caption, list(shapes)))
+    def add(self, found: list[Data], axis: Data, caption: str, **also: Sequence[Data]) -> None:
+        """Add a panel below the others, as high as its axis says by `height_px`; `also` are shapes and images."""
+        self._panels.append((found, axis, caption, also))
 
     def picture(self, longest: float, unit: str, colours: Sequence[str]) -> Data:
         """Return all of it as plotly's `data` and `layout`."""
@@ -173,10 +196,11 @@ class _Stack:
             "coloraxis": _colours(colours),
             "annotations": [],
             "shapes": [],
+            "images": [],
         }
         data: list[Data] = []
         above, name = 0.0, "y"
-        for place, (found, axis, caption, shapes) in enumerate(self._panels):
+        for place, (found, axis, caption, also) in enumerate(self._panels):
             name = f"y{place + 1}" if place else "y"
             top = above + _CAPTION_PX
             above = top + axis["height_px"]
@@ -186,7 +210,8 @@ class _Stack:
                 "anchor": "x", "fixedrange": True, "domain": domain, **told,
             }  # fmt: skip
             layout["annotations"].append(_above_panel(caption, domain[1]))
-            layout["shapes"] += [shape | {"yref": name} for shape in shapes]
+            for kind, those in also.items():
+                layout[kind] += [one | {"yref": name} for one in those]
             data += [{"showlegend": False, "yaxis": name, **trace} for trace in found]
         layout["xaxis"] = _axis(self._theme) | {
             "range": [0, longest], "minallowed": 0, "maxallowed": longest, "anchor": name, "showgrid": False,
@@ -211,11 +236,11 @@ class _Rows:
     longest: float
     look: Look
 
-    def rows(self, timeline: Timeline, row_px: float) -> list[Data]:
+    def rows(self, timeline: Timeline, lanes: Sequence[Lane], row_px: float) -> list[Data]:
         """All of a timeline, in the order in which it is drawn."""
-        look, lanes = self.look, compute_lanes(timeline, by_cause=True)
-        found = self.cells(timeline, lanes)
-        if look.with_gaps:
+        look = self.look
+        found = [_NOTHING] if look.is_sketch else self.cells(timeline, lanes)
+        if look.with_gaps and not look.is_sketch:
             found += self.gaps(lanes)
         if look.with_labels and timeline.num_actions <= MOST_LABELS and row_px >= _LABELLED_PX:
             found.append(self.labels(timeline, lanes, row_px))
@@ -230,9 +255,7 @@ class _Rows:
         template = "<b>%{customdata[0]}</b><br>" + "<br>".join(f"%{{customdata[{line}]}}" for line in (1, 2, 3))
         found = []
         for lane in lanes:
-            fill = self.fills.index_of(lane)
-            if self.look.colour == "cause":
-                fill = np.where(lane.cause != NONE, self.fills.causes + lane.cause, fill).astype(np.int16)
+            fill = self._fill_of(lane)
             told: Any = hover.lines_of(lane) if hover else [names[node] for node in lane.node.tolist()]
             cells = {
                 "type": "heatmap", "coloraxis": "coloraxis", "zsmooth": False,
@@ -243,6 +266,32 @@ class _Rows:
             }  # fmt: skip
             found.append(cells)
         return found
+
+    def sketch(self, lanes: Sequence[Lane]) -> Data:
+        """All lanes as an image, a row a rank, which takes a browser no time to draw."""
+        middles = (np.arange(_WIDE_PX) + 0.5) * self.longest * self.scale.size / _WIDE_PX
+        blank = len(self.fills.colours)
+        pixels = np.full((len(lanes) * _ROW_PIXELS, _WIDE_PX), blank, dtype=np.uint8)
+        margin = round((0.5 - HALF_HEIGHT) * _ROW_PIXELS)
+        for lane in lanes:
+            cell = np.searchsorted(lane.edges, middles, side="right") - 1
+            row = self._fill_of(lane)[np.minimum(cell, len(lane.node) - 1)].astype(np.uint8)
+            row[middles > lane.edges[-1]] = blank
+            if self.look.with_gaps and self._typical_px(lane) >= _SEPARATED_PX:
+                row[1:][cell[1:] != cell[:-1]] = blank
+            top = lane.rank * _ROW_PIXELS
+            pixels[top + margin : top + _ROW_PIXELS - margin] = row
+        return {
+            "source": _png(pixels, [*colours_in(self.look.theme), self.look.theme.paper]), "xref": "x", "layer": "below",
+            "x": 0, "y": -0.5, "sizex": self.longest, "sizey": len(lanes), "sizing": "stretch",
+        }  # fmt: skip
+
+    def _fill_of(self, lane: Lane) -> NDArray[np.int16]:
+        """The places of its cells' colours, by cause where that is asked for."""
+        fill = self.fills.index_of(lane)
+        if self.look.colour == "cause":
+            fill = np.where(lane.cause != NONE, self.fills.causes + lane.cause, fill).astype(np.int16)
+        return fill
 
     def gaps(self, lanes: Sequence[Lane]) -> list[Data]:
         """Lines between the cells of rows whose cells are wide enough for that.
@@ -302,6 +351,17 @@ class _Rows:
         return float(np.median(busy)) / self.scale.size / self.longest * _WIDE_PX
 
 
+def _png(pixels: NDArray[np.uint8], colours: Sequence[str]) -> str:
+    """An image of places in a row of colours, as an address that holds it whole."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels, mode="P")
+    image.putpalette(b"".join(bytes.fromhex(colour[1:]) for colour in colours))
+    written = BytesIO()
+    image.save(written, "PNG", compress_level=1)
+    return f"data:image/png;base64,{b64encode(written.getvalue()).decode()}"
+
+
 def _padded(number: int, digits: int) -> str:
     space = "\u2005" * (digits - len(str(number)))
     return f"{space}{number}{space}"
@@ -330,7 +390,7 @@ def _add_memory(
     shapes = [] if limit is None else [_limit_line(limit / unit.size, look.theme, horizontal=True)]
     for timeline, title in shown:
         caption = _caption(heading(timeline, title)[0], memory_caption(timeline), look.theme)
-        stack.add(traces.memory(timeline, scale=scale, bytes_scale=unit), axis, caption, shapes)
+        stack.add(traces.memory(timeline, scale=scale, bytes_scale=unit), axis, caption, shapes=shapes)
 
 
 def _limit_line(at: float, theme: Theme, *, horizontal: bool = False) -> Data:
