@@ -229,6 +229,15 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     raise ConfigError(f"{_names().unknown(text)} (or give the path of a .toml, .yaml or .json file)")
 
 
+def cluster_named(name: str) -> str:
+    """Return the packaged cluster's name for what people write; any other text, as a path, as it is.
+
+    >>> cluster_named("H100-SXM"), cluster_named("mine.toml")
+    ('dgx-h100', 'mine.toml')
+    """
+    return name if Path(name).suffix in _READERS else _names().find(name) or name
+
+
 @cache
 def _names() -> Names:
     return Names("cluster", packaged_clusters(), plain_of=_plain)

@@ -41,6 +41,7 @@ class Projection(Shown, Pictured):
     >>> import ppsim
     >>> made = ppsim.project(pp=4, microbatches=8)
     >>> print(made)  # doctest: +ELLIPSIS
+    GPT 6.2B on 4 × NVIDIA A100-SXM4-80GB: packaged profile; --model/--cluster or --profile for yours
     1f1b   pp 4   vpp 1   8 microbatches
     step time      1.74 s (bubble 27.67 %)
     ...

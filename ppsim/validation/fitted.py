@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.shown import Shown
 from ppsim.machine.cluster import Cluster, Constants
-from ppsim.machine.files import packaged_clusters
+from ppsim.machine.files import cluster_named, packaged_clusters
 from ppsim.validation.cases import Case
 from ppsim.validation.posterior import Posterior, Row, Told, fit_rows, rows_of
 from ppsim.validation.predict import PlanOf
@@ -172,4 +172,4 @@ def fitted(cases: Sequence[Case], plan_of: PlanOf, *, source: str, cluster: str 
 
 def _cluster_of(row: Row) -> str:
     """The cluster of a row, as its words name it."""
-    return str(row.case.words.get("cluster") or DEFAULT_BASE)
+    return cluster_named(str(row.case.words.get("cluster") or DEFAULT_BASE))

@@ -72,3 +72,20 @@ def test_a_search_takes_a_schedule_once_however_it_is_written():
     given = {"model": "GPT2", "gpus": 2, "global_batch": 16, "tp": [1], "micro_batch": [8], "cluster": "h100"}
     found = ppsim.tune(**given, schedule=["1F1B", "1f1b", "zb_h1"])
     assert found.space.schedule == ("1f1b", "zb-h1")
+
+
+def test_a_file_of_runs_takes_the_same_names(tmp_path):
+    columns = "model,gpus,tp,pp,global_batch,cluster,schedule,metric,value"
+    rows = [
+        "Llama3-8B,16,2,2,64,H100-SXM,1F1B,iteration_s,3.0",
+        "llama3_8b,16,2,2,128,dgx_h100,1f1b,iteration_s,6.0",
+    ]
+    (tmp_path / "runs.csv").write_text("\n".join([columns, *rows, ""]))
+    found = ppsim.fit(tmp_path / "runs.csv")
+    assert (found.base, len(found.posterior.rows)) == ("dgx-h100", 2)
+    assert 'base = "dgx-h100"' in found.to_toml(tmp_path / "elsewhere" / "mine.toml")
+
+
+def test_a_cluster_file_extends_one_by_any_of_its_names(tmp_path):
+    (tmp_path / "mine.toml").write_text('format = "ppsim-cluster/1"\nname = "mine"\nbase = "H100-SXM"\n')
+    assert load_cluster(tmp_path / "mine.toml").device == load_cluster("dgx-h100").device
