@@ -104,8 +104,8 @@ def as_of_the_site(text: str, name: Path) -> str:
         path = (came_from.parent / target).resolve()
         if path in FROM_OUTSIDE:
             return f"[{label}]({os.path.relpath(FROM_OUTSIDE[path], name.parent)}{anchor})"
-        if path.is_relative_to(DOCS) and came_from.is_relative_to(DOCS):
-            return match[0]
+        if not path.exists() or (path.is_relative_to(DOCS) and came_from.is_relative_to(DOCS)):
+            return match[0]  # a page of the site, a picture that is made with it, or what Sphinx will warn of
         if path.is_relative_to(DOCS):
             return f"[{label}]({os.path.relpath(path.relative_to(DOCS), name.parent)}{anchor})"
         return f"`{path.relative_to(ROOT)}`"
