@@ -126,6 +126,10 @@ def print_totals(found: Any) -> None:
         )
 
 
+_WORTH_SAYING = 0.01
+"""Of a step: how long messages are waited for."""
+
+
 def print_comparison(comparison: "Comparison", *, with_rows: bool = False) -> None:
     """Print a measured step beside a projected one: signed errors, by step, pass, stage and peak memory.
 
@@ -153,7 +157,7 @@ def print_comparison(comparison: "Comparison", *, with_rows: bool = False) -> No
     replayed = "each taking what it took from when it could start"
     if (gap := comparison.replay_gap_s) is not None:
         replayed = f"each {seconds(gap)} after what it needs, the median gap, for no transfer was recorded"
-    elif (hop := comparison.replay_hop_s) is not None:
+    elif (hop := comparison.replay_hop_s or 0.0) >= _WORTH_SAYING * comparison.measured.step_time_s:
         replayed = f"each as long after its rank was free, and messages of {seconds(hop)}, the mean wait for one"
     out.add(
         f"\nerror: projected / measured − 1, negative is too optimistic. replay: the measured actions, {replayed}, "

@@ -276,7 +276,7 @@ def _fit_slowdown(runs: Sequence[Run], not_fitted: dict[str, str]) -> FittedCons
         return None
     value, weight = np.concatenate(samples), np.concatenate(weights)
     low, middle, high = (_weighted_quantile(value, weight, part) for part in (0.25, 0.5, 0.75))
-    return FittedConstant(max(middle, 0.0), (low, high), number)
+    return FittedConstant(max(middle, 0.0), (low, high), number, 1.25 * (high - low) / 1.35 / math.sqrt(number))
 
 
 def _slowdown_samples(

@@ -42,6 +42,11 @@ class Loop:
         low, _, high = statistics.quantiles(self.steps_s, n=4)
         return (high - low) / self.measured_s
 
+    @property
+    def uncertainty(self) -> float:
+        """The standard deviation of the measured median, were its steps drawn alone, as a part of it."""
+        return 1.25 * self.spread / 1.349 / len(self.steps_s) ** 0.5
+
 
 def section() -> str:
     """Return a row for each loop, and how far off they are."""
@@ -74,7 +79,8 @@ def section() -> str:
     lines.append(
         f"\nThe machine's own spread, {os.cpu_count()} cores: the same step measured in {len(loops)} loops lies "
         f"within {percent(own)}; within a run half of the steps lie within "
-        f"{percent(statistics.median(loop.spread for loop in loops))} of each other."
+        f"{percent(statistics.median(loop.spread for loop in loops))} of each other, so that the median of "
+        f"{len(loops[0].steps_s)} is known to ± {percent(statistics.median(loop.uncertainty for loop in loops))}."
     )
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from ppsim.runs.calibrate import calibrate
 from ppsim.runs.compare import expected_costs
 from ppsim.runs.run import Run, costs_alone, median_costs
 from ppsim.schedule.graph import build_graph
+from ppsim.simulation.bounds.of_table import bounds_of
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.overlap import evaluate_slowed, overlapped_fraction
 from ppsim.simulation.run import durations_s, overheads_s, simulate, simulate_graph
@@ -223,6 +224,17 @@ def test_every_action_is_as_much_longer_as_it_is_beside_transfers(name):
     assert fraction.max() > 0.1
     assert np.median(np.abs(taken - alone * (1 + 0.2 * fraction))) < 1e-4 * alone.max()
     assert np.abs(taken - alone * (1 + 0.2 * fraction)).max() < 1e-2 * alone.max()
+
+
+@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved-1f1b", 2), ("zbv", 2), ("zb-h1", 1)])
+def test_the_bound_of_a_measured_step_has_its_backwards_in_it(name, vpp):
+    """Costs of a run of equal stages: no less than the work of a rank, no more than the step."""
+    run = run_of(name, pp=4, vpp=vpp)
+    costs = median_costs(run.graph, (run.end - run.start)[:, : run.graph.num_actions])
+    bound = bounds_of(run.graph.schedule, costs).step_s
+    work = 8 * vpp * (20e-3 + 20e-3 + 14e-3)
+    assert work <= bound * (1 + 1e-9)
+    assert bound <= run.step_times_s[0] * (1 + 1e-9)
 
 
 def test_slow_first_and_last_passes_are_found_again_and_none_is_told_as_none():
