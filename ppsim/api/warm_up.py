@@ -1,7 +1,7 @@
 """Every kernel compiled once, before anybody waits for it: for images of containers, for a cluster's workers."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from ppsim.base.compiling import cache_folder, compilations
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.auto import optimise
-from ppsim.catalog.build import CATALOG, build
+from ppsim.catalog.build import CATALOG, build, find
 from ppsim.catalog.entry import Entry
 from ppsim.schedule.check import check
 from ppsim.schedule.graph import build_graph
@@ -21,16 +21,19 @@ _SHAPES = ((2, 4), (4, 8))  # ranks and microbatches: every schedule takes one o
 _ROUNDS = 4  # of a search, in which each of its moves is made
 
 
-def warm_up(say: Callable[[str], None] = lambda line: None) -> int:
-    """Compile every kernel that numba does not keep yet, and return how many those were.
+def warm_up(names: Sequence[str] = (), *, say: Callable[[str], None] = lambda line: None) -> int:
+    """Compile every kernel that numba does not keep yet, or those of some schedules; return how many.
 
     `say` is called with a line a piece of work that compiled something, and where numba keeps it. Small tables are
     built, checked and simulated, and searched for: kernels are compiled for what they are called with.
     """
+    wanted = {find(name).name for name in names}
     import numba  # noqa: F401 - from here on every kernel is compiled, however small the work
 
     begun = number = compilations().number
     for name, work in _work():
+        if wanted and name not in wanted:
+            continue
         began = time.monotonic()
         work()
         if now := compilations().number - number:

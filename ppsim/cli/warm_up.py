@@ -4,17 +4,19 @@ import click
 
 
 @click.command("warm-up")
-def warm_up() -> None:
-    """Compile every kernel that numba does not keep yet, once for this installation.
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+def warm_up(names: tuple[str, ...]) -> None:
+    """Compile every kernel that numba does not keep yet, once for this installation; or those of some schedules.
 
     \b
       ppsim warm-up
-      NUMBA_CACHE_DIR=/opt/ppsim-kernels ppsim warm-up
-      srun --ntasks-per-node 1 ppsim warm-up
+      ppsim warm-up 1f1b
+      ppsim warm-up interleaved-1f1b zb-h1
 
     For a container's image, and before a search on a cluster's workers. Without it the first command that needs a
-    kernel compiles it, and says so. What is compiled is for this CPU; another one compiles its own.
+    kernel compiles it, and says so. NUMBA_CACHE_DIR says where numba keeps it. What is compiled is for this CPU;
+    another one compiles its own.
     """
     from ppsim.api.warm_up import warm_up as compile_all
 
-    compile_all(click.echo)
+    compile_all(names, say=click.echo)

@@ -3,8 +3,9 @@
 `validate` is what every use of a table goes through; `check` is the full report a person asks for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 from typing import Literal
 
@@ -17,9 +18,9 @@ from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.grammar import MOST
-from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, messages_in
+from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, ordered_messages
 from ppsim.schedule.kept import kept
-from ppsim.schedule.lowering import RECEIVES
+from ppsim.schedule.lowering import RECEIVES, lower, with_receives
 from ppsim.schedule.messages import Messages
 from ppsim.schedule.placement import style_of
 from ppsim.schedule.table import NONE, Op, Schedule
@@ -103,25 +104,36 @@ def check(schedule: Schedule) -> CheckReport:
         return CheckReport([Finding("error", rule, str(error))])
     # A table that spells out its receives has one place for them.
     places: list[Receives] = ["torch"] if schedule.has_communication else list(RECEIVES)
-    by_place = [list(_verdicts(schedule, receives)) for receives in places]
+    lowered = cache(lambda: schedule if schedule.has_communication else lower(schedule))
+    by_place = [_verdicts(schedule, receives, lowered) for receives in places]
     overlapping = [verdict for verdicts in by_place for verdict in verdicts[:-1]]
     return CheckReport(list(_warnings(schedule)), [*overlapping, *(verdicts[-1] for verdicts in by_place)])
 
 
-def _verdicts(schedule: Schedule, receives: Receives) -> Iterator[Verdict]:
-    """Yield what a table comes to on each channel that has queues, and last where ranks block."""
-    ways: list[tuple[Communication, Channel]] = [("overlap", channel) for channel in CHANNELS if channel != "ideal"]
+_AS_IN = {"edge": ("rank", "pair"), "pair": ("rank",), "direction": ("rank",)}
+"""Channels whose queues are parts of those of others: a table that runs on those runs on these."""
+
+
+def _verdicts(schedule: Schedule, receives: Receives, lowered: Callable[[], Schedule]) -> list[Verdict]:
+    """What a table comes to on each channel that has queues, and last where ranks block."""
+    found: dict[tuple[Communication, Channel], Verdict] = {}
     messages: Messages | None = None
-    for communication, channel in [*ways, ("blocking", "ideal")]:
+    ways: list[tuple[Communication, Channel]] = [("overlap", channel) for channel in CHANNELS if channel != "ideal"]
+    ways.append(("blocking", "ideal"))
+    for way in sorted(ways, key=lambda way: len(_AS_IN.get(way[1], ()))):
+        communication, channel = way
+        known = [found["overlap", one] for one in _AS_IN.get(channel, ())]  # type: ignore[index]
         outcome: Outcome = "runs"
         reason = ""
-        try:
-            messages = messages or messages_in(schedule, receives=receives)
-            graph_of(messages, communication=communication, channel=channel)
-        except ScheduleError as error:
-            outcome = "deadlock" if isinstance(error, Deadlock) else "misordered"
-            reason = str(error)
-        yield Verdict(communication, channel, receives, outcome, reason)
+        if not any(verdict.outcome == "runs" for verdict in known):
+            try:
+                messages = messages or ordered_messages(with_receives(lowered(), receives), schedule.compute_only())
+                graph_of(messages, communication=communication, channel=channel)
+            except ScheduleError as error:
+                outcome = "deadlock" if isinstance(error, Deadlock) else "misordered"
+                reason = str(error)
+        found[way] = Verdict(communication, channel, receives, outcome, reason)
+    return [found[way] for way in ways]
 
 
 # --- rules, in the order in which they make sense of each other ---

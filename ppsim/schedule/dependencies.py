@@ -54,7 +54,7 @@ def dependencies(schedule: Schedule) -> Dependencies:
 
     An action that the table lacks gives −1, so that the checker can use this before it trusts the table.
     """
-    return kept(schedule, "dependencies", lambda: _dependencies(schedule))
+    return kept(schedule, "dependencies", lambda: _dependencies(schedule), part=12 / 50)
 
 
 def _dependencies(schedule: Schedule) -> Dependencies:

@@ -40,7 +40,7 @@ from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.kept import kept
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.megatron_calls import Ends, megatron_calls
-from ppsim.schedule.messages import Messages, messages_of
+from ppsim.schedule.messages import Messages, in_order_of_rows, messages_of, sorted_by
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 
 COMMUNICATIONS: dict[Communication, str] = {
@@ -148,6 +148,11 @@ def messages_in(schedule: Schedule, *, receives: Receives = "torch", engine: Eng
 def _messages(schedule: Schedule, receives: Receives, engine: Engine) -> Messages:
     compute = schedule.compute_only()
     lowered = schedule if schedule.has_communication else lower(compute, receives=receives, engine=engine)
+    return ordered_messages(lowered, compute)
+
+
+def ordered_messages(lowered: Schedule, compute: Schedule) -> Messages:
+    """Return the messages of a table with communication; raises `ScheduleError` where they match out of order."""
     messages = messages_of(lowered, compute, *transfers_of(compute))
     messages.check_order()
     return messages
@@ -232,8 +237,8 @@ def _ahead_in_queue(messages: Messages, channel: Channel) -> tuple[Ints32, Ints3
     key = np.concatenate([sender, receiver]) * (2 * num_ranks + 2) + queue.ravel()
     transfer = np.tile(np.arange(num_transfers, dtype=np.int32), 2)
 
-    in_row_order = np.argsort(np.concatenate([messages.send, messages.receive]), kind="stable")
-    in_row_order = in_row_order[np.argsort(key[in_row_order], kind="stable")]
+    in_row_order = in_order_of_rows(len(messages.lowered), messages.send, messages.receive)
+    in_row_order = in_row_order[sorted_by(key[in_row_order])]
     ahead = np.full(2 * num_transfers, NONE, dtype=np.int32)
     same_queue = key[in_row_order[1:]] == key[in_row_order[:-1]]
     ahead[in_row_order[1:][same_queue]] = transfer[in_row_order[:-1][same_queue]]

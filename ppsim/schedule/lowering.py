@@ -49,10 +49,15 @@ def lower(
     wait for every send and every reduction: see `ppsim.schedule.waits`. Raises `ScheduleError` where a fused cell
     needs what another part of the same cell makes.
     """
-    lowered = _torch_order(schedule.compute_only(), waits, engine)
-    if receives != "torch":
-        lowered = _deferred(lowered) if receives == "deferred" else _ordered(lowered)
+    lowered = with_receives(_torch_order(schedule.compute_only(), waits, engine), receives)
     return with_send_waits(lowered) if waits else lowered
+
+
+def with_receives(lowered: Schedule, receives: Receives) -> Schedule:
+    """Return a table lowered in torch's order, its receives in other places."""
+    if receives == "torch":
+        return lowered
+    return _deferred(lowered) if receives == "deferred" else _ordered(lowered)
 
 
 # --- torch's own order ---

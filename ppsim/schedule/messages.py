@@ -34,8 +34,9 @@ class Messages:
         """
         sender, receiver = self.lowered.rank[self.send], self.lowered.rank[self.receive]
         pair = sender.astype(np.int64) * self.lowered.num_ranks + receiver
-        by_send = np.lexsort((self.send, pair))
-        by_receive = np.lexsort((self.receive, pair))
+        num_entries = len(self.lowered)
+        by_send, by_receive = (in_order_of_rows(num_entries, one) for one in (self.send, self.receive))
+        by_send, by_receive = (one[sorted_by(pair[one])] for one in (by_send, by_receive))
         wrong = np.flatnonzero(by_send != by_receive)
         if len(wrong):
             sent, taken = int(by_send[wrong[0]]), int(by_receive[wrong[0]])
@@ -46,6 +47,19 @@ class Messages:
                 f"{table[int(self.receive[taken])]} before {table[int(self.receive[sent])]} and would take the "
                 f"one for the other"
             )
+
+
+def in_order_of_rows(num_entries: int, *entries: Ints64) -> Ints64:
+    """Return the order that sorts `entries` of a table, one after the other, each of them once; in linear time."""
+    place = np.full(num_entries, NONE, dtype=np.int64)
+    place[np.concatenate(entries)] = np.arange(sum(map(len, entries)))
+    found: Ints64 = place[place != NONE]
+    return found
+
+
+def sorted_by(key: Ints64) -> Ints64:
+    """Return the stable order of numbers from 0 on, by radix where they are small."""
+    return np.argsort(key.astype(np.min_scalar_type(int(key.max(initial=0)))), kind="stable")
 
 
 def messages_of(lowered: Schedule, compute: Schedule, source: Ints32, target: Ints32) -> Messages:

@@ -36,7 +36,7 @@ def test_every_kernel_is_run(monkeypatch):
         return compiled(kernel, **options)
 
     monkeypatch.setattr(compiling, "_compiled", noted)
-    number = warm_up(said.append)
+    number = warm_up(say=said.append)
     assert said[-1].startswith(f"{number or 'nothing was to be'} compiled; kept in ")
     assert len(kernels()) > 12
     assert ran >= kernels()

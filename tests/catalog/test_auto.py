@@ -210,8 +210,9 @@ def test_no_schedule_is_fitted_that_would_not_be_done_in_the_time(monkeypatch, l
 
     monkeypatch.setattr(auto, "working_s", lambda: now[0])
     monkeypatch.setattr(auto, "fit", fit_in_a_second)
+    monkeypatch.setattr(auto._Search, "is_over", False)
     costs = UNIT.replace(forward_s=[1, 2, 1, 3], transfer_s=0.5)
-    optimise(pp=4, microbatches=6, costs=costs, time_limit_s=limit_s, max_rounds=1, memory_limit_bytes=3.0)
+    optimise(pp=4, microbatches=6, costs=costs, time_limit_s=limit_s, max_rounds=1)
     assert fits == ["zb-1p", "zb-2p", "zb-auto"][:num_fits]
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ppsim import build, check, export, simulate
 from ppsim.base.errors import Deadlock, ScheduleError
+from ppsim.schedule import check as module
 from ppsim.schedule.grammar import format_table, parse_cell, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower
@@ -214,6 +215,15 @@ def test_uneven_stages_a_rank_are_legal():
     table = parse_table("0F0,0F1,2F0,2B0,0B0,2F1,2B1,0B1\n1F0,1F1,1B0,1B1")
     assert check(table).errors == []
     assert simulate(table, COSTS).step_time_s > 0
+
+
+@given(tables())
+def test_channels_that_are_not_asked_say_what_they_would(table):
+    """Where all transfers of a rank share one queue and the table runs, it runs on the parts of that queue."""
+    report = check(table)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "_AS_IN", {})
+        assert check(table) == report
 
 
 @pytest.mark.parametrize("name", ["interleaved-1f1b", "dualpipev"])
