@@ -83,7 +83,7 @@ class Look:
 
 
 _MARGIN = {"l": 58, "r": 16, "t": 8, "b": 44}
-_CAPTION_PX, _MEMORY_PX = 26, 150
+_CAPTION_PX, _MEMORY_PX, _FIGURE_PX = 26, 150, 380
 _WIDE_PX = 900  # what a picture's time axis is taken to be across, where it decides what there is room for
 _ROW_PIXELS = 25  # of a rank in a sketch, of which cells take 84 %, as `HALF_HEIGHT` says
 _NOTHING = {"type": "scatter", "x": [None], "y": [None], "hoverinfo": "skip"}  # so that a panel has an axis
@@ -281,8 +281,9 @@ class _Rows:
                 row[1:][cell[1:] != cell[:-1]] = blank
             top = lane.rank * _ROW_PIXELS
             pixels[top + margin : top + _ROW_PIXELS - margin] = row
+        theme = self.look.theme
         return {
-            "source": _png(pixels, [*colours_in(self.look.theme), self.look.theme.paper]), "xref": "x", "layer": "below",
+            "source": _png(pixels, [*colours_in(theme), theme.paper]), "xref": "x", "layer": "below",
             "x": 0, "y": -0.5, "sizex": self.longest, "sizey": len(lanes), "sizing": "stretch",
         }  # fmt: skip
 
@@ -433,7 +434,7 @@ def tradeoff_plotly(
     data = [*_bounds(points, memory, time, theme), *_front(points, memory, time)]
     colours = {"compared": theme.strong, "possible": theme.quiet, "refused": theme.quiet}
     for kind, name in _GROUPS.items():
-        some = [point for point in points if point.kind == kind]
+        some = sorted((point for point in points if point.kind == kind), key=lambda point: point.peak_bytes)
         if not some:
             continue
         data.append(
@@ -441,7 +442,8 @@ def tradeoff_plotly(
                 "type": "scatter", "name": name, "mode": "markers+text" if kind == "compared" else "markers",
                 "x": [point.peak_bytes / memory.size for point in some],
                 "y": [point.iteration_s / time.size for point in some],
-                "text": [html.escape(point.name) for point in some], "textposition": "top center",
+                "text": [html.escape(point.name) for point in some],
+                "textposition": ["bottom center" if place % 2 else "top center" for place in range(len(some))],
                 "customdata": [[point.key or point.name, _told(point)] for point in some],
                 "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
                 "marker": {
@@ -451,7 +453,8 @@ def tradeoff_plotly(
             }
         )  # fmt: skip
     layout = _layout(theme) | {
-        "margin": {"l": 62, "r": 16, "t": 34, "b": 46},
+        "height": _FIGURE_PX,
+        "margin": {"l": 62, "r": 16, "t": 34, "b": 52},
         "xaxis": _axis(theme)
         | {"title": {"text": f"memory of the fullest rank ({memory.unit})"}, "ticks": "outside"},
         "yaxis": _axis(theme) | {"title": {"text": f"iteration ({time.unit})"}, "ticks": "outside"},
@@ -530,8 +533,9 @@ def idle_plotly(
     layout = _layout(theme) | {
         "barmode": "stack",
         "bargap": 0.15,
-        "margin": {"l": 52, "r": 16, "t": 34, "b": 46},
-        "xaxis": _axis(theme) | {"title": {"text": "rank"}, "showdividers": True, "dividercolor": theme.grid},
+        "height": _FIGURE_PX,
+        "margin": {"l": 52, "r": 16, "t": 34, "b": 52},
+        "xaxis": _axis(theme) | {"showdividers": True, "dividercolor": theme.grid, "showgrid": False},
         "yaxis": _axis(theme)
         | {"title": {"text": "idle (% of the step)"}, "ticks": "outside", "rangemode": "tozero"},
         "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
