@@ -11,7 +11,12 @@ from ppsim.cli.common import say
 @click.command()
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF PROJECT]")
 @click.option(
-    "--port", type=int, default=8050, show_default=True, help="The port; any that is free where it is taken."
+    "--port",
+    type=int,
+    metavar="PORT",
+    default=8050,
+    show_default=True,
+    help="The port; any that is free where it is taken.",
 )
 @click.option("--open/--no-open", "opens", default=False, help="Whether to open the address in a browser.")
 def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
