@@ -44,10 +44,8 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
     say("listening on this machine alone; the address holds the token that every request needs. Ctrl-C ends it")
     if opens:
         click.launch(made.url)
-    try:
-        made.run()
-    except KeyboardInterrupt:
-        say("\nended")
+    made.run()
+    say("\nended")
 
 
 def _read_project(arguments: Sequence[str]) -> dict[str, Any]:
