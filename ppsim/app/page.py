@@ -44,7 +44,7 @@ def dash_application(workbench: Workbench, searches: Searches, read_search: Read
         raise MissingExtra("`ppsim serve` needs Dash, which is not installed: pip install 'ppsim[app]'") from None
     made = dash.Dash(
         __name__, url_base_pathname=prefix, assets_folder=str(_ASSETS), serve_locally=True, title="ppsim",
-        update_title="", index_string=_index(), eager_loading=True,
+        update_title="", index_string=_index(), eager_loading=False,
     )  # fmt: skip
     made.layout = _layout(dash)
     _add_answers(dash, made, workbench)

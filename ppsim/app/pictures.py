@@ -103,7 +103,7 @@ def cards_html(answer: Answer) -> str:
         told = "its table is being fitted to these costs …" if waits else answer.reasons.get(name, "")
         cards.append(
             f"<article class='card {'waits' if waits else 'refused'}' data-schedule='{escape(name)}'>"
-            f"<h3>{escape(name)}</h3><p>{escape(told)}</p></article>"
+            f"<h2>{escape(name)}</h2><p>{escape(told)}</p></article>"
         )
     return "".join(cards)
 
@@ -125,10 +125,11 @@ def _card(answer: Answer, name: str, one: Projection, base: Projection) -> str:
     if name in answer.standing_in:
         notes.insert(0, "drawn with a table fitted to other costs; its own is being searched for …")
     told = "".join(f"<p class=note>{escape(note)}</p>" for note in notes)
+    role = "baseline" if is_base else "pin"
     return (
-        f"<article class='card{' base' if is_base else ''}' data-schedule='{escape(name)}'><h3>{escape(name)}"
-        f" <small>v {one.plan.vpp}</small></h3><button type=button class=pin data-pin='{escape(name)}' "
-        f"aria-pressed={pinned} aria-label='{escape(name)} as baseline'>{'baseline' if is_base else 'pin'}</button>"
+        f"<article class='card{' base' if is_base else ''}' data-schedule='{escape(name)}'><h2>{escape(name)}"
+        f" <small>v {one.plan.vpp}</small></h2><button type=button class=pin data-pin='{escape(name)}' "
+        f"aria-pressed={pinned} aria-label='{role}: {escape(name)}'>{role}</button>"
         f"<dl>{rows}</dl>{told}</article>"
     )
 
@@ -166,7 +167,7 @@ def table_html(spots: Sequence[Spot], compared: Sequence[str]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-_COLUMNS = ("schedule", "step", "vs best", "above bound", "peak", "", "")
+_COLUMNS = ("schedule", "step", "vs best", "above bound", "peak", "compared", "why not")
 
 
 def table_csv(answer: Answer) -> str:

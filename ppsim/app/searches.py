@@ -84,7 +84,8 @@ def _searching(options: dict[str, Any], reports: "Connection") -> None:
     def counted(decided: int, total: int, best_s: float | None) -> None:
         reports.send(Progress(decided, total, best_s))
 
-    try:
-        reports.send(Progress(found=search_view(tune_from(options, counted))))
-    except PpsimError as error:
-        reports.send(Progress(failed=str(error)))
+    with suppress(BrokenPipeError):  # where the server is no more
+        try:
+            reports.send(Progress(found=search_view(tune_from(options, counted))))
+        except PpsimError as error:
+            reports.send(Progress(failed=str(error)))

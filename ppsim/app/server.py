@@ -8,6 +8,7 @@ import hmac
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,8 @@ class Served:
     def run(self) -> None:
         """Serve until interrupted, and end what was started for it."""
         try:
-            self.server.serve_forever()
+            with suppress(KeyboardInterrupt):
+                self.server.serve_forever()
         finally:
             self.close()
 

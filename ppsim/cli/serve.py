@@ -11,7 +11,12 @@ from ppsim.cli.common import say
 @click.command()
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF PROJECT]")
 @click.option(
-    "--port", type=int, default=8050, show_default=True, help="The port; any that is free where it is taken."
+    "--port",
+    type=int,
+    metavar="PORT",
+    default=8050,
+    show_default=True,
+    help="The port; any that is free where it is taken.",
 )
 @click.option("--open/--no-open", "opens", default=False, help="Whether to open the address in a browser.")
 def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
@@ -39,10 +44,8 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
     say("listening on this machine alone; the address holds the token that every request needs. Ctrl-C ends it")
     if opens:
         click.launch(made.url)
-    try:
-        made.run()
-    except KeyboardInterrupt:
-        say("\nended")
+    made.run()
+    say("\nended")
 
 
 def _read_project(arguments: Sequence[str]) -> dict[str, Any]:

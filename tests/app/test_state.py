@@ -1,5 +1,6 @@
 """The state of the page, its URL and its command line: three ways to write one thing."""
 
+import re
 import shlex
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from ppsim.app.fields import RUNTIME, SHAPE, SOURCE, TIMES, TUNED
 from ppsim.app.state import SCHEDULES, State, field_of
 from ppsim.base.words import words_of
+from ppsim.cli.serve import _read_project, serve
 from ppsim.errors import ConfigError
 from ppsim.projection.options import PlanOptions
 from ppsim.tuning.options import TuneOptions
@@ -56,6 +58,16 @@ def test_a_command_line_becomes_the_state_that_has_it(line, words, more):
     state = State().showing(shlex.split(line))
     assert (state.words, state.schedules, state.more) == (words, ("zbv",), more)
     assert sorted(state.arguments) == sorted(shlex.split(line))
+
+
+def test_the_examples_of_the_help_page_are_states_that_the_command_line_reads():
+    examples = re.findall(r"^ *ppsim serve.*-- (.*)$", serve.help, flags=re.MULTILINE)
+    assert len(examples) == 2
+    for line in examples:
+        state = State().showing(shlex.split(line))
+        read = _read_project(state.arguments)
+        assert read["pp"] == 8
+        assert read["schedule"] == ",".join(state.schedules)
 
 
 @pytest.mark.parametrize("line", ["--pp 8", "--pp 8 --schedule all", "--pp 8 --schedule auto"])

@@ -20,6 +20,7 @@ from tests.runtime.traces import traces_of, written
 
 ROOT = Path(__file__).parents[2]
 NEED_TORCH = ("train", "profile")
+SERVE = ("serve",)  # run by tests/app: it ends when it is interrupted
 
 
 def leaves_of(group, *above):
@@ -48,7 +49,7 @@ def test_help_starts_with_three_examples(name):
     assert len(examples_of(name)) == 3
 
 
-RUNNABLE = [line for name in ["", *COMMANDS] if name not in NEED_TORCH for line in examples_of(name)]
+RUNNABLE = [line for name in ["", *COMMANDS] if name not in NEED_TORCH + SERVE for line in examples_of(name)]
 
 
 @pytest.mark.parametrize("line", RUNNABLE)
