@@ -54,7 +54,9 @@ class Kept(Generic[Value]):
 
     def forget(self, key: Hashable) -> None:
         """Forget one value, where it is kept."""
-        self._found.pop(key, None)
+        with self._lock:
+            _, size = self._found.pop(key, (None, 0))
+            self._sum -= size
 
     def clear(self) -> None:
         """Forget all: benchmarks time what is found anew."""

@@ -245,8 +245,12 @@ class Projections(Shown):
 
 
 def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None]:
+    """The step on its own channel as it is; on the others without calls at which a rank stands still."""
     times: dict[str, float | None] = {}
     for channel in CHANNELS:
+        if channel == costs.channel:
+            times[channel] = timeline.step_time_s
+            continue
         try:
             there = costs.replace(channel=channel, communication="overlap")
             times[channel] = simulate(timeline.schedule, there, ready_s=timeline.ready_s).step_time_s

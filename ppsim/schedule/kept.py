@@ -11,7 +11,7 @@ from ppsim.base.kept import Kept
 from ppsim.schedule.table import Schedule
 
 _ACTIONS = 2_000_000
-"""Of all that is kept, about 25 bytes each."""
+"""Of all that is kept, 50 bytes each at most."""
 
 _BESIDE = 40
 """What is kept of a small table takes about as much as so many actions, beside its own."""
@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 def kept(schedule: Schedule, what: Hashable, make: Callable[[], Found], *, part: float = 1.0) -> Found:
     """Return what `make` finds of a table, or found of the same object before; `what` names it.
 
-    `part` is of those 25 bytes an action. Nothing is kept where `make` raises.
+    `part` is of those 50 bytes an action. Nothing is kept where `make` raises.
     """
     # The table is kept beside what was found of it, so that no other gets its id.
     size = int(part * len(schedule)) + _BESIDE

@@ -34,6 +34,16 @@ def test_the_last_that_was_asked_for_stays_and_the_sizes_stay_below_the_most():
     assert "asked for" in kept
 
 
+def test_what_is_forgotten_makes_room():
+    kept = Kept(most=100)
+    for key in "abcd":
+        kept.get(key, size=25, make=lambda: None)
+    kept.forget("b")
+    kept.forget("no such key")
+    kept.get("e", size=25, make=lambda: None)
+    assert [key for key in "abcde" if key in kept] == ["a", "c", "d", "e"]
+
+
 def test_one_thing_that_takes_over_a_quarter_is_made_and_not_kept():
     kept = Kept(most=100)
     assert kept.get("large", size=26, make=lambda: "made") == "made"

@@ -106,6 +106,13 @@ def test_the_other_channels_include_the_one_assumed_and_none_beats_the_ideal(dra
     assert all(step >= made.other_channels["ideal"] - TIGHT for step in made.other_channels.values())
 
 
+def test_the_channel_assumed_has_the_step_of_the_runtimes_own_calls():
+    """Megatron-LM's 1F1B stands still at its sends and receives; the other channels are told without."""
+    made = project(pp=4, runtime="megatron", hop_overhead_s=0.002)
+    assert made.other_channels["edge"] == made.timeline.step_time_s
+    assert made.other_channels["ideal"] < made.timeline.step_time_s
+
+
 BOUNDS = ("lower_bound_s", "span_lower_bound_s", "memory_limit_bytes")  # they mind the memory limit
 
 
