@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ppsim.api.recognised import recognised
+from ppsim.api.recorded import Recorded
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.base.shown import Shown
-from ppsim.base.units import seconds
 from ppsim.catalog.build import build
 from ppsim.runs.assembled import Assembled, assembled
 from ppsim.runs.clocks import Alignment
@@ -19,24 +18,22 @@ from ppsim.runs.readers.patterns import Pattern, patterns_with
 from ppsim.runs.readers.stream import entries_of, first_bytes, is_gzip
 from ppsim.runs.recorded import Measured, measured_in
 from ppsim.runs.run import Run
-from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json, timeline_to_json
+from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json
 from ppsim.runs.totals import Totals
 from ppsim.runs.traces import RankTrace, Recordings
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Op, Schedule
-from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
-    import pandas
+    pass
 
 _SUFFIXES = (".json", ".json.gz", ".sqlite")
 _PEEKED = 2**16
 
 
 @dataclass(frozen=True, repr=False)
-class MeasuredRun(Shown):
+class MeasuredRun(Recorded):
     """A run that somebody measured: its steps, the timeline of the median one, and what is known besides.
 
     `facts` are the `run` of `ppsim read --json`: where it is from, which schedule it ran, what its recording tells.
@@ -49,52 +46,10 @@ class MeasuredRun(Shown):
     True
     """
 
-    measured: Measured
-    facts: dict[str, Any]
-
-    @property
-    def brief(self) -> str:
-        """What its line says."""
-        return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
-
-    @property
-    def timeline(self) -> Timeline:
-        """The timeline of the median step."""
-        return self.measured.timeline
-
-    @property
-    def costs(self) -> StageCosts:
-        """What was given or emulated, or the medians of what each stage took."""
-        return self.measured.costs
-
-    @property
-    def step_times_s(self) -> list[float]:
-        """Seconds of each step."""
-        return self.measured.step_times_s
-
     @property
     def title(self) -> str:
         """What pictures call it."""
         return f"{' = '.join(self.facts['schedule']['names']) or 'own order'}, measured"
-
-    def report(self) -> dict[str, Any]:
-        """Return what the simulator reports of the median step (`ppsim read --json`, but for `run`)."""
-        return report_of(self.timeline, self.costs)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the file of the run, with every step: for `ppsim.calibrate` and `ppsim.compare`."""
-        return timeline_to_json(self.timeline, self.costs, run=self.facts, steps=self.measured.to_json())
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return `Timeline.to_frame` of the median step.
-
-        >>> import ppsim
-        >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
-        >>> ppsim.save(ppsim.train(table, partitions=2, steps=2), "run.json")
-        >>> ppsim.read("run.json").to_frame()["name"].head(2).tolist()
-        ['0F0', '0F1']
-        """
-        return self.timeline.to_frame()
 
 
 def read(

@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from ppsim.api.recorded import Recorded
 from ppsim.api.suffixes import Drawn
 from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.names import Names
-from ppsim.base.shown import Shown
-from ppsim.base.units import seconds
 from ppsim.base.words import fields_of, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
 from ppsim.plot.view import View
 from ppsim.runs.recorded import Measured, measured_of, require_agreement
-from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
 from ppsim.runtime.options import TrainOptions
@@ -34,12 +32,10 @@ from ppsim.schedule.grammar import format_table, read_schedule
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_files import costs_to_json, message_bytes_in, read_costs
-from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
-    import pandas
+    pass
 
 
 _WORDS = words_of(TrainOptions)
@@ -47,7 +43,7 @@ DEFAULT_MODEL = "nano"
 
 
 @dataclass(frozen=True, repr=False)
-class Trained(Shown):
+class Trained(Recorded):
     """A run: its recorded steps, the timeline of the median one, losses, and what else it says of itself.
 
     `facts` are the `run` of `ppsim train --json`: step times, losses, memory, device, versions. `str` is what the
@@ -60,28 +56,6 @@ class Trained(Shown):
     """
 
     config: TrainConfig
-    measured: Measured
-    facts: dict[str, Any]
-
-    @property
-    def brief(self) -> str:
-        """What its line says."""
-        return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
-
-    @property
-    def timeline(self) -> Timeline:
-        """The timeline of the median step."""
-        return self.measured.timeline
-
-    @property
-    def costs(self) -> StageCosts:
-        """What was emulated, or the medians of what each stage took."""
-        return self.measured.costs
-
-    @property
-    def step_times_s(self) -> list[float]:
-        """Seconds of each recorded step."""
-        return self.measured.step_times_s
 
     @property
     def losses(self) -> list[float]:
@@ -92,24 +66,6 @@ class Trained(Shown):
     def title(self) -> str:
         """What pictures call it."""
         return f"{self.timeline.schedule.name}, measured"
-
-    def report(self) -> dict[str, Any]:
-        """Return what the simulator reports of the median step (`ppsim train --json`, but for `run`)."""
-        return report_of(self.timeline, self.costs)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the file of the run, with every recorded step: for `ppsim.calibrate` and `ppsim.compare`."""
-        return timeline_to_json(self.timeline, self.costs, run=self.facts, steps=self.measured.to_json())
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return `Timeline.to_frame` of the median step.
-
-        >>> import ppsim
-        >>> run = ppsim.train(ppsim.build("1f1b", pp=2, microbatches=2), partitions=2, steps=1)
-        >>> run.to_frame()["name"].head(4).tolist()
-        ['0F0', '0F1', '0B0', '0B1']
-        """
-        return self.timeline.to_frame()
 
 
 @takes(TrainOptions, StageCosts=StageCosts)
@@ -220,7 +176,7 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
     if result is None:
         return None
     measured = measured_of(result, table, costs, message_bytes=_message_bytes(config))
-    return Trained(config, measured, _facts(config, result, measured))
+    return Trained(measured, _facts(config, result, measured), config)
 
 
 def _emulated(config: TrainConfig, table: Schedule) -> StageCosts | None:

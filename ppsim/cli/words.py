@@ -163,8 +163,8 @@ def _several(kind: Any, ctx: click.Context, param: click.Parameter, value: str |
     return parse_numbers(name, value) if kind is int else parse_names(name, value, get_args(kind))
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[int, float]:
-    """The mapping that 3:1.2, given as often as wanted, stands for."""
+def _pairs(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> dict[int, float] | None:
+    """The mapping that 3:1.2, given as often as wanted, stands for; None where it is not given."""
     found = {}
     for text in value:
         key, _, number = text.partition(":")
@@ -172,4 +172,4 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> 
             found[int(key)] = float(number)
         except ValueError:
             raise ConfigError(f"{param.opts[0]} is '{text}': write it as {param.metavar}, as 3:1.2") from None
-    return found
+    return found or None

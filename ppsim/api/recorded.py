@@ -1,0 +1,66 @@
+"""What a run that was trained and one that was read have alike: steps, the timeline of the median one, facts."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ppsim.base.shown import Shown
+from ppsim.base.units import seconds
+from ppsim.runs.recorded import Measured
+from ppsim.runs.timeline_file import timeline_to_json
+from ppsim.simulation.report import report_of
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, repr=False)
+class Recorded(Shown):
+    """Recorded steps, and what else the run says of itself: the `run` of `--json`."""
+
+    measured: Measured
+    facts: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What pictures call it."""
+        raise NotImplementedError
+
+    @property
+    def brief(self) -> str:
+        """What its line says."""
+        return f"{self.title}: {len(self.step_times_s)} steps, the median {seconds(self.timeline.step_time_s)}"
+
+    @property
+    def timeline(self) -> Timeline:
+        """The timeline of the median step."""
+        return self.measured.timeline
+
+    @property
+    def costs(self) -> StageCosts:
+        """What was given or emulated, or the medians of what each stage took."""
+        return self.measured.costs
+
+    @property
+    def step_times_s(self) -> list[float]:
+        """Seconds of each recorded step."""
+        return self.measured.step_times_s
+
+    def report(self) -> dict[str, Any]:
+        """Return what the simulator reports of the median step (`--json`, but for `run`)."""
+        return report_of(self.timeline, self.costs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file of the run, with every step: for `ppsim.calibrate` and `ppsim.compare`."""
+        return timeline_to_json(self.timeline, self.costs, run=self.facts, steps=self.measured.to_json())
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return `Timeline.to_frame` of the median step.
+
+        >>> import ppsim
+        >>> run = ppsim.train(ppsim.build("1f1b", pp=2, microbatches=2), partitions=2, steps=1)
+        >>> run.to_frame()["name"].head(4).tolist()
+        ['0F0', '0F1', '0B0', '0B1']
+        """
+        return self.timeline.to_frame()
