@@ -112,8 +112,8 @@ def parse_names(name: str, text: str | None, choices: Sequence[str] | None = Non
 
 def by_command(what: Made) -> Made:
     """Return what files hold with the command line that made it, which pages show."""
-    typed: list[str] = click.get_current_context().meta[_WORDS]
-    return replace(what, command=shlex.join(["ppsim", *typed]))
+    typed: list[str] = click.get_current_context().meta.get(_WORDS, [])
+    return replace(what, command=shlex.join(["ppsim", *typed]) if typed else "")
 
 
 HELP_OPTIONS = ("-h", "--help", "--help-all")
