@@ -8,9 +8,8 @@ import hmac
 import secrets
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from ppsim.app.page import dash_application
 from ppsim.app.searches import Searches
@@ -40,15 +39,10 @@ class Served:
     workbench: Workbench
     searches: Searches
 
-    def run(self) -> None:
-        """Serve until interrupted, and end what was started for it."""
-        try:
-            with suppress(KeyboardInterrupt):
-                self.server.serve_forever()
-        finally:
-            self.close()
+    def __enter__(self) -> Self:
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Listen no more, and end searches."""
         self.server.server_close()
         self.workbench.close()

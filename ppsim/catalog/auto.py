@@ -203,7 +203,7 @@ class _Search:
         return _meets(self.value_s, self.bound_s)
 
     def begin(self, until: float) -> None:
-        """Take the best of the catalogue, and of what is fitted to costs as long as there is time."""
+        """Take the best of the catalogue, and of what is fitted to costs as long as there is time or no table."""
         for name, table in self._catalogue(until):
             if self._take(table):
                 self.started_from, self.start_s = name, self.value_s
@@ -218,7 +218,8 @@ class _Search:
             if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
                 continue
             began = working_s()
-            if entry.takes("costs") and (self.is_over or began + longest_s >= until):
+            is_late = began + longest_s >= until and self.best is not None  # a table that keeps the limit is a must
+            if entry.takes("costs") and (self.is_over or is_late):
                 return
             limit = self.memory_limit_bytes if entry.takes("memory_limit_bytes") else None
             try:

@@ -1,6 +1,7 @@
 """The command `serve`: the page in a browser."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -40,11 +41,12 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
     made = served(_read_project, _read_tune, port=port, query=query)
     if port and made.server.port != port:
         say(f"port {port} is taken: another was free")
-    click.echo(made.url)
-    say("listening on this machine alone; the address holds the token that every request needs. Ctrl-C ends it")
-    if opens:
-        click.launch(made.url)
-    made.run()
+    with suppress(KeyboardInterrupt), made:
+        click.echo(made.url)
+        say("listening on this machine alone; the address holds the token that every request needs. Ctrl-C ends it")
+        if opens:
+            click.launch(made.url)
+        made.server.serve_forever()
     say("\nended")
 
 

@@ -47,13 +47,12 @@ def address():
     from ppsim.app.server import served
     from ppsim.cli.serve import _read_project, _read_tune
 
-    made = served(_read_project, _read_tune, port=0, query=FIRST)
-    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
-    thread.start()
-    yield made.url
-    made.server.shutdown()
-    thread.join()
-    made.close()
+    with served(_read_project, _read_tune, port=0, query=FIRST) as made:
+        thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+        thread.start()
+        yield made.url
+        made.server.shutdown()
+        thread.join()
 
 
 @pytest.fixture(scope="module")

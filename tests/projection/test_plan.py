@@ -379,7 +379,9 @@ def test_a_list_goes_by_the_whole_iteration_and_what_runs_and_fits_comes_first()
     assert "peaks at" in found["v-flex"].not_in_memory
     assert "replicas" in found["dualpipe"].not_in_runtime
     assert all(found[name].not_in_memory is None is found[name].not_in_runtime for name in ("zbv-fixed", "1f1b"))
-    best, *others = [line.split() for line in str(comparison).splitlines()[1:5]]
+    lines = [line.split() for line in str(comparison).splitlines()]
+    begin = next(number for number, line in enumerate(lines) if line[:1] == ["schedule"]) + 1
+    best, *others = lines[begin : begin + 4]
     assert [best[0], *(other[0] for other in others)] == ["zbv-fixed", "1f1b", "v-flex!", "dualpipe*"]
     for line, made in zip([best, *others], comparison.projections, strict=True):
         ratio = made.iteration_s / found["zbv-fixed"].iteration_s - 1
