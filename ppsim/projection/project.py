@@ -3,14 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
-from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
-from ppsim.catalog.search.exact import Progress
 from ppsim.costs.assembled import Assembled
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
@@ -29,8 +27,11 @@ from ppsim.simulation.run import simulate_graph
 from ppsim.simulation.stage_costs import StageCosts, as_given
 from ppsim.simulation.step import Step, simulate_step
 
+if TYPE_CHECKING:
+    from ppsim.catalog.search.exact import Progress
 
-def project(plan: Plan | None = None, *, progress: Progress | None = None, **fields: Any) -> Projection:
+
+def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **fields: Any) -> Projection:
     """Return the projection of a plan, given as a `Plan`, as its fields, or as a plan and the fields to change.
 
     `progress` is called while a table is searched for (auto), with the best time and its bound, in seconds.
@@ -79,11 +80,13 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     return build(entry, **shape), None
 
 
-def _project_auto(plan: Plan, progress: Progress | None = None) -> Projection:
+def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
     """Search for a table on every placement that vpp leaves, each at its own costs."""
     vpp = 1 if plan.vpp is None else plan.vpp
     if plan.group_size is not None or plan.num_slices is not None:
         raise ConfigError("group size and slices are for schedules by name; auto has neither")
+    from ppsim.catalog.auto import optimise
+
     found = optimise(
         pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches,
         costs=lambda style: _costs_on(plan, style, vpp),
