@@ -62,7 +62,7 @@ def test_ctrl_c_ends_the_search_without_a_traceback_or_a_file(folder):
     (folder / "C.json").write_text(json.dumps(costs))
     waiting = (
         "import signal, ppsim.catalog.auto as o; from ppsim.cli import main\n"
-        "o._Search.begin = lambda self, begin=o._Search.begin: (begin(self), print('searching', flush=True))\n"
+        "o._Search.begin = lambda self, until, begin=o._Search.begin: (begin(self, until), print('searching', flush=True))\n"
         "main()"
     )
     command = [
