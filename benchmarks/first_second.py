@@ -1,7 +1,7 @@
 """CPU time of commands from a cold start, of projections in a process and of tables on disk, each beside bare Python.
 
     python benchmarks/first_second.py
-    python benchmarks/first_second.py --microbatches 128      a smaller table: 8 × 64 × 2 actions a microbatch
+    python benchmarks/first_second.py --microbatches 128      smaller tables: 8 × 64 × 2 actions a microbatch
 
 User and system time of a process and its threads, the least of several: on a busy machine seconds say little, the
 ratio to `python -c pass` beside it more. Byte code must be cached (no PYTHONDONTWRITEBYTECODE), as it is where
@@ -17,17 +17,19 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import ppsim
+from ppsim.catalog.build import TABLES
 from ppsim.projection import project as planning
 from ppsim.projection.plan import Plan
 
-COMMANDS = (
-    "--help",
-    "project --pp 8 --vpp 2",
-    "project --model llama3-70b --cluster dgx-h100 --gpus 256 --tp 8 --pp 4",
-)
+COMMANDS = {
+    "--help": "4 ×",
+    "project --pp 8 --vpp 2": "25 ×",
+    "project --model llama3-70b --cluster dgx-h100 --gpus 256 --tp 8 --pp 4": "0.7 s",
+}
 BIG = {"pp": 64, "vpp": 8}
 REPEATS = 7
 
@@ -54,38 +56,63 @@ def cpu_in_process(work: Callable[[], object], repeats: int = REPEATS) -> float:
     return min(found)
 
 
+GENERATORS = ("zbv", "v-half", "v-min", "zb-auto")  # warm, p 64, m 1024: each anew
+
+
+def show(what: str, seconds: float, *, bare_s: float, goal: str = "") -> None:
+    """Print a row: what, CPU seconds, their ratio to bare Python, and what was aimed at."""
+    print(f"| {what} | {seconds:.4f} s | {seconds / bare_s:.1f} | {goal} |", flush=True)
+
+
 def main() -> None:
-    """Print a line a piece of work."""
+    """Print a row a piece of work."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--microbatches", type=int, default=1024)
     num_microbatches = parser.parse_args().microbatches
     bare_s = cpu_of("-c", "pass")
-
-    def show(what: str, seconds: float) -> None:
-        print(f"{what:78} {seconds:9.4f} s {seconds / bare_s:8.2f} × bare Python", flush=True)
-
-    show("python -c pass", bare_s)
-    for command in COMMANDS:
-        show(f"ppsim {command}", cpu_of("-m", "ppsim", *shlex.split(command)))
+    print("| work | CPU | × bare Python | goal |\n|---|--:|--:|--:|")
+    row = partial(show, bare_s=bare_s)
+    row("python -c pass", bare_s)
+    for command, goal in COMMANDS.items():
+        row(f"ppsim {command}", cpu_of("-m", "ppsim", *shlex.split(command)), goal=goal)
     plan = Plan(pp=8, vpp=2, microbatches=64)
     slower = iter(range(1_000_000))
     table, costs = ppsim.build("interleaved-1f1b", pp=8, vpp=2, microbatches=64), planning.project(plan).costs
     for engine in ("plain", "compiled"):
         if engine == "compiled":
             import numba  # noqa: F401 - from here on every kernel is compiled
-        show(f"warm projection, p8 v2 m64, {engine}", cpu_in_process(lambda: planning.project(plan)))
+        row(f"warm projection, p8 v2 m64, {engine}", cpu_in_process(lambda: planning.project(plan)), goal="2 ms")
         changed = cpu_in_process(
             lambda: planning.project(replace(plan, stragglers=((3, 1 + next(slower) / 1000),)))
         )
-        show(f"the same at other costs, {engine}", changed)
-        show(f"its timeline at other costs, {engine}", cpu_in_process(lambda: ppsim.simulate(table, costs)))
+        row(f"the same at other costs, {engine}", changed, goal="0.5 ms")
+        row(f"its timeline at other costs, {engine}", cpu_in_process(lambda: ppsim.simulate(table, costs)))
+    for name in GENERATORS:
+        made = cpu_in_process(partial(built_anew, name, num_microbatches), repeats=2)
+        row(f"{name}, p64 m{num_microbatches}", made, goal="0.4 s")
+    tables_on_disk(row, num_microbatches)
+    question = [str(Path(__file__).with_name("tune.py")), "processes:1"]
+    row("tune.py processes:1, 10,762 configurations", cpu_of(*question, repeats=1), goal="24 s on two cores")
+
+
+def built_anew(name: str, num_microbatches: int) -> None:
+    """Build a table that no cache holds."""
+    TABLES.clear()
+    ppsim.build(name, pp=BIG["pp"], microbatches=num_microbatches)
+
+
+def tables_on_disk(row: Callable[..., None], num_microbatches: int) -> None:
+    """Print what building, simulating and checking take from one file to the next."""
     with tempfile.TemporaryDirectory() as folder:
         path, given = str(Path(folder, "T.csv")), str(Path(folder, "C.json"))
         Path(given).write_text('{"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0}')
         shape = f"interleaved-1f1b --pp {BIG['pp']} --vpp {BIG['vpp']} --microbatches {num_microbatches}"
-        for command in (f"build {shape} -o {path}", f"simulate {path} --costs {given}", f"check {path}"):
+        commands = {
+            f"build {shape} -o {path}": "2 s", f"simulate {path} --costs {given}": "2 s", f"check {path}": "3 s",
+        }  # fmt: skip
+        for command, goal in commands.items():
             what = command.replace(path, "T.csv").replace(given, "C.json")
-            show(f"ppsim {what}", cpu_of("-m", "ppsim", *shlex.split(command), repeats=2))
+            row(f"ppsim {what}", cpu_of("-m", "ppsim", *shlex.split(command), repeats=2), goal=goal)
 
 
 if __name__ == "__main__":

@@ -91,11 +91,11 @@ def optimise(
 
     `costs` may be a function of the placement's name, where they depend on it. `memory_limit_bytes` is a
     rank's, static bytes included. The patterns of the catalogue are tried whatever the time, then its schedules
-    that are fitted to costs; the search goes on from the best, up to the limit, for `max_rounds` a placement,
-    or until the lower bound is met. The clock stands still while kernels are compiled, once for an
-    installation. One seed gives one sequence of tables; how far it gets is up to the time, unless the rounds
-    end it first. `prove` hands what is left of the gap to an exact solver (extra `optimise`), for up to
-    `MOST_TO_PROVE` actions and as long again.
+    that are fitted to costs, while there is time or no table yet; the search goes on from the best, up to the
+    limit, for `max_rounds` a placement, or until the lower bound is met. The clock stands still while kernels
+    are compiled, once for an installation. One seed gives one sequence of tables; how far it gets is up to the
+    time, unless the rounds end it first. `prove` hands what is left of the gap to an exact solver (extra
+    `optimise`), for up to `MOST_TO_PROVE` actions and as long again.
 
     Raises `DoesNotFit` where no table keeps the limit; `ConfigError` for pp, vpp or microbatches below 1, a time
     limit, rounds or a seed below 0, an unknown placement or criterion, costs of another number of stages, a memory

@@ -6,6 +6,8 @@ from pathlib import Path
 import ppsim
 from ppsim.api.warm_up import warm_up
 from ppsim.base import compiling
+from ppsim.catalog.build import TABLES
+from ppsim.schedule.kept import KEPT
 
 
 def kernels():
@@ -29,6 +31,8 @@ def kernels():
 
 
 def test_every_kernel_is_run(monkeypatch):
+    TABLES.clear()  # what an earlier test built
+    KEPT.clear()
     ran, compiled, said = set(), compiling._compiled, []
 
     def noted(kernel, **options):
