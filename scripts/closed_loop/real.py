@@ -1,4 +1,4 @@
-"""Real compute: the loop of README.md, its commands typed as they stand, in an empty folder, again and again."""
+"""Real compute: the loop of docs/howto/torch.md, its commands typed as they stand, in an empty folder, again and again."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from summary import row, summed_up
 import ppsim
 from ppsim.base.units import percent, seconds, signed_percent
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "torch.md"
 LOOP = ("profile", "project", "train", "compare")
 NUM_LOOPS = 5
 
@@ -50,7 +50,7 @@ class Loop:
 
 def section() -> str:
     """Return a row for each loop, and how far off they are."""
-    commands = commands_of(README.read_text(encoding="utf-8"))
+    commands = commands_of(PAGE.read_text(encoding="utf-8"))
     loops = []
     for number in range(NUM_LOOPS):
         loops.append(one := run(commands))
