@@ -1,4 +1,4 @@
-"""Real compute: the loop of docs/howto/torch.md, its commands typed as they stand, in an empty folder, again and again."""
+"""Real compute: the loop of docs/howto/torch.md, its commands typed as they stand, in empty folders."""
 
 import json
 import os
