@@ -5,10 +5,10 @@ full_iteration, one graph of all forwards and backwards; "layer" one a layer and
 modules capture a part of each layer, in one graph, and leave the rest to be launched kernel by kernel.
 """
 
-import difflib
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
+from ppsim.model.modules import joined_modules
 
 CudaGraphs: TypeAlias = str
 
@@ -41,19 +41,15 @@ def cuda_graphs_of(text: str) -> CudaGraphs:
     """
     if text in ("none", *_WHOLE):
         return text
-    modules = ["attn" if module.strip() == "attention" else module.strip() for module in text.split("+")]
-    for module in modules:
-        if module not in MODULES:
-            close = difflib.get_close_matches(module, [*MODULES, *_WHOLE], n=2, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"modules are {', '.join(MODULES)}"
-            raise ConfigError(
-                f"cuda_graphs must be none, layer, full or modules joined by +: got '{text}' ({hint})"
-            )
+    word = joined_modules(
+        "cuda_graphs", text, MODULES, words="none, layer, full", also={"attention": "attn"}, near=_WHOLE
+    )
+    modules = word.split("+")
     if "moe_preprocess" in modules and "moe_router" not in modules:
         raise ConfigError("cuda_graphs moe_preprocess goes with moe_router: moe_router+moe_preprocess")
     if {"moe", "moe_router"} <= set(modules):
         raise ConfigError("cuda_graphs moe holds the router: leave out moe_router or moe")
-    return "+".join(module for module in MODULES if module in modules)
+    return word
 
 
 def captures(graphs: CudaGraphs, module: str) -> bool:

@@ -1,9 +1,9 @@
 """What of a layer its backward computes again, by one word: "none", "full", or modules joined by "+"."""
 
-import difflib
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
+from ppsim.model.modules import joined_modules
 
 Recompute: TypeAlias = str
 
@@ -35,15 +35,8 @@ def recompute_of(text: str) -> Recompute:
     """
     if text in ("none", "full"):
         return text
-    modules = ["core_attn"] if text == "selective" else [module.strip() for module in text.split("+")]
-    for module in modules:
-        if module not in MODULES:
-            close = difflib.get_close_matches(module, MODULES, n=2, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"modules are {', '.join(MODULES)}"
-            raise ConfigError(
-                f"recompute must be none, selective, full or modules joined by +: got '{text}' ({hint})"
-            )
-    return "+".join(module for module in MODULES if module in modules)
+    named = "core_attn" if text == "selective" else text
+    return joined_modules("recompute", named, MODULES, words="none, selective, full")
 
 
 def require_spelling(recompute: Recompute) -> None:
