@@ -54,7 +54,7 @@ def axes_of_comparison(comparison: Comparison, ax: "Axes | None") -> "Axes":
 
 def figure_of_search(tuned: Tuned) -> "go.Figure":
     """Return the plotly Figure of a search: iteration time over memory, the ends of the Pareto set named."""
-    from ppsim.plot.plotly_figures import Point, tradeoff_figure
+    from ppsim.plot.plotly_tradeoffs import Point, tradeoff_figure
 
     named = {tuned.pareto[0].candidate.key, tuned.pareto[-1].candidate.key, tuned.best[0].candidate.key}
 

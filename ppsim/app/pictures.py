@@ -14,7 +14,9 @@ from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.plot.fills import fills_of
 from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, COLOURS, CRITICAL_PATH, TITLES
 from ppsim.plot.pareto import SearchView, in_columns, pareto_plotly
-from ppsim.plot.plotly_figures import DARK, LIGHT, Look, Point, Theme, idle_plotly, timeline_plotly, tradeoff_plotly
+from ppsim.plot.plotly_figures import Look, timeline_plotly
+from ppsim.plot.plotly_frame import DARK, LIGHT, Theme
+from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_plotly
 from ppsim.projection.projection import Projection
 from ppsim.schedule.table import Op
 from ppsim.simulation.report import gap_of

@@ -1,4 +1,4 @@
-"""Pictures as plotly Figures, for notebooks and the app: timelines, time over memory, idle time by cause.
+"""Timelines as plotly Figures, for notebooks and the app.
 
 Each picture exists twice: as plain data (`timeline_plotly`), which is quick to make and what a page takes, and as
 the `plotly.graph_objects.Figure` of it (`timeline_figure`), which takes plotly. Cells are heatmaps, one a rank: of
@@ -16,47 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
-from ppsim.base.units import seconds, size
 from ppsim.plot import palette, traces
 from ppsim.plot.fills import Fills, fills_of
 from ppsim.plot.hover import Hover
 from ppsim.plot.lanes import HALF_HEIGHT, MOST_LABELS, Lane, compute_lanes, has_memory, memory_caption
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, figure_of, layout_in, limit_line, listed
 from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
 from ppsim.schedule.kept import kept
 from ppsim.schedule.table import NONE, Op, Schedule
-from ppsim.simulation.explain import CAUSES, idle_by_cause_s
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-Data = dict[str, Any]
 Colouring = Literal["kind", "cause"]
-
-
-@dataclass(frozen=True)
-class Theme:
-    """The colours of what is around the data: paper, text, lines of a grid; of what is chosen, and of limits."""
-
-    paper: str = "#FFFFFF"
-    text: str = palette.TEXT
-    quiet: str = palette.QUIET_TEXT
-    grid: str = "#E4E4E4"
-    idle: str = palette.COLOURS[Op.IDLE]
-    strong: str = palette.COLOURS[Op.F]
-    accent: str = palette.CRITICAL_PATH
-
-
-LIGHT = Theme()
-DARK = Theme(
-    paper="#15181D",
-    text="#E8EAED",
-    quiet="#A8AFB8",
-    grid="#343A42",
-    idle="#4A515B",
-    strong="#6FB1FF",
-    accent="#FF7A9C",
-)
 
 
 @dataclass(frozen=True)
@@ -83,7 +56,7 @@ class Look:
 
 
 _MARGIN = {"l": 58, "r": 16, "t": 8, "b": 44}
-_CAPTION_PX, _MEMORY_PX, _FIGURE_PX = 26, 150, 380
+_CAPTION_PX, _MEMORY_PX = 26, 150
 _WIDE_PX = 900  # what a picture's time axis is taken to be across, where it decides what there is room for
 _ROW_PIXELS = 25  # of a rank in a sketch, of which cells take 84 %, as `HALF_HEIGHT` says
 _NOTHING = {"type": "scatter", "x": [None], "y": [None], "hoverinfo": "skip"}  # so that a panel has an axis
@@ -94,31 +67,7 @@ def timeline_figure(
     timelines: Sequence[Timeline] | Timeline, *, titles: Sequence[str] | None = None, look: Look | None = None
 ) -> "go.Figure":
     """Return the plotly Figure of `timeline_plotly`."""
-    return _figure(timeline_plotly(_listed(timelines), titles=titles, look=look))
-
-
-def tradeoff_figure(
-    points: "Sequence[Point]", *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
-) -> "go.Figure":
-    """Return the plotly Figure of `tradeoff_plotly`."""
-    return _figure(tradeoff_plotly(points, memory_limit_bytes=memory_limit_bytes, theme=theme))
-
-
-def idle_figure(
-    timelines: Sequence[Timeline] | Timeline, *, titles: Sequence[str] | None = None, theme: Theme = LIGHT
-) -> "go.Figure":
-    """Return the plotly Figure of `idle_plotly`."""
-    return _figure(idle_plotly(_listed(timelines), titles=titles, theme=theme))
-
-
-def _listed(timelines: Sequence[Timeline] | Timeline) -> Sequence[Timeline]:
-    return [timelines] if isinstance(timelines, Timeline) else timelines
-
-
-def _figure(picture: Data) -> "go.Figure":
-    import plotly.graph_objects as go
-
-    return go.Figure(picture)
+    return figure_of(timeline_plotly(listed(timelines), titles=titles, look=look))
 
 
 def timeline_plotly(
@@ -187,7 +136,7 @@ class _Stack:
     def picture(self, longest: float, unit: str, colours: Sequence[str]) -> Data:
         """Return all of it as plotly's `data` and `layout`."""
         whole = sum(axis["height_px"] + _CAPTION_PX for _, axis, _, _ in self._panels) or 1.0
-        layout = _layout(self._theme) | {
+        layout = layout_in(self._theme) | {
             "height": round(whole + _MARGIN["t"] + _MARGIN["b"]),
             "margin": _MARGIN,
             "barmode": "overlay",
@@ -206,14 +155,14 @@ class _Stack:
             above = top + axis["height_px"]
             domain = [max(1 - above / whole, 0.0), 1 - top / whole]
             told = {key: value for key, value in axis.items() if key != "height_px"}
-            layout[f"yaxis{name[1:]}"] = _axis(self._theme) | {
+            layout[f"yaxis{name[1:]}"] = axis_in(self._theme) | {
                 "anchor": "x", "fixedrange": True, "domain": domain, **told,
             }  # fmt: skip
             layout["annotations"].append(_above_panel(caption, domain[1]))
             for kind, those in also.items():
                 layout[kind] += [one | {"yref": name} for one in those]
             data += [{"showlegend": False, "yaxis": name, **trace} for trace in found]
-        layout["xaxis"] = _axis(self._theme) | {
+        layout["xaxis"] = axis_in(self._theme) | {
             "range": [0, longest], "minallowed": 0, "maxallowed": longest, "anchor": name, "showgrid": False,
             "title": {"text": f"time ({unit})", "standoff": 6}, "ticks": "outside",
         }  # fmt: skip
@@ -388,181 +337,10 @@ def _add_memory(
     axis = {
         "range": [0, 1.06 * top / unit.size], "title": {"text": unit.unit}, "nticks": 5, "height_px": _MEMORY_PX,
     }  # fmt: skip
-    shapes = [] if limit is None else [_limit_line(limit / unit.size, look.theme, horizontal=True)]
+    shapes = [] if limit is None else [limit_line(limit / unit.size, look.theme, horizontal=True)]
     for timeline, title in shown:
         caption = _caption(heading(timeline, title)[0], memory_caption(timeline), look.theme)
         stack.add(traces.memory(timeline, scale=scale, bytes_scale=unit), axis, caption, shapes=shapes)
-
-
-def _limit_line(at: float, theme: Theme, *, horizontal: bool = False) -> Data:
-    ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at}
-    if not horizontal:
-        ends = {"yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at}
-    return {"type": "line", "line": {"color": theme.accent, "width": 1.5, "dash": "dash"}} | ends
-
-
-@dataclass(frozen=True)
-class Point:
-    """A schedule in the plane of memory and time; `told` is a line more for a pointer, `key` what a click returns.
-
-    `bound_s` is what no table with its placement can undercut; `kind` groups points: "compared" ones are large and
-    named, "possible" ones are dots, "refused" ones (which do not fit or do not run) crosses.
-    """
-
-    name: str
-    peak_bytes: float
-    iteration_s: float
-    bound_s: float | None = None
-    told: str = ""
-    kind: Literal["compared", "possible", "refused"] = "possible"
-    key: str = ""
-
-
-_SYMBOLS = {"compared": "circle", "possible": "circle", "refused": "x-thin"}
-_GROUPS = {"compared": "compared", "possible": "others", "refused": "do not run or fit as they are"}
-
-
-def tradeoff_plotly(
-    points: Sequence[Point], *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
-) -> Data:
-    """Return points in the plane of peak memory and time, the least time of each amount, bounds, and the limit.
-
-    The step line is what none of those that run and fit improves on. A dash below a point is its lower bound.
-    """
-    top = max([point.peak_bytes for point in points] + [memory_limit_bytes or 0.0])
-    memory, time = bytes_scale(top), time_scale(max((point.iteration_s for point in points), default=0.0))
-    data = [*_bounds(points, memory, time, theme), *_front(points, memory, time)]
-    colours = {"compared": theme.strong, "possible": theme.quiet, "refused": theme.quiet}
-    for kind, name in _GROUPS.items():
-        some = sorted((point for point in points if point.kind == kind), key=lambda point: point.peak_bytes)
-        if not some:
-            continue
-        data.append(
-            {
-                "type": "scatter", "name": name, "mode": "markers+text" if kind == "compared" else "markers",
-                "x": [point.peak_bytes / memory.size for point in some],
-                "y": [point.iteration_s / time.size for point in some],
-                "text": [html.escape(point.name) for point in some],
-                "textposition": ["bottom center" if place % 2 else "top center" for place in range(len(some))],
-                "customdata": [[point.key or point.name, _told(point)] for point in some],
-                "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
-                "marker": {
-                    "symbol": _SYMBOLS[kind], "size": 10 if kind == "compared" else 7, "color": colours[kind],
-                    "line": {"width": 1.5 if kind == "refused" else 0, "color": colours[kind]},
-                },
-            }
-        )  # fmt: skip
-    layout = _layout(theme) | {
-        "height": _FIGURE_PX,
-        "margin": {"l": 62, "r": 16, "t": 34, "b": 52},
-        "xaxis": _axis(theme)
-        | {"title": {"text": f"memory of the fullest rank ({memory.unit})"}, "ticks": "outside"},
-        "yaxis": _axis(theme) | {"title": {"text": f"iteration ({time.unit})"}, "ticks": "outside"},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
-        "shapes": [] if memory_limit_bytes is None else [_limit_line(memory_limit_bytes / memory.size, theme)],
-        "dragmode": "zoom",
-    }
-    return {"data": data, "layout": layout}
-
-
-def _told(point: Point) -> str:
-    bound = "" if point.bound_s is None else f", at least {seconds(point.bound_s)}"
-    return f"{seconds(point.iteration_s)}{bound}<br>{size(point.peak_bytes)} on the fullest rank" + (
-        f"<br>{html.escape(point.told)}" if point.told else ""
-    )
-
-
-def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -> list[Data]:
-    known = [(point, point.bound_s) for point in points if point.bound_s is not None]
-    if not known:
-        return []
-    return [
-        {
-            "type": "scatter", "mode": "markers", "name": "lower bound",
-            "x": [point.peak_bytes / memory.size for point, _ in known],
-            "y": [bound / time.size for _, bound in known],
-            "marker": {"symbol": "line-ew", "size": 9, "line": {"width": 1.5, "color": theme.accent}},
-            "text": [html.escape(point.name) for point, _ in known],
-            "hovertemplate": f"no table placed as %{{text}} is quicker than %{{y:.4g}} {time.unit}<extra></extra>",
-        }
-    ]  # fmt: skip
-
-
-def _front(points: Sequence[Point], memory: Scale, time: Scale) -> list[Data]:
-    """The steps along the points on which none improves in both."""
-    front: list[Point] = []
-    usable = (point for point in points if point.kind != "refused")
-    for point in sorted(usable, key=lambda one: (one.peak_bytes, one.iteration_s)):
-        if not front or point.iteration_s < front[-1].iteration_s:
-            front.append(point)
-    return [
-        {
-            "type": "scatter", "mode": "lines", "name": "least of both", "hoverinfo": "skip",
-            "x": [point.peak_bytes / memory.size for point in front],
-            "y": [point.iteration_s / time.size for point in front],
-            "line": {"shape": "hv", "color": palette.COLOURS[Op.W], "width": 1.5},
-        }
-    ] if front else []  # fmt: skip
-
-
-def idle_plotly(
-    timelines: Sequence[Timeline], *, titles: Sequence[str] | None = None, theme: Theme = LIGHT
-) -> Data:
-    """Return the ranks' idle time by cause, in % of each timeline's step: stacked bars, timelines side by side."""
-    names = ["" for _ in timelines] if titles is None else list(titles)
-    labels = [heading(timeline, title)[0] for timeline, title in zip(timelines, names, strict=True)]
-    idle = [idle_by_cause_s(timeline) for timeline in timelines]
-    groups = [
-        label for label, timeline in zip(labels, timelines, strict=True) for _ in range(timeline.schedule.num_ranks)
-    ]
-    ranks = [str(rank) for timeline in timelines for rank in range(timeline.schedule.num_ranks)]
-    data = []
-    for cause in CAUSES:
-        shares = [
-            100 * found[cause] / timeline.step_time_s if timeline.step_time_s else found[cause]
-            for timeline, found in zip(timelines, idle, strict=True)
-        ]
-        data.append(
-            {
-                "type": "bar", "name": palette.CAUSE_TITLES[cause], "x": [groups, ranks],
-                "y": traces.binary(np.concatenate(shares) if shares else np.zeros(0)),
-                "marker": {"color": palette.CAUSE_COLOURS[cause], "line": {"width": 0.5, "color": theme.paper}},
-                "hovertemplate": "rank %{x}: %{y:.2f} % of the step<extra>%{fullData.name}</extra>",
-            }
-        )  # fmt: skip
-    layout = _layout(theme) | {
-        "barmode": "stack",
-        "bargap": 0.15,
-        "height": _FIGURE_PX,
-        "margin": {"l": 52, "r": 16, "t": 34, "b": 52},
-        "xaxis": _axis(theme) | {"showdividers": True, "dividercolor": theme.grid, "showgrid": False},
-        "yaxis": _axis(theme)
-        | {"title": {"text": "idle (% of the step)"}, "ticks": "outside", "rangemode": "tozero"},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
-    }
-    return {"data": data, "layout": layout}
-
-
-def _layout(theme: Theme) -> Data:
-    return {
-        "font": {"family": FONT, "size": 12, "color": theme.text},
-        "paper_bgcolor": theme.paper,
-        "plot_bgcolor": theme.paper,
-        "hovermode": "closest",
-        "hoverlabel": {
-            "align": "left", "bgcolor": theme.paper, "bordercolor": theme.quiet, "font": {"color": theme.text},
-            "namelength": -1,
-        },
-        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.quiet, "activecolor": theme.text},
-        "uirevision": "kept",
-    }  # fmt: skip
-
-
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-
-
-def _axis(theme: Theme) -> Data:
-    return {"zeroline": False, "gridcolor": theme.grid, "linecolor": theme.quiet, "tickcolor": theme.quiet}
 
 
 def _colours(colours: Sequence[str]) -> Data:

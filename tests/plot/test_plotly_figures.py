@@ -11,18 +11,9 @@ import pytest
 from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
 from ppsim.plot.fills import Fills
-from ppsim.plot.plotly_figures import (
-    DARK,
-    LIGHT,
-    Look,
-    Point,
-    idle_figure,
-    idle_plotly,
-    timeline_figure,
-    timeline_plotly,
-    tradeoff_figure,
-    tradeoff_plotly,
-)
+from ppsim.plot.plotly_figures import Look, timeline_figure, timeline_plotly
+from ppsim.plot.plotly_frame import DARK, LIGHT
+from ppsim.plot.plotly_tradeoffs import Point, idle_figure, idle_plotly, tradeoff_figure, tradeoff_plotly
 from ppsim.schedule.table import Op
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
 

@@ -1,0 +1,82 @@
+"""What is around the data of plotly's pictures: colours by theme, layout, axes, limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ppsim.plot import palette
+from ppsim.schedule.table import Op
+from ppsim.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of what is around the data: paper, text, lines of a grid; of what is chosen, and of limits."""
+
+    paper: str = "#FFFFFF"
+    text: str = palette.TEXT
+    quiet: str = palette.QUIET_TEXT
+    grid: str = "#E4E4E4"
+    idle: str = palette.COLOURS[Op.IDLE]
+    strong: str = palette.COLOURS[Op.F]
+    accent: str = palette.CRITICAL_PATH
+
+
+LIGHT = Theme()
+DARK = Theme(
+    paper="#15181D",
+    text="#E8EAED",
+    quiet="#A8AFB8",
+    grid="#343A42",
+    idle="#4A515B",
+    strong="#6FB1FF",
+    accent="#FF7A9C",
+)
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+
+def listed(timelines: Sequence[Timeline] | Timeline) -> Sequence[Timeline]:
+    """Return one timeline as a list of it."""
+    return [timelines] if isinstance(timelines, Timeline) else timelines
+
+
+def figure_of(picture: Data) -> "go.Figure":
+    """Return the plotly Figure of plain data."""
+    import plotly.graph_objects as go
+
+    return go.Figure(picture)
+
+
+def limit_line(at: float, theme: Theme, *, horizontal: bool = False) -> Data:
+    """Return a dashed line across the picture, at a value of one axis."""
+    ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at}
+    if not horizontal:
+        ends = {"yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at}
+    return {"type": "line", "line": {"color": theme.accent, "width": 1.5, "dash": "dash"}} | ends
+
+
+def layout_in(theme: Theme) -> Data:
+    """Return what the layouts of all pictures have alike."""
+    return {
+        "font": {"family": FONT, "size": 12, "color": theme.text},
+        "paper_bgcolor": theme.paper,
+        "plot_bgcolor": theme.paper,
+        "hovermode": "closest",
+        "hoverlabel": {
+            "align": "left", "bgcolor": theme.paper, "bordercolor": theme.quiet, "font": {"color": theme.text},
+            "namelength": -1,
+        },
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.quiet, "activecolor": theme.text},
+        "uirevision": "kept",
+    }  # fmt: skip
+
+
+def axis_in(theme: Theme) -> Data:
+    """Return what axes have alike."""
+    return {"zeroline": False, "gridcolor": theme.grid, "linecolor": theme.quiet, "tickcolor": theme.quiet}

@@ -1,0 +1,177 @@
+"""Time over memory, and idle time by cause, as plotly Figures and as the plain data of them."""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ppsim.base.units import seconds, size
+from ppsim.plot import palette, traces
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, figure_of, layout_in, limit_line, listed
+from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
+from ppsim.schedule.table import Op
+from ppsim.simulation.explain import CAUSES, idle_by_cause_s
+from ppsim.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+_FIGURE_PX = 380
+
+
+def tradeoff_figure(
+    points: "Sequence[Point]", *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
+) -> "go.Figure":
+    """Return the plotly Figure of `tradeoff_plotly`."""
+    return figure_of(tradeoff_plotly(points, memory_limit_bytes=memory_limit_bytes, theme=theme))
+
+
+def idle_figure(
+    timelines: Sequence[Timeline] | Timeline, *, titles: Sequence[str] | None = None, theme: Theme = LIGHT
+) -> "go.Figure":
+    """Return the plotly Figure of `idle_plotly`."""
+    return figure_of(idle_plotly(listed(timelines), titles=titles, theme=theme))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A schedule in the plane of memory and time; `told` is a line more for a pointer, `key` what a click returns.
+
+    `bound_s` is what no table with its placement can undercut; `kind` groups points: "compared" ones are large and
+    named, "possible" ones are dots, "refused" ones (which do not fit or do not run) crosses.
+    """
+
+    name: str
+    peak_bytes: float
+    iteration_s: float
+    bound_s: float | None = None
+    told: str = ""
+    kind: Literal["compared", "possible", "refused"] = "possible"
+    key: str = ""
+
+
+_SYMBOLS = {"compared": "circle", "possible": "circle", "refused": "x-thin"}
+_GROUPS = {"compared": "compared", "possible": "others", "refused": "do not run or fit as they are"}
+
+
+def tradeoff_plotly(
+    points: Sequence[Point], *, memory_limit_bytes: float | None = None, theme: Theme = LIGHT
+) -> Data:
+    """Return points in the plane of peak memory and time, the least time of each amount, bounds, and the limit.
+
+    The step line is what none of those that run and fit improves on. A dash below a point is its lower bound.
+    """
+    top = max([point.peak_bytes for point in points] + [memory_limit_bytes or 0.0])
+    memory, time = bytes_scale(top), time_scale(max((point.iteration_s for point in points), default=0.0))
+    data = [*_bounds(points, memory, time, theme), *_front(points, memory, time)]
+    colours = {"compared": theme.strong, "possible": theme.quiet, "refused": theme.quiet}
+    for kind, name in _GROUPS.items():
+        some = sorted((point for point in points if point.kind == kind), key=lambda point: point.peak_bytes)
+        if not some:
+            continue
+        data.append(
+            {
+                "type": "scatter", "name": name, "mode": "markers+text" if kind == "compared" else "markers",
+                "x": [point.peak_bytes / memory.size for point in some],
+                "y": [point.iteration_s / time.size for point in some],
+                "text": [html.escape(point.name) for point in some],
+                "textposition": ["bottom center" if place % 2 else "top center" for place in range(len(some))],
+                "customdata": [[point.key or point.name, _told(point)] for point in some],
+                "hovertemplate": "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
+                "marker": {
+                    "symbol": _SYMBOLS[kind], "size": 10 if kind == "compared" else 7, "color": colours[kind],
+                    "line": {"width": 1.5 if kind == "refused" else 0, "color": colours[kind]},
+                },
+            }
+        )  # fmt: skip
+    layout = layout_in(theme) | {
+        "height": _FIGURE_PX,
+        "margin": {"l": 62, "r": 16, "t": 34, "b": 52},
+        "xaxis": axis_in(theme)
+        | {"title": {"text": f"memory of the fullest rank ({memory.unit})"}, "ticks": "outside"},
+        "yaxis": axis_in(theme) | {"title": {"text": f"iteration ({time.unit})"}, "ticks": "outside"},
+        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
+        "shapes": [] if memory_limit_bytes is None else [limit_line(memory_limit_bytes / memory.size, theme)],
+        "dragmode": "zoom",
+    }
+    return {"data": data, "layout": layout}
+
+
+def _told(point: Point) -> str:
+    bound = "" if point.bound_s is None else f", at least {seconds(point.bound_s)}"
+    return f"{seconds(point.iteration_s)}{bound}<br>{size(point.peak_bytes)} on the fullest rank" + (
+        f"<br>{html.escape(point.told)}" if point.told else ""
+    )
+
+
+def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -> list[Data]:
+    known = [(point, point.bound_s) for point in points if point.bound_s is not None]
+    if not known:
+        return []
+    return [
+        {
+            "type": "scatter", "mode": "markers", "name": "lower bound",
+            "x": [point.peak_bytes / memory.size for point, _ in known],
+            "y": [bound / time.size for _, bound in known],
+            "marker": {"symbol": "line-ew", "size": 9, "line": {"width": 1.5, "color": theme.accent}},
+            "text": [html.escape(point.name) for point, _ in known],
+            "hovertemplate": f"no table placed as %{{text}} is quicker than %{{y:.4g}} {time.unit}<extra></extra>",
+        }
+    ]  # fmt: skip
+
+
+def _front(points: Sequence[Point], memory: Scale, time: Scale) -> list[Data]:
+    """The steps along the points on which none improves in both."""
+    front: list[Point] = []
+    usable = (point for point in points if point.kind != "refused")
+    for point in sorted(usable, key=lambda one: (one.peak_bytes, one.iteration_s)):
+        if not front or point.iteration_s < front[-1].iteration_s:
+            front.append(point)
+    return [
+        {
+            "type": "scatter", "mode": "lines", "name": "least of both", "hoverinfo": "skip",
+            "x": [point.peak_bytes / memory.size for point in front],
+            "y": [point.iteration_s / time.size for point in front],
+            "line": {"shape": "hv", "color": palette.COLOURS[Op.W], "width": 1.5},
+        }
+    ] if front else []  # fmt: skip
+
+
+def idle_plotly(
+    timelines: Sequence[Timeline], *, titles: Sequence[str] | None = None, theme: Theme = LIGHT
+) -> Data:
+    """Return the ranks' idle time by cause, in % of each timeline's step: stacked bars, timelines side by side."""
+    names = ["" for _ in timelines] if titles is None else list(titles)
+    labels = [heading(timeline, title)[0] for timeline, title in zip(timelines, names, strict=True)]
+    idle = [idle_by_cause_s(timeline) for timeline in timelines]
+    groups = [
+        label for label, timeline in zip(labels, timelines, strict=True) for _ in range(timeline.schedule.num_ranks)
+    ]
+    ranks = [str(rank) for timeline in timelines for rank in range(timeline.schedule.num_ranks)]
+    data = []
+    for cause in CAUSES:
+        shares = [
+            100 * found[cause] / timeline.step_time_s if timeline.step_time_s else found[cause]
+            for timeline, found in zip(timelines, idle, strict=True)
+        ]
+        data.append(
+            {
+                "type": "bar", "name": palette.CAUSE_TITLES[cause], "x": [groups, ranks],
+                "y": traces.binary(np.concatenate(shares) if shares else np.zeros(0)),
+                "marker": {"color": palette.CAUSE_COLOURS[cause], "line": {"width": 0.5, "color": theme.paper}},
+                "hovertemplate": "rank %{x}: %{y:.2f} % of the step<extra>%{fullData.name}</extra>",
+            }
+        )  # fmt: skip
+    layout = layout_in(theme) | {
+        "barmode": "stack",
+        "bargap": 0.15,
+        "height": _FIGURE_PX,
+        "margin": {"l": 52, "r": 16, "t": 34, "b": 52},
+        "xaxis": axis_in(theme) | {"showdividers": True, "dividercolor": theme.grid, "showgrid": False},
+        "yaxis": axis_in(theme)
+        | {"title": {"text": "idle (% of the step)"}, "ticks": "outside", "rangemode": "tozero"},
+        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
+    }
+    return {"data": data, "layout": layout}
