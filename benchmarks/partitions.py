@@ -1,7 +1,7 @@
 """The closed loop on one device: profile in a partition, project, run all ranks at once, compare.
 
     python benchmarks/partitions.py                          on this CPU: threads; p above the cores measures waiting
-    python benchmarks/partitions.py --device cuda --model gpt2 --dtype bfloat16 --micro-batch 8
+    python benchmarks/partitions.py --device cuda --model gpt2 --hidden 2048 --heads 16 --dtype bfloat16
     python benchmarks/partitions.py --device cuda --emulated     spin kernels, 2 to 8 ranks, no green contexts
     python benchmarks/partitions.py --device cuda --record runs.json     where pydantic is missing: measure only
     python benchmarks/partitions.py --report runs.json                   and elsewhere: project and compare
@@ -25,6 +25,7 @@ import ppsim
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.units import seconds, signed_percent, size
 from ppsim.layout.split import even_split
+from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
 from ppsim.profiling.samples import quantity
 from ppsim.runs.recorded import Measured, measured_of
 from ppsim.runtime.config import MODELS, GPTShape, TrainConfig
@@ -32,8 +33,9 @@ from ppsim.runtime.partitions.check import queue_streams_apart
 from ppsim.schedule.grammar import format_table, parse_table
 
 SCHEDULES = {"1f1b": None, "zb-h1": None, "zbv-fixed": 2}
-EMULATED_S = {"cpu": 0.02, "cuda": 0.002}
-"""What F, I and W of a spinning rank take: long beside a wait that overshoots, short enough for 16 ranks."""
+EMULATED_S = {"cpu": 0.02, "cuda": 0.008}
+"""What F, I and W of a spinning rank take: long beside a wait that overshoots, and beside a launch by one of many
+threads of one Python."""
 
 
 def table_of(name: str, p: int, m: int) -> ppsim.Schedule:
@@ -42,7 +44,10 @@ def table_of(name: str, p: int, m: int) -> ppsim.Schedule:
 
 def shape_of(arguments: argparse.Namespace) -> GPTShape:
     shape = MODELS[arguments.model]
-    return shape if arguments.layers is None else replace(shape, num_layers=arguments.layers)
+    if arguments.device == "cuda":  # a head whose rows are not aligned takes four times as long, and most of a step
+        shape = replace(shape, vocab_size=padded_vocabulary(shape.vocab_size, tp=1, multiple=VOCAB_MULTIPLE))
+    given = {"num_layers": arguments.layers, "hidden_size": arguments.hidden, "num_heads": arguments.heads}
+    return replace(shape, **{name: value for name, value in given.items() if value is not None})
 
 
 def config_of(table: ppsim.Schedule, folder: Path, arguments: argparse.Namespace, **fields: Any) -> TrainConfig:
@@ -58,11 +63,15 @@ def config_of(table: ppsim.Schedule, folder: Path, arguments: argparse.Namespace
 
 def profiled(p: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """A profile's content, measured in one of p partitions."""
+    import torch
+
     from ppsim.profiling.harness import measure_shape, model_header
     from ppsim.profiling.models import of_gpt
     from ppsim.profiling.settings import Key, Settings
+    from ppsim.runtime.clock import raise_clock
 
     model = of_gpt(shape_of(arguments))
+    raise_clock(torch.device(arguments.device))
     settings = Settings(arguments.device, num_repeats=arguments.repeats, num_partitions=p)
     key = Key(arguments.micro_batch, model.sequence_length, arguments.dtype)
     content = model_header(f"partition of {p}", arguments.model, model, settings)
@@ -201,7 +210,8 @@ def main() -> None:
                         help="default 2,4; emulated on CUDA 2,4,8")  # fmt: skip
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--model", choices=list(MODELS), default="mini")
-    parser.add_argument("--layers", type=int, help="instead of the model's")
+    for name in ("layers", "hidden", "heads"):
+        parser.add_argument(f"--{name}", type=int, help="instead of the model's")
     parser.add_argument("--micro-batch", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--steps", type=int, default=9, help="recorded steps a run; the median one counts")

@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--seconds", type=float, default=55.0)
     parser.add_argument("--trace", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.trace:
         trace(arguments.folder, arguments.device)

@@ -70,7 +70,7 @@ probe() {
 }
 
 run() {
-    set -- --model gpt2 --dtype bfloat16 --micro-batch 8
+    set -- --model gpt2 --hidden 2048 --heads 16 --layers 12 --dtype bfloat16 --micro-batch 4 --steps 5 --partitions 1,2,4
     few=""
     if [ "$device" = cpu ]; then
         set -- --model nano --repeats 5

@@ -62,6 +62,10 @@ def require_division_of_layer(layer: Layer, cut: Cut) -> None:
     _divides("tp", cut.tp, "columns of the shared expert", ffn.shared_size)
 
 
+VOCAB_MULTIPLE = 128
+"""A tensor-parallel rank's part of the vocabulary is a multiple of it, as Megatron-LM has it by default."""
+
+
 def padded_vocabulary(vocab_size: int, *, tp: int, multiple: int) -> int:
     """Return the vocabulary raised to a multiple of `multiple`·tp, as Megatron-LM pads it with 128.
 

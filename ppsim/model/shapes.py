@@ -19,6 +19,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
+from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
 from ppsim.model.recompute import Recompute, recomputes
 
 Kind = Literal["gpt", "llama", "moe"]
@@ -120,8 +121,11 @@ class ModelShape:
                 raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
 
     def shard(self, *, tp: int = 1, ep: int = 1) -> "ModelShape":
-        """Return a rank's part: the layer's shard, and 1/`tp` of the vocabulary, rounded up."""
-        return replace(self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=-(-self.vocab_size // tp))
+        """Return a rank's part: the layer's shard, and 1/`tp` of the vocabulary, padded as Megatron-LM does."""
+        vocab_size = padded_vocabulary(self.vocab_size, tp=tp, multiple=VOCAB_MULTIPLE) // tp
+        return replace(
+            self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=self.vocab_size if tp == 1 else vocab_size
+        )
 
 
 def layer_of(shape: LayerShape) -> Layer:

@@ -65,6 +65,8 @@ class ContextCore(nn.Module):
         later = torch.ones(self.chunk, sequence_length, dtype=torch.bool).triu(sequence_length - self.chunk + 1)
         self.register_buffer("peers", of_peers, persistent=False)
         self.register_buffer("mask", torch.zeros(later.shape).masked_fill(later, -torch.inf), persistent=False)
+        # Made here: where operators are watched, torch cannot make this kind of tensor.
+        self.named_mask = causal_lower_right(self.chunk, sequence_length)
 
     @contextmanager
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Tensor]:
@@ -72,7 +74,7 @@ class ContextCore(nn.Module):
         chunk, is_grouped = self.chunk, self.is_grouped
         q_first, q_last = q.split(chunk, dim=2)
         # CUDA's kernel leaves out what the mask excludes if it knows it by name; the CPU's takes numbers only.
-        mask = causal_lower_right(chunk, self.mask.shape[1]) if q.is_cuda else self.mask
+        mask = self.named_mask if q.is_cuda else self.mask
         with self.cheaply(self._gathered, k) as keys, self.cheaply(self._gathered, v) as values:
             keys, values = keys.transpose(1, 2), values.transpose(1, 2)
             first = functional.scaled_dot_product_attention(

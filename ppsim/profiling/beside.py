@@ -1,4 +1,4 @@
-"""Measuring in one of several partitions of a device, the others as busy: bandwidth and caches are shared."""
+"""Measuring in one of several partitions of a device, the others busy too: bandwidth and caches are shared."""
 
 import copy
 import threading
@@ -18,9 +18,10 @@ _SHUTDOWN_S = 60.0
 def in_partition(subject: Module, device: str, num_partitions: int, *, num_threads: int) -> Iterator[None]:
     """Compute within the context in the first of `num_partitions`, copies of `subject` being busy in all others.
 
-    They repeat its F and B until the context ends. With one partition nothing changes. Partitions are those of
-    `ppsim train --partitions`: parts of a GPU's multiprocessors, or threads on a CPU. Raises `ConfigError` where
-    the device cannot be cut so, and whatever a copy fails with: what was measured beside it does not count.
+    That is a pipeline's layers, whatever is measured: only one rank has the head. They repeat F and B until the
+    context ends. With one partition nothing changes. Partitions are those of `ppsim train --partitions`: parts of a
+    GPU's multiprocessors, or threads on a CPU. Raises `ConfigError` where the device cannot be cut so, and whatever
+    a copy fails with: what was measured beside it does not count.
     """
     if num_partitions == 1:
         yield

@@ -21,7 +21,7 @@ _FORWARD, _GRADIENT = torch.float8_e4m3fn, torch.float8_e5m2
 Cast = Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor]]
 """Of a tensor and a type of 8 bit: the tensor in it, row by row in memory, and the scale that takes it back."""
 
-_MOST_CASTS = 64
+_MOST_CASTS = 1000
 _ALIGNED = 16
 """Sizes of a product in 8 bit are multiples of it."""
 
@@ -54,16 +54,16 @@ def fused_cast(device: str, *, compiled: bool = False) -> tuple[Cast, str]:
         return cast_plainly, "fp8: casts by torch's operators, one after the other."
     import torch._dynamo.config
 
-    # A cast is compiled anew by type and layout, and for square ones: more often than the limit of 8, behind which
-    # torch's operators would do it, and nobody be told.
-    torch._dynamo.config.recompile_limit = _MOST_CASTS
-    fused: Cast = torch.compile(cast_plainly, dynamic=True)
+    # A cast is compiled for each type, layout and size: one of any size takes twice as long on an H100. That is
+    # more often than the limit of 8, behind which torch's operators would do it, and nobody be told.
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = _MOST_CASTS
+    fused: Cast = torch.compile(cast_plainly, dynamic=False)
     try:
         fused(torch.ones(_ALIGNED, _ALIGNED, device=device, dtype=torch.bfloat16), _FORWARD)
     except Exception as error:  # whatever stands in the compiler's way
         reason = first_sentence(error)
         return cast_plainly, f"fp8: casts by torch's operators, since torch.compile fails ({reason})."
-    return fused, "fp8: casts by torch.compile, of any size."
+    return fused, "fp8: casts by torch.compile."
 
 
 def to_float8(module: nn.Module, cast: Cast) -> nn.Module:

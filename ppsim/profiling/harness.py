@@ -67,7 +67,7 @@ def measure_shape(
         for subject in subjects:
             subject.module.to(where, kind)
         return component_of(
-            component, subjects, settings, shape=asdict(key), flops=flops, num_units=num_units, say=say
+            component, subjects, settings, shape=asdict(key), flops=flops, num_units=num_units, beside=row, say=say
         )
 
     with where:  # a CPU would take longer to draw billions of weights than all that is measured takes
@@ -77,6 +77,7 @@ def measure_shape(
         for end in ends:
             end.compile()
     row, alone = Module(blocks, hidden), Module(blocks[0], hidden)
+    row.module.to(where, kind)
     embedding = measured("embedding", Module(ends[0], tokens, is_first=True), flops=0.0)
     layer = measured("layer", row, alone, flops=layer_flops, num_units=NUM_BLOCKS)
     if not settings.compiled:  # what the compiler calls, nobody sees
@@ -93,14 +94,18 @@ def component_of(
     shape: dict[str, Any],
     flops: float,
     num_units: int = 1,
+    beside: Module | None = None,
     say: Say = lambda message: None,
 ) -> dict[str, Any]:
     """Return the measurement of one of `num_units` alike in the first subject, as a profile file has it.
 
-    The second subject, if any, is one of them alone. `flops` are those of one's forward.
+    The second subject, if any, is one of them alone. `flops` are those of one's forward; `beside` is what other
+    partitions do meanwhile, the same unless given.
     """
     say(f"measuring {component}")
-    found = measured_costs(subjects, settings, num_units=num_units, say=lambda why: say(f"{component}: {why}"))
+    found = measured_costs(
+        subjects, settings, num_units=num_units, beside=beside, say=lambda why: say(f"{component}: {why}")
+    )
     return {"component": component, "shape": shape, **found, "forward_flops": flops}
 
 
@@ -274,11 +279,12 @@ def split_ratio(measurement: dict[str, Any]) -> float | None:
 
 
 def measured_costs(
-    subjects: Sequence[Module], settings: Settings, *, say: Say, num_units: int = 1
+    subjects: Sequence[Module], settings: Settings, *, say: Say, num_units: int = 1, beside: Module | None = None
 ) -> dict[str, Any]:
     """Return the costs of one of `num_units` alike in the first subject; the second, if any, is one of them alone.
 
-    `say` gets the sentence for a backward that cannot be split.
+    `say` gets the sentence for a backward that cannot be split. Other partitions are busy with `beside`, or with
+    the first subject.
     """
     where, subject = torch.device(settings.device), subjects[0]
     reason = "with --cuda-graphs I and W are not captured" if settings.cuda_graphs else why_not_split(subject)
@@ -287,7 +293,8 @@ def measured_costs(
     if settings.cuda_graphs:
         found = [_replayed(one, settings) for one in subjects]
     else:
-        with in_partition(subject, settings.device, settings.num_partitions, num_threads=settings.num_threads):
+        busy_with, parts = beside or subject, settings.num_partitions
+        with in_partition(busy_with, settings.device, parts, num_threads=settings.num_threads):
             found = measure(subjects, settings, can_split=reason is None)
     if settings.num_partitions > 1:  # the device's allocator counts the neighbours too
         found = [replace(one, transient_bytes=None) for one in found]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _FUSED = r"aten::_(?:scaled_dot_product_)?(flash|efficient|cudnn|fused)_attention\w*"
@@ -25,11 +26,11 @@ class _Fused(TorchDispatchMode):
 def attention_in(forward: Callable[[], object]) -> str:
     """Return which fused attentions a forward calls, "math" where it has none and makes it of products.
 
-    >>> import torch
     >>> q = torch.randn(1, 2, 16, 8)
     >>> attention_in(lambda: torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True))
     'flash'
     """
-    with _Fused() as fused:
+    # A compiled function that is called where operators are watched is never compiled again, but run as it stands.
+    with torch.compiler.set_stance("force_eager"), _Fused() as fused:
         forward()
     return " + ".join(fused.names) or "math"
