@@ -1,11 +1,13 @@
 """Times estimated from specifications beside published runs without a pipeline: signed errors, fit and judged apart.
 
 python benchmarks/analytic.py
+python benchmarks/analytic.py --cluster dgx-h100 profiles/*-h100.json    # beside what ppsim profile measured
 
 The constants of ppsim/machine/data/efficiency.toml were found from the rows marked fit in published/analytic_runs.csv and
 from the kernel measurements that it names; every other row judges them.
 """
 
+import argparse
 import csv
 import sys
 from pathlib import Path
@@ -13,12 +15,16 @@ from statistics import mean
 
 from ppsim.base.units import seconds, signed_percent
 from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
+from ppsim.costs.estimate import model_of
 from ppsim.costs.parts import Estimate
 from ppsim.costs.place import Execution, Place
+from ppsim.costs.profile import Profile, load_profile
 from ppsim.costs.step import NORM_BYTES, optimizer_s
+from ppsim.costs.utilization import PASSES
 from ppsim.layout.groups import GroupName, group
 from ppsim.layout.layout import layout_on
 from ppsim.machine import collectives
+from ppsim.machine.cluster import Cluster
 from ppsim.machine.files import load_cluster
 from ppsim.model.architecture import Model
 from ppsim.model.memory import Optimizer
@@ -29,6 +35,15 @@ RUNS = Path(__file__).parent / "published" / "analytic_runs.csv"
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("profiles", nargs="*", metavar="PROFILE.json")
+    parser.add_argument(
+        "--cluster", default="dgx-h100", help="what the profiles were measured on, default dgx-h100"
+    )
+    options = parser.parse_args()
+    if options.profiles:
+        beside_profiles(options.profiles, load_cluster(options.cluster))
+        return
     rows = read()
     errors: dict[tuple[str, str, str, str], list[float]] = {}
     print(
@@ -55,6 +70,52 @@ def main() -> None:
             f"| {' | '.join(key)} | {len(found)} | {signed_percent(mean(found))} "
             f"| {100 * mean(map(abs, found)):.2f} % | {signed_percent(max(found, key=abs))} |"
         )
+
+
+def beside_profiles(paths: list[str], cluster: Cluster) -> None:
+    """Print the errors of a layer's passes, without communication, beside profiles that no constant has seen.
+
+    Of types of 16 bit: the estimate is of trainers' kernels, the profile of torch's own, one after the other.
+    """
+    print("| profile | layers | F mean / absolute / worst | B | I | W |")
+    print("|---|--:|--:|--:|--:|--:|")
+    every: dict[str, list[float]] = {}
+    for path in paths:
+        profile = load_profile(path)
+        found, model = layer_errors(profile, cluster), Path(path).stem
+        for name, values in found.items():
+            every.setdefault(name, []).extend(values)
+        print(f"| {model} | {len(found['F'])} | {' | '.join(in_words(found.get(name, [])) for name in PASSES)} |")
+    print(f"| all | {len(every['F'])} | {' | '.join(in_words(every[name]) for name in PASSES)} |")
+
+
+def in_words(errors: list[float]) -> str:
+    if not errors:
+        return "–"
+    worst = max(errors, key=abs)
+    return f"{signed_percent(mean(errors))} / {100 * mean(map(abs, errors)):.2f} % / {signed_percent(worst)}"
+
+
+def layer_errors(profile: Profile, cluster: Cluster) -> dict[str, list[float]]:
+    """Estimated / measured - 1 of each pass of a profile's layers, by its letter."""
+    model = model_of(profile)
+    errors: dict[str, list[float]] = {}
+    assert model is not None
+    for part in profile.measurements:
+        shape = part.shape
+        if part.component != "layer" or shape.dtype not in ("bfloat16", "float16"):
+            continue
+        layout = layout_on(shape.tp * shape.ep, tp=shape.tp, cp=1, ep=shape.ep, dp=shape.ep)
+        place = Place(cluster=cluster, layout=layout, execution=Execution(dtype=shape.dtype))
+        one = layer_estimate(
+            layer_of(model.layer), place, micro_batch=shape.micro_batch, sequence_length=shape.sequence_length
+        )
+        passes = (one.forward, one.backward, one.backward_input, one.backward_weight)
+        for name, parts, key in zip(PASSES, passes, PASSES.values(), strict=True):
+            if (measured := getattr(part, key)) is not None:
+                error = (parts.total_s - parts.communication_s) / measured.median - 1
+                errors.setdefault(name, []).append(error)
+    return errors
 
 
 def read() -> list[dict[str, str]]:

@@ -7,6 +7,7 @@ shape against the first: what no estimate can be better than on this machine.
     python benchmarks/estimates.py            # mini and llama-mini, one thread
     python benchmarks/estimates.py --rows     # every shape too
     python benchmarks/estimates.py --cpu-time # of this thread instead of the wall, on a machine that others load
+    python benchmarks/estimates.py profiles/*-h100.json    # of profiles that are there; measures nothing
 """
 
 import argparse
@@ -43,20 +44,20 @@ def errors(guess: PassSeconds | Measurement, truth: Measurement) -> dict[str, fl
     """Signed errors of the passes."""
     found = {}
     for letter, name in PASSES.items():
-        value = getattr(guess, name)
-        seconds = value if isinstance(value, float) else value.median
-        found[letter] = seconds / getattr(truth, name).median - 1
+        value, measured_s = getattr(guess, name), getattr(truth, name)
+        if value is not None and measured_s is not None:
+            found[letter] = (value if isinstance(value, float) else value.median) / measured_s.median - 1
     return found
 
 
-def held_out(profile: Profile, again: Profile) -> list[tuple[str, str, dict[str, float]]]:
-    """(shape, how, errors by pass) of the layer and head at every shape."""
+def held_out(profile: Profile, again: Profile | None = None) -> list[tuple[str, str, dict[str, float]]]:
+    """(shape, how, errors by pass) of the layer and head at every shape, of the passes that were measured."""
     model, facts = model_of(profile), profile.device_facts
     assert model is not None
     assert facts is not None
     rows = []
     for truth in profile.measurements:
-        if truth.component == "embedding":
+        if truth.component == "embedding" or truth.shape.dtype == "fp8":  # which no facts are of
             continue
         shape = truth.shape
         rest = profile.model_copy(
@@ -67,7 +68,8 @@ def held_out(profile: Profile, again: Profile) -> list[tuple[str, str, dict[str,
         rows.append(
             (where, f"{truth.component}, alone", errors(estimate(truth.component, model, shape, facts), truth))
         )
-        rows.append((where, f"{truth.component}, again", errors(again.find(truth.component, shape), truth)))
+        if again is not None:
+            rows.append((where, f"{truth.component}, again", errors(again.find(truth.component, shape), truth)))
     return rows
 
 
@@ -78,6 +80,7 @@ def measure_thread_time() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("profiles", nargs="*", metavar="PROFILE.json")
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument(
@@ -90,21 +93,30 @@ def main() -> None:
     settings = Settings(num_repeats=options.repeats, num_warm_up=3, component_s=0.3)
     print("| model, component, how | F mean / worst | B | I | W | all, mean absolute |")
     print("|---|--:|--:|--:|--:|--:|")
+    if options.profiles:
+        for path in options.profiles:
+            report(Path(path).stem, held_out(load_profile(path)), with_rows=options.rows)
+        return
     for name in MODELS:
         with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
             rows = held_out(measured(name, Path(first), settings), measured(name, Path(second), settings))
-        for how in dict.fromkeys(how for _, how, _ in rows):
-            found = [errors for _, other, errors in rows if other == how]
-            cells = []
-            for letter in PASSES:
-                values = [errors[letter] for errors in found]
-                worst = max(values, key=abs)
-                cells.append(f"{100 * statistics.mean(values):+.1f} % / {100 * worst:+.1f} %")
-            absolute = statistics.mean(abs(value) for errors in found for value in errors.values())
-            print(f"| {name}, {how} | {' | '.join(cells)} | {100 * absolute:.1f} % |")
-        if options.rows:
-            for where, how, errors_of in rows:
-                print(f"  {where}: {how}: " + ", ".join(f"{k} {100 * v:+.1f} %" for k, v in errors_of.items()))
+        report(name, rows, with_rows=options.rows)
+
+
+def report(name: str, rows: list[tuple[str, str, dict[str, float]]], *, with_rows: bool) -> None:
+    """Print a line of the table for each component and way, and the shapes behind them."""
+    for how in dict.fromkeys(how for _, how, _ in rows):
+        found = [errors for _, other, errors in rows if other == how]
+        cells = []
+        for letter in PASSES:
+            values = [errors[letter] for errors in found if letter in errors]
+            mean_and_worst = statistics.mean(values), max(values, key=abs)
+            cells.append(" / ".join(f"{100 * value:+.1f} %" for value in mean_and_worst))
+        absolute = statistics.mean(abs(value) for errors in found for value in errors.values())
+        print(f"| {name}, {how} | {' | '.join(cells)} | {100 * absolute:.1f} % |")
+    if with_rows:
+        for where, how, errors_of in rows:
+            print(f"  {where}: {how}: " + ", ".join(f"{k} {100 * v:+.1f} %" for k, v in errors_of.items()))
 
 
 if __name__ == "__main__":

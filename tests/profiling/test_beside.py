@@ -2,6 +2,8 @@
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,11 @@ from torch import Tensor, nn
 
 import ppsim
 from ppsim.cli import main
+from ppsim.profiling import harness
 from ppsim.profiling.beside import in_partition
 from ppsim.profiling.measure import Module
+from ppsim.profiling.models import MODELS
+from ppsim.profiling.settings import Key, Settings
 
 ranks: list[str] = []
 
@@ -51,6 +56,21 @@ def measured_within(num_partitions: int, *, fails: bool = False) -> list[str]:
 def test_every_other_partition_does_the_same_work() -> None:
     assert set(measured_within(3)) == {"rank 1", "rank 2"}
     assert measured_within(1) == []
+
+
+def test_beside_whatever_is_measured_the_others_do_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pipeline's ranks one has the head: beside four of it, a head took longer than it does in a run."""
+    busy_with = []
+
+    @contextmanager
+    def noted(subject: Module, *arguments: object, **settings: object) -> Iterator[None]:
+        busy_with.append(type(subject.module))
+        yield
+
+    monkeypatch.setattr(harness, "in_partition", noted)
+    key = Key(1, 16, "float32")
+    harness.measure_shape(MODELS["nano"], key, Settings(num_repeats=4, num_warm_up=1, num_partitions=2))
+    assert busy_with == [nn.Sequential] * 3
 
 
 def test_what_a_neighbour_fails_with_is_raised() -> None:

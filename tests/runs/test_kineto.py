@@ -1,5 +1,6 @@
 """torch.profiler's traces are read as what they are of: the host's ranges on a CPU, kernels on a device."""
 
+import gzip
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ COSTS = StageCosts(
     hop_overhead_s=2e-3, channel="edge", overlap_slowdown=0.25,
 )  # fmt: skip
 GAP_S = 0.03
+DATA = Path(__file__).parent / "data" / "kineto"
 
 
 def timeline_of(name: str, *, pp: int = 2, **costs: Any) -> Timeline:
@@ -214,3 +216,30 @@ def test_a_file_that_is_cut_off_is_named(folder: Path) -> None:
     assert "cannot read packed/rank0.json.gz" in ppsim("calibrate", "packed", code=2).output
     (folder / "empty").mkdir()
     assert "empty holds no .json or .json.gz file" in ppsim("calibrate", "empty", code=2).output
+
+
+def test_passes_on_an_h100_are_those_of_the_kernels_that_they_launched() -> None:
+    """Recorded by scripts/gpu_probe.py: F, I and W of a layer. Here found by each launch's correlation."""
+    path = DATA / "h100_f_i_w.json.gz"
+    events = [one for one in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if "cat" in one]
+    kernels = {
+        one["args"]["correlation"]: one for one in events if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")
+    }
+    read = read_trace(path)
+    assert read.on_device
+    record = result_of([read], num_warm_up=1)["steps"][-1][0]["records"]
+    assert [line["name"] for line in record] == ["0F0", "0I0", "0W0"]
+    for line in record:
+        whole = [one for one in events if one["name"] == f"PP:{line['name']}" and one["cat"] == "user_annotation"][
+            -1
+        ]
+        launched = [
+            kernels[one["args"]["correlation"]]
+            for one in events
+            if one["cat"] in ("cuda_runtime", "cuda_driver")
+            and whole["ts"] <= one["ts"] <= whole["ts"] + whole["dur"]
+            and one["args"].get("correlation") in kernels
+        ]
+        begin, end = min(one["ts"] for one in launched), max(one["ts"] + one["dur"] for one in launched)
+        assert len(launched) >= 5
+        assert line["end"] - line["calls"][0] == pytest.approx((end - begin) / 1e6, rel=0.02), line["name"]

@@ -1,6 +1,6 @@
 """Moments of a device: a CPU's are the host's, a GPU's events on the stream that is current, tied to the host by `zero`.
 
-An idle GPU clocks at a fifth: before anything is calibrated or measured it multiplies for a second.
+An idle GPU clocks at a fifth: before anything is measured it multiplies for a second. Spins are counted without.
 """
 
 import time
@@ -144,7 +144,7 @@ def test_products_of_random_numbers_go_on_for_a_second(monkeypatch: pytest.Monke
     assert len(rounds) == 4
 
 
-def test_cycles_are_counted_at_the_clock_of_a_run_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cycles_are_counted_with_no_products_before_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     def calibrated(clock: Any) -> float:
@@ -160,5 +160,25 @@ def test_cycles_are_counted_at_the_clock_of_a_run_and_told(monkeypatch: pytest.M
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, stand_in)
     device = cuda.Streams(2, spinning=True)
-    assert order == ["clock", "cycles"]
+    assert order == ["cycles"]
     assert device.facts() == {"name": "a GPU", "spin_cycles_per_s": 1.98e9}
+
+
+class Rising:
+    """A clock that rises by a tenth with each spin, until it has its full rate."""
+
+    def __init__(self, begin: float) -> None:
+        self.rate, self.spins = begin, 0
+
+    def time(self, work: Any, cycles: int) -> tuple[None, Any]:
+        self.rate, self.spins = min(self.rate * 1.1, 2e9), self.spins + 1
+        seconds = 5e-6 + cycles / self.rate
+        return None, lambda: seconds
+
+
+def test_cycles_of_spins_are_counted_once_the_clock_has_risen() -> None:
+    slow = Rising(0.3e9)
+    assert cuda._cycles_per_s(slow) == pytest.approx(2e9)  # type: ignore[arg-type]
+    assert slow.spins > 20
+    assert cuda._cycles_per_s(steady := Rising(2e9)) == pytest.approx(2e9)  # type: ignore[arg-type]
+    assert steady.spins == 10
