@@ -1,11 +1,11 @@
 """What torch's caching allocator reserves of a device for the tensors of a step: a replay of its rules.
 
 `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as TorchTitan starts its runs (`run_train.sh`). The rules are
-those of c10/cuda/CUDACachingAllocator.cpp: sizes are multiples of 512 bytes; a request takes the smallest free block
-that holds it, cut in two where more than 1 MiB would be left; neighbours that are free become one; where no block is
-large enough, the segment grows behind its last block by pages of 20 MiB, and what is free at its end is part of what
-grows. Nothing goes back to the device. Each stream has a segment of its own, whose blocks no other stream takes.
-Tensors of up to 1 MiB, which live in a segment apart, are left out.
+those of c10/cuda/CUDACachingAllocator.cpp: sizes are multiples of 512 bytes; a request takes the smallest free
+block that holds it, cut in two where more than 1 MiB would be left; neighbours that are free become one; where no
+block is large enough, the segment grows behind its last block by pages of 20 MiB, and what is free at its end is
+part of what grows. Nothing goes back to the device. Each stream has a segment of its own, whose blocks no other
+stream takes. Tensors of up to 1 MiB, which live in a segment apart, are left out.
 """
 
 from bisect import bisect_left, insort

@@ -18,7 +18,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.allocator import Allocator, Block
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.layer_trace import Kept, LayerTrace, why_no_trace
-from ppsim.model.memory import MemorySettings
+from ppsim.model.memory import MemorySettings, gathered_bytes
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.stages import Stage
 
@@ -66,7 +66,7 @@ def replayed(
 
 @dataclass
 class _Flight:
-    """What waits for the backward of a microbatch: each layer's input and what it keeps, and what the loss keeps."""
+    """What waits for a microbatch's backward: each layer's input and what it keeps, and what the loss keeps."""
 
     inputs: list[Block | None] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
@@ -77,7 +77,7 @@ _FLOAT = 4
 
 
 class _Rank:
-    """One rank's memory over steps. Units are the layers of its stages, and each stage's embedding with its head."""
+    """One rank's memory over steps. Units are layers of its stages, and each stage's embedding with its head."""
 
     def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, is_pipelined: bool) -> None:
         self.memory, self.stages, self.is_pipelined = Allocator(), stages, is_pipelined
@@ -91,12 +91,12 @@ class _Rank:
         vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
         self.table, self.logits = vocab * model.hidden_size, self.trace.tokens * vocab
         self.replicas, self.weight_bytes = cut.replicas, optimizer.weight_bytes
-        # TorchAO casts before it gathers where there are shards of data parallelism to gather (dp_shard_enabled)
-        self.gathered_bytes = operand if cut.dp > 1 else optimizer.weight_bytes
+        self.gathered_bytes = gathered_bytes(settings)
         self.reduced_bytes = optimizer.bytes_of_gradient
         self.recomputes, self.fused_loss = batch.recompute == "full", settings.kernels.fused_cross_entropy
         self.resharded = optimizer.zero_stage == 3 and not is_pipelined
-        self.shards = [self._shard(size) for unit in self._units() for size in self._sizes(unit)]
+        for size in self._all_sizes():
+            self._shard(size)
         self.moments: list[Block | None] = []
         self.gathered: dict[tuple[int, int], list[Block | None]] = {}
         self.sums: dict[tuple[int, int], list[Block | None]] = {}
@@ -117,6 +117,9 @@ class _Rank:
         if unit[1] < 0:
             return (self.table,) * (stage.embedding + stage.head)
         return self.traces[self._layer(unit)].weights
+
+    def _all_sizes(self) -> list[int]:
+        return [size for unit in self._units() for size in self._sizes(unit)]
 
     def _layer(self, unit: tuple[int, int]) -> Layer:
         return self.stages[unit[0]].layers[unit[1]]
@@ -175,7 +178,7 @@ class _Rank:
 
     def _update(self) -> None:
         """Adam's: moments at the first step, and the roots of the second ones at each (`_foreach_sqrt`)."""
-        sizes = [size for unit in self._units() for size in self._sizes(unit)]
+        sizes = self._all_sizes()
         if not self.moments:
             self.moments = [self._shard(size) for size in sizes for _ in range(2)]
         self.memory.drop(*[self._shard(size) for size in sizes])

@@ -68,7 +68,8 @@ class LayerTrace:
     @cached_property
     def _queries(self) -> int:
         a = self.layer.attention
-        return self.tokens * a.num_heads // self.cut.tp * a.v_head_size * self.batch.element_bytes
+        assert isinstance(a, Attention)
+        return self.tokens * a.num_heads // self.cut.tp * a.head_size * self.batch.element_bytes
 
     @cached_property
     def _keys(self) -> int:
@@ -115,7 +116,9 @@ class LayerTrace:
         """A norm of the residual, cast to what products take, and gathered."""
         make, drop = self.memory.make, self.memory.drop
         normed = make(self.own)
-        cast = make(self._operand / self.cut.norm_divisor) if self.operand_bytes < self.batch.element_bytes else None
+        cast = (
+            make(self._operand / self.cut.norm_divisor) if self.operand_bytes < self.batch.element_bytes else None
+        )
         if self.cut.tp == 1:
             kept[name] = normed
             drop(cast)
@@ -198,9 +201,7 @@ class LayerTrace:
             return self.gathered(self._operand)
         return self.memory.make(self._operand) if self.operand_bytes < self.batch.element_bytes else None
 
-    def _feed_backward(
-        self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]
-    ) -> Block | None:
+    def _feed_backward(self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]) -> Block | None:
         make, drop = self.memory.make, self.memory.drop
         gathered, of_activated = self._of_output(), make(self._columns)
         self._of_weight(of_weights)
@@ -221,9 +222,7 @@ class LayerTrace:
         drop(normed, gradient)
         return residual
 
-    def _attend_backward(
-        self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]
-    ) -> Block | None:
+    def _attend_backward(self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]) -> Block | None:
         make, drop = self.memory.make, self.memory.drop
         gathered, of_heads = self._of_output(), make(self._queries)
         self._of_weight(of_weights)
