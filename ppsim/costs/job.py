@@ -164,6 +164,7 @@ class Job(InBrief):
         execution = self.execution
         kernels = replace(
             self.kernels,
+            gradient_placeholders=self.kernels.gradient_placeholders and not self.fully_shard,
             flash_attention=execution.attention == "fused",
             dropout=execution.dropout,
             fused_cross_entropy=execution.fused_cross_entropy,

@@ -6,8 +6,8 @@ of their own and copied out of it; embedding and head stay gathered from the for
 Gradients of a layer are copied into one float32 tensor, which waits for the next one's (`foreach_reduce`), and
 reduced into shards on another stream. With a pipeline weights stay gathered for the whole step, and each gradient
 is summed whole, in float32, up to the last backward of its stage, behind which all are reduced
-(`backward_maybe_with_nosync`); there are buffers for what each microbatch receives, and outputs of all microbatches
-are kept up to the next step (`forward_one_chunk`, `clear_runtime_states`).
+(`backward_maybe_with_nosync`); there are buffers for what each microbatch receives, and outputs and gradients of
+inputs of all microbatches are kept up to the next step (`forward_one_chunk`, `clear_runtime_states`).
 """
 
 from collections import Counter
@@ -103,7 +103,7 @@ class _Rank:
         self.flights: dict[tuple[int, int], _Flight] = {}
         self.received: list[Block | None] = []
         self.outputs: list[Block | None] = []
-        self.gradients: list[Block | None] = []
+        self.gradients: dict[tuple[int, int], Block | None] = {}
         self.copied_in: Block | None = None
         self.reduced: Block | None = None
 
@@ -146,7 +146,11 @@ class _Rank:
         copied = self.memory.make(size)
         self.memory.drop(*gradients, self.reduced)
         self.reduced = copied
-        self.gradients.append(self.memory.make(size / self.replicas, "reductions"))
+        part = self.memory.make(size / self.replicas, "reductions")
+        if unit in self.gradients:
+            self.memory.drop(part)  # added to those of earlier microbatches
+        else:
+            self.gradients[unit] = part
 
     def _accumulate(self, unit: tuple[int, int], sizes: Sequence[int], gradients: Sequence[Block | None]) -> None:
         """Gradients added to whole sums of the type in which they are reduced."""
@@ -182,8 +186,8 @@ class _Rank:
         if not self.moments:
             self.moments = [self._shard(size) for size in sizes for _ in range(2)]
         self.memory.drop(*[self._shard(size) for size in sizes])
-        self.memory.drop(*self.gradients)
-        self.gradients = []
+        self.memory.drop(*self.gradients.values())
+        self.gradients = {}
 
     def _forward(self, one: Pass) -> None:
         stage, flight = self.stages[one.stage], _Flight()
@@ -280,7 +284,10 @@ class _Rank:
             else:
                 self._free(unit)
                 self._reduce(unit, of_weights)
-        self.memory.drop(gradient)
+        if self.is_pipelined and not stage.embedding:
+            self.outputs.append(gradient)
+        else:
+            self.memory.drop(gradient)
         self._end_backward(one, around, is_last=is_last)
 
     def _end_backward(self, one: Pass, around: list[Block | None], *, is_last: bool) -> None:

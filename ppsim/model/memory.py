@@ -289,29 +289,39 @@ def rank_memory(
 
 def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:
     """What is there beside the activations at the moments that can be the peak."""
-    batch, cut, e = settings.batch, settings.cut, settings.batch.element_bytes
+    batch, cut = settings.batch, settings.cut
     hidden = _hidden_bytes(model.hidden_size, settings)
-    gathered = 2 * batch.tokens(cut) * model.hidden_size * e if cut.norm_divisor > 1 else 0
+    gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
     layers = [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
     moments = [
         {"gradient of a layer": _layer_backward(layer, settings), "gradient between stages": hidden}
         for layer in set(layers)
     ]
     if any(stage.head for stage in stages):
-        head = head_activations(model, batch, cut, settings.kernels, vocab_multiple=settings.vocab_multiple)
-        vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
-        gradient = 0 if settings.kernels.fused_cross_entropy else batch.tokens(cut) * vocab * e
-        weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
-        moments.append(
-            head
-            | {
-                "gradient of the logits": gradient,
-                "gradient between stages": hidden,
-                "gathered sequence": gathered,
-                "gradient placeholder of the head": weight if settings.kernels.gradient_placeholders else 0,
-            }
-        )
+        around = {"gradient between stages": hidden, "gathered sequence": gathered}
+        moments += [one | around for one in _moments_of_head(model, settings)]
     return moments or [{}]
+
+
+def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:
+    """What there is when the loss goes back, and when the head does.
+
+    A fused loss writes its gradient where the logits were. One that is not fused has the softmax in float32 until
+    its gradient is in the type of the logits; the head's weight gradient comes after it. torch's own, beside a
+    model under FSDP2, adds a gradient in float32 and what it is made into, and among tensor-parallel ranks an
+    exponential (torch, distributed/tensor/parallel/loss.py: `_nll_loss_and_log_softmax_backward`).
+    """
+    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
+    head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
+    vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
+    weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
+    placeholder = {"gradient placeholder of the head": weight if kernels.gradient_placeholders else 0}
+    if kernels.fused_cross_entropy:
+        return [head | placeholder]
+    logits, copies = batch.tokens(cut) * vocab, 2 if cut.tp == 1 else 3
+    of_loss = 4 * copies * logits if settings.fully_shard else logits * batch.element_bytes
+    of_logits = {"gradient of the logits": logits * batch.element_bytes}
+    return [head | {"gradient of the logits": of_loss}, {"head": head["head"]} | of_logits | placeholder]
 
 
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
