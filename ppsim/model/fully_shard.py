@@ -298,6 +298,8 @@ class _Rank:
         if not self.is_pipelined:
             self._free(unit)
             self._reduce(unit, around)
+            self.memory.drop(self.reduced)
+            self.reduced = None
             return
         self._accumulate(unit, self._sizes(unit), around)
         if not is_last:
