@@ -100,7 +100,7 @@ def from_torchtitan(
         words["dp"] = shard * (copies or 1)
     elif words["ep"]:
         words["dp"] = replicas_for_experts(words, assumed)
-    words["zero"] = 0 if shard == 1 else 2 if pp > 1 else 3
+    words["zero"] = 0 if shard == 1 else 1 if pp > 1 else 3
     words["schedule"] = _schedule(get, assumed) if pp > 1 else None
     mode = str(get("activation_checkpoint.mode", "recompute", "none"))
     words["recompute"] = "full" if mode == "full" else "none"
@@ -206,7 +206,8 @@ def options_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     if "global_batch" in words:
         options["training.global-batch-size"] = words["global_batch"]
     if "dp" in words:
-        sharded = words.get("zero", 1) >= 2
+        # with a pipeline it keeps weights gathered and gradients whole for the step, as ZeRO 1
+        sharded = words.get("zero", 1) >= (1 if words.get("pp", 1) > 1 else 2)
         options[f"parallelism.data-parallel-{'shard' if sharded else 'replicate'}-degree"] = words["dp"]
     if words.get("recompute", "none") not in ("none", "full"):
         left.append(f"TorchTitan recomputes by operators, not {words['recompute']}")

@@ -45,6 +45,7 @@ class Job(InBrief):
     §4.1); with sequence parallelism there is nothing to gather. `offload`: what part of each microbatch's
     activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
+    `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
     `launch_s`: host seconds of a launch by the schedule, None: the cluster's constant. `stack`: what software the
     defaults are those of (`ppsim.configs.stacks`).
 
@@ -74,6 +75,7 @@ class Job(InBrief):
     offload: float = 0.0
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
+    fully_shard: bool = False
     stack: str = "plain"
 
     @property
@@ -162,6 +164,7 @@ class Job(InBrief):
         execution = self.execution
         kernels = replace(
             self.kernels,
+            gradient_placeholders=self.kernels.gradient_placeholders and not self.fully_shard,
             flash_attention=execution.attention == "fused",
             dropout=execution.dropout,
             fused_cross_entropy=execution.fused_cross_entropy,
@@ -181,6 +184,7 @@ class Job(InBrief):
             kernels,
             vocab_multiple=self.vocab_multiple,
             allocator_slack=self.allocator_slack,
+            fully_shard=self.fully_shard and self.place.cut.replicas > 1,
             graphs=GraphBuffers(
                 self.execution.cuda_graphs,
                 num_microbatches=self.num_microbatches if self.layout.pp > 1 else 1,

@@ -159,7 +159,9 @@ class MemorySettings:
 
     `vocab_multiple`: the vocabulary is raised to a multiple of it times tp (Megatron-LM: 128). `workspace_bytes`:
     the libraries' own, here 32 MiB of cuBLAS for torch and as much for TransformerEngine. `allocator_slack`:
-    reserved over allocated bytes; 1 compares with what an allocator says is allocated.
+    reserved over allocated bytes; 1 compares with what an allocator says is allocated. `fully_shard`: torch's FSDP2
+    instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`), whose weights are float32 shards;
+    what is gathered of them has the bytes of what products take (`KernelChoice.input_bytes`).
     """
 
     batch: Batch
@@ -169,6 +171,7 @@ class MemorySettings:
     vocab_multiple: int = 1
     workspace_bytes: int = 64 * 2**20
     allocator_slack: float = 1.0
+    fully_shard: bool = False
     graphs: GraphBuffers = field(default_factory=GraphBuffers)
 
     def __post_init__(self) -> None:
@@ -182,6 +185,8 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
     """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`."""
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
+    if settings.fully_shard:
+        return _fully_sharded(model, stages, settings)
     stage = optimizer.zero_stage
     state = held.matrices * optimizer.state_bytes(is_matrix=True)
     state += (held.dense - held.matrices) * optimizer.state_bytes()
@@ -195,6 +200,34 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
         found[prefix + "gradients"] = share(number * optimizer.bytes_of_gradient, replicas if stage >= 2 else 1)
         found[prefix + "optimizer state"] = share(state_bytes, replicas if stage >= 1 else 1)
     return found
+
+
+def _fully_sharded(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
+    """The same under FSDP2: shards in float32, and what is whole beside them all the time.
+
+    Up to ZeRO 2 all weights are gathered, and up to ZeRO 1 gradients are summed whole, as with a pipeline.
+    """
+    cut, optimizer = settings.cut, settings.optimizer
+    held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
+    gathered = gathered_bytes(settings)
+    found: dict[str, int] = {}
+    for prefix, number, replicas in (("", held.dense, cut.replicas), ("expert ", held.expert, cut.expert_replicas)):
+        whole = 0 if optimizer.zero_stage == 3 else exactly(number, gathered)
+        summed = number * optimizer.bytes_of_gradient * (optimizer.zero_stage <= 1)
+        found[prefix + "parameters"] = share(4 * number, replicas) + whole
+        found[prefix + "gradients"] = share(4 * number, replicas) + summed
+        found[prefix + "optimizer state"] = share(8 * number, replicas)
+    return found
+
+
+def gathered_bytes(settings: MemorySettings) -> float:
+    """Return the bytes in which FSDP2 gathers a weight of a product: those of an operand, if dp shares it.
+
+    TorchTitan (float8.py at 9dec370: `dp_shard_enabled`) has it cast before it is gathered among dp ranks only, not
+    where cp ranks alone share it.
+    """
+    operand = settings.kernels.input_bytes
+    return settings.optimizer.weight_bytes if operand is None or settings.cut.dp == 1 else operand
 
 
 def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> dict[str, int]:
@@ -256,29 +289,39 @@ def rank_memory(
 
 def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:
     """What is there beside the activations at the moments that can be the peak."""
-    batch, cut, e = settings.batch, settings.cut, settings.batch.element_bytes
+    batch, cut = settings.batch, settings.cut
     hidden = _hidden_bytes(model.hidden_size, settings)
-    gathered = 2 * batch.tokens(cut) * model.hidden_size * e if cut.norm_divisor > 1 else 0
+    gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
     layers = [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
     moments = [
         {"gradient of a layer": _layer_backward(layer, settings), "gradient between stages": hidden}
         for layer in set(layers)
     ]
     if any(stage.head for stage in stages):
-        head = head_activations(model, batch, cut, settings.kernels, vocab_multiple=settings.vocab_multiple)
-        vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
-        gradient = 0 if settings.kernels.fused_cross_entropy else batch.tokens(cut) * vocab * e
-        weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
-        moments.append(
-            head
-            | {
-                "gradient of the logits": gradient,
-                "gradient between stages": hidden,
-                "gathered sequence": gathered,
-                "gradient placeholder of the head": weight if settings.kernels.gradient_placeholders else 0,
-            }
-        )
+        around = {"gradient between stages": hidden, "gathered sequence": gathered}
+        moments += [one | around for one in _moments_of_head(model, settings)]
     return moments or [{}]
+
+
+def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:
+    """What there is when the loss goes back, and when the head does.
+
+    A fused loss writes its gradient where the logits were. One that is not fused has the softmax in float32 until
+    its gradient is in the type of the logits; the head's weight gradient comes after it. torch's own, beside a
+    model under FSDP2, adds a gradient in float32 and what it is made into, and among tensor-parallel ranks an
+    exponential (torch, distributed/tensor/parallel/loss.py: `_nll_loss_and_log_softmax_backward`).
+    """
+    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
+    head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
+    vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
+    weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
+    placeholder = {"gradient placeholder of the head": weight if kernels.gradient_placeholders else 0}
+    if kernels.fused_cross_entropy:
+        return [head | placeholder]
+    logits, copies = batch.tokens(cut) * vocab, 2 if cut.tp == 1 else 3
+    of_loss = 4 * copies * logits if settings.fully_shard else logits * batch.element_bytes
+    of_logits = {"gradient of the logits": logits * batch.element_bytes}
+    return [head | {"gradient of the logits": of_loss}, {"head": head["head"]} | of_logits | placeholder]
 
 
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
@@ -317,6 +360,8 @@ def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str
 def _weight_copies(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
     """What TransformerEngine holds of the weights inside layers in fewer bits; router and head have none."""
     layers = (layer for stage in stages for layer in (*stage.layers, *stage.mtp))
+    if settings.fully_shard:
+        return {}  # they are gathered in fewer bits
     weights = sum(
         number * sum(one.weights for one in layer.linears(settings.cut) if one.is_orthogonalised)
         for layer, number in Counter(layers).items()
@@ -328,7 +373,8 @@ def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
     """Buffers of communication that are not the parameters and gradients themselves.
 
     ZeRO 2 and 3 reduce one layer's whole gradient at a time; ZeRO 3 gathers two layers' weights, the one that runs
-    and the next. Up to ZeRO 1 both go in place.
+    and the next, under FSDP2 those of embedding and head too, which it never frees between forward and backward.
+    Up to ZeRO 1 both go in place.
     """
     optimizer = settings.optimizer
     if optimizer.zero_stage < 2:
@@ -340,7 +386,12 @@ def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
             sizes.append(held.dense + held.expert)
     found = {"gradient buckets": max(sizes) * optimizer.bytes_of_gradient}
     if optimizer.zero_stage == 3:
-        found["gathered parameters"] = 2 * max(sizes) * optimizer.weight_bytes
+        gathered = gathered_bytes(settings) if settings.fully_shard else optimizer.weight_bytes
+        found["gathered parameters"] = exactly(2 * max(sizes), gathered)
+    if settings.fully_shard and optimizer.zero_stage == 3:
+        around = [replace(stage, layers=(), mtp=()) for stage in stages]
+        held = held_parameters(model, around, settings.cut, vocab_multiple=settings.vocab_multiple)
+        found["gathered parameters"] += held.dense * optimizer.weight_bytes
     return found
 
 

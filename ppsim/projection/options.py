@@ -115,6 +115,11 @@ class StudyOptions(TypedDict, total=False):
         "parameters too (3). Default: {default}.",
         metavar="0|1|2|3", section="optimizer", field="job.optimizer.zero_stage", default=1,
     )]
+    fully_shard: Annotated[bool | None, Option(
+        "Whether replicas share by torch's fully_shard (FSDP2): float32 shards of weights, gradients and moments, "
+        "and gathered weights. Default: as Megatron-LM's distributed optimizer.",
+        section="optimizer", field="job.fully_shard", default=False, has_no=True,
+    )]
     layer_wise: Annotated[bool | None, Option(
         "Whether replicas share the update by whole layers, as Muon's users do. Default: evenly.",
         section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True,

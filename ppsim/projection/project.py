@@ -12,6 +12,7 @@ from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.catalog.search.exact import Progress
 from ppsim.costs.assembled import Assembled
+from ppsim.costs.reserved import reserved_bytes
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.answering import answer_of
@@ -180,6 +181,14 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
         return made.iteration_s, float(made.timeline.memory.peak_bytes.max())
     table, _ = table_of(plan, find(plan.schedule_name))
     return iteration_of(plan, table)
+
+
+def reserved_of(plan: Plan) -> int:
+    """Return the bytes that the allocator of the fullest rank reserves; raises `ConfigError` where nobody knows."""
+    if plan.job is None:
+        raise ConfigError("what an allocator reserves is known for a --model on a --cluster only")
+    table, _ = table_of(plan, find(plan.schedule_name))
+    return max(reserved_bytes(plan.job, table, _assembled(plan, table).contents))
 
 
 def _assembled(plan: Plan, schedule: Schedule) -> Assembled:

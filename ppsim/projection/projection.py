@@ -9,6 +9,7 @@ from ppsim.base.errors import ScheduleError
 from ppsim.base.shown import InBrief, Pictured, Shown
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.costs.assembled import Assembled
+from ppsim.costs.reserved import reserved_bytes, why_nothing_is_reserved
 from ppsim.projection.plan import Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
@@ -79,6 +80,20 @@ class Projection(Shown, Pictured):
     def report(self) -> dict[str, Any]:
         """What `ppsim.simulation.report` says of the timeline, within the plan's memory limit."""
         return report_of(self.timeline, self.costs, memory_limit_bytes=self.plan.memory_limit_bytes)
+
+    @cached_property
+    def reserved_bytes(self) -> list[int] | None:
+        """What torch's allocator reserves on each rank, by a replay; None where not all tensors are known.
+
+        >>> import ppsim
+        >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=1, stack="torchtitan", recompute="full")
+        >>> made.reserved_bytes[0] > made.timeline.memory.peak_bytes[0]
+        True
+        """
+        job, schedule = self.plan.job, self.timeline.schedule
+        if job is None or why_nothing_is_reserved(job, schedule):
+            return None
+        return reserved_bytes(job, schedule, self.assembled.contents)
 
     @cached_property
     def other_channels(self) -> dict[str, float | None]:
@@ -186,6 +201,7 @@ class Projection(Shown, Pictured):
             "step_time_by_channel_s": self.other_channels,
             "not_in_runtime": self.not_in_runtime,
             "not_in_memory": self.not_in_memory,
+            "reserved_bytes": self.reserved_bytes,
             "assumptions": self.assumptions,
         }
 

@@ -43,8 +43,9 @@ class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
 
     `other` is another tool's prediction. Rows with the same `group` differ in their schedule only. `counted` says
     which FLOPs a publication's FLOP/s or MFU have, and `tflops` what it says of the same run beside `value`.
-    `unexpressed` is why no projection can be asked for it: what is not stated, say. `remarks`: what else is known
-    of the run, which no projection takes.
+    `bytes_are` says whether memory is what tensors have of the device (torch's `max_memory_allocated`) or what the
+    allocator has (`max_memory_reserved`). `unexpressed` is why no projection can be asked for it: what is not
+    stated, say. `remarks`: what else is known of the run, which no projection takes.
     """
 
     use: Literal["fit", "judge"] = "judge"
@@ -56,6 +57,7 @@ class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
     group: str = ""
     counted: Counted = "causal"
     tflops: AboveZero | None = None
+    bytes_are: Literal["allocated", "reserved"] = "allocated"
     unexpressed: str = ""
     remarks: str = ""
 

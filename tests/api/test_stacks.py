@@ -74,8 +74,9 @@ def test_a_stack_sets_what_options_leave_open_and_no_more() -> None:
 
 def test_the_defaults_of_torchtitan_depend_on_the_pipeline() -> None:
     one = SMALL | {"stack": "torchtitan", "tp": 1}
-    assert ppsim.job(**one | {"pp": 1}).optimizer.zero_stage == 3
-    assert ppsim.job(**one).optimizer.zero_stage == 2
+    alone, piped = ppsim.job(**one | {"pp": 1}), ppsim.job(**one)
+    assert (alone.optimizer.zero_stage, alone.overlap, alone.fully_shard) == (3, True, True)
+    assert (piped.optimizer.zero_stage, piped.overlap, piped.fully_shard) == (1, False, True)
 
 
 @pytest.mark.parametrize(

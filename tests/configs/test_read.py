@@ -183,7 +183,7 @@ def test_torchtitan_says_the_same_by_toml_and_by_flags(tmp_path: Path) -> None:
         "activation-checkpoint:full\n",
     )
     assert toml.words == flags.words == {
-        "pp": 4, "dp": 8, "seq_len": 8192, "micro_batch": 2, "microbatches": 8, "zero": 2, "schedule": "zbv-fixed",
+        "pp": 4, "dp": 8, "seq_len": 8192, "micro_batch": 2, "microbatches": 8, "zero": 1, "schedule": "zbv-fixed",
         "recompute": "full", "dtype": "bfloat16", "runtime": "torch", "stack": "torchtitan", "overlap_tp": "0.5",
     }  # fmt: skip
     assert toml.model == find_model("llama3-8b")

@@ -446,3 +446,15 @@ def test_what_cannot_be_is_said_in_a_sentence(case: str) -> None:
 
 def test_gpts_of_any_size_agree_with_the_registry() -> None:
     assert gpt(96, 12288, 96).parameters == find_model("gpt3-175b").parameters
+
+
+def test_a_loss_in_steps_has_its_softmax_and_its_gradient_but_no_weight_gradient_beside() -> None:
+    """4 + 2 bytes a logit when the loss goes back, 2 a logit and 2 a weight when the head does; never all at once."""
+    model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
+    [stage] = stages_of(model, [2])
+    for tokens, logit_bytes, weight_bytes in ((4096, 6, 0), (64, 2, 2)):
+        settings = MemorySettings(Batch(1, tokens), kernels=KernelChoice(fused_cross_entropy=False))
+        found = rank_memory(model, [stage], settings, in_flight=[0]).components
+        around = {name: found.get(name, 0) for name in ("logits", "gradient of the logits")}
+        assert sum(around.values()) == logit_bytes * tokens * 50000
+        assert found.get("gradient placeholder of the head", 0) == weight_bytes * 50000 * 256

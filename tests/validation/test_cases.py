@@ -54,7 +54,8 @@ def test_the_command_of_a_row_gives_its_number_to_the_bit(name: str, validations
     assert command[:2] == ["ppsim", "project"]
     found = json.loads(run(*command[1:], "--json").stdout)
     peak = max(rank["peak_bytes"] for rank in found["ranks"])
-    assert (peak if row.case.is_memory else found["iteration_time_s"]) == row.predicted
+    num_bytes = max(found["reserved_bytes"]) if row.case.told.bytes_are == "reserved" else peak
+    assert (num_bytes if row.case.is_memory else found["iteration_time_s"]) == row.predicted
     again = ppsim.project(**row.case.words)
     assert (again.iteration_s, again.timeline.memory.peak_bytes.max()) == (found["iteration_time_s"], peak)
 
@@ -115,6 +116,21 @@ def test_runs_of_ones_own_are_projected_and_what_cannot_be_is_listed(tmp_path) -
     printed = run("validate", str(path)).stdout
     assert "not expressible" in printed
     assert run("validate", str(path), "--commands").stdout.splitlines() == [row["command"], refused["command"]]
+
+
+def test_what_an_allocator_reserved_is_compared_with_what_it_would_and_else_listed(tmp_path) -> None:
+    path = tmp_path / "own.csv"
+    header = "model,pp,gpus,seq_len,recompute,stack,bytes_are,metric,value\n"
+    row = "llama3-8b,1,8,2048,full,{},{},peak_gib,40\n"
+    path.write_text(
+        header + row.format("torchtitan", "reserved") + row.format("torchtitan", "allocated")
+        + row.format("plain", "reserved")
+    )  # fmt: skip
+    found = json.loads(run("validate", str(path), "--json").stdout)["sets"][0]
+    reserved, allocated = (one["predicted_bytes"] for one in found["rows"])
+    assert reserved > allocated
+    [refused] = found["not_possible"]
+    assert refused["reason"] == "what an allocator reserves is known with --fully-shard among replicas only"
 
 
 LISTED = ("not stated", "selective checkpointing by operators")

@@ -1,0 +1,115 @@
+"""What torch's caching allocator reserves of a device for the tensors of a step: a replay of its rules.
+
+`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as TorchTitan starts its runs (`run_train.sh`). The rules are
+those of c10/cuda/CUDACachingAllocator.cpp: sizes are multiples of 512 bytes; a request takes the smallest free
+block that holds it, cut in two where more than 1 MiB would be left; neighbours that are free become one; where no
+block is large enough, the segment grows behind its last block by pages of 20 MiB, and what is free at its end is
+part of what grows. Nothing goes back to the device. Each stream has a segment of its own, whose blocks no other
+stream takes. Tensors of up to 1 MiB, which live in a segment apart, are left out.
+"""
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+
+_UNIT = 512
+_SMALL = 2**20
+_PAGE = 20 * 2**20
+
+
+@dataclass(frozen=True)
+class Block:
+    """Bytes of a stream's segment: where they begin, and how many."""
+
+    stream: str
+    begin: int
+    size: int
+
+
+@dataclass
+class Segment:
+    """The expandable segment of a stream: `mapped` bytes, of which `free` has the blocks that nobody holds."""
+
+    name: str
+    mapped: int = 0
+    held: int = 0
+    _by_size: list[tuple[int, int]] = field(default_factory=list)
+    _sizes: dict[int, int] = field(default_factory=dict)
+    _begins: dict[int, int] = field(default_factory=dict)
+
+    def take(self, size: int) -> Block:
+        """Return a block of at least so many bytes."""
+        index = bisect_left(self._by_size, (size, 0))
+        if index < len(self._by_size):
+            found, begin = self._by_size[index]
+            self._forget(begin)
+        else:
+            begin = self._begins.get(self.mapped, self.mapped)
+            if begin < self.mapped:
+                self._forget(begin)
+            self.mapped = max(self.mapped, -(-(begin + size) // _PAGE) * _PAGE)
+            found = self.mapped - begin
+        if found - size > _SMALL:
+            self._remember(begin + size, found - size)
+            found = size
+        self.held += found
+        return Block(self.name, begin, found)
+
+    def give(self, block: Block) -> None:
+        """Take a block back, and make one of it and its free neighbours."""
+        begin, end = block.begin, block.begin + block.size
+        self.held -= block.size
+        if begin in self._begins:
+            before = self._begins[begin]
+            self._forget(before)
+            begin = before
+        if end in self._sizes:
+            end += self._forget(end)
+        self._remember(begin, end - begin)
+
+    def _remember(self, begin: int, size: int) -> None:
+        insort(self._by_size, (size, begin))
+        self._sizes[begin], self._begins[begin + size] = size, begin
+
+    def _forget(self, begin: int) -> int:
+        size = self._sizes.pop(begin)
+        del self._begins[begin + size], self._by_size[bisect_left(self._by_size, (size, begin))]
+        return size
+
+
+class Allocator:
+    """A device's memory under torch: tensors are made and dropped in the order of a step.
+
+    >>> memory = Allocator()
+    >>> first, second = memory.make(40 * 2**20), memory.make(80 * 2**20)
+    >>> memory.drop(first)
+    >>> third = memory.make(60 * 2**20)  # it does not fit where the first one was
+    >>> memory.allocated // 2**20, memory.peak_allocated // 2**20, memory.reserved // 2**20
+    (140, 140, 180)
+    """
+
+    def __init__(self) -> None:
+        self._segments: dict[str, Segment] = {}
+        self.peak_allocated = 0
+        self.allocated = 0
+
+    @property
+    def reserved(self) -> int:
+        """Bytes that the process has of the device; they only grow."""
+        return sum(segment.mapped for segment in self._segments.values())
+
+    def make(self, num_bytes: float, stream: str = "compute") -> Block | None:
+        """Return the block of a new tensor; None for one of up to 1 MiB."""
+        size = -(-int(num_bytes) // _UNIT) * _UNIT
+        if size <= _SMALL:
+            return None
+        block = self._segments.setdefault(stream, Segment(stream)).take(size)
+        self.allocated += block.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
+
+    def drop(self, *blocks: Block | None) -> None:
+        """Free tensors."""
+        for block in blocks:
+            if block is not None:
+                self._segments[block.stream].give(block)
+                self.allocated -= block.size

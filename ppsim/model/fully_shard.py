@@ -1,0 +1,309 @@
+"""What torch's allocator reserves for training with `fully_shard` (FSDP2), by a replay of the tensors of a rank.
+
+torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining: weights, gradients and Adam's moments are
+float32 shards. Weights are gathered a layer at a time, the next beside the one that runs, into a buffer of a stream
+of their own and copied out of it; embedding and head stay gathered from the forward to the end of the backward.
+Gradients of a layer are copied into one float32 tensor, which waits for the next one's (`foreach_reduce`), and
+reduced into shards on another stream. With a pipeline weights stay gathered for the whole step, and each gradient
+is summed whole, in float32, up to the last backward of its stage, behind which all are reduced
+(`backward_maybe_with_nosync`); there are buffers for what each microbatch receives, and outputs and gradients of
+inputs of all microbatches are kept up to the next step (`forward_one_chunk`, `clear_runtime_states`).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ppsim.base.errors import ConfigError
+from ppsim.model.allocator import Allocator, Block
+from ppsim.model.architecture import Layer, Model
+from ppsim.model.layer_trace import Kept, LayerTrace, why_no_trace
+from ppsim.model.memory import MemorySettings, gathered_bytes
+from ppsim.model.parameters import padded_vocabulary
+from ppsim.model.stages import Stage
+
+NUM_STEPS = 2
+"""Steps that are replayed: Adam's moments are made at the end of the first, where activations have been."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward or a backward of one of a rank's stages, by its place among them, over a microbatch."""
+
+    is_forward: bool
+    stage: int
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The most bytes of tensors at any time, and those that the process has of the device behind all."""
+
+    allocated: int
+    reserved: int
+
+
+def why_no_replay(model: Model, settings: MemorySettings) -> str | None:
+    """Return the sentence that says why a model's tensors are not known, or None."""
+    if settings.batch.recompute not in ("none", "full"):
+        return f"what an allocator reserves is known for recompute none and full: got {settings.batch.recompute}"
+    if model.mtp or model.patches or model.projected_size:
+        return "what an allocator reserves is known for embedding, layers and head only"
+    return next((reason for layer in model.kinds if (reason := why_no_trace(layer))), None)
+
+
+def replayed(
+    model: Model, stages: Sequence[Stage], settings: MemorySettings, passes: Sequence[Pass], *, is_pipelined: bool
+) -> Replayed:
+    """Return what a rank holds with these stages and passes; raises `ConfigError` for what no trace is known of."""
+    if reason := why_no_replay(model, settings):
+        raise ConfigError(reason)
+    rank = _Rank(model, list(stages), settings, is_pipelined)
+    for _ in range(NUM_STEPS):
+        rank.step(passes)
+    return Replayed(rank.memory.peak_allocated, rank.memory.reserved)
+
+
+@dataclass
+class _Flight:
+    """What waits for a microbatch's backward: each layer's input and what it keeps, and what the loss keeps."""
+
+    inputs: list[Block | None] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    of_loss: list[Block | None] = field(default_factory=list)
+
+
+_FLOAT = 4
+
+
+class _Rank:
+    """One rank's memory over steps. Units are layers of its stages, and each stage's embedding with its head."""
+
+    def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, is_pipelined: bool) -> None:
+        self.memory, self.stages, self.is_pipelined = Allocator(), stages, is_pipelined
+        batch, cut, optimizer = settings.batch, settings.cut, settings.optimizer
+        operand = settings.kernels.input_bytes or batch.element_bytes
+        self.traces = {
+            layer: LayerTrace(layer, batch, cut, operand, self.memory)
+            for layer in {layer for stage in stages for layer in stage.layers}
+        }
+        self.trace = self.traces[stages[0].layers[0]] if stages[0].layers else next(iter(self.traces.values()))
+        vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
+        self.table, self.logits = vocab * model.hidden_size, self.trace.tokens * vocab
+        self.replicas, self.weight_bytes = cut.replicas, optimizer.weight_bytes
+        self.gathered_bytes = gathered_bytes(settings)
+        self.reduced_bytes = optimizer.bytes_of_gradient
+        self.recomputes, self.fused_loss = batch.recompute == "full", settings.kernels.fused_cross_entropy
+        self.resharded = optimizer.zero_stage == 3 and not is_pipelined
+        for size in self._all_sizes():
+            self._shard(size)
+        self.moments: list[Block | None] = []
+        self.gathered: dict[tuple[int, int], list[Block | None]] = {}
+        self.sums: dict[tuple[int, int], list[Block | None]] = {}
+        self.flights: dict[tuple[int, int], _Flight] = {}
+        self.received: list[Block | None] = []
+        self.outputs: list[Block | None] = []
+        self.gradients: dict[tuple[int, int], Block | None] = {}
+        self.copied_in: Block | None = None
+        self.reduced: Block | None = None
+
+    def _units(self) -> list[tuple[int, int]]:
+        """Each layer by stage and place, and -1 for what is around the layers of a stage."""
+        return [(at, index) for at, stage in enumerate(self.stages) for index in range(-1, len(stage.layers))]
+
+    def _sizes(self, unit: tuple[int, int]) -> tuple[int, ...]:
+        """Entries of the weights of a unit."""
+        stage = self.stages[unit[0]]
+        if unit[1] < 0:
+            return (self.table,) * (stage.embedding + stage.head)
+        return self.traces[self._layer(unit)].weights
+
+    def _all_sizes(self) -> list[int]:
+        return [size for unit in self._units() for size in self._sizes(unit)]
+
+    def _layer(self, unit: tuple[int, int]) -> Layer:
+        return self.stages[unit[0]].layers[unit[1]]
+
+    def _shard(self, size: int) -> Block | None:
+        return self.memory.make(_FLOAT * size / self.replicas)
+
+    def _gather(self, unit: tuple[int, int]) -> None:
+        """The weights of a unit, where they are not there already."""
+        if unit in self.gathered:
+            return
+        element = self.weight_bytes if unit[1] < 0 else self.gathered_bytes
+        buffer = self.memory.make(element * sum(self._sizes(unit)), "gathers")
+        self.gathered[unit] = [self.memory.make(element * size) for size in self._sizes(unit)]
+        self.memory.drop(self.copied_in)
+        self.copied_in = buffer
+
+    def _free(self, unit: tuple[int, int]) -> None:
+        self.memory.drop(*self.gathered.pop(unit, []))
+
+    def _reduce(self, unit: tuple[int, int], gradients: Sequence[Block | None]) -> None:
+        """Gradients copied into one tensor, which is dropped at the next, and their shards."""
+        size = sum(self._sizes(unit)) * self.reduced_bytes
+        copied = self.memory.make(size)
+        self.memory.drop(*gradients, self.reduced)
+        self.reduced = copied
+        part = self.memory.make(size / self.replicas, "reductions")
+        if unit in self.gradients:
+            self.memory.drop(part)  # added to those of earlier microbatches
+        else:
+            self.gradients[unit] = part
+
+    def _accumulate(self, unit: tuple[int, int], sizes: Sequence[int], gradients: Sequence[Block | None]) -> None:
+        """Gradients added to whole sums of the type in which they are reduced."""
+        if unit not in self.sums:
+            self.sums[unit] = [self.memory.make(self.reduced_bytes * size) for size in sizes]
+        self.memory.drop(*gradients)
+
+    def step(self, passes: Sequence[Pass]) -> None:
+        """A step: its passes in their order, and the optimizer's."""
+        if self.is_pipelined and not self.received:
+            self._make_buffers(len({one.microbatch for one in passes}))
+        self.memory.drop(*self.outputs)
+        self.outputs = []
+        left = Counter(one.stage for one in passes if not one.is_forward)
+        for one in passes:
+            if one.is_forward:
+                self._forward(one)
+            else:
+                left[one.stage] -= 1
+                self._backward(one, is_last=not left[one.stage])
+        self.memory.drop(self.reduced, self.copied_in)
+        self.reduced = self.copied_in = None
+        self._update()
+
+    def _make_buffers(self, num_microbatches: int) -> None:
+        """What microbatches and their gradients are received into, one each."""
+        directions = sum((not stage.embedding) + (not stage.head) for stage in self.stages)
+        self.received = [self.memory.make(self.trace.own) for _ in range(directions * num_microbatches)]
+
+    def _update(self) -> None:
+        """Adam's: moments at the first step, and the roots of the second ones at each (`_foreach_sqrt`)."""
+        sizes = self._all_sizes()
+        if not self.moments:
+            self.moments = [self._shard(size) for size in sizes for _ in range(2)]
+        self.memory.drop(*[self._shard(size) for size in sizes])
+        self.memory.drop(*self.gradients.values())
+        self.gradients = {}
+
+    def _forward(self, one: Pass) -> None:
+        stage, flight = self.stages[one.stage], _Flight()
+        self.flights[one.stage, one.microbatch] = flight
+        self._gather((one.stage, -1))
+        # what a later stage takes in is one of the buffers
+        hidden = self.memory.make(self.trace.own) if stage.embedding else None
+        for index, layer in enumerate(stage.layers):
+            self._gather((one.stage, index))
+            flight.inputs.append(hidden)
+            hidden, kept = self.traces[layer].forward(keeps=not self.recomputes)
+            flight.kept.append(kept)
+            if self.resharded and index < len(stage.layers) - 1:
+                self._free((one.stage, index))
+        if stage.head:
+            self._forward_of_loss(flight, hidden)
+        else:
+            self.outputs.append(hidden)
+
+    def _forward_of_loss(self, flight: _Flight, hidden: Block | None) -> None:
+        """Final norm, logits, their float32 copy and its logarithmic softmax, which is kept.
+
+        Among tensor-parallel ranks that is computed step by step (distributed/tensor/parallel/loss.py). A pipeline
+        keeps the logits with the other outputs.
+        """
+        make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
+        normed = make(self.trace.own)
+        if self.trace.cut.tp > 1:
+            own, normed = normed, self.trace.gathered(self.trace.whole)
+            drop(own)
+        logits = make(self.logits * element)
+        flight.of_loss = [hidden, normed]
+        if self.fused_loss:
+            flight.of_loss.append(logits)
+            return
+        exact = make(self.logits * _FLOAT)
+        if self.trace.cut.tp > 1:
+            shifted = make(self.logits * _FLOAT)
+            drop(make(self.logits * _FLOAT))
+            softmax = make(self.logits * _FLOAT)
+            drop(shifted)
+        else:
+            softmax = make(self.logits * _FLOAT)
+        drop(exact)
+        if self.is_pipelined:
+            self.outputs.append(logits)
+        else:
+            drop(logits)
+        flight.of_loss.append(softmax)
+
+    def _backward_of_loss(self, flight: _Flight) -> tuple[Block | None, list[Block | None]]:
+        """The gradients of the last layer's output and of the head."""
+        make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
+        hidden, normed, softmax = flight.of_loss
+        if self.fused_loss:
+            of_logits = softmax
+        else:
+            of_loss = make(self.logits * _FLOAT)
+            if self.trace.cut.tp > 1:
+                exponential, total = make(self.logits * _FLOAT), make(self.logits * _FLOAT)
+                drop(exponential)
+                exact = make(self.logits * _FLOAT)
+                drop(total)
+            else:
+                exact = make(self.logits * _FLOAT)
+            drop(of_loss, softmax)
+            of_logits = make(self.logits * element)
+            drop(exact)
+        whole, of_head = make(self.trace.whole), make(self.table * element)
+        drop(of_logits, normed)
+        own = self.trace.scattered(whole)
+        gradient = make(self.trace.own)
+        drop(own, hidden)
+        return gradient, [of_head]
+
+    def _backward(self, one: Pass, *, is_last: bool) -> None:
+        stage, flight = self.stages[one.stage], self.flights.pop((one.stage, one.microbatch))
+        around: list[Block | None] = []
+        if stage.head:
+            gradient, around = self._backward_of_loss(flight)
+        else:
+            gradient = self.memory.make(self.trace.own)
+        for index in reversed(range(len(stage.layers))):
+            unit, trace = (one.stage, index), self.traces[stage.layers[index]]
+            self._gather(unit)
+            kept = flight.kept[index]
+            if self.recomputes:
+                again, kept = trace.forward(keeps=True)
+                self.memory.drop(again)
+            gradient, of_weights = trace.backward(gradient, kept)
+            self.memory.drop(flight.inputs[index])
+            if self.is_pipelined:
+                self._accumulate(unit, trace.weights[::-1], of_weights)
+            else:
+                self._free(unit)
+                self._reduce(unit, of_weights)
+        if self.is_pipelined and not stage.embedding:
+            self.outputs.append(gradient)
+        else:
+            self.memory.drop(gradient)
+        self._end_backward(one, around, is_last=is_last)
+
+    def _end_backward(self, one: Pass, around: list[Block | None], *, is_last: bool) -> None:
+        """The embedding's gradient; and behind the last backward of a stage all that waited for it is reduced."""
+        unit, element = (one.stage, -1), self.trace.batch.element_bytes
+        if self.stages[one.stage].embedding:
+            around.append(self.memory.make(self.table * element))
+        if not self.is_pipelined:
+            self._free(unit)
+            self._reduce(unit, around)
+            self.memory.drop(self.reduced)
+            self.reduced = None
+            return
+        self._accumulate(unit, self._sizes(unit), around)
+        if not is_last:
+            return
+        for reduced in [unit for unit in self._units() if unit[0] == one.stage]:
+            self._free(reduced)
+            self._reduce(reduced, self.sums.pop(reduced))

@@ -1,0 +1,249 @@
+"""The tensors that one layer makes and drops, in the order in which TorchTitan's compiled Llama block runs.
+
+torchtitan/models/llama/model.py and parallelize_llama.py at 9dec370: norm, gather along the sequence, products,
+rotation, keys and values repeated to all heads, attention, product, scatter; the same around SwiGLU. A gather or
+scatter along any dimension but the first is followed or preceded by a copy (torch, distributed/_functional_
+collectives.py: `all_gather_tensor` and `reduce_scatter_tensor` chunk and cat). What is point by point is one kernel
+under torch.compile, and makes one tensor. Context-parallel ranks hold the keys and values of all of them, beside
+their own in one piece (torch, distributed/tensor/experimental/_attention.py: `_AllGatherRotater`, the default).
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ppsim.layout.cut import Cut, share
+from ppsim.model.activations import Batch
+from ppsim.model.allocator import Allocator, Block
+from ppsim.model.architecture import Layer
+from ppsim.model.halves import Attention, FeedForward, NoAttention, NoFeedForward
+
+Kept = dict[str, Block | None]
+"""What a forward keeps for its backward, by name."""
+
+_OF_ACCUMULATED = 4
+"""Bytes of an element of the queries' gradient while it is summed in float32 (FlashAttention-2's `dq_accum`)."""
+
+
+def why_no_trace(layer: Layer) -> str | None:
+    """Return the sentence that says why the tensors of such a layer are not known, or None."""
+    is_attention = isinstance(layer.attention, Attention) and not isinstance(layer.attention, NoAttention)
+    is_swiglu = isinstance(layer.ffn, FeedForward) and not isinstance(layer.ffn, NoFeedForward) and layer.ffn.gated
+    if is_attention and is_swiglu and not layer.conditioned:
+        return None
+    return "what an allocator reserves is known for layers of attention and SwiGLU only"
+
+
+@dataclass(frozen=True)
+class LayerTrace:
+    """The passes of a layer over a microbatch on a rank; `operand_bytes` of an element that a product takes.
+
+    All sizes are bytes: `whole` the hidden states of all tokens of the tensor-parallel ranks, `own` a rank's part.
+    """
+
+    layer: Layer
+    batch: Batch
+    cut: Cut
+    operand_bytes: float
+    memory: Allocator = field(compare=False)
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens that the ranks of one tensor-parallel group share."""
+        return self.batch.tokens(self.cut)
+
+    @cached_property
+    def whole(self) -> int:
+        """Hidden states of all these tokens."""
+        return self.tokens * self.layer.hidden_size * self.batch.element_bytes
+
+    @cached_property
+    def own(self) -> int:
+        """A rank's part of them."""
+        return share(self.whole, self.cut.norm_divisor)
+
+    @cached_property
+    def _operand(self) -> float:
+        return self.tokens * self.layer.hidden_size * self.operand_bytes
+
+    @cached_property
+    def _queries(self) -> int:
+        a = self.layer.attention
+        assert isinstance(a, Attention)
+        return self.tokens * a.num_heads // self.cut.tp * a.head_size * self.batch.element_bytes
+
+    @cached_property
+    def _keys(self) -> int:
+        a = self.layer.attention
+        assert isinstance(a, Attention)
+        return self.tokens * a.kv_heads_on_a_rank(self.cut.tp) * a.head_size * self.batch.element_bytes
+
+    @cached_property
+    def _columns(self) -> int:
+        assert isinstance(self.layer.ffn, FeedForward)
+        return self.tokens * self.layer.ffn.size // self.cut.tp * self.batch.element_bytes
+
+    @cached_property
+    def weights(self) -> tuple[int, ...]:
+        """Entries of each matrix as modules hold them, those of the feed-forward part behind attention's."""
+        return tuple(one.size for fused in self.layer.linears(self.cut) for one in fused.apart())
+
+    def gathered(self, num_bytes: float) -> Block | None:
+        """Return operands gathered along the sequence, and copied into their order."""
+        raw = self.memory.make(num_bytes)
+        if self.cut.tp == 1:
+            return raw
+        found = self.memory.make(num_bytes)
+        self.memory.drop(raw)
+        return found
+
+    def scattered(self, whole: Block | None) -> Block | None:
+        """Return a rank's part of what all have partial sums of: cut into pieces in a copy, and reduced."""
+        if self.cut.tp == 1:
+            return whole
+        pieces = self.memory.make(self.whole)
+        self.memory.drop(whole)
+        found = self.memory.make(self.own)
+        self.memory.drop(pieces)
+        return found
+
+    def forward(self, *, keeps: bool) -> tuple[Block | None, Kept]:
+        """Return the output, and what is kept of it; without `keeps` everything is dropped behind its last use."""
+        kept: Kept = {}
+        residual = self._attend(kept, keeps=keeps)
+        return self._feed(kept, residual, keeps=keeps), kept
+
+    def _into_products(self, kept: Kept, name: str) -> None:
+        """A norm of the residual, cast to what products take, and gathered."""
+        make, drop = self.memory.make, self.memory.drop
+        normed = make(self.own)
+        cast = (
+            make(self._operand / self.cut.norm_divisor) if self.operand_bytes < self.batch.element_bytes else None
+        )
+        if self.cut.tp == 1:
+            kept[name] = normed
+            drop(cast)
+            return
+        kept[name] = self.gathered(self._operand)
+        drop(cast, normed)
+
+    def _attend(self, kept: Kept, *, keeps: bool) -> Block | None:
+        make, drop = self.memory.make, self.memory.drop
+        is_grouped = self._keys != self._queries
+        self._into_products(kept, "attention input")
+        projected = [make(size) for size in (self._queries, self._keys, self._keys)]
+        self._unless(keeps, kept, "attention input")
+        rotated = [make(self._queries), make(self._keys)]
+        drop(*projected[:2])
+        kept["queries"], kept["keys"], kept["values"] = rotated[0], rotated[1], projected[2]
+        if is_grouped:
+            kept["keys"], kept["values"] = make(self._queries), make(self._queries)
+            drop(rotated[1], projected[2])
+        of_others = self._of_other_ranks()
+        kept["heads"] = make(self._queries)
+        kept["statistics"] = make(4 * self.tokens * self.layer.attention.num_heads // self.cut.tp)
+        drop(*of_others)
+        self._unless(keeps, kept, "queries", "keys", "values")
+        partial = self._product_into(self._queries, self.whole)
+        self._unless(keeps, kept, "heads", "statistics")
+        mixed = self.scattered(partial)
+        residual = make(self.own)
+        drop(mixed)
+        return residual
+
+    def _feed(self, kept: Kept, residual: Block | None, *, keeps: bool) -> Block | None:
+        make, drop = self.memory.make, self.memory.drop
+        self._into_products(kept, "feed-forward input")
+        kept["gate"], kept["up"] = make(self._columns), make(self._columns)
+        self._unless(keeps, kept, "feed-forward input")
+        kept["activated"] = make(self._columns)
+        self._unless(keeps, kept, "gate", "up")
+        partial = self._product_into(self._columns, self.whole)
+        self._unless(keeps, kept, "activated")
+        fed = self.scattered(partial)
+        output = make(self.own)
+        drop(fed)
+        kept["residual"] = residual
+        self._unless(keeps, kept, "residual")
+        return output
+
+    def _of_other_ranks(self) -> list[Block | None]:
+        """Keys and values of a rank in one piece, and those of all context-parallel ranks."""
+        if self.cut.cp == 1:
+            return []
+        return [self.memory.make(2 * self._queries), self.memory.make(2 * self.cut.cp * self._queries)]
+
+    def _product_into(self, input_bytes: int, output_bytes: int) -> Block | None:
+        """The output of a product, whose input is cast beside it where products take fewer bytes."""
+        share_of = self.operand_bytes / self.batch.element_bytes
+        cast = self.memory.make(input_bytes * share_of) if share_of < 1 else None
+        output = self.memory.make(output_bytes)
+        self.memory.drop(cast)
+        return output
+
+    def _unless(self, keeps: bool, kept: Kept, *names: str) -> None:
+        if not keeps:
+            self.memory.drop(*(kept.pop(name) for name in names))
+
+    def backward(self, gradient: Block | None, kept: Kept) -> tuple[Block | None, list[Block | None]]:
+        """Return the gradient of the input, and those of the weights; what was kept is dropped on the way."""
+        of_weights: list[Block | None] = []
+        residual = self._feed_backward(gradient, kept, of_weights)
+        return self._attend_backward(residual, kept, of_weights), of_weights
+
+    def _of_weight(self, of_weights: list[Block | None]) -> None:
+        """The gradient of the next weight, from the last to the first."""
+        index = len(self.weights) - 1 - len(of_weights)
+        of_weights.append(self.memory.make(self.weights[index] * self.batch.element_bytes))
+
+    def _of_output(self) -> Block | None:
+        """A gradient gathered behind a scattered output, in the type of operands."""
+        if self.cut.tp > 1:
+            return self.gathered(self._operand)
+        return self.memory.make(self._operand) if self.operand_bytes < self.batch.element_bytes else None
+
+    def _feed_backward(self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]) -> Block | None:
+        make, drop = self.memory.make, self.memory.drop
+        gathered, of_activated = self._of_output(), make(self._columns)
+        self._of_weight(of_weights)
+        drop(kept.pop("activated"), gathered)
+        columns = [make(self._columns), make(self._columns)]
+        drop(of_activated, kept.pop("gate"), kept.pop("up"))
+        inputs = []
+        for _ in columns:
+            inputs.append(make(self.whole))
+            self._of_weight(of_weights)
+        drop(*columns, kept.pop("feed-forward input"))
+        total = make(self.whole)
+        drop(*inputs)
+        own = self.scattered(total)
+        normed = make(self.own)
+        drop(own, kept.pop("residual"))
+        residual = make(self.own)
+        drop(normed, gradient)
+        return residual
+
+    def _attend_backward(self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]) -> Block | None:
+        make, drop = self.memory.make, self.memory.drop
+        gathered, of_heads = self._of_output(), make(self._queries)
+        self._of_weight(of_weights)
+        drop(gathered)
+        of_others = self._of_other_ranks()
+        summed = make(self._queries * _OF_ACCUMULATED // self.batch.element_bytes)
+        parts = [make(self._queries) for _ in range(3)]
+        drop(summed, of_heads, *of_others)
+        drop(*(kept.pop(name) for name in ("heads", "statistics", "queries", "keys", "values")))
+        if self._keys != self._queries:
+            repeated, parts[1:] = parts[1:], [make(self._keys), make(self._keys)]
+            drop(*repeated)
+        total = make(self.whole)
+        self._of_weight(of_weights)
+        for _ in parts[1:]:
+            one, before = make(self.whole), total
+            self._of_weight(of_weights)
+            total = make(self.whole)
+            drop(before, one)
+        drop(*parts, kept.pop("attention input"))
+        own = self.scattered(total)
+        of_input = make(self.own)
+        drop(own, gradient)
+        return of_input

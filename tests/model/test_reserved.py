@@ -1,0 +1,152 @@
+"""What torch's allocator reserves: its rules one by one, and the tensors of a rank under fully_shard."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ppsim
+from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
+from ppsim.model.activations import Batch, KernelChoice
+from ppsim.model.allocator import Allocator
+from ppsim.model.fully_shard import Pass, replayed
+from ppsim.model.layer_trace import LayerTrace
+from ppsim.model.memory import MemorySettings, Optimizer, rank_memory
+from ppsim.model.names import find_model, gpt
+from ppsim.model.stages import stages_of
+
+MIB = 2**20
+ONE_STEP = [Pass(True, 0, 0), Pass(False, 0, 0)]
+LLAMA = find_model("llama3-8b").with_layers(4)
+
+
+def settings(**changes) -> MemorySettings:
+    made = MemorySettings(
+        Batch(1, 8192, recompute="full"),
+        Cut(dp=8),
+        Optimizer(zero_stage=3),
+        KernelChoice(fused_cross_entropy=False),
+    )
+    return replace(made, fully_shard=True, **changes)
+
+
+def reserved(made: MemorySettings, model=LLAMA, passes=ONE_STEP, **words) -> int:
+    stages = stages_of(model, [len(model.layers)])
+    return replayed(model, stages, made, passes, **{"is_pipelined": False} | words).reserved
+
+
+def test_a_tensor_takes_the_smallest_free_block_that_holds_it_and_leaves_the_rest() -> None:
+    memory = Allocator()
+    blocks = [memory.make(size * MIB) for size in (40, 2, 20, 2, 100)]
+    memory.drop(blocks[0], blocks[2])
+    taken = memory.make(17 * MIB)
+    assert taken.begin == blocks[2].begin
+    assert memory.make(35 * MIB).begin == blocks[0].begin
+
+
+def test_free_neighbours_become_one_and_what_is_free_at_the_end_grows() -> None:
+    memory = Allocator()
+    first, second, last = (memory.make(20 * MIB) for _ in range(3))
+    memory.drop(first, second)
+    assert memory.make(40 * MIB).begin == first.begin
+    memory.drop(last)
+    assert memory.make(60 * MIB).begin == last.begin
+    assert memory.reserved == 100 * MIB
+
+
+def test_a_stream_takes_no_block_of_another() -> None:
+    memory = Allocator()
+    memory.drop(memory.make(40 * MIB, "reductions"))
+    memory.make(40 * MIB)
+    assert memory.reserved == 80 * MIB
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(2, 300)), max_size=60))
+def test_held_blocks_never_overlap_and_reserved_never_falls_below_them(moves) -> None:
+    memory, held, before = Allocator(), [], 0
+    for makes, size in moves:
+        if makes or not held:
+            held.append(memory.make(size * MIB))
+        else:
+            memory.drop(held.pop(size % len(held)))
+        ordered = sorted((block.begin, block.begin + block.size) for block in held)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(ordered))
+        assert memory.allocated == sum(block.size for block in held) <= memory.reserved
+        assert memory.reserved >= before
+        before = memory.reserved
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_layer_leaves_nothing_behind(tp: int, keeps: bool) -> None:
+    memory = Allocator()
+    trace = LayerTrace(LLAMA.kinds[0], Batch(16, 8192), Cut(tp=tp), 1.0, memory)
+    output, kept = trace.forward(keeps=keeps)
+    assert memory.allocated == trace.own + sum(block.size for block in kept.values())
+    if keeps:
+        gradient, of_weights = trace.backward(memory.make(trace.own), kept)
+        assert sum(block.size for block in of_weights) == 2 * sum(trace.weights)
+        memory.drop(output, gradient, *of_weights)
+        assert memory.allocated == 0
+
+
+def test_a_pipeline_sums_whole_gradients_and_keeps_weights_gathered() -> None:
+    """Of a stage's weights 4 bytes of gradients and 2 gathered beside the shards, where layers alone have neither."""
+    one = settings()
+    held = rank_memory(LLAMA, stages_of(LLAMA, [4]), one, in_flight=[0])
+    whole = rank_memory(
+        LLAMA, stages_of(LLAMA, [4]), replace(one, optimizer=Optimizer(zero_stage=1)), in_flight=[0]
+    )
+    weights = LLAMA.parameters
+    assert held.static == pytest.approx(16 * weights / 8, rel=1e-6)
+    assert whole.static == pytest.approx(16 * weights / 8 + 6 * weights, rel=1e-6)
+    passes = [Pass(True, 0, 0), Pass(True, 0, 1), Pass(False, 0, 0), Pass(False, 0, 1)]
+    small = settings(batch=Batch(1, 128, recompute="full"))
+    more = reserved(small, passes=passes, is_pipelined=True) - reserved(small)
+    assert more > 4 * weights
+
+
+def test_weights_are_gathered_in_8_bits_only_among_dp_ranks() -> None:
+    kernels = KernelChoice(fused_cross_entropy=False, input_bytes=1.0)
+    in_8_bits = settings(kernels=kernels, optimizer=Optimizer(zero_stage=1))
+    among_cp = replace(in_8_bits, cut=Cut(cp=8))
+    dp, cp = (
+        rank_memory(LLAMA, stages_of(LLAMA, [4]), one, in_flight=[0]).components["parameters"]
+        for one in (in_8_bits, among_cp)
+    )
+    assert cp - dp == pytest.approx(LLAMA.parameters, rel=1e-6)
+
+
+def test_a_fused_loss_reserves_less_by_its_copies_in_32_bits() -> None:
+    logits = 8192 * LLAMA.vocab_size
+    fused = reserved(settings(kernels=KernelChoice(fused_cross_entropy=True)))
+    assert reserved(settings()) - fused >= 2 * 4 * logits
+
+
+def test_what_is_not_known_is_said() -> None:
+    with pytest.raises(ConfigError, match="for layers of attention and SwiGLU only"):
+        reserved(settings(), model=gpt(2, 256, 4))
+    with pytest.raises(ConfigError, match="for recompute none and full: got core_attn"):
+        reserved(settings(batch=Batch(1, 8192, recompute="core_attn")))
+    made = ppsim.project(model="llama3-8b", gpus=8, pp=1)
+    assert made.reserved_bytes is None
+
+
+def test_a_projection_reserves_at_least_what_its_tensors_have() -> None:
+    words = {"model": "llama3-8b", "gpus": 8, "stack": "torchtitan", "recompute": "full", "micro_batch": 1}
+    for pp in (1, 2):
+        made = ppsim.project(**words, pp=pp)
+        assert len(made.reserved_bytes) == pp
+        assert max(made.reserved_bytes) > made.timeline.memory.peak_bytes.max() > 0
+        assert made.to_json()["reserved_bytes"] == made.reserved_bytes
+
+
+def test_microbatches_without_a_pipeline_add_their_gradients_into_the_same_shards() -> None:
+    two, four = (
+        reserved(settings(), passes=[Pass(forward, 0, one) for one in range(number) for forward in (True, False)])
+        for number in (2, 4)
+    )
+    assert reserved(settings()) < two == four
