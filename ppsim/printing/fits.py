@@ -41,6 +41,7 @@ def print_fitted(found: "Fitted") -> None:
     left = ", ".join(one.prior.name for one in posterior.left)
     told: list[tuple[str, str]] = [
         ("left of a step", f"{percent(posterior.residual)} (standard deviation), with what jobs differ by"),
+        *[("far off", str(one)) for one in posterior.doubted],
         *([("at their priors", f"{left}: the rows do not tell them")] if left else []),
     ]
     if num_rows < len(found.asked):
@@ -77,6 +78,8 @@ def print_after_fits(found: "AfterFits") -> None:
             machine = ", ".join(f"{told.prior.name} {told.value:.4g}" for told in cluster.found)
             out.add(f"{cluster.cluster.name}: {machine or 'nothing told'}", markup=False)
             out.add(f"  on {', '.join(row.name for row in cluster.rows)}", markup=False)
+            for doubt in cluster.doubted:
+                out.add(f"  far off: {doubt}", markup=False)
         out.add()
         out.add(
             Columns.of(
