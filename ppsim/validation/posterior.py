@@ -24,7 +24,10 @@ from ppsim.validation.priors import REST, SCALE, Prior, priors_of, rest_of, scal
 MOVED = 0.98
 """A constant was told by rows where they leave less than this of its prior's standard deviation."""
 
-_OUTLIER = 2.0
+REST_TOLD = 0.9
+"""The same of a rest, which is nothing unless rows tell it."""
+
+OUTLIER = 2.0
 """Standard deviations beyond which a row, and a job, counts by its distance, not by its square (Huber 1964)."""
 
 _OF_NORMAL = 1.4826
@@ -168,9 +171,12 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
         ran = [row for row in rows if row.plan.job and row.plan.job.model == model]
         if len(ran) > 1:  # one step does not tell a rest from a rate
             asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
-    question = _Question(cluster, rows, jobs, plan_of)
+    question = Question(cluster, rows, jobs, plan_of)
     before = question.logs([], np.zeros(0))
     solved = question.solved(asked)
+    if untold := _untold_rests(asked, solved):  # a step without has none: what it is around is no step's then
+        asked = [one for one in asked if one not in untold]
+        solved = question.solved(asked)
     places = [place for place, spread in enumerate(solved.spreads) if spread < MOVED]
     told = [
         Told(prior, prior.value(at) if place in places else prior.median, prior.spread * spread)
@@ -186,13 +192,19 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     )  # fmt: skip
 
 
+def _untold_rests(asked: Sequence[Prior], solved: "_Solved") -> list[Prior]:
+    """Rests of jobs that steps do not tell from a rate."""
+    told = zip(asked, solved.spreads, strict=True)
+    return [one for one, spread in told if one.name.startswith(REST) and spread > REST_TOLD]
+
+
 def _doubts(rows: Sequence[Row], logs: Sequence[float]) -> list[Doubt]:
     """Of rows that are off by these logarithms those that are beyond what is expected."""
     found = [
         Doubt(row.name, float(np.expm1(log)), abs(log) / spread_of(row.plan))
         for row, log in zip(rows, logs, strict=True)
     ]
-    return [one for one in found if one.times > _OUTLIER]
+    return [one for one in found if one.times > OUTLIER]
 
 
 @dataclass(frozen=True)
@@ -207,7 +219,7 @@ class _Solved:
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """Rows of a cluster, and the numbers of their jobs."""
 
     cluster: Cluster
@@ -257,7 +269,7 @@ class _Question:
             sizes = np.maximum(np.abs(state.errors), 1e-12)
             # A median, which one row far off does not move.
             usual = max(_OF_NORMAL * float(np.median(sizes)), MEASURED_SPREAD)
-            weights = np.minimum(1.0, _OUTLIER * usual / sizes)
+            weights = np.minimum(1.0, OUTLIER * usual / sizes)
             if abs(found / residual - 1) < _SAME_SPREAD:
                 break
             residual = found
@@ -302,15 +314,15 @@ class _Question:
 
 
 def _penalty(at: Floats, of_jobs: Any) -> Floats:
-    """Twice what priors cost: squares, of jobs beyond `_OUTLIER` by the distance (Huber 1964)."""
+    """Twice what priors cost: squares, of jobs beyond `OUTLIER` by the distance (Huber 1964)."""
     sizes = np.abs(at)
-    found: Floats = np.where(of_jobs & (sizes > _OUTLIER), _OUTLIER * (2 * sizes - _OUTLIER), at**2)
+    found: Floats = np.where(of_jobs & (sizes > OUTLIER), OUTLIER * (2 * sizes - OUTLIER), at**2)
     return found
 
 
 def _pull(at: Floats, of_jobs: Any) -> Floats:
     """The weights with which squares cost as much more as `_penalty` does."""
-    found: Floats = np.where(of_jobs, np.minimum(1.0, _OUTLIER / np.maximum(np.abs(at), 1e-12)), 1.0)
+    found: Floats = np.where(of_jobs, np.minimum(1.0, OUTLIER / np.maximum(np.abs(at), 1e-12)), 1.0)
     return found
 
 

@@ -114,7 +114,7 @@ def test_the_spread_of_the_step_that_was_fitted_is_that_of_two_normals(tmp_path)
     found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1])).posterior
     (row,) = found.rows
     priors = [one.prior for one in (*found.found, *found.left)]
-    question = posterior._Question(BASE, [row], [row.plan.job.model], plan_of)
+    question = posterior.Question(BASE, [row], [row.plan.job.model], plan_of)
     at = np.zeros(len(priors))
     prior = np.sum(question.slopes(priors, at, question.logs(priors, at)) ** 2)
     plan = plan_of({**row.case.words, "cluster": BASE.with_constants(found.constants("runs.csv"))})
@@ -260,7 +260,7 @@ def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
     """What is saved of slopes is 0: each of them found out in full is the same."""
     path = written(tmp_path / "runs.csv", JOBS[:2])
     rows, _ = rows_of(cases.cases_of(str(path)), plan_of, "runs.csv")
-    question = posterior._Question(BASE, rows, [row.plan.job.model for row in rows[:1]], plan_of)
+    question = posterior.Question(BASE, rows, [row.plan.job.model for row in rows[:1]], plan_of)
     priors = posterior.priors_of(BASE, [row.plan for row in rows])
     at = np.zeros(len(priors))
     now = question.logs(priors, at)
