@@ -24,8 +24,8 @@ from ppsim.validation.priors import REST, SCALE, Prior, priors_of, rest_of, scal
 MOVED = 0.98
 """A constant was told by rows where they leave less than this of its prior's standard deviation."""
 
-REST_TOLD = 0.9
-"""The same of a rest, which is nothing unless rows tell it."""
+ADDED = 0.9
+"""The same of what is nothing unless rows tell it."""
 
 OUTLIER = 2.0
 """Standard deviations beyond which a row, and a job, counts by its distance, not by its square (Huber 1964)."""
@@ -174,8 +174,9 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     question = Question(cluster, rows, jobs, plan_of)
     before = question.logs([], np.zeros(0))
     solved = question.solved(asked)
-    if untold := _untold_rests(asked, solved):  # a step without has none: what it is around is no step's then
-        asked = [one for one in asked if one not in untold]
+    if untold := _untold(asked, solved, cluster):  # else rates would make up for what no projection has
+        without = {one.prior for one in untold}
+        asked = [one for one in asked if one not in without]
         solved = question.solved(asked)
     places = [place for place, spread in enumerate(solved.spreads) if spread < MOVED]
     told = [
@@ -187,15 +188,19 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     )
     after = question.logs([asked[place] for place in places], solved.at[places])
     return Posterior(
-        cluster, rows, found, left, solved.correlation[np.ix_(places, places)], solved.residual,
+        cluster, rows, found, [*left, *untold], solved.correlation[np.ix_(places, places)], solved.residual,
         np.expm1(before).tolist(), np.expm1(after).tolist(), jobs, _doubts(rows, before.tolist()),
     )  # fmt: skip
 
 
-def _untold_rests(asked: Sequence[Prior], solved: "_Solved") -> list[Prior]:
-    """Rests of jobs that steps do not tell from a rate."""
-    told = zip(asked, solved.spreads, strict=True)
-    return [one for one, spread in told if one.name.startswith(REST) and spread > REST_TOLD]
+def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[Told]:
+    """Rests of jobs, and launches on a cluster without any, that steps do not tell from a rate."""
+    nothing = ("launch_s",) if cluster.constants.launch_s is None else ()
+    return [
+        Told(one, one.median, one.spread * spread)
+        for one, spread in zip(asked, solved.spreads, strict=True)
+        if spread > ADDED and (one.name.startswith(REST) or one.name in nothing)
+    ]
 
 
 def _doubts(rows: Sequence[Row], logs: Sequence[float]) -> list[Doubt]:

@@ -166,6 +166,21 @@ def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
     assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.judged[:1])
 
 
+def test_a_rest_that_no_row_tells_takes_nothing_of_the_rates(tmp_path) -> None:
+    """Two dtypes of a job, a step each: neither tells seconds from a rate, and steps that are met move nothing."""
+    words = {**dict(zip(COLUMNS, (*JOBS[0], 4096), strict=False)), "cluster": BASE}
+    lines = [",".join((*COLUMNS, "dtype", "metric", "value"))]
+    for dtype in ("bfloat16", "float16"):
+        seconds = outcome_of(plan_of({**words, "dtype": dtype}))[0]
+        lines.append(",".join(map(str, (*JOBS[0], 4096, BASE.name, dtype, "iteration_s", seconds))))
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    found = ppsim.fit(path)
+    assert found.posterior.after == pytest.approx([0, 0], abs=1e-6)
+    assert all(one.value == pytest.approx(one.prior.median) for one in found.posterior.found)
+    assert not found.rests
+
+
 def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(found, tmp_path) -> None:
     ppsim.save(found, tmp_path / "mine.toml")
     again = load_cluster(tmp_path / "mine.toml")
