@@ -16,7 +16,7 @@ from ppsim.base.units import percent, signed_percent
 from ppsim.printing.fits import markdown_after_fits
 from ppsim.printing.validation import every_row, markdown, markdown_summary, markdown_table
 from ppsim.validation.after_fit import AfterFit, AfterFits
-from ppsim.validation.score import Validation, score_of
+from ppsim.validation.score import Validation, coverage_of, score_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 SUMMARY, SETS, ROWS = (
@@ -80,6 +80,7 @@ def after_one_run(found: AfterFits, sets: Sequence[Validation]) -> str:
 def _before_and_after(section: str, sets: Sequence[AfterFit]) -> dict[str, str]:
     pairs = [pair for one in sets for pair in one.judged]
     before, after = (score_of([pair[index].error for pair in pairs]) for index in (0, 1))
+    inside = coverage_of([pair[1] for pair in pairs])
     closer = [one.name for one in sets if _absolute(one, 1) < _absolute(one, 0)]
     return {
         "published runs": f"{section[:1].upper()}{section[1:]}",
@@ -88,6 +89,9 @@ def _before_and_after(section: str, sets: Sequence[AfterFit]) -> dict[str, str]:
         "after": signed_percent(after.mean),
         "absolute, before": percent(before.mean_absolute),
         "after ": percent(after.mean_absolute),
+        "worst, before": signed_percent(before.worst),
+        "after  ": signed_percent(after.worst),
+        "inside after": f"{inside[0]}/{inside[1]}" if inside else "–",
         "sets that come closer": f"{len(closer)} of {len(sets)}",
     }
 

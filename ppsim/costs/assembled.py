@@ -1,7 +1,7 @@
 """Costs per stage of the model, wherever they are from, and what is said of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ppsim.costs.parts import Estimate
@@ -28,6 +28,17 @@ class Assembled:
     around: StepCosts = field(default_factory=StepCosts)
     parts: list[Estimate] = field(default_factory=list)
     contents: list[str] = field(default_factory=list)
+
+    def taking(self, times: float) -> "Assembled":
+        """Return the same with all that the step takes, but for its rest, so many times as long."""
+        if times == 1:
+            return self
+        return replace(
+            self,
+            costs=self.costs.taking(times),
+            around=self.around.taking(times),
+            parts=[one * times for one in self.parts],
+        )
 
 
 def of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
+from pathlib import PurePath
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.shown import InBrief
@@ -136,6 +138,32 @@ class Job(InBrief):
             return 0.0
         constant = self.cluster.constants.launch_s
         return self.launch_s if self.launch_s is not None else constant.value if constant else 0.0
+
+    @cached_property
+    def alike(self) -> tuple[str, str]:
+        """Names of the jobs that this is one of: of its model in its dtype, and with its layers cut as here.
+
+        Of the latter the layers take the same kernels and messages, however many layers, pipeline stages and
+        replicas there are. The model without its name is known by its hidden size.
+
+        >>> import ppsim
+        >>> ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2).alike
+        ('llama3-8b/bfloat16', 'llama3-8b/bfloat16/tp2-cp1-ep1-b2-s8192')
+        """
+        execution, layout = self.execution, self.layout
+        name = "-".join(PurePath(self.model_name).name.split())
+        sizes = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep, "etp": layout.etp,
+                 "b": self.micro_batch, "s": self.length}  # fmt: skip
+        words = [f"{of}{size}" for of, size in sizes.items() if size is not None]
+        words += [word for word in (execution.recompute, execution.cuda_graphs) if word != "none"]
+        of_model = f"{name}{self.model.hidden_size if name == _UNNAMED else ''}/{execution.dtype}"
+        return of_model, f"{of_model}/{'-'.join(words)}"
+
+    @property
+    def scale(self) -> float:
+        """How many times what their parts say steps of such jobs take, by runs of them on the cluster."""
+        known = self.cluster.constants.job_scale
+        return prod(known[name].value for name in self.alike if name in known)
 
     @property
     def num_microbatches(self) -> int:
@@ -285,6 +313,10 @@ class Job(InBrief):
         total = work_of(whole)
         shares = {name: value / total for name, value in seconds.items()}
         return {**shares, "data sheet": max(0.0, 1 - sum(shares.values()))}
+
+
+_UNNAMED = "gpt"
+"""The model of any size that words give."""
 
 
 def _has_dense(layer: Layer) -> bool:

@@ -245,6 +245,8 @@ def _executed(job: Job) -> list[str]:
         lines.append(f"products and attention: {share:g} times what their class gets ({whose})")
     if constants.kernel_s:
         lines.append(f"kernels: {seconds(constants.kernel_s.value)} from one to the next ({job.cluster.name})")
+    if job.scale != 1:
+        lines.append(f"this job: {job.scale:.4g} times what its parts say ({job.cluster.name})")
     others = [
         f"{name} {one.value:.3g}" for name, one in constants.named.items() if name.partition(".")[0] in _OTHERS
     ]

@@ -241,7 +241,7 @@ class JobSource:
 
     def assemble(self, schedule: Schedule, split: Split) -> Assembled:
         """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
-        return assemble_job(self.job, schedule, split=split)
+        return assemble_job(self.job, schedule, split=split).taking(self.job.scale)
 
     def peak(self) -> tuple[float | None, list[str]]:
         """Return the data sheet's dense peak for the dtype."""

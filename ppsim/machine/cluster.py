@@ -246,6 +246,9 @@ class Constants:
         receive.
     routing_host_s, jitter
         In place of the class's (`Efficiency`).
+    job_scale
+        How many times what all of them together say a step of one job takes, by the names of `Job.alike`: of all
+        runs of its model in a dtype, and times that of those whose layers are cut in one way.
     fitted_on
         The sets of `ppsim validate`, or files of runs, whose rows marked fit the values are from.
     residual
@@ -257,6 +260,7 @@ class Constants:
     compute_share: Mapping[str, Constant] = field(default_factory=dict)
     link_efficiency: Mapping[str, Constant] = field(default_factory=dict)
     overlap: Mapping[str, Constant] = field(default_factory=dict)
+    job_scale: Mapping[str, Constant] = field(default_factory=dict)
     kernel_s: Constant | None = None
     launch_s: Constant | None = None
     routing_host_s: Constant | None = None
@@ -286,8 +290,8 @@ class Constants:
         )
 
 
-PER_NAME = ("compute_share", "link_efficiency", "overlap")
-"""Constants of which there is one a dtype, tier or kind of communication."""
+PER_NAME = ("compute_share", "link_efficiency", "overlap", "job_scale")
+"""Constants of which there is one a dtype, tier, kind of communication, or job."""
 
 OF_DEVICE = ("kernel_s", "routing_host_s", "jitter")
 """Constants that stand in place of their namesakes in `Efficiency`."""

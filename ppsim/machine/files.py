@@ -142,6 +142,7 @@ class _Constants(Strict):
     compute_share: dict[str, _Above] = Field(default_factory=dict)
     link_efficiency: dict[str, Annotated[_Efficient, BeforeValidator(_constant)]] = Field(default_factory=dict)
     overlap: dict[Literal["tp", "ep"], _Plain] = Field(default_factory=dict)
+    job_scale: dict[str, _Above] = Field(default_factory=dict)
     kernel_s: _Plain | None = None
     launch_s: _Plain | None = None
     routing_host_s: _Plain | None = None

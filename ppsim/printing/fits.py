@@ -7,7 +7,7 @@ from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.printing.page import Columns, Page, facts
 from ppsim.printing.validation import markdown_table
 from ppsim.validation.posterior import Told
-from ppsim.validation.score import Score, score_of
+from ppsim.validation.score import Score, coverage_of, score_of
 
 if TYPE_CHECKING:
     from ppsim.validation.after_fit import AfterFit, AfterFits
@@ -41,6 +41,7 @@ def print_fitted(found: "Fitted") -> None:
     left = ", ".join(one.prior.name for one in posterior.left)
     told: list[tuple[str, str]] = [
         ("left of a step", f"{percent(posterior.residual)} (standard deviation), with what jobs differ by"),
+        *[("far off", str(one)) for one in posterior.doubted],
         *([("at their priors", f"{left}: the rows do not tell them")] if left else []),
     ]
     if num_rows < len(found.asked):
@@ -77,6 +78,8 @@ def print_after_fits(found: "AfterFits") -> None:
             machine = ", ".join(f"{told.prior.name} {told.value:.4g}" for told in cluster.found)
             out.add(f"{cluster.cluster.name}: {machine or 'nothing told'}", markup=False)
             out.add(f"  on {', '.join(row.name for row in cluster.rows)}", markup=False)
+            for doubt in cluster.doubted:
+                out.add(f"  far off: {doubt}", markup=False)
         out.add()
         out.add(
             Columns.of(
@@ -94,7 +97,8 @@ def print_after_fits(found: "AfterFits") -> None:
     out.add()
     out.add(
         "Errors of the rows that were not fitted: predicted / measured - 1, negative is optimistic. fit rows: what "
-        "each set's cluster was fitted on. listed: rows for which no projection can be asked."
+        "each set's cluster was fitted on. listed: rows for which no projection can be asked. inside: times in the "
+        "90 % interval after the fit."
     )
 
 
@@ -105,6 +109,7 @@ def markdown_after_fits(found: "AfterFits") -> str:
 
 def _summary(one: "AfterFit") -> dict[str, str]:
     before, after = (score_of([pair[index].error for pair in one.judged]) for index in (0, 1))
+    inside = coverage_of([pair[1] for pair in one.judged])
     return {
         "set": one.name,
         "rows": str(len(one.judged)),
@@ -112,6 +117,7 @@ def _summary(one: "AfterFit") -> dict[str, str]:
         "listed": str(len(one.listed) or "–"),
         **_scores("before", before, bool(one.judged)),
         **_scores("after", after, bool(one.judged)),
+        "inside": "–" if inside is None else f"{inside[0]}/{inside[1]}",
     }
 
 

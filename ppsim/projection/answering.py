@@ -9,10 +9,14 @@ from ppsim.base.units import percent
 from ppsim.costs.measured import MEASURED
 from ppsim.projection.advice import advise
 from ppsim.projection.budget import bottleneck, interval, loss_budget, sensitivities
-from ppsim.projection.fitted_spread import IterationOf, fitted_spread
+from ppsim.projection.fitted_spread import fitted_spread
 from ppsim.projection.plan import Plan
 from ppsim.projection.projection import Answer, Fit, Projection
+from ppsim.schedule.table import Schedule
 from ppsim.simulation.variation import Variation, relative_spread
+
+IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
+"""A plan and a table → seconds of an iteration, and bytes."""
 
 ESTIMATE_SPREAD = 0.16
 """Standard deviation taken for costs estimated from specifications, of a class that no run has said another of.
@@ -47,7 +51,12 @@ def answer_of(
         raise ConfigError(f"--tokens must be more than 0: got {tokens:g}")
     plan = projection.plan
     spread, jitter = _spreads(projection)
-    spread = fitted_spread(projection, iteration_of) or spread
+    schedule = projection.timeline.schedule
+
+    def seconds_of(other: Plan) -> float:
+        return iteration_of(other, schedule)[0]
+
+    spread = fitted_spread(plan, projection.iteration_s, seconds_of, spread) or spread
     peaks = projection.timeline.memory.peak_bytes
     rank = int(peaks.argmax())
     limit = plan.memory_bound_bytes

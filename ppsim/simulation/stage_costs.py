@@ -250,6 +250,16 @@ class StageCosts(InBrief):
         """
         return replace(self, **changes)
 
+    def taking(self, times: float) -> "StageCosts":
+        """Return the costs with passes and transfers so many times as long; fixed overheads stay.
+
+        >>> StageCosts(forward_s=1, backward_s=2, transfer_s=0.5).taking(2).forward_s
+        2.0
+        """
+        given = {name: getattr(self, name) for name in _SECONDS}
+        longer = {name: np.multiply(value, times) for name, value in given.items() if value is not None}
+        return self.replace(**{name: value if value.ndim else float(value) for name, value in longer.items()})
+
     def with_calls(self, communication: Communication) -> "StageCosts":
         """Return the costs with such communication; at Megatron-LM's calls ranks stand still for a hop's latency.
 
@@ -384,6 +394,7 @@ _PER_SLICE = ("slice_time_shares", "slice_token_shares")
 MATRICES = tuple(name for name in _PER_STAGE if name != "fused_s")
 """What may differ by microbatch as a matrix of shape [stages, microbatches]."""
 
+_SECONDS = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "transfer_s")
 _BYTES = ("activation_bytes", "activation_bytes_kept_for_weight", "kept_bytes")
 _SPLIT = ("backward_input_s", "backward_weight_s")
 _OPTIONAL = (

@@ -1,6 +1,8 @@
 """What a training step takes beside its pipeline: data parallelism, the optimizer, and the rest."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ppsim.base.arrays import Numbers
 from ppsim.schedule.choices import Update
@@ -53,3 +55,14 @@ class StepCosts:
     update: Update = "synchronised"
     rest_s: float = 0.0
     straggling: float = 0.0
+
+    def taking(self, times: float) -> "StepCosts":
+        """Return the same with all but the rest so many times as long."""
+        return replace(
+            self,
+            gather_s=np.multiply(self.gather_s, times),
+            reduce_s=np.multiply(self.reduce_s, times),
+            sharing=tuple(replace(one, seconds=times * one.seconds) for one in self.sharing),
+            norm_s=times * self.norm_s,
+            optimizer_s=np.multiply(self.optimizer_s, times),
+        )

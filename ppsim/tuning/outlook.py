@@ -90,7 +90,8 @@ class Outlooks:
                 ("bound", of_stages, entry.splits_backward),
                 lambda: self._bound_s(job, configuration, layers, stages),
             )
-        return Outlook(configuration, counts, bound, least, static, activation)
+        # Rest and launches are in the bound, and take no times as long where a cluster has a scale of the job.
+        return Outlook(configuration, counts, min(1.0, job.scale) * bound, least, static, activation)
 
     def plan(self, look: Outlook) -> Plan:
         """Return the plan of a configuration, with the costs of its layers and its split as they are known."""

@@ -10,7 +10,7 @@ from ppsim.validation.cases import Case, case_sets, cases_of, require_set
 from ppsim.validation.chosen import chosen_rows
 from ppsim.validation.posterior import Posterior, Row, fit_rows, fitted_plan_of, rows_of
 from ppsim.validation.predict import PlanOf
-from ppsim.validation.score import CaseError, score_of, validate_set
+from ppsim.validation.score import CaseError, coverage_of, score_of, validate_set
 
 if TYPE_CHECKING:
     import pandas
@@ -31,11 +31,13 @@ class AfterFit:
             "set": self.name,
             "fits": [
                 {"cluster": one.cluster.name, "rows": [row.name for row in one.rows], "residual": one.residual,
-                 "constants": {told.prior.name: told.value for told in one.found}}
+                 "constants": {told.prior.name: told.value for told in one.found},
+                 "doubted": [asdict(doubt) for doubt in one.doubted]}
                 for one in self.fits
             ],
             "before": asdict(score_of([before.error for before, _ in self.judged])),
             "after": asdict(score_of([after.error for _, after in self.judged])),
+            "inside_intervals": coverage_of([after for _, after in self.judged]),
             "rows": [
                 {**after.to_json(), "row": after.case.number, "error_before": before.error}
                 for before, after in self.judged

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,8 @@ class Fitted(Shown):
     >>> with open("runs.csv", "w") as file:
     ...     _ = file.write("model,gpus,tp,pp,global_batch,metric,value\\nllama3-8b,16,2,2,64,iteration_s,3.0\\n")
     >>> found = ppsim.fit("runs.csv")
-    >>> list(found.constants.named)
-    ['compute_share.bfloat16']
+    >>> list(found.constants.named)[-1]
+    'job_scale.llama3-8b/bfloat16/tp2-cp1-ep1-b1-s8192'
     """
 
     posterior: Posterior
@@ -84,6 +84,7 @@ class Fitted(Shown):
             "fitted_on": self.source,
             "residual": posterior.residual,
             "constants": self._constants(),
+            "doubted": [asdict(one) for one in posterior.doubted],
             "rest_s": {name: one.value for name, one in self.rests.items()},
             "correlation": dict(self.constants.correlation),
             "rows": [
@@ -110,7 +111,7 @@ class Fitted(Shown):
 
         >>> import ppsim
         >>> ppsim.fit("dgxc-gb200", rows="one").to_frame()["constant"][0]
-        'compute_share.bfloat16'
+        'job_scale.nemotron4-340b/bfloat16'
         """
         import pandas
 
@@ -142,7 +143,9 @@ class Fitted(Shown):
         for name, one in constants.named.items():
             if name in mine:
                 of = [f"sigma = {one.sigma!r}", f"source = {_text(one.source)}"]
-                lines += ["", f"[constants.{name}]", f"value = {one.value!r}", *of]
+                kind, _, which = name.partition(".")
+                table = f"{kind}.{_text(which)}" if which else kind
+                lines += ["", f"[constants.{table}]", f"value = {one.value!r}", *of]
         if constants.correlation:
             pairs = [f"{_text(pair)} = {number!r}" for pair, number in constants.correlation.items()]
             lines += ["", "[constants.correlation]", *pairs]

@@ -7,31 +7,28 @@ uncertain (Tierney and Kadane 1986, section 2). What rows do not tell apart, the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.units import signed_percent
 from ppsim.machine.cluster import Cluster, Constant, Constants
-from ppsim.projection.answering import MEASURED_SPREAD
+from ppsim.projection.answering import MEASURED_SPREAD, spread_of
 from ppsim.projection.plan import Plan
 from ppsim.validation.cases import Case
 from ppsim.validation.predict import PlanOf, measured_of, predict
-from ppsim.validation.priors import REST, Prior, priors_of, rest_of
+from ppsim.validation.priors import REST, SCALE, Prior, priors_of, rest_of, scales_of
 
-MOVED = 0.9
+MOVED = 0.98
 """A constant was told by rows where they leave less than this of its prior's standard deviation."""
 
-_EXPECTED = 2.0
-"""Deviations by which rows may be off before the spread of their class is doubted."""
+ADDED = 0.9
+"""The same of what is nothing unless rows tell it."""
 
-JOB_SPREAD = 0.04
-"""What a step of one job differs by from one of another beyond constants of the machine, before rows say it."""
-
-_OUTLIER = 2.0
-"""Standard deviations beyond which a row counts by its distance, no longer by its square (Huber 1964)."""
+OUTLIER = 2.0
+"""Standard deviations beyond which a row, and a job, counts by its distance, not by its square (Huber 1964)."""
 
 _OF_NORMAL = 1.4826
 """The standard deviation of a normal distribution over the median of its values' sizes."""
@@ -69,6 +66,22 @@ class Told:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """A row by its name that is off by `error`, so many times what jobs of its class are.
+
+    That is not believed to be the machine's: it counts by its distance, for its job.
+    """
+
+    row: str
+    error: float
+    times: float
+
+    def __str__(self) -> str:
+        off = f"{self.row} by {signed_percent(self.error)}, {self.times:.1f} times what is usual of its class"
+        return f"{off}: its job's own, by which other jobs hardly move"
+
+
+@dataclass(frozen=True)
 class Posterior:
     """What rows say of a cluster and of its jobs.
 
@@ -86,6 +99,7 @@ class Posterior:
     before: list[float]
     after: list[float]
     jobs: list[Any]
+    doubted: list[Doubt]
 
     def constants(self, source: str) -> Constants:
         """Return the cluster's constants with those that were told, each with what it is from."""
@@ -152,26 +166,50 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
         if plan.job and plan.job.model not in jobs:
             jobs.append(plan.job.model)
     asked = [one for one in priors_of(cluster, plans) if any(_may_depend(row, one.name, ()) for row in rows)]
+    asked += scales_of(cluster, plans)
     for number, model in enumerate(jobs):
         ran = [row for row in rows if row.plan.job and row.plan.job.model == model]
         if len(ran) > 1:  # one step does not tell a rest from a rate
             asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
-    question = _Question(cluster, rows, jobs, plan_of)
+    question = Question(cluster, rows, jobs, plan_of)
     before = question.logs([], np.zeros(0))
-    asked = question.widened(asked)
-    tried = question.solved(asked)
-    moved = [one for one, spread in zip(asked, tried.spreads, strict=True) if spread < MOVED]
-    final = question.solved(moved)
-    found = [
-        Told(prior, prior.value(at), prior.spread * spread)
-        for prior, at, spread in zip(moved, final.at, final.spreads, strict=True)
+    solved = question.solved(asked)
+    if untold := _untold(asked, solved, cluster):  # else rates would make up for what no projection has
+        without = {one.prior for one in untold}
+        asked = [one for one in asked if one not in without]
+        solved = question.solved(asked)
+    places = [place for place, spread in enumerate(solved.spreads) if spread < MOVED]
+    told = [
+        Told(prior, prior.value(at) if place in places else prior.median, prior.spread * spread)
+        for place, (prior, at, spread) in enumerate(zip(asked, solved.at, solved.spreads, strict=True))
     ]
-    spread_of = dict(zip((one.name for one in asked), tried.spreads, strict=True))
-    left = [Told(one, one.median, one.spread * spread_of[one.name]) for one in asked if one not in moved]
+    found, left = (
+        [one for place, one in enumerate(told) if (place in places) == is_told] for is_told in (True, False)
+    )
+    after = question.logs([asked[place] for place in places], solved.at[places])
     return Posterior(
-        cluster, rows, found, left, final.correlation, final.residual,
-        np.expm1(before).tolist(), np.expm1(final.errors).tolist(), jobs,
+        cluster, rows, found, [*left, *untold], solved.correlation[np.ix_(places, places)], solved.residual,
+        np.expm1(before).tolist(), np.expm1(after).tolist(), jobs, _doubts(rows, before.tolist()),
     )  # fmt: skip
+
+
+def _untold(asked: Sequence[Prior], solved: "_Solved", cluster: Cluster) -> list[Told]:
+    """Rests of jobs, and launches on a cluster without any, that steps do not tell from a rate."""
+    nothing = ("launch_s",) if cluster.constants.launch_s is None else ()
+    return [
+        Told(one, one.median, one.spread * spread)
+        for one, spread in zip(asked, solved.spreads, strict=True)
+        if spread > ADDED and (one.name.startswith(REST) or one.name in nothing)
+    ]
+
+
+def _doubts(rows: Sequence[Row], logs: Sequence[float]) -> list[Doubt]:
+    """Of rows that are off by these logarithms those that are beyond what is expected."""
+    found = [
+        Doubt(row.name, float(np.expm1(log)), abs(log) / spread_of(row.plan))
+        for row, log in zip(rows, logs, strict=True)
+    ]
+    return [one for one in found if one.times > OUTLIER]
 
 
 @dataclass(frozen=True)
@@ -186,7 +224,7 @@ class _Solved:
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """Rows of a cluster, and the numbers of their jobs."""
 
     cluster: Cluster
@@ -207,27 +245,6 @@ class _Question:
             if (rest := values.get(f"{REST}.{self.jobs.index(row.plan.job.model)}")) is not None:
                 words["rest"] = rest
             found[index] = np.log(predict(row.case, self.plan_of(words)) / row.measured_s)
-        return found
-
-    def widened(self, priors: Sequence[Prior]) -> list[Prior]:
-        """Return priors with those of rates as wide as their rows are off: a class may be further off than it says.
-
-        Rows that no two deviations of all constants together explain widen the share of their dtype until two do.
-        """
-        at = np.zeros(len(priors))
-        now = self.logs(priors, at)
-        off = np.abs(now) / np.sqrt(np.sum(self.slopes(priors, at, now) ** 2, axis=1) + MEASURED_SPREAD**2)
-        found = []
-        for prior in priors:
-            kind = prior.name.partition(".")[0]
-            rows = [
-                float(off[index]) for index, row in enumerate(self.rows) if _may_depend(row, prior.name, self.jobs)
-            ]
-            times = median(rows) / _EXPECTED if kind == "compute_share" else 1.0
-            if times > 1:
-                reason = f"{prior.reason}; taken {times:.1f} times as wide, for what its rows are off"
-                prior = replace(prior, spread=times * prior.spread, reason=reason)
-            found.append(prior)
         return found
 
     def slopes(self, priors: Sequence[Prior], at: Floats, now: Floats) -> Floats:
@@ -251,20 +268,20 @@ class _Question:
         weights, residual = np.ones(len(self.rows)), MEASURED_SPREAD
         for _ in range(_ROUNDS_OF_SPREAD):
             state = self._most_probable(priors, state, weights, residual)
-            if len(self.rows) <= len(priors):
+            if len(self.rows) - _num_told(state) < 1:
                 break  # rows do not tell their own spread, and what is far off is no outlier
-            found = max(_residual(state.errors, weights, state.information), MEASURED_SPREAD)
+            found = max(_residual(state, weights), MEASURED_SPREAD)
             sizes = np.maximum(np.abs(state.errors), 1e-12)
             # A median, which one row far off does not move.
             usual = max(_OF_NORMAL * float(np.median(sizes)), MEASURED_SPREAD)
-            weights = np.minimum(1.0, _OUTLIER * usual / sizes)
+            weights = np.minimum(1.0, OUTLIER * usual / sizes)
             if abs(found / residual - 1) < _SAME_SPREAD:
                 break
             residual = found
         covariance = np.linalg.inv(state.information)
         spreads = np.sqrt(np.diag(covariance))
         correlation = covariance / np.outer(spreads, spreads)
-        left = _residual(state.errors, weights, state.information)
+        left = _residual(state, weights)
         return _Solved(state.at, spreads, correlation, left, state.errors)
 
     def _most_probable(
@@ -274,17 +291,19 @@ class _Question:
         if not priors:
             return state
         scale = weights / residual**2
+        of_jobs = np.array([one.is_of_job for one in priors])
 
         def cost(at: Floats, errors: Floats) -> float:
-            return float(scale @ errors**2 + at @ at)
+            return float(scale @ errors**2 + np.sum(_penalty(at, of_jobs)))
 
         at, errors, information, slopes = state.at, state.errors, state.information, state.slopes
         for _ in range(_ROUNDS):
             if slopes is None:
                 slopes = self.slopes(priors, at, errors)
             weighted = slopes * scale[:, None]
-            information = weighted.T @ slopes + np.eye(len(priors))
-            step = np.linalg.solve(information, -(weighted.T @ errors) - at)
+            pull = _pull(at, of_jobs)
+            information = weighted.T @ slopes + np.diag(pull)
+            step = np.linalg.solve(information, -(weighted.T @ errors) - pull * at)
             for _ in range(_HALVINGS):
                 tried = self.logs(priors, at + step)
                 if cost(at + step, tried) <= cost(at, errors):
@@ -296,7 +315,20 @@ class _Question:
             slopes = slopes if np.max(np.abs(step)) < _NEAR else None
             if np.max(np.abs(step)) < _DONE:
                 break
-        return _State(at, errors, information, slopes)
+        return _State(at, errors, information, slopes, _pull(at, of_jobs))
+
+
+def _penalty(at: Floats, of_jobs: Any) -> Floats:
+    """Twice what priors cost: squares, of jobs beyond `OUTLIER` by the distance (Huber 1964)."""
+    sizes = np.abs(at)
+    found: Floats = np.where(of_jobs & (sizes > OUTLIER), OUTLIER * (2 * sizes - OUTLIER), at**2)
+    return found
+
+
+def _pull(at: Floats, of_jobs: Any) -> Floats:
+    """The weights with which squares cost as much more as `_penalty` does."""
+    found: Floats = np.where(of_jobs, np.minimum(1.0, OUTLIER / np.maximum(np.abs(at), 1e-12)), 1.0)
+    return found
 
 
 @dataclass(frozen=True)
@@ -307,17 +339,22 @@ class _State:
     errors: Floats
     information: Floats
     slopes: Floats | None = None
+    pull: Floats | None = None
 
 
-def _residual(errors: Floats, weights: Floats, information: Floats) -> float:
-    """The standard deviation of what is left of rows; what jobs are known to differ by counts as one row more.
+def _num_told(state: _State) -> float:
+    """How many constants rows tell: the trace of what data have of the information."""
+    pull = np.ones(len(state.at)) if state.pull is None else state.pull
+    return float(len(state.at) - np.sum(pull * np.diag(np.linalg.inv(state.information))))
 
-    Rows spend as many degrees of freedom as they tell constants: the trace of what data have of the
-    information.
+
+def _residual(state: _State, weights: Floats) -> float:
+    """The standard deviation of what is left of rows, of which what is known of measurements counts as one more.
+
+    Rows spend as many degrees of freedom as they tell constants.
     """
-    told = float(np.sum(1 - np.diag(np.linalg.inv(information))))
-    squares = JOB_SPREAD**2 + float(np.sum(weights * errors**2))
-    return float(np.sqrt(squares / max(1 + len(errors) - told, 1.0)))
+    squares = MEASURED_SPREAD**2 + float(np.sum(weights * state.errors**2))
+    return float(np.sqrt(squares / max(1 + len(state.errors) - _num_told(state), 1.0)))
 
 
 def _may_depend(row: Row, name: str, jobs: Sequence[Any]) -> bool:
@@ -327,6 +364,8 @@ def _may_depend(row: Row, name: str, jobs: Sequence[Any]) -> bool:
     kind, _, of = name.partition(".")
     if kind == "compute_share":
         return of == job.execution.dtype
+    if name.startswith(SCALE):
+        return of in job.alike
     if kind == REST:
         return bool(jobs[int(of)] == job.model)
     if name == "overlap.tp":

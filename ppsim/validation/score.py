@@ -11,20 +11,26 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.projection.answering import interval_by_spread, spread_of
+from ppsim.projection.fitted_spread import fitted_spread
 from ppsim.projection.plan import Plan
+from ppsim.projection.project import outcome_of
 from ppsim.validation.cases import Case, CaseSet, cases_of, require_set
 from ppsim.validation.predict import PlanOf, measured_of, predict
 
 
 @dataclass(frozen=True)
 class CaseError:
-    """One case, its plan, and seconds or bytes: measured, of ppsim, and of a constant MFU (None where none is)."""
+    """One case, its plan, and seconds or bytes: measured, of ppsim, and of a constant MFU (None where none is).
+
+    `spread` is the standard deviation of the logarithm of seconds; of bytes there is none.
+    """
 
     case: Case
     plan: Plan
     measured: float
     predicted: float
     constant_mfu: float | None
+    spread: float = 0.0
 
     @property
     def error(self) -> float:
@@ -42,7 +48,7 @@ class CaseError:
         """Whether the time measured is in the projection's 90 % interval; None of bytes, which have none."""
         if self.case.is_memory:
             return None
-        low, high = interval_by_spread(self.predicted, spread_of(self.plan))
+        low, high = interval_by_spread(self.predicted, self.spread)
         return low <= self.measured <= high
 
     @property
@@ -235,7 +241,10 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None
         except PpsimError as error:
             reasons.append((case, str(error).splitlines()[0]))
     constant, basis = _constant_mfu([(case, plan, seconds) for case, plan, seconds, _ in projected])
-    rows = [CaseError(*found, mfu) for found, mfu in zip(projected, constant, strict=True)]
+    rows = [
+        CaseError(*found, mfu, 0.0 if found[0].is_memory else _spread(found[1], found[3]))
+        for found, mfu in zip(projected, constant, strict=True)
+    ]
     groups: dict[str, list[CaseError]] = {}
     for row in rows:
         if row.case.told.group:
@@ -246,6 +255,12 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None
         sum(_is_in_order(*_pair(members)) for members in groups.values()),
         reasons,
     )  # fmt: skip
+
+
+def _spread(plan: Plan, seconds: float) -> float:
+    """The standard deviation of the logarithm of a projected step, as a projection's answer has it."""
+    of_class = spread_of(plan)
+    return fitted_spread(plan, seconds, lambda other: outcome_of(other)[0], of_class) or of_class
 
 
 def score_of(errors: Sequence[float]) -> Score:

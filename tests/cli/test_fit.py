@@ -27,7 +27,7 @@ def test_a_fit_is_a_cluster_that_project_takes(folder: Path) -> None:
     assert [row["row"] for row in found["rows"]] == ["runs.csv, row 1", "runs.csv, row 2"]
     words = ("project", "--model", "gpt2", "--gpus", 8, "--tp", 2, "--pp", 2, "--global-batch", 32, "--cluster")
     before, after = (json.loads(ppsim(*words, name, "--json").stdout) for name in ("dgx-h100", "mine.toml"))
-    assert abs(after["iteration_time_s"] / 0.11 - 1) < abs(before["iteration_time_s"] / 0.11 - 1) / 4
+    assert abs(after["iteration_time_s"] / 0.11 - 1) < abs(before["iteration_time_s"] / 0.11 - 1) / 3
     printed = words_of(ppsim("clusters", "mine.toml").stdout)
     assert "from runs of its own: runs.csv" in printed
     assert "base dgx-h100" in printed

@@ -12,6 +12,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Constant
 from ppsim.machine.files import load_cluster
 from ppsim.projection.answering import ESTIMATE_SPREAD, MEASURED_SPREAD
+from ppsim.projection.fitted_spread import fitted_spread
 from ppsim.projection.project import outcome_of
 from ppsim.validation import cases, posterior
 from ppsim.validation.chosen import chosen_rows
@@ -51,37 +52,75 @@ def found(tmp_path_factory):
     return ppsim.fit(written(tmp_path_factory.mktemp("slow") / "runs.csv", JOBS, cluster=slow))
 
 
-def test_constants_of_a_machine_come_back_from_its_steps(found) -> None:
-    told = {one.prior.name: one for one in found.posterior.found}
-    for name, value in (("compute_share.bfloat16", 0.9), ("link_efficiency.node", 0.5)):
-        assert abs(np.log(told[name].value / value)) < 2 * told[name].spread
-        assert told[name].spread < 0.6 * told[name].prior.spread
+def test_constants_of_a_machine_move_to_where_its_steps_are(found) -> None:
+    """As far as jobs do not differ by as much."""
+    told = {one.prior.name: one for one in found.posterior.found}["compute_share.bfloat16"]
+    assert 0.9 < told.value < 0.97
+    assert 0.7 < told.spread / told.prior.spread < 0.9
     assert max(map(abs, found.posterior.after)) < 0.025
     assert max(map(abs, found.posterior.before)) > 0.15
 
 
-def test_one_step_tells_the_rate_and_leaves_the_rest_of_the_constants(tmp_path) -> None:
+def test_what_runs_have_in_common_is_the_machines_and_more_runs_say_so_more(tmp_path) -> None:
+    """The share of products that one run, and that six in other cuts, make of a machine that is 15 % slower."""
+    cuts = [(tp, pp, 32) for tp in (1, 2, 4) for pp in (1, 2)]
+    slow = machine(compute_share__bfloat16=0.85)
+    shares = []
+    for name, jobs in (("one", cuts[:1]), ("six", cuts)):
+        path = written(tmp_path / f"{name}.csv", [("llama3-8b", 8, *cut) for cut in jobs], cluster=slow)
+        shares.append(ppsim.fit(path).constants.compute_share["bfloat16"].value)
+    assert 1 > shares[0] > shares[1] + 0.01 > 0.87
+
+
+def test_a_scale_of_a_job_is_of_all_it_takes_but_its_rest_and_of_no_other_job() -> None:
+    words = {**dict(zip(COLUMNS, (*JOBS[1], 4096), strict=False)), "rest": 0.5}
+    job = plan_of({**words, "cluster": BASE}).job
+    for name, times in ((job.alike[0], 1.25), (job.alike[1], 1.25), ("llama2-7b/bfloat16", 1.0)):
+        scaled = BASE.with_constants(BASE.constants.having({f"job_scale.{name}": Constant(value=1.25)}))
+        before, after = (outcome_of(plan_of({**words, "cluster": one}))[0] for one in (BASE, scaled))
+        assert after - 0.5 == pytest.approx(times * (before - 0.5), rel=1e-9)
+
+
+def test_another_job_moves_less_than_the_one_that_ran_and_one_in_another_cut_between(tmp_path) -> None:
+    """Of 8 % that one run takes more than projected."""
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.08))
+
+    def gained(job) -> float:
+        words = dict(zip(COLUMNS, (*job, 4096), strict=False))
+        before, after = (outcome_of(plan_of({**words, "cluster": one}))[0] for one in (BASE, found.cluster))
+        return after / before - 1
+
+    same, more, other_cut, other = map(gained, (JOBS[0], ("llama3-8b", 32, 1, 4, 64), JOBS[1], JOBS[3]))
+    assert 0.07 < same < 0.08
+    assert 0.065 < more < 0.08
+    assert 0.003 < other < other_cut < same / 2
+
+
+def test_one_step_tells_the_rate_and_the_job_and_leaves_the_rest_of_the_constants(tmp_path) -> None:
     found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.1))
-    assert [one.prior.name for one in found.posterior.found] == ["compute_share.bfloat16"]
+    assert [one.prior.name for one in found.posterior.found] == [
+        "compute_share.bfloat16", "job_scale.llama3-8b/bfloat16", "job_scale.llama3-8b/bfloat16/tp1-cp1-ep1-b1-s4096",
+    ]  # fmt: skip
     assert {"link_efficiency.node", "kernel_s", "jitter"} <= {one.prior.name for one in found.posterior.left}
     assert abs(found.posterior.after[0]) < 0.02 < abs(found.posterior.before[0])
     assert all(one.value == one.prior.median for one in found.posterior.left)
-    assert "1 measured step for 6 constants: what the rows do not tell apart, the priors divide" in " ".join(
+    assert "1 measured step for 8 constants: what the rows do not tell apart, the priors divide" in " ".join(
         str(found).split()
     )
 
 
-def test_the_sigma_of_one_constant_by_one_step_is_that_of_two_normals(tmp_path) -> None:
-    """1 / σ² = 1 / prior² + (d ln t / d ln x / spread of steps)²."""
-    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1]))
-    (told,) = found.posterior.found
-    words = found.posterior.rows[0].case.words
-    seconds = [
-        outcome_of(plan_of({**words, "cluster": machine(compute_share__bfloat16=share)}))[0]
-        for share in (0.99, 1.01)
-    ]
-    slope = np.log(seconds[1] / seconds[0]) / np.log(1.01 / 0.99)
-    assert told.spread == pytest.approx((ESTIMATE_SPREAD**-2 + (slope / MEASURED_SPREAD) ** 2) ** -0.5, rel=0.02)
+def test_the_spread_of_the_step_that_was_fitted_is_that_of_two_normals(tmp_path) -> None:
+    """1 / σ² = 1 / Σ (d ln t / d ln x · prior of x)² + 1 / (spread of steps)²."""
+    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1])).posterior
+    (row,) = found.rows
+    priors = [one.prior for one in (*found.found, *found.left)]
+    question = posterior.Question(BASE, [row], [row.plan.job.model], plan_of)
+    at = np.zeros(len(priors))
+    prior = np.sum(question.slopes(priors, at, question.logs(priors, at)) ** 2)
+    plan = plan_of({**row.case.words, "cluster": BASE.with_constants(found.constants("runs.csv"))})
+    spread = fitted_spread(plan, outcome_of(plan)[0], lambda other: outcome_of(other)[0], ESTIMATE_SPREAD)
+    of_constants = np.sqrt(spread**2 - found.residual**2)
+    assert of_constants == pytest.approx((1 / prior + MEASURED_SPREAD**-2) ** -0.5, rel=0.1)
 
 
 def test_the_interval_after_a_fit_is_narrower_and_has_the_measured_step(tmp_path) -> None:
@@ -127,6 +166,21 @@ def test_a_rest_is_the_jobs_and_in_no_cluster_file(tmp_path) -> None:
     assert all(abs(after.error) < 0.02 < abs(before.error) for before, after in one.judged[:1])
 
 
+def test_a_rest_that_no_row_tells_takes_nothing_of_the_rates(tmp_path) -> None:
+    """Two dtypes of a job, a step each: neither tells seconds from a rate, and steps that are met move nothing."""
+    words = {**dict(zip(COLUMNS, (*JOBS[0], 4096), strict=False)), "cluster": BASE}
+    lines = [",".join((*COLUMNS, "dtype", "metric", "value"))]
+    for dtype in ("bfloat16", "float16"):
+        seconds = outcome_of(plan_of({**words, "dtype": dtype}))[0]
+        lines.append(",".join(map(str, (*JOBS[0], 4096, BASE.name, dtype, "iteration_s", seconds))))
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    found = ppsim.fit(path)
+    assert found.posterior.after == pytest.approx([0, 0], abs=1e-6)
+    assert all(one.value == pytest.approx(one.prior.median) for one in found.posterior.found)
+    assert not found.rests
+
+
 def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(found, tmp_path) -> None:
     ppsim.save(found, tmp_path / "mine.toml")
     again = load_cluster(tmp_path / "mine.toml")
@@ -140,20 +194,24 @@ def test_a_file_of_a_fit_is_the_cluster_that_was_fitted(found, tmp_path) -> None
 
 
 def test_one_row_far_off_does_not_move_what_others_agree_on(tmp_path) -> None:
-    path = written(tmp_path / "runs.csv", [("llama3-8b", 8, 1, 1, 8 * n) for n in range(1, 7)])
+    path = written(tmp_path / "runs.csv", [("llama3-8b", 8, 1, 1, 8 * n) for n in range(1, 6)])
     lines = path.read_text().splitlines()
-    odd = lines[5].rpartition(",")
-    lines[5] = f"{odd[0]},{2 * float(odd[2])}"
+    odd = lines[4].rpartition(",")
+    lines[4] = f"{odd[0]},{2 * float(odd[2])}"
     path.write_text("\n".join(lines) + "\n")
     assert np.median(np.abs(ppsim.fit(path).posterior.after)) < 0.02  # a mean of all would be 11 % off
 
 
-def test_a_class_far_off_is_doubted_and_says_so(tmp_path) -> None:
-    found = ppsim.fit(written(tmp_path / "runs.csv", JOBS[:1], times=1.5))
-    (told,) = found.posterior.found
-    assert told.prior.spread > 1.3 * ESTIMATE_SPREAD
-    assert "times as wide, for what its rows are off" in told.prior.reason
+def test_a_run_far_off_is_its_jobs_and_a_sentence_says_so(tmp_path) -> None:
+    """A job that takes 2.25 times as long moves the machine no more than one that takes half as long again."""
+    found, twice = (ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=times)) for times in (1.5, 2.25))
+    (doubt,) = found.posterior.doubted
+    assert (doubt.row, round(doubt.error, 3), round(doubt.times, 1)) == ("r.csv, row 1", -0.333, 2.5)
+    assert "r.csv, row 1 by -33.33 %, 2.5 times what is usual of its class" in " ".join(str(found).split())
     assert abs(found.posterior.after[0]) < 0.03
+    shares = [one.constants.compute_share["bfloat16"].value for one in (found, twice)]
+    assert 0.9 < min(shares) < max(shares) < min(shares) + 0.01 < 0.98
+    assert not ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=1.2)).posterior.doubted
 
 
 def test_every_wrong_row_is_named_at_once(tmp_path) -> None:
@@ -210,14 +268,14 @@ def test_after_one_run_of_each_dtype_a_set_is_judged_on_the_others() -> None:
     used = {row.case.number for row in one.fits[0].rows}
     assert used.isdisjoint(after.case.number for _, after in one.judged)
     assert all(after.case.told.use == "judge" for _, after in one.judged)
-    assert np.mean([abs(after.error) for _, after in one.judged]) < 0.02
+    assert np.mean([abs(after.error) for _, after in one.judged]) < 0.025
 
 
 def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
     """What is saved of slopes is 0: each of them found out in full is the same."""
     path = written(tmp_path / "runs.csv", JOBS[:2])
     rows, _ = rows_of(cases.cases_of(str(path)), plan_of, "runs.csv")
-    question = posterior._Question(BASE, rows, [row.plan.job.model for row in rows[:1]], plan_of)
+    question = posterior.Question(BASE, rows, [row.plan.job.model for row in rows[:1]], plan_of)
     priors = posterior.priors_of(BASE, [row.plan for row in rows])
     at = np.zeros(len(priors))
     now = question.logs(priors, at)
