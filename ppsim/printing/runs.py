@@ -68,6 +68,8 @@ def print_explanation(found: Any) -> None:
     """Print a `ppsim.Explanation`: the likeliest reasons, where the step goes, whom ranks wait for."""
     out = Page()
     out.add(f"[bold]a step of {seconds(found.step_s)}[/bold], the mean of {found.num_steps}", "")
+    if found.reasons:
+        out.add(words.GAINS)
     for number, sentence in enumerate(words.reasons(found), start=1):
         out.add(f"{number}. {sentence}")
     out.add()

@@ -6,6 +6,8 @@ from ppsim.runs.explained import Against, Difference, Explanation, Loss
 
 MOST_REASONS = 3
 
+GAINS = "what it would gain without one cause alone, the largest first"
+
 _LEAST = 5e-4
 """What is less of a step than this is not worth a sentence."""
 _ROUNDING_S = 1e-12
@@ -29,13 +31,13 @@ ADVICE = {
 
 
 def reason(loss: Loss, step_s: float) -> str:
-    """Return a sentence: how much of a step a cause takes, what to do, and where."""
+    """Return a sentence: how much of a step would be gained without a cause, what to do, and where."""
     detail = f" ({loss.detail})" if loss.detail else ""
-    return f"{percent(loss.seconds / step_s)} {loss.cause}: {ADVICE[loss.cause]}{detail}."
+    return f"{percent(loss.gain_s / step_s)} {loss.cause}: {ADVICE[loss.cause]}{detail}."
 
 
 def reasons(found: Explanation) -> list[str]:
-    """Return the likeliest reasons, a sentence each, the largest first."""
+    """Return the likeliest reasons, a sentence each, the one with the largest gain first."""
     return [reason(loss, found.step_s) for loss in found.reasons[:MOST_REASONS]]
 
 
@@ -118,6 +120,7 @@ def _time(value: float) -> str:
 def markdown(found: Explanation) -> str:
     """Return all of an explanation as Markdown."""
     lines = [f"# A step of {seconds(found.step_s)}, the mean of {found.num_steps}", ""]
+    lines += [f"{GAINS.capitalize()}:", ""] if found.reasons else []
     lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]
     lines += ["", *_rows(table_of(found))]
     if found.late:
