@@ -16,6 +16,9 @@ _STEP_DEVIATIONS = 3
 
 _LEAST_PAIRS = 4
 
+_LEAST_SLOPE = 1e-6
+"""Below that a trend is rounding, of projected passes that do not vary at all."""
+
 
 def over_steps(taken: Floats) -> Floats:
     """Return what each step's passes take beyond those of the run's fast end, as a part; 0 without a trend.
@@ -77,4 +80,4 @@ def _slope(kinds: Ints64, place: Floats, ratio: Floats) -> float:
         return 0.0
     middle = float(np.median(slopes))
     deviation = 1.25 * 1.48 * float(np.median(np.abs(np.array(slopes) - middle))) / math.sqrt(len(slopes))
-    return middle if abs(middle) > _DEVIATIONS * deviation else 0.0
+    return middle if abs(middle) > max(_DEVIATIONS * deviation, _LEAST_SLOPE) else 0.0
