@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import ppsim
-from benchmarks.made_steps import INJECTED, costs_of, named, reasons_of, tables
+from benchmarks.made_steps import INJECTED, costs_of, mixtures_of, named, reasons_of, tables
 from ppsim.base.files import to_json
 from ppsim.runs.explained import explained
 from ppsim.runs.recorded import measured_of
@@ -148,11 +148,13 @@ def real(num_draws: int, first_seed: int) -> list[Found]:
     return found
 
 
-def simulated(num_draws: int, first_seed: int) -> list[Found]:
-    """The same of simulated steps, on tables of several schedules and shapes."""
+def simulated(num_draws: int, first_seed: int, wanted: str) -> list[Found]:
+    """The same of simulated steps, on tables of several schedules and shapes; only with the cause wanted, if any."""
     found = []
     for table in tables():
-        for causes in [(one,) for one in INJECTED] + list(combinations(INJECTED, 2)):
+        for causes in mixtures_of(table):
+            if wanted not in ("", *causes):
+                continue
             seeds = range(first_seed, first_seed + num_draws)
             costs = [costs_of(table, seed, causes) for seed in seeds]
             found.append(Found(table, causes, costs, [reasons_of(table, seed, causes) for seed in seeds]))
@@ -180,8 +182,14 @@ def main() -> None:
     parser.add_argument("kind", choices=["real", "simulated"])
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--seed", type=int, default=10_000)
+    parser.add_argument(
+        "--cause", choices=list(INJECTED), default="", help="of simulated ones, those with it alone"
+    )
     arguments = parser.parse_args()
-    print_all((real if arguments.kind == "real" else simulated)(arguments.draws, arguments.seed))
+    if arguments.kind == "real":
+        print_all(real(arguments.draws, arguments.seed))
+    else:
+        print_all(simulated(arguments.draws, arguments.seed, arguments.cause))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ it costs is the difference of the two.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from ppsim.simulation.engine import evaluate
 
 NOISE = 0.01
 
+BLOCKING = "blocking sends and receives"
+
 
 class Made:
     """Steps of a table whose passes take 20 and 40 ms, with noise, and what is to be put into them."""
@@ -30,6 +33,7 @@ class Made:
         self.taken = usual * random.normal(1, NOISE, (num_steps, len(table)))
         self.gap = random.uniform(0, 2e-4, (num_steps, len(table)))
         self.hop = random.uniform(0, 2e-4, (num_steps, self.graph.num_transfers))
+        self.call_s: float | None = None
 
     def put(self, cause: str) -> None:
         """Put a cause in, of a size and at a place that are the same whatever else is."""
@@ -65,6 +69,13 @@ def _slow_hop(made: Made, size: float, random: np.random.Generator) -> None:
     made.hop += 0.02 * size
 
 
+def _blocking_hop(made: Made, size: float, random: np.random.Generator) -> None:
+    """Sends and receives are Megatron-LM's calls, at which a rank stands still."""
+    made.call_s = 0.02 * size
+    made.graph = build_graph(made.table, communication="megatron")
+    made.hop = made.call_s + random.uniform(0, 2e-4, (len(made.taken), made.graph.num_transfers))
+
+
 def _gap(made: Made, size: float, random: np.random.Generator) -> None:
     made.gap += 0.02 * size
 
@@ -86,6 +97,7 @@ INJECTED: dict[str, Callable[[Made, float, np.random.Generator], None]] = {
     "slow first passes": _late_first_pass,
     "waits for messages": _slow_hop,
     "gaps between passes": _gap,
+    BLOCKING: _blocking_hop,
     "straggling steps": _straggling_step,
     "drift over the step": _drift,
 }
@@ -113,17 +125,25 @@ def tables() -> list[Schedule]:
     ]
 
 
-def made(table: Schedule, seed: int, causes: Sequence[str]) -> Run:
+def made(table: Schedule, seed: int, causes: Sequence[str]) -> Made:
     """Return steps with these causes in them."""
     steps = Made(table, seed)
     for cause in causes:
         steps.put(cause)
-    return steps.run()
+    return steps
+
+
+def mixtures_of(table: Schedule) -> list[tuple[str, ...]]:
+    """Return each cause and pair that a table can have: one kind of hops, and blocking ones where Megatron-LM runs it."""
+    causes = [cause for cause in INJECTED if cause != BLOCKING or table.name in ("1f1b", "interleaved-1f1b")]
+    pairs = [pair for pair in combinations(causes, 2) if not {BLOCKING, "waits for messages"} <= set(pair)]
+    return [*((cause,) for cause in causes), *pairs]
 
 
 def reasons_of(table: Schedule, seed: int, causes: Sequence[str]) -> list[str]:
     """Return the reasons that `explain` names for such steps."""
-    return [loss.cause for loss in explained(made(table, seed, causes)).reasons]
+    steps = made(table, seed, causes)
+    return [loss.cause for loss in explained(steps.run(), call_s=steps.call_s).reasons]
 
 
 def costs_of(table: Schedule, seed: int, causes: Sequence[str]) -> dict[str, float]:
@@ -134,11 +154,17 @@ def costs_of(table: Schedule, seed: int, causes: Sequence[str]) -> dict[str, flo
 
     def without_s(cause: str) -> float:
         steps = Made(table, seed)
-        for noise in {"gaps between passes": [steps.gap], "waits for messages": [steps.hop]}.get(cause, []):
+        for noise in {
+            "gaps between passes": [steps.gap],
+            "waits for messages": [steps.hop],
+            BLOCKING: [steps.hop],
+        }.get(cause, []):
             noise[:] = 0.0
         return float(steps.run().step_times_s.mean())
 
-    return {cause: float(made(table, seed, [cause]).step_times_s.mean()) - without_s(cause) for cause in causes}
+    return {
+        cause: float(made(table, seed, [cause]).run().step_times_s.mean()) - without_s(cause) for cause in causes
+    }
 
 
 def expected(table: Schedule, cause: str) -> str:

@@ -54,6 +54,10 @@ class Removal:
     detail: str
     alone: Callable[[Steps], Steps] | None = None
 
+    def without_others(self, steps: Steps) -> Steps:
+        """Take this cause alone out of steps as they were."""
+        return (self.alone or self.without)(steps)
+
 
 @dataclass(frozen=True)
 class Paces:

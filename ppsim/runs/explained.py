@@ -170,9 +170,10 @@ def explained(run: Run, *, call_s: float | None = None, variation_s: float = 0.0
     first = run.start[:, :actions].min(axis=1, keepdims=True)
     steps = steps_of(graph, run.start[:, :actions] - first, run.end[:, :actions] - first)
     paces = Paces(schedule, steps.taken)
-    terms = _terms(graph, steps, lengths, removals(paces, steps[chosen], variation_s=variation_s))
+    causes = removals(paces, steps[chosen], variation_s=variation_s)
+    terms = _terms(graph, steps, lengths, causes)
     if call_s is not None and (calls := _calls_of(schedule)) is not None:
-        terms = _with_calls(terms, graph, calls, steps, call_s)
+        terms = _with_gains(_with_calls(terms, graph, calls, steps, call_s), causes, calls, steps, call_s)
     terms.append(_Term("straggling steps", lengths - median, lengths - median, _stragglers(terms, lengths, chosen)))
     mean = float(lengths.mean())
     terms.sort(key=lambda term: list(CAUSES).index(term.cause))
@@ -283,7 +284,7 @@ def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Re
     for removal in causes:
         current = removal.without(current)
         after = replayed_s(graph, current)
-        gain = replayed - replayed_s(graph, (removal.alone or removal.without)(steps))
+        gain = replayed - replayed_s(graph, removal.without_others(steps))
         terms.append(_Term(removal.cause, before - after, gain, removal.detail))
         before = after
     busy = current.taken.sum(axis=1) / graph.schedule.num_ranks
@@ -317,6 +318,19 @@ def _with_calls(
         *others,
         _Term("blocking sends and receives", blocking, blocking, detail),
         _Term("gaps between passes", whole - blocking, whole - blocking, f"beside these calls; {gaps.detail}"),
+    ]
+
+
+def _with_gains(
+    terms: list[_Term], causes: Sequence[Removal], calls: EventGraph, steps: Steps, call_s: float
+) -> list[_Term]:
+    """The terms, with what passes would gain among blocking calls, which hand on what one of them is late by."""
+    as_it_was, by_cause = replayed_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
+    return [
+        replace(term, gain=as_it_was - replayed_s(calls, one.without_others(steps), hop_s=call_s))
+        if (one := by_cause.get(term.cause)) and term.cause != "gaps between passes"
+        else term
+        for term in terms
     ]
 
 
