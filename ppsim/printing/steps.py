@@ -67,7 +67,7 @@ def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) ->
             "idle": seconds(rank["idle_s"]),
             **{names[cause]: seconds(rank["idle_by_cause_s"][cause]) for cause in causes},
             "peak": size(rank["peak_bytes"]) if rank["peak_bytes"] else "–",
-            "at": rank["peak_at"] if rank["peak_bytes"] else "–",
+            "at": rank["peak_at"],
         }
         for rank in (ranks[index] for index in shown)
     ]
