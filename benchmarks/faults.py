@@ -3,6 +3,11 @@
     PYTHONPATH=. python benchmarks/faults.py simulated --draws 100   every cause and pair of causes, 13 tables
     PYTHONPATH=. python benchmarks/faults.py real --draws 5          ranks that wait for what costs say, two tables
 
+Of two causes the one is to be first that costs more: that alone makes the mean step longer, all else the same. Which
+of two is mended first is then the better choice as well: what a step gains without the one is more than without the
+other just when the one alone costs more. In how many draws it is first, one of the two is, and both are of the first
+three, by table and in all.
+
 Simulated passes take 20 and 40 ms, ± 1 %, and what is put in is 10 to 30 % of a forward. Real ones wait for 10 ms,
 and are given 40 to 80 %: hosts that are busy with other things disturb them. Where two causes cannot be told apart
 (a slow rank and a slow stage of one stage a rank) the name of both counts.
@@ -11,7 +16,8 @@ and are given 40 to 80 %: hosts that are busy with other things disturb them. Wh
 import argparse
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,6 +25,7 @@ from typing import Any
 import numpy as np
 
 import ppsim
+from benchmarks.made_steps import INJECTED, costs_of, mixtures_of, named, reasons_of, tables
 from ppsim.base.files import to_json
 from ppsim.runs.explained import explained
 from ppsim.runs.recorded import measured_of
@@ -27,7 +34,6 @@ from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
 from ppsim.simulation.cost_schema import costs_from
-from tests.runs.made import INJECTED, are_named, reasons_of, tables
 
 PASS_S, STEPS = 0.01, 5
 LEAST, MOST = 0.4, 0.8
@@ -37,17 +43,47 @@ PASSES = ("forward_s", "backward_input_s", "backward_weight_s")
 REAL = ("slow ranks", "uneven stages", "slow first passes", "waits for messages", "straggling steps")
 
 
+@dataclass(frozen=True)
+class Found:
+    """What `explain` named in draws of some causes on a table, and what each of them cost in each draw."""
+
+    table: ppsim.Schedule
+    causes: tuple[str, ...]
+    costs: list[dict[str, float]]
+    reasons: list[list[str]]
+
+    @property
+    def shape(self) -> str:
+        """The table in words."""
+        return f"{self.table.name}, {self.table.num_ranks} ranks × {self.table.vpp}"
+
+    @property
+    def counts(self) -> list[int]:
+        """How often the larger is first, one of them is, and all are of the first three."""
+        each = [named(self.table, *draw) for draw in zip(self.costs, self.reasons, strict=True)]
+        return [sum(column) for column in zip(*each, strict=True)]
+
+    def __str__(self) -> str:
+        larger, one, every = self.counts
+        others = dict(Counter(reasons[0] for reasons in self.reasons if reasons))
+        return (
+            f"{self.shape} | {' + '.join(self.causes)} | larger first {larger}, one first {one}, all of three "
+            f"{every} of {len(self.reasons)} | {others}"
+        )
+
+
 def real_tables() -> list[ppsim.Schedule]:
     """One stage a rank, and two."""
     return [ppsim.build("1f1b", pp=2, microbatches=8), ppsim.build("interleaved-1f1b", pp=2, vpp=3, microbatches=4)]
 
 
-def words_of(table: ppsim.Schedule, causes: Sequence[str], random: np.random.Generator) -> dict[str, Any]:
+def words_of(table: ppsim.Schedule, causes: Sequence[str], seed: int) -> dict[str, Any]:
     """Return a costs file's words with the causes in it, and `straggling_steps` where one is among them."""
     num_stages = table.num_stages
     seconds = np.full(num_stages, PASS_S)
     words: dict[str, Any] = {}
     for cause in causes:
+        random = np.random.default_rng([seed, REAL.index(cause)])
         size = float(random.uniform(LEAST, MOST))
         if cause == "slow ranks":
             seconds[table.stage_to_rank == random.integers(table.num_ranks)] *= 1 + size
@@ -86,39 +122,58 @@ def real_runs(draws: Sequence[tuple[ppsim.Schedule, dict[str, Any]]]) -> list[Ru
     ]
 
 
-def named(run: Run) -> list[str]:
-    """Return the reasons that `explain` names."""
-    return [loss.cause for loss in explained(run).reasons]
+def mean_step_s(table: ppsim.Schedule, words: Mapping[str, Any]) -> float:
+    """Return what such steps take on average, by the simulator."""
+    costs = {name: value for name, value in words.items() if name != "straggling_steps"}
+    more = sum(factor - 1 for _, factor in words["straggling_steps"])
+    return ppsim.simulate(table, costs_from(costs)).step_time_s * (1 + more / STEPS)
 
 
-def real(num_draws: int, first_seed: int) -> None:
-    """Print how often each cause, and one of each pair, is named first in real steps."""
+def real_costs(table: ppsim.Schedule, causes: Sequence[str], seed: int) -> dict[str, float]:
+    """Return by what each cause alone makes the mean step longer."""
+    without = mean_step_s(table, words_of(table, [], seed))
+    return {cause: mean_step_s(table, words_of(table, [cause], seed)) - without for cause in causes}
+
+
+def real(num_draws: int, first_seed: int) -> list[Found]:
+    """Explain real steps with each cause in them, and with each pair."""
+    found = []
     for table in real_tables():
         for causes in [(one,) for one in REAL] + list(combinations(REAL, 2)):
-            draws = [
-                (table, words_of(table, causes, np.random.default_rng(first_seed + number)))
-                for number in range(num_draws)
-            ]
-            _print(table, causes, [named(run) for run in real_runs(draws)])
-
-
-def simulated(num_draws: int, first_seed: int) -> None:
-    """Print the same of simulated steps, on tables of several schedules and shapes."""
-    for table in tables():
-        for causes in [(one,) for one in INJECTED] + list(combinations(INJECTED, 2)):
             seeds = range(first_seed, first_seed + num_draws)
-            _print(table, causes, [reasons_of(table, seed, causes) for seed in seeds])
+            runs = real_runs([(table, words_of(table, causes, seed)) for seed in seeds])
+            reasons = [[loss.cause for loss in explained(run).reasons] for run in runs]
+            found.append(Found(table, causes, [real_costs(table, causes, seed) for seed in seeds], reasons))
+            print(found[-1], flush=True)
+    return found
 
 
-def _print(table: ppsim.Schedule, causes: Sequence[str], found: Sequence[Sequence[str]]) -> None:
-    """How often one of the causes is first, all are of the first three, and what is first."""
-    first, every = np.sum([are_named(table, causes, reasons) for reasons in found], axis=0)
-    others = dict(Counter(reasons[0] for reasons in found if reasons))
-    shape = f"{table.name}, {table.num_ranks} ranks × {table.vpp}"
-    print(
-        f"{shape} | {' + '.join(causes)} | first {first}, all of three {every} of {len(found)} | {others}",
-        flush=True,
-    )
+def simulated(num_draws: int, first_seed: int, wanted: str) -> list[Found]:
+    """The same of simulated steps, on tables of several schedules and shapes; only with the cause wanted, if any."""
+    found = []
+    for table in tables():
+        for causes in mixtures_of(table):
+            if wanted not in ("", *causes):
+                continue
+            seeds = range(first_seed, first_seed + num_draws)
+            costs = [costs_of(table, seed, causes) for seed in seeds]
+            found.append(Found(table, causes, costs, [reasons_of(table, seed, causes) for seed in seeds]))
+            print(found[-1], flush=True)
+    return found
+
+
+def print_all(found: Sequence[Found]) -> None:
+    """Print what was found of each cause and pair on all tables together, and on the table with the fewest."""
+    print("\n| put in | draws | the larger first | one of them first | all of the first three | fewest first |")
+    print("|---|---|---|---|---|---|")
+    for causes in dict.fromkeys(one.causes for one in found):
+        those = [one for one in found if one.causes == causes]
+        draws = sum(len(one.reasons) for one in those)
+        sums = np.sum([one.counts for one in those], axis=0)
+        fewest = min(those, key=lambda one: one.counts[0])
+        parts = " | ".join(f"{100 * count / draws:.2f} %" for count in sums)
+        least = f"{fewest.counts[0]} of {len(fewest.reasons)}: {fewest.shape}"
+        print(f"| {' + '.join(causes)} | {draws} | {parts} | {least} |")
 
 
 def main() -> None:
@@ -127,8 +182,14 @@ def main() -> None:
     parser.add_argument("kind", choices=["real", "simulated"])
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--seed", type=int, default=10_000)
+    parser.add_argument(
+        "--cause", choices=list(INJECTED), default="", help="of simulated ones, those with it alone"
+    )
     arguments = parser.parse_args()
-    (real if arguments.kind == "real" else simulated)(arguments.draws, arguments.seed)
+    if arguments.kind == "real":
+        print_all(real(arguments.draws, arguments.seed))
+    else:
+        print_all(simulated(arguments.draws, arguments.seed, arguments.cause))
 
 
 if __name__ == "__main__":

@@ -209,7 +209,10 @@ def _opened(measured: Trained | MeasuredRun | str | Path) -> Opened:
 
 def _with_timeline(opened: Opened | Totals) -> Opened:
     if isinstance(opened, Totals):
-        raise ConfigError(f"{opened.source} is a log, which has totals and no timeline: ppsim read prints them")
+        raise ConfigError(
+            f"{opened.source} is a log, which has totals and no timeline: ppsim read prints them, and says how a "
+            f"timeline is recorded"
+        )
     return opened
 
 

@@ -111,13 +111,14 @@ def profiled_module(
         raise ConfigError(f"--module says what is measured: leave out --{wrong[0].replace('_', '-')}")
     if settings.num_partitions > 1:
         raise ConfigError("--module is measured on the whole device: leave out --partitions")
-    if (options["pp"] or 1) > 1:
-        raise ConfigError("--pp is for models that ppsim has: leave it out with --module")
+    pp = 1 if options["pp"] is None else options["pp"]
+    if pp < 1:
+        raise ConfigError(f"--pp must be at least 1: got {pp}")
     if options["facts"] or options["time_limit"] is not None:
         raise ConfigError("--facts and --time-limit are for models: leave them out with --module")
     micro_batches = _listed("micro_batch", options["micro_batch"]) or None
     return profile_made(
-        options["module"], settings, num_layers=options["layers"], micro_batches=micro_batches, say=say
+        options["module"], settings, num_layers=options["layers"], micro_batches=micro_batches, pp=pp, say=say
     )
 
 

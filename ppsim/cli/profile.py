@@ -1,7 +1,8 @@
 """The command that measures: `profile`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 
@@ -12,13 +13,17 @@ from ppsim.cli.common import check_outputs, say
 from ppsim.cli.words import command_with
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
 
+if TYPE_CHECKING:
+    from ppsim.profiling.settings import Settings
+    from ppsim.profiling.sweep import SuiteJob
+
 
 # fmt: off
 class CommandOptions(ProfileOptions, total=False):
     """The options of `profile`."""
     suite: Annotated[Literal["standard", "smoke"] | None, Option(
         "Many models, a file each in the folder -o, and --facts: standard is what ppsim ships, for a GPU; smoke "
-        "takes seconds on a CPU.",
+        "takes seconds on a CPU. With --module, that first, into a file of the function's name.",
         section="what",
     )]
     dry_run: Annotated[bool | None, Option(
@@ -63,12 +68,10 @@ def profile(output: str, **options: Any) -> None:
         DEFAULT_MODEL,
         keys_from,
         model_from,
-        profiled_module,
         ranks_to_rehearse,
         settings_from,
     )
     from ppsim.cli.profile_jobs import dry_run, measure
-    from ppsim.profiling.harness import costly_splits
     from ppsim.profiling.suite import SUITES
     from ppsim.profiling.sweep import SuiteJob
 
@@ -81,13 +84,18 @@ def profile(output: str, **options: Any) -> None:
         num_processes = ranks_to_rehearse(given, model, keys_from(given, model)[0])
         jobs = [SuiteJob(options["model"] or DEFAULT_MODEL, model, tuple(keys_from(given, model)), Path(output))]
     if options["dry_run"]:
-        if not jobs:
+        if options["module"] is not None:
             raise ConfigError("--dry-run knows the FLOPs of models only: leave out --module")
         dry_run(
             jobs, settings, with_facts=options["facts"] or suite is not None, start_over=bool(options["start_over"])
         )
         return
     require_device(settings.device)
+    if options["module"] is not None:
+        path = _path_in_suite(options["module"], jobs, output) if suite else Path(output)
+        path.parent.mkdir(exist_ok=True)
+        of_suite = {"micro_batch": suite.micro_batches, "facts": None, "time_limit": None} if suite else {}
+        _measure_module(given | of_suite, settings, path)
     if jobs:
         optimizers = _optimizers(options["optimizer"])
         measure(jobs, settings, options, optimizers=optimizers, grid=suite.grid if suite else None)
@@ -96,17 +104,33 @@ def profile(output: str, **options: Any) -> None:
 
             [job] = jobs
             rehearse(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say)
-        return
-    content = profiled_module(given, settings, say=say)
-    content["name"] = Path(output).stem
-    write_whole(output, to_json(content))
-    from ppsim.printing.profiles import print_beside, print_measurements
 
+
+def _measure_module(given: dict[str, Any], settings: "Settings", path: Path) -> None:
+    """Measure a module of one's own into a file, and print what was found."""
+    from ppsim.api.profiles import profiled_module
+    from ppsim.costs.chunks import components_of
+    from ppsim.printing.profiles import print_beside, print_measurements
+    from ppsim.profiling.harness import costly_splits
+
+    content = profiled_module(given, settings, say=say)
+    content["name"] = path.stem
+    write_whole(path, to_json(content))
+    if chunks := content.get("chunks"):
+        content["measurements"] = components_of(chunks, content["model"]["layer_kinds"])
     print_measurements(content)
     print_beside(content)
     for sentence in costly_splits(content):
         say(sentence)
-    say(f"wrote {output}")
+    say(f"wrote {path}")
+
+
+def _path_in_suite(module: str, jobs: "Sequence[SuiteJob]", folder: str) -> Path:
+    """The file of a module beside those of a suite; raises `ConfigError` where it is one of them."""
+    path = Path(folder) / f"{module.rpartition(':')[2]}.json"
+    if path in [job.path for job in jobs]:
+        raise ConfigError(f"--module {module} would be written to {path}, a model of the suite: name it otherwise")
+    return path
 
 
 def _check(output: str, options: dict[str, Any]) -> None:
@@ -114,9 +138,8 @@ def _check(output: str, options: dict[str, Any]) -> None:
     if options["suite"] is None:
         check_outputs([output], [".json"])
     else:
-        if wrong := [
-            name for name in (*OF_MODELS, "micro_batch", "layers", "module", "pp") if options[name] is not None
-        ]:
+        of_module = () if options["module"] is not None else ("layers", "pp")
+        if wrong := [name for name in (*OF_MODELS, "micro_batch", *of_module) if options[name] is not None]:
             raise ConfigError(f"--suite says what is measured: leave out --{wrong[0].replace('_', '-')}")
         if Path(output).is_file():
             raise ConfigError(f"a suite is written to a folder: {output} is a file")

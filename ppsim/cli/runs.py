@@ -181,7 +181,8 @@ def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[st
 
     RUN is what ppsim read reads. The step is replayed through the simulator as it was, then without one cause after
     the other: waits for messages, gaps between passes, slow first passes, drift, passes that vary, slow ranks,
-    uneven stages. What remains is the schedule's own bubble. Then: whose lateness the others wait for.
+    uneven stages. What remains is the schedule's own bubble. The reasons on top are ordered by what the step would
+    gain without each alone. Then: whose lateness the others wait for.
     """
     from ppsim.api import measured as runs
     from ppsim.api.outputs import explanation_drawn

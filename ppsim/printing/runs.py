@@ -21,6 +21,10 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
     if run.get("stages_by") == "rank":
         taken = "taken as one a rank, in the order of ranks: names tell none (of several, --schedule T.csv tells)"
         extra.append(("stages", taken))
+    if usual := _too_long(found.timeline):
+        extra.append(
+            ("units", f"passes take {seconds(usual)}: of milliseconds the columns are start_ms and end_ms")
+        )
     if clocks := run.get("clocks"):
         extra.append(
             (
@@ -39,14 +43,25 @@ def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool |
     print_timeline(found.timeline, is_wanted=with_timeline)
 
 
+_LONG_S = 10.0
+"""What no pass of a pipeline takes."""
+
+
+def _too_long(timeline: Any) -> float | None:
+    """The median pass where it is so long that its times may be in other units than seconds."""
+    passes = (timeline.end - timeline.start)[: timeline.num_actions]
+    usual = float(sorted(passes)[len(passes) // 2])
+    return usual if usual > _LONG_S else None
+
+
 def _recorded(run: dict[str, Any]) -> str:
     times = sorted(run["step_times_s"])
     kind = run.get("kind") or "ppsim train"
     by = f" by {run['passes_by']}" if "passes_by" in run else ""
     spread = f"{seconds(times[0])} … {seconds(times[-1])}" if len(times) > 1 else seconds(times[0])
+    steps = f"{len(times)} step{'s' * (len(times) > 1)}"
     return (
-        f"{kind}{by}; {len(times)} steps after {run.get('num_warm_up', 0)} of warm-up took {spread}; the median "
-        f"one is shown"
+        f"{kind}{by}; {steps} after {run.get('num_warm_up', 0)} of warm-up took {spread}; the median one is shown"
     )
 
 
@@ -68,6 +83,7 @@ def print_explanation(found: Any) -> None:
     """Print a `ppsim.Explanation`: the likeliest reasons, where the step goes, whom ranks wait for."""
     out = Page()
     out.add(f"[bold]a step of {seconds(found.step_s)}[/bold], the mean of {found.num_steps}", "")
+    out.add(words.GAINS)
     for number, sentence in enumerate(words.reasons(found), start=1):
         out.add(f"{number}. {sentence}")
     out.add()
@@ -106,7 +122,9 @@ def print_totals(found: Any) -> None:
         ("iteration", f"{seconds(found.iteration_s)}, the median of {len(times)} logged after {found.num_warm_up} "
                       f"of warm-up ({seconds(times[0])} … {seconds(times[-1])})"),
         *((name, size(value)) for name, value in found.memory_bytes.items()),
-        ("not recorded", "a timeline: a log has totals; ppsim read says of what recordings have one"),
+        ("not recorded", "a timeline: a log has totals. To explain a step, record it with torch.profiler "
+                         "(Megatron-LM: --use-pytorch-profiler --pytorch-profiler-collect-callstack) or nsys, or "
+                         "write a CSV of passes (rank, kind, stage, microbatch, start, end)"),
     ]  # fmt: skip
     out.add(facts(rows))
     if found.timers_s:

@@ -49,12 +49,14 @@ class Window:
 class Built:
     """A chunk ready to be called with tokens, or with the hidden states that the chunk before it sends.
 
-    `layers` are its layers in order; `loss` makes a number of the last chunk's output.
+    `layers` are its layers in order; `loss` makes a number of the last chunk's output. `make_input` is for a chunk
+    whose input is like no other chunk's (None: as the builder's).
     """
 
     module: nn.Module
     layers: Sequence[nn.Module]
     loss: Callable[[Tensor], Tensor] | None = None
+    make_input: Callable[[], Tensor] | None = None
 
 
 class Builder(Protocol):
@@ -250,7 +252,7 @@ def _built(builder: Builder, window: Window) -> Built:
 def _measured(builder: Builder, window: Window, contents: str, settings: Settings, say: Say) -> dict[str, Any]:
     """The costs of a chunk; the model is let go of before the next is built."""
     built = _built(builder, window)
-    make = builder.tokens if window.is_first else builder.hidden
+    make = built.make_input or (builder.tokens if window.is_first else builder.hidden)
     first = make()
     inputs = [first, *(make() for _ in range(num_inputs(first.device, first) - 1))]
     subject = Module(built.module, inputs, is_first=window.is_first, loss=built.loss)

@@ -19,29 +19,39 @@ from ppsim.profiling.harness import (
     shape_of,
 )
 from ppsim.profiling.measure import Module
+from ppsim.profiling.own_chunks import SEED, profile_pipeline
 from ppsim.profiling.settings import Say, Settings
 from ppsim.runtime.own_model import Function, Made, function_of, made_by, tried
 
-_SEED = 0
-
 
 def profile_made(
-    where: str, settings: Settings, *, num_layers: int | None, micro_batches: Sequence[int] | None, say: Say
-) -> dict[str, Any]:
+    where: str, settings: Settings, *, num_layers: int | None, micro_batches: Sequence[int] | None, pp: int = 1,
+    say: Say,
+) -> dict[str, Any]:  # fmt: skip
     """Return the profile of what a function makes, FILE.py:FUNCTION or PACKAGE.MODULE:FUNCTION.
 
     One that takes the layers of each stage makes a model (`ppsim.runtime.own_model`): embedding, layer and head are
-    measured, at each of `micro_batches` (default: 2). One without parameters returns a module and example inputs,
-    a layer, which is measured as `profile_module` does. Raises `ConfigError` for a function that there is not, and
-    for what it makes where that fails or does not fit.
+    measured, at each of `micro_batches` (default: 2), or for a pipeline of `pp` stages its chunks
+    (`ppsim.profiling.own_chunks`). One without parameters returns a module and example inputs, a layer, which is
+    measured as `profile_module` does. Raises `ConfigError` for a function that there is not, and for what it makes
+    where that fails or does not fit.
     """
     function = function_of(where)
     gc.freeze()  # each collection is then that of what is measured, not of all that torch has imported
     try:
+        if function.takes_layers and pp > 1:
+            return profile_pipeline(
+                function, settings, pp=pp, num_layers=num_layers, micro_batches=micro_batches or [2], say=say
+            )
         if function.takes_layers:
             return _profile_stages(function, settings, num_layers=num_layers, micro_batches=micro_batches, say=say)
         if micro_batches is not None:
             raise ConfigError(f"{where} says the micro-batch by its example inputs: leave out --micro-batch")
+        if pp > 1:
+            raise ConfigError(
+                f"--pp {pp} measures the stages of a pipeline, and {where} makes one layer: give it a parameter, "
+                f"the layers of each stage, as {function.name}(layers=(8,)), or leave out --pp"
+            )
         module, inputs = _layer_made(function, settings.device)
         return profile_module(
             module, inputs, name=function.name, num_layers=1 if num_layers is None else num_layers,
@@ -76,7 +86,7 @@ def _profile_stages(
     torch.set_num_threads(settings.num_threads)
     measurements, width = [], 1
     for micro_batch in micro_batches or [2]:
-        tried(function, [0, 1, 0], micro_batch=micro_batch, seed=_SEED, device=settings.device)
+        tried(function, [0, 1, 0], micro_batch=micro_batch, seed=SEED, device=settings.device)
         found, width = _measured_stages(function, settings, micro_batch=micro_batch, say=say)
         measurements += found
     notes = [
@@ -92,9 +102,9 @@ def _measured_stages(
 ) -> tuple[list[dict[str, Any]], int]:
     """The measurements of embedding, layer and head at a micro-batch, and the width between."""
     where = torch.device(settings.device)
-    made = made_by(function, [0, NUM_BLOCKS, 0], seed=_SEED)
+    made = made_by(function, [0, NUM_BLOCKS, 0], seed=SEED)
     first, row, last = (module.to(where) for module in made.stages())
-    _, alone, _ = (module.to(where) for module in made_by(function, [0, 1, 0], seed=_SEED).stages())
+    _, alone, _ = (module.to(where) for module in made_by(function, [0, 1, 0], seed=SEED).stages())
     inputs, targets = _data(made, micro_batch, where)
     with torch.no_grad():
         like = first(inputs[0])
@@ -115,6 +125,6 @@ def _measured_stages(
 
 def _data(made: Made, micro_batch: int, where: torch.device) -> tuple[list[Tensor], Tensor]:
     """Microbatches to rotate, and the targets of one."""
-    one, targets = made.rows(micro_batch, _SEED)
+    one, targets = made.rows(micro_batch, SEED)
     count = num_inputs(where, one)
     return [made.rows(micro_batch, seed)[0].to(where) for seed in range(count)], targets.to(where)

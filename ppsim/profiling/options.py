@@ -85,8 +85,9 @@ class ProfileOptions(TypedDict, total=False):
     )]
     pp: Annotated[int | None, Option(
         "Ranks of the run to come, as many processes on this CPU: few steps of small pipelines are run, so that "
-        "projections know what passes take beside each other, an action and a hop. 1: none. "
-        "Default: 2 on a CPU where its runtime trains the model, 1 with --repeats.",
+        "projections know what passes take beside each other, an action and a hop. 1: none. With --module, each "
+        "stage of such a pipeline is measured too, on any device. Default: 2 on a CPU where its runtime trains the "
+        "model, 1 with --repeats or --module.",
         metavar="N", section="device",
     )]
     repeats: Annotated[int | None, Option(

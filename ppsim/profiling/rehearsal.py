@@ -29,7 +29,7 @@ from ppsim.projection.project import project_table
 from ppsim.projection.projection import Projection
 from ppsim.runs.calibrate import calibrate
 from ppsim.runs.recorded import Measured, measured_of
-from ppsim.runtime.config import GPTShape, TrainConfig
+from ppsim.runtime.config import GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.choices import Dtype
 from ppsim.schedule.grammar import format_table
@@ -39,6 +39,9 @@ from ppsim.simulation.run import durations_s, overheads_s
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.simulation.variation import drawn_steps, relative_spread
+
+ModelOf = Callable[[int], GPTShape | OwnModel]
+"""What the runtime trains, by its number of layers."""
 
 FEW, MORE = 1, 3
 """Layers a stage of the two pipelines."""
@@ -73,22 +76,41 @@ def rehearse(
     if how.items() <= (content.get("rehearsal") or {}).items():
         return
     profile = validated(Profile, content | {"rehearsal": None}, str(path))
+    found = rehearsal_of(
+        profile,
+        lambda num_layers: _gpt_of(model, key, num_layers),
+        key,
+        settings,
+        num_processes=num_processes,
+        say=say,
+    )
+    write_whole(path, to_json(content | {"rehearsal": found}))
+
+
+def rehearsal_of(
+    profile: Profile, model_of: ModelOf, key: Key, settings: Settings, *, num_processes: int, say: Say
+) -> dict[str, Any]:
+    """Rehearse with as many ranks, and return what a profile file has of it; raises `RunFailed` as `rehearse`."""
+    how = {"num_processes": num_processes, "num_threads": settings.num_threads}
     conditions = f"{num_processes} processes at once, {threads(settings.num_threads)}"
     say(f"rehearsing with {conditions}")
-    found = how | rehearsed(profile, model, key, **how)
-    write_whole(path, to_json(content | {"rehearsal": found}))
+    found = how | rehearsed(profile, model_of, key, **how)
     say(
         f"measured by one process, rehearsed with {conditions}: passes take {found['slowdown']:.2f} times as "
         f"long and vary by {percent(relative_spread(tuple(found['pass_factors'])))}, "
         f"{seconds(found['action_overhead_s'])} an action and {seconds(found['hop_overhead_s'])} a hop "
         f"beside; half of the steps took within {percent(found['step_spread'])} of each other"
     )
+    return found
 
 
 def rehearsed(
-    profile: Profile, model: ModelShape, key: Key, *, num_processes: int, num_threads: int
+    profile: Profile, model_of: ModelOf, key: Key, *, num_processes: int, num_threads: int
 ) -> dict[str, Any]:
-    """Return the numbers of a `ppsim.costs.profile.Rehearsal`, from steps that are run now."""
+    """Return the numbers of a `ppsim.costs.profile.Rehearsal`, from steps that are run now.
+
+    `model_of` gives what the runtime trains, of as many layers as it is told.
+    """
     table = build(_SCHEDULE, pp=num_processes, microbatches=_MICROBATCHES * num_processes)
     shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
     with tempfile.TemporaryDirectory(prefix="ppsim-rehearsal-") as folder:
@@ -96,7 +118,7 @@ def rehearsed(
         path.write_text(format_table(table))
         configs = [
             TrainConfig(
-                schedule=str(path), num_ranks=num_processes, model=_gpt_of(model, key, layers * num_processes),
+                schedule=str(path), num_ranks=num_processes, model=model_of(layers * num_processes),
                 layers_per_stage=[layers] * num_processes, micro_batch=key.micro_batch,
                 num_steps=_num_steps(_projected(profile, shape, table, layers).timeline.step_time_s),
                 dtype=cast(Dtype, key.dtype), num_threads=num_threads,

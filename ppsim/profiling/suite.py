@@ -45,6 +45,11 @@ class Suite:
     settings: Settings
     grid: Grid | None = None
 
+    @property
+    def micro_batches(self) -> list[int]:
+        """All that any part is measured at."""
+        return sorted({size for part in self.parts for size in part.micro_batches})
+
     def jobs(self, folder: str | Path) -> list[SuiteJob]:
         """Return a job a part; parts of one model go into one file in `folder`."""
         return [

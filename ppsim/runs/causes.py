@@ -43,11 +43,20 @@ _NOTHING = 0.1
 
 @dataclass(frozen=True)
 class Removal:
-    """A cause: `without` takes it out of all steps, `detail` says where it is found in the step explained."""
+    """A cause: `without` takes it out of all steps, `detail` says where it is found in the step explained.
+
+    `without` is for steps from which those before it are taken; `alone` is for steps as they were, where those
+    others are not to go with it (None: `without`).
+    """
 
     cause: str
     without: Callable[[Steps], Steps]
     detail: str
+    alone: Callable[[Steps], Steps] | None = None
+
+    def without_others(self, steps: Steps) -> Steps:
+        """Take this cause alone out of steps as they were."""
+        return (self.alone or self.without)(steps)
 
 
 @dataclass(frozen=True)
@@ -69,9 +78,32 @@ class Paces:
         return 1 + over_the_step(self.schedule, taken, self._each(pass_medians(self.schedule, taken)))
 
     @cached_property
+    def drifting(self) -> Floats:
+        """What each pass takes as a factor of those at both fast ends."""
+        return self.of_steps[:, None] * self.in_step
+
+    @cached_property
+    def firsts(self) -> Any:
+        """Which passes are the first of their kind of a stage."""
+        key = self.schedule.op.astype(np.int64) * self.schedule.num_stages + self.schedule.stage
+        first = np.zeros(len(self.schedule), dtype=bool)
+        first[np.unique(key, return_index=True)[1]] = True
+        return first
+
+    @cached_property
+    def at_pace_of_step(self) -> Floats:
+        """What each pass would take in a step that is as slow as most of its passes, the first ones left out."""
+        expected = self.usual * self.drifting
+        known = (self.usual > 0) & ~self.firsts
+        if not known.any():
+            return expected
+        paces: Floats = np.median(self.taken[:, known] / expected[:, known], axis=1, keepdims=True)
+        return expected * paces
+
+    @cached_property
     def medians(self) -> dict[tuple[Op, int], float]:
         """Of each kind of pass of each stage, drift taken out."""
-        return pass_medians(self.schedule, self.taken / self.of_steps[:, None] / self.in_step)
+        return pass_medians(self.schedule, self.taken / self.drifting)
 
     @cached_property
     def usual(self) -> Floats:
@@ -175,28 +207,34 @@ class Paces:
         return np.array([medians[Op(op), stage] for op, stage in zip(schedule.op, schedule.stage, strict=True)])
 
 
-def removals(paces: Paces, step: Steps) -> list[Removal]:
+def removals(paces: Paces, step: Steps, *, variation_s: float = 0.0) -> list[Removal]:
     """Return the causes in the order of their removal: from what lies between passes to what lies in them.
 
-    Details are of the one step given. A drift that there is not is left out.
+    Details are of the one step given. A drift that there is not is left out. `variation_s` is what of the waits
+    before passes stands for passes that vary: a projection's, which draws none.
     """
-    schedule, usual, taken = paces.schedule, paces.usual, step.taken[0]
-    firsts, drifting = _first_passes(schedule), paces.of_steps[:, None] * paces.in_step
+    usual, firsts = paces.usual, paces.firsts
+    gaps = np.maximum(step.after_own - variation_s, 0.0)
+
+    def as_later(taken: Floats, later: Floats) -> Floats:
+        return np.where(firsts, np.minimum(taken, later), taken)
+
     found = [
         Removal(
             "waits for messages",
-            lambda steps: Steps(steps.taken, np.zeros_like(steps.taken), steps.after_own),
-            _median_wait(step.for_message, "a message"),
+            lambda steps: Steps(steps.taken, np.zeros_like(steps.hop), steps.after_own),
+            _median_wait(step.hop, "a message"),
         ),
         Removal(
             "gaps between passes",
-            lambda steps: Steps(steps.taken, steps.for_message, np.zeros_like(steps.taken)),
-            _median_wait(step.after_own, "a gap"),
+            lambda steps: Steps(steps.taken, steps.hop, np.minimum(steps.after_own, variation_s)),
+            _median_wait(gaps, "a gap"),
         ),
         _of_passes(
             "slow first passes",
-            lambda all_taken: np.where(firsts, np.minimum(all_taken, usual * drifting), all_taken),
-            _worst_pass(schedule, np.where(firsts, taken - usual, 0.0)),
+            lambda taken: as_later(taken, usual * paces.drifting),
+            _worst_pass(paces.schedule, np.where(firsts, step.taken[0] - usual, 0.0)),
+            alone=lambda taken: as_later(taken, paces.at_pace_of_step),
         ),
     ]
     if (drift := float(np.ptp(paces.of_steps))) > 0:
@@ -204,9 +242,28 @@ def removals(paces: Paces, step: Steps) -> list[Removal]:
         found.append(_of_passes("drift over steps", lambda taken: taken / paces.of_steps[:, None], detail))
     if (paces.in_step > 1).any():
         found.append(_of_passes("drift over the step", lambda taken: taken / paces.in_step, _worst_drift(paces)))
-    vary = _worst_pass(schedule, taken - usual)
-    found.append(_of_passes("passes that vary", lambda taken: np.broadcast_to(usual, taken.shape), vary))
-    return found + _of_stages(paces)
+    return [*found, _variation(paces, step, variation_s), *_of_stages(paces)]
+
+
+def _variation(paces: Paces, step: Steps, variation_s: float) -> Removal:
+    """Passes at the median of their stage, without what stands for their spread.
+
+    Alone, first passes stay as slow as they were, drift goes on, and so does a step all of whose passes are slow.
+    """
+
+    def without(steps: Steps, taken: Floats) -> Steps:
+        return Steps(taken, steps.hop, np.maximum(steps.after_own - variation_s, 0.0))
+
+    def as_slow(taken: Floats) -> Floats:
+        return np.where(paces.firsts, np.maximum(taken, paces.at_pace_of_step), paces.at_pace_of_step)
+
+    spread = f"{seconds(variation_s)} before a pass" if variation_s else ""
+    return Removal(
+        "passes that vary",
+        lambda steps: without(steps, np.broadcast_to(paces.usual, steps.taken.shape)),
+        spread or _worst_pass(paces.schedule, step.taken[0] - paces.usual),
+        lambda steps: without(steps, as_slow(steps.taken)),
+    )
 
 
 def _of_stages(paces: Paces) -> list[Removal]:
@@ -229,19 +286,17 @@ def _of_stages(paces: Paces) -> list[Removal]:
     ]
 
 
-def _of_passes(cause: str, taken_without: Callable[[Floats], Floats], detail: str) -> Removal:
-    def without(steps: Steps) -> Steps:
-        return Steps(taken_without(steps.taken), steps.for_message, steps.after_own)
+def _of_passes(
+    cause: str,
+    taken_without: Callable[[Floats], Floats],
+    detail: str,
+    *,
+    alone: Callable[[Floats], Floats] | None = None,
+) -> Removal:
+    def removed(taken_without: Callable[[Floats], Floats]) -> Callable[[Steps], Steps]:
+        return lambda steps: Steps(taken_without(steps.taken), steps.hop, steps.after_own)
 
-    return Removal(cause, without, detail)
-
-
-def _first_passes(schedule: Schedule) -> Any:
-    """Which passes are the first of their kind of a stage."""
-    key = schedule.op.astype(np.int64) * schedule.num_stages + schedule.stage
-    first = np.zeros(len(schedule), dtype=bool)
-    first[np.unique(key, return_index=True)[1]] = True
-    return first
+    return Removal(cause, removed(taken_without), detail, removed(alone or taken_without))
 
 
 def _lower_median(values: list[float]) -> float:

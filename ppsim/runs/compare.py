@@ -11,7 +11,7 @@ from ppsim.base.shown import Pictured, Shown
 from ppsim.base.units import seconds, signed_percent
 from ppsim.runs.calibrate import Calibration, calibration_to_json, with_overheads
 from ppsim.runs.peaks import PeakError
-from ppsim.runs.replays import Steps, median_gap_s, replayed_s, steps_of
+from ppsim.runs.replays import Steps, median_gap_s, replayed_s, steps_of, waits_for_messages
 from ppsim.runs.run import Run, costs_alone, pass_medians
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.engine import evaluate
@@ -188,7 +188,8 @@ def _replay_with_gap_s(measured: Timeline, gap_s: float) -> float:
 
 def _mean_hop_s(measured: Timeline) -> float | None:
     """What messages of a measured step were waited for, None where the costs know, or nothing waited."""
-    waits = _steps(measured).for_message
+    actions = measured.num_actions
+    waits = waits_for_messages(measured.graph, measured.start[:actions], measured.end[:actions])
     if measured.origin != "measured" or measured.costs.transfer_s.any() or not waits.any():
         return None
     return float(waits[waits > 0].mean())

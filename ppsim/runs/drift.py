@@ -16,6 +16,9 @@ _STEP_DEVIATIONS = 3
 
 _LEAST_PAIRS = 4
 
+_LEAST_SLOPE = 1e-6
+"""Below that a trend is rounding, of projected passes that do not vary at all."""
+
 
 def over_steps(taken: Floats) -> Floats:
     """Return what each step's passes take beyond those of the run's fast end, as a part; 0 without a trend.
@@ -32,7 +35,7 @@ def over_steps(taken: Floats) -> Floats:
     if abs(signs) <= _STEP_DEVIATIONS * math.sqrt(n * (n - 1) * (2 * n + 5) / 18):
         return np.zeros(n)
     slope = float(np.median([(paces[j] - paces[i]) / (j - i) for i, j in pairs]))
-    return _beyond_fast_end(slope, np.arange(n, dtype=np.float64), n - 1)
+    return _beyond_fast_end(slope, np.arange(n, dtype=np.float64), paces)
 
 
 def over_the_step(schedule: Schedule, taken: Floats, usual: Floats) -> Floats:
@@ -46,8 +49,8 @@ def over_the_step(schedule: Schedule, taken: Floats, usual: Floats) -> Floats:
     beyond = np.zeros(len(schedule))
     for begin, end in zip(schedule.rank_offsets[:-1], schedule.rank_offsets[1:], strict=True):
         place = np.arange(end - begin) / max(end - begin - 1, 1)
-        slope = _slope(_kinds(schedule)[begin:end], place, ratio[begin:end])
-        beyond[begin:end] = _beyond_fast_end(slope, place, 1.0)
+        kinds = _kinds(schedule)[begin:end]
+        beyond[begin:end] = _beyond_fast_end(_slope(kinds, place, ratio[begin:end]), place, ratio[begin:end])
     return beyond
 
 
@@ -56,10 +59,13 @@ def _kinds(schedule: Schedule) -> Ints64:
     return kinds
 
 
-def _beyond_fast_end(slope: float, place: Floats, last: float) -> Floats:
-    """A line of this slope that is 0 at the lower of its ends."""
-    line: Floats = slope * place - min(slope * last, 0.0)
-    return line
+def _beyond_fast_end(slope: float, place: Floats, pace: Floats) -> Floats:
+    """What a line of this slope through the middle of the paces has beyond its lower end, as a part of that."""
+    if not slope:
+        return np.zeros_like(place)
+    line = float(np.median((pace - slope * place)[pace > 0])) + slope * place
+    beyond: Floats = line / line.min() - 1
+    return beyond
 
 
 def _slope(kinds: Ints64, place: Floats, ratio: Floats) -> float:
@@ -74,4 +80,4 @@ def _slope(kinds: Ints64, place: Floats, ratio: Floats) -> float:
         return 0.0
     middle = float(np.median(slopes))
     deviation = 1.25 * 1.48 * float(np.median(np.abs(np.array(slopes) - middle))) / math.sqrt(len(slopes))
-    return middle if abs(middle) > _DEVIATIONS * deviation else 0.0
+    return middle if abs(middle) > max(_DEVIATIONS * deviation, _LEAST_SLOPE) else 0.0

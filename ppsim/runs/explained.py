@@ -31,7 +31,7 @@ _OWN = ("idle by the schedule", "compute", "rest")
 
 @dataclass(frozen=True)
 class Loss:
-    """A cause: the seconds of the step that it accounts for, and what the step would gain without it alone.
+    """A cause: the seconds of the step that it accounts for, and what the mean step would gain without it alone.
 
     `detail` says where it is found, and how much of it. `median_s` and `quartiles_s` are those of all steps'
     losses to it.
@@ -118,17 +118,20 @@ class Explanation(Shown):
     @property
     def brief(self) -> str:
         """What its line says."""
-        reasons = ", ".join(f"{loss.cause} {seconds(loss.seconds)}" for loss in self.reasons[:3])
+        reasons = ", ".join(f"{loss.cause} {seconds(loss.gain_s)}" for loss in self.reasons[:3])
         return f"{self.num_steps} steps of {seconds(self.step_s)}: {reasons or 'nothing beside the schedule'}"
 
     @property
     def reasons(self) -> list[Loss]:
-        """What is not the schedule's or the passes' own, the largest first."""
-        found = [loss for loss in self.losses if loss.cause not in _OWN and loss.seconds > 0]
-        return sorted(found, key=lambda loss: -loss.seconds)
+        """What is not the schedule's or the passes' own, first that without which the step would gain most.
+
+        Of two causes that is the one which costs more alone: the order of their removal has no part in it.
+        """
+        found = [loss for loss in self.losses if loss.cause not in _OWN and loss.gain_s > 0]
+        return sorted(found, key=lambda loss: -loss.gain_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the losses, which sum to `step_s`, and the reasons by name, the largest first."""
+        """Return the losses, which sum to `step_s`, and the reasons by name, the largest gain first."""
         return {
             "source": self.source,
             "step_s": self.step_s,
@@ -152,12 +155,12 @@ class _Term:
     detail: str = ""
 
 
-def explained(run: Run, *, call_s: float | None = None) -> Explanation:
+def explained(run: Run, *, call_s: float | None = None, variation_s: float = 0.0) -> Explanation:
     """Return where the steps of a run go.
 
     `call_s` is what a message takes in the blocking calls of Megatron-LM, where it ran the steps: what its calls
     cost is then told from other gaps. None for another trainer, and without effect on a table that Megatron-LM
-    does not run.
+    does not run. `variation_s` is what a projection waits before every pass because passes vary.
     """
     lengths = run.step_times_s
     median = float(np.median(lengths))
@@ -167,9 +170,10 @@ def explained(run: Run, *, call_s: float | None = None) -> Explanation:
     first = run.start[:, :actions].min(axis=1, keepdims=True)
     steps = steps_of(graph, run.start[:, :actions] - first, run.end[:, :actions] - first)
     paces = Paces(schedule, steps.taken)
-    terms = _terms(graph, steps, lengths, removals(paces, steps[chosen]))
+    causes = removals(paces, steps[chosen], variation_s=variation_s)
+    terms = _terms(graph, steps, lengths, causes)
     if call_s is not None and (calls := _calls_of(schedule)) is not None:
-        terms = _with_calls(terms, graph, calls, steps, call_s)
+        terms = _with_gains(_with_calls(terms, graph, calls, steps, call_s), causes, calls, steps, call_s)
     terms.append(_Term("straggling steps", lengths - median, lengths - median, _stragglers(terms, lengths, chosen)))
     mean = float(lengths.mean())
     terms.sort(key=lambda term: list(CAUSES).index(term.cause))
@@ -210,7 +214,8 @@ def against(measured: Explanation, projected: Timeline, *, source: str, call_s: 
 def _explained_timeline(projected: Timeline, source: str, call_s: float | None) -> Explanation:
     graph = projected.graph
     costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
-    return explained(Run(source, graph, costs, projected.start[None], projected.end[None]), call_s=call_s)
+    run = Run(source, graph, costs, projected.start[None], projected.end[None])
+    return explained(run, call_s=call_s, variation_s=projected.costs.variation_s)
 
 
 def _described(timeline: Timeline) -> str:
@@ -264,7 +269,7 @@ def _with_paces(one: Difference, measured: Explanation, projected: Explanation) 
 
 def _loss(term: _Term, chosen: int) -> Loss:
     low, middle, high = np.quantile(term.seconds, [0.25, 0.5, 0.75]).tolist()
-    return Loss(term.cause, float(term.seconds[chosen]), float(term.gain[chosen]), term.detail, middle, (low, high))
+    return Loss(term.cause, float(term.seconds[chosen]), float(term.gain.mean()), term.detail, middle, (low, high))
 
 
 def _rest_of(loss: Loss) -> tuple[str, float, tuple[float, float]]:
@@ -279,7 +284,7 @@ def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Re
     for removal in causes:
         current = removal.without(current)
         after = replayed_s(graph, current)
-        gain = replayed - replayed_s(graph, removal.without(steps))
+        gain = replayed - replayed_s(graph, removal.without_others(steps))
         terms.append(_Term(removal.cause, before - after, gain, removal.detail))
         before = after
     busy = current.taken.sum(axis=1) / graph.schedule.num_ranks
@@ -313,6 +318,19 @@ def _with_calls(
         *others,
         _Term("blocking sends and receives", blocking, blocking, detail),
         _Term("gaps between passes", whole - blocking, whole - blocking, f"beside these calls; {gaps.detail}"),
+    ]
+
+
+def _with_gains(
+    terms: list[_Term], causes: Sequence[Removal], calls: EventGraph, steps: Steps, call_s: float
+) -> list[_Term]:
+    """The terms, with what passes would gain among blocking calls, which hand on what one of them is late by."""
+    as_it_was, by_cause = replayed_s(calls, steps, hop_s=call_s), {one.cause: one for one in causes}
+    return [
+        replace(term, gain=as_it_was - replayed_s(calls, one.without_others(steps), hop_s=call_s))
+        if (one := by_cause.get(term.cause)) and term.cause != "gaps between passes"
+        else term
+        for term in terms
     ]
 
 

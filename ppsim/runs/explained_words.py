@@ -6,7 +6,9 @@ from ppsim.runs.explained import Against, Difference, Explanation, Loss
 
 MOST_REASONS = 3
 
-_LEAST = 5e-4
+GAINS = "what it would gain without one cause alone, the largest first"
+
+_LEAST = 1e-3
 """What is less of a step than this is not worth a sentence."""
 _ROUNDING_S = 1e-12
 
@@ -29,14 +31,17 @@ ADVICE = {
 
 
 def reason(loss: Loss, step_s: float) -> str:
-    """Return a sentence: how much of a step a cause takes, what to do, and where."""
+    """Return a sentence: how much of a step would be gained without a cause, what to do, and where."""
     detail = f" ({loss.detail})" if loss.detail else ""
-    return f"{percent(loss.seconds / step_s)} {loss.cause}: {ADVICE[loss.cause]}{detail}."
+    return f"{percent(loss.gain_s / step_s)} {loss.cause}: {ADVICE[loss.cause]}{detail}."
 
 
 def reasons(found: Explanation) -> list[str]:
-    """Return the likeliest reasons, a sentence each, the largest first."""
-    return [reason(loss, found.step_s) for loss in found.reasons[:MOST_REASONS]]
+    """Return the likeliest reasons that are worth a sentence, the one with the largest gain first."""
+    worth = [loss for loss in found.reasons[:MOST_REASONS] if loss.gain_s >= _LEAST * found.step_s]
+    return [reason(loss, found.step_s) for loss in worth] or [
+        f"no cause takes {percent(_LEAST)} of it or more: what is left is the schedule's own idling and the passes"
+    ]
 
 
 def faults(found: Explanation) -> list[str]:
@@ -101,7 +106,7 @@ def differences_of(found: Against) -> list[dict[str, str]]:
             "measured": _time(one.measured_s),
             "projected": _time(one.projected_s),
             "difference": _time(one.seconds),
-            "of the step": signed_percent(one.seconds / whole),
+            "of the step": signed_percent(one.seconds / whole if abs(one.seconds) >= _ROUNDING_S else 0.0),
             "where": one.detail,
         }
         for one in found.differences
@@ -109,15 +114,16 @@ def differences_of(found: Against) -> list[dict[str, str]]:
 
 
 def _time(value: float) -> str:
-    """Seconds with the sign of typesetters, and no sums' rounding."""
+    """Seconds with a sign where they are negative, and no sums' rounding."""
     if abs(value) < _ROUNDING_S:
         return seconds(0)
-    return seconds(value) if value >= 0 else f"−{seconds(-value)}"
+    return seconds(value) if value >= 0 else f"-{seconds(-value)}"
 
 
 def markdown(found: Explanation) -> str:
     """Return all of an explanation as Markdown."""
     lines = [f"# A step of {seconds(found.step_s)}, the mean of {found.num_steps}", ""]
+    lines += [f"{GAINS.capitalize()}:", ""]
     lines += [f"{number}. {sentence}" for number, sentence in enumerate(reasons(found), start=1)]
     lines += ["", *_rows(table_of(found))]
     if found.late:

@@ -47,7 +47,7 @@ def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
         its = schedule.rank == rank
         on_time = Steps(
             np.where(its, np.minimum(step.taken, even), step.taken),
-            step.for_message,
+            step.hop,
             np.where(its, np.minimum(step.after_own, gap), step.after_own),
         )
         end = replay(graph, on_time).end

@@ -234,6 +234,7 @@ class StageCosts(InBrief):
             token_shares=token_shares,
             action_overhead_s=self.action_overhead_s,
             hop_overhead_s=self.hop_overhead_s,
+            variation_s=self.variation_s,
             first_pass_s=self.first_pass_s,
             last_pass_s=self.last_pass_s,
             by_microbatch={
@@ -358,6 +359,7 @@ class CostArrays:
     hop_overhead_s: float
     first_pass_s: float = 0.0
     last_pass_s: float = 0.0
+    variation_s: float = 0.0
     by_microbatch: Mapping[str, Floats] = field(default_factory=dict)
 
     def values(self, name: str) -> Floats:

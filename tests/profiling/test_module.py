@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -15,9 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 from ppsim.base.boundary import validated
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.cli import main
-from ppsim.costs.profile import Profile
+from ppsim.cli import main, profile_jobs
+from ppsim.costs.profile import Profile, load_profile
+from ppsim.profiling import own_chunks
 from ppsim.profiling.harness import profile_module
+from ppsim.profiling.suite import SUITES
 from ppsim.projection.project import project, project_all
 
 
@@ -151,3 +154,120 @@ def test_the_command_takes_a_factory_from_the_folder_it_is_given_in(
     wrong = CliRunner().invoke(main, [*command, "my_layers:broken"])
     assert wrong.exit_code == 2
     assert "my_layers:broken fails: mat1 and mat2 shapes cannot be multiplied" in wrong.stderr
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Stage(nn.Module):
+    def __init__(self, widths, is_first, is_last):
+        super().__init__()
+        ends = [nn.Embedding(16, 8)] * is_first, [nn.Linear(8, 16)] * is_last
+        self.rows = nn.Sequential(*ends[0], *(nn.Sequential(nn.Linear(8, n), nn.Linear(n, 8)) for n in widths), *ends[1])
+
+    def forward(self, x):
+        return self.rows(x).clone()
+
+def made(layers, width):
+    starts, last = [sum(layers[:place]) for place in range(len(layers))], len(layers) - 1
+    for stage, (start, count) in enumerate(zip(starts, layers)):
+        yield Stage([width(place) for place in range(start, start + count)], stage == 0, stage == last)
+
+def loss(output, targets):
+    return nn.functional.cross_entropy(output.flatten(0, 1), targets.flatten())
+
+def alike(layers=(5,)):
+    tokens = torch.randint(0, 16, (8, 5))
+    return made(layers, lambda place: 16), tokens[:, :-1], tokens[:, 1:], loss
+
+def mixed(layers=(6,)):
+    return made(layers, lambda place: 16 if place < 3 else 24), *alike()[1:]
+
+def block():
+    return nn.Linear(8, 8), torch.randn(4, 16, 8)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_model_for_a_pipeline_is_measured_in_its_stages_and_answers_it_and_others(folder: Path) -> None:
+    """Six layers of two kinds: the three stages as they are, and what tells every other split; at two micro-batches."""
+    command = ["profile", "--module", "own.py:mixed", "--pp", "3", "--micro-batch", "1,2", "--repeats", "2"]
+    made = CliRunner().invoke(main, [*command, "-o", "own.json"])
+    assert made.exit_code == 0, made.output
+    assert "its layers are not alike" in made.stderr
+    profile = load_profile("own.json")
+    assert profile.model.layer_kinds == "tttuuu"
+    assert [chunk.shape.micro_batch for chunk in profile.chunks] == [1] * 5 + [2] * 5
+    by_contents = {chunk.contents: chunk for chunk in profile.chunks if chunk.shape.micro_batch == 1}
+    assert {"Ett", "tu", "uuL"} < set(by_contents)
+    weights = {"E": 16 * 8, "t": 2 * 8 * 16 + 24, "u": 2 * 8 * 24 + 32, "L": 8 * 16 + 16}
+    for contents, chunk in by_contents.items():
+        assert chunk.parameters == sum(weights[letter] for letter in contents), contents
+    answered = project(pp=3, profile=profile, split=[2, 2, 2])
+    assert "chunks: 3 of 3 stages measured as they are" in answered.assumptions
+    taken = [by_contents[contents].forward_s.median for contents in ("Ett", "tu", "uuL")]
+    assert answered.costs.forward_s == pytest.approx(taken)
+    assert project(pp=2, profile=profile, split=[4, 2]).timeline.step_time_s > 0
+
+
+def test_a_pipeline_of_layers_alike_is_rehearsed_with_the_functions_own_stages(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found is in the file, and slows the passes of a projection as of a model that ppsim has."""
+    told: dict[str, Any] = {}
+    found = {"slowdown": 2.0, "action_overhead_s": 1e-3, "hop_overhead_s": 0.0, "step_spread": 0.1}
+
+    def rehearsed(profile: Profile, model_of: Any, key: Any, settings: Any, *, num_processes: int, say: Any) -> Any:
+        told.update(key=key, model=model_of(4))
+        return found | {"num_processes": num_processes, "num_threads": 1, "pass_factors": [1.0]}
+
+    monkeypatch.setattr(own_chunks, "rehearsal_of", rehearsed)
+    command = ["profile", "--module", "own.py:alike", "--pp", "2", "--repeats", "2", "-o", "own.json"]
+    made = CliRunner().invoke(main, command)
+    assert made.exit_code == 0, made.output
+    assert (told["key"].micro_batch, told["key"].sequence_length) == (2, 4)
+    assert told["model"].num_layers == 4
+    assert [tuple(one.shape) for one in told["model"].boundaries] == [(2, 4), (2, 4, 8), (2, 4, 16)]
+    profile = load_profile("own.json")
+    alone = project(pp=2, profile=profile.model_copy(update={"rehearsal": None}), split=[2, 3])
+    beside = project(pp=2, profile=profile, split=[2, 3])
+    assert np.divide(beside.costs.forward_s, alone.costs.forward_s) == pytest.approx(2)
+
+
+def test_with_a_suite_a_model_is_measured_as_the_suite_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its micro-batches and with its repeats, into a file of the function's name beside the suite's."""
+    monkeypatch.setattr(profile_jobs, "measure", lambda *jobs, **options: None)
+    command = ["profile", "--suite", "smoke", "--module", "own.py:mixed", "--pp", "2", "-o", "suite"]
+    made = CliRunner().invoke(main, command)
+    assert made.exit_code == 0, made.output
+    profile = load_profile(folder / "suite" / "mixed.json")
+    assert {chunk.shape.micro_batch for chunk in profile.chunks} == {1, 2}
+    assert profile.provenance.num_repeats == SUITES["smoke"].settings.num_repeats
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["own.py:alike", "--pp", "6"], "--pp 6 is more than the 5 layers of own.py:alike"),
+        (["own.py:block", "--pp", "2"], "own.py:block makes one layer: give it a parameter"),
+        (["own.py:alike", "--pp", "0"], "--pp must be at least 1: got 0"),
+        (["own.py:alike", "--suite", "smoke", "--micro-batch", "3"], "leave out --micro-batch"),
+        (["own.py:alike", "--suite", "smoke", "--dry-run"], "--dry-run knows the FLOPs of models only"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_measured_is_refused_in_a_sentence(
+    folder: Path, words: list[str], told: str
+) -> None:
+    made = CliRunner().invoke(
+        main, ["profile", "-o", "own" if "--suite" in words else "own.json", "--module", *words]
+    )
+    assert made.exit_code == 2, made.output
+    assert told in " ".join(made.stderr.split())
+    assert [path.name for path in folder.iterdir() if path.is_file()] == ["own.py"]

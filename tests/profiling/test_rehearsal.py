@@ -134,7 +134,6 @@ def test_a_profile_is_rehearsed_once_and_the_projection_says_so(
         (["--pp", "2", "--model", "moe-mini"], "--pp 2 cannot be rehearsed: the runtime trains GPTs, not moe"),
         (["--pp", "2", "--recompute", "full"], "the runtime cuts no layer, and recomputes none; leave out --pp"),
         (["--pp", "2", "--partitions", "2"], "partitions are threads of one process"),
-        (["--pp", "2", "--module", "a.b:c"], "--pp is for models that ppsim has: leave it out with --module"),
         (["--pp", "2", "--suite", "smoke"], "--suite says what is measured: leave out --pp"),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 import ppsim as public
 from ppsim import StageCosts, build, simulate
 from ppsim.api.recognised import recognised
+from ppsim.base.errors import ConfigError
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.timeline import Timeline
 from tests.cli.running import ppsim, words_of
@@ -461,7 +462,7 @@ def test_a_csv_of_passes_comes_back(folder: Path, columns: str) -> None:
         ("rank,kind,start,end\n0,X,1,2\n", "line 2: kind 'X' is none of f, fwd"),
         ("rank,kind,start,end\n-1,F,1,2\n", "line 2: rank must be a whole number from 0 on: got '-1'"),
         ("rank,kind,start,end\n0,F,2,1\n", "end not before start: got 2.0 and 1.0"),
-        ("rank,kind,start,end\n0,F,a,1\n", "start and end must be seconds: got a and 1"),
+        ("rank,kind,start,end\n0,F,a,1\n", "start and end must be numbers: got 'a' and '1'"),
         ("rank,kind,start,end\n0,F,0,1\n0,F,2,3\n0,B,3,4\n", "has 1 forwards more than backwards"),
     ],
 )
@@ -584,3 +585,34 @@ def test_a_bomb_is_refused_before_it_fills_memory(folder: Path, monkeypatch: pyt
 def test_no_output_replaces_a_file_of_the_run(folder: Path) -> None:
     shutil.copytree(DUMP, folder / "dump")
     assert "this command reads it" in words_of(ppsim("read", "dump", "-o", "dump/config.json", code=2).output)
+
+
+def test_a_csv_says_its_unit_in_the_names_of_its_columns_and_is_asked_for_it(folder: Path) -> None:
+    """The same passes in milliseconds: without the unit they are hours, which `read` says."""
+    rows = [(0, "F", 0.0, 0.02), (1, "F", 0.02, 0.04), (1, "B", 0.04, 0.08), (0, "B", 0.08, 0.12)]
+    for name, unit, factor in (
+        ("s.csv", "", 1.0),
+        ("ms.csv", "_ms", 1e3),
+        ("us.csv", "_us", 1e6),
+        ("wrong.csv", "", 1e3),
+    ):
+        lines = [
+            f"{rank},{kind},{(begin + late) * factor},{(end + late) * factor}"
+            for late in (0.0, 0.2, 0.4)
+            for rank, kind, begin, end in rows
+        ]
+        Path(name).write_text("\n".join([f"rank,kind,start{unit},end{unit}", *lines]))
+    steps = [public.read(name).timeline.step_time_s for name in ("s.csv", "ms.csv", "us.csv")]
+    assert steps == pytest.approx([0.12] * 3)
+    assert "of milliseconds the columns are start_ms and end_ms" in words_of(ppsim("read", "wrong.csv").stdout)
+    assert "units" not in ppsim("read", "ms.csv").stdout
+
+
+@pytest.mark.parametrize("trace", ["a100_ddp", "v100_resnet", "sendrecv"])
+def test_the_pattern_that_a_refusal_gives_reads_the_trace(trace: str) -> None:
+    """Of ranges ## forward ## and ## backward ##, in HTA's traces."""
+    path = DATA / "kineto" / f"{trace}.json.gz"
+    with pytest.raises(ConfigError, match="ppsim read --pattern") as refused:
+        public.read(path)
+    pattern = str(refused.value).split("--pattern '")[1].split("'")[0]
+    assert public.read(path, pattern=pattern).timeline.step_time_s > 0.05

@@ -94,6 +94,34 @@ class Names:
         names = sorted(self.others, key=lambda name: (_MAY_BE.search(name) is None, -self.others[name]))
         return ", ".join(f"'{_short(name)}'" for name in names[:_SHOWN])
 
+    def likely_pattern(self) -> str | None:
+        """Return an expression for names seen of forwards that are seen of backwards too, None where none are.
+
+        The first number of a name is taken for the microbatch.
+
+        >>> print(Names((), Counter({"## forward 3 ##": 1, "## backward 3 ##": 1})).likely_pattern())
+        ## (?P<kind>forward|backward) (?P<microbatch>\\d+) ##
+        """
+        for name in sorted(self.others, key=lambda name: -self.others[name]):
+            for forward, backward in _PAIRS:
+                before, found, behind = name.partition(forward)
+                text = f"{_escaped(before)}(?P<kind>{forward}|{backward}){_escaped(behind)}"
+                text = re.sub(r"\d+", lambda number: r"\d+", text)
+                text = text.replace(r"\d+", r"(?P<microbatch>\d+)", 1)
+                expression = re.compile(text)
+                matches = (expression.fullmatch(other) for other in self.others)
+                if found and any(match is not None and match["kind"] == backward for match in matches):
+                    return text
+        return None
+
+
+_PAIRS = (("forward", "backward"), ("Forward", "Backward"), ("FORWARD", "BACKWARD"), ("fwd", "bwd"), ("FWD", "BWD"))
+
+
+def _escaped(text: str) -> str:
+    """As re.escape, but for characters that mean nothing outside of verbose expressions."""
+    return re.sub(r"\\([ #&~-])", r"\1", re.escape(text))
+
 
 def _short(name: str) -> str:
     return name if len(name) <= 60 else name[:57] + "…"
@@ -102,7 +130,7 @@ def _short(name: str) -> str:
 def patterns_with(texts: Iterable[str]) -> tuple[Pattern, ...]:
     """Return the patterns of a user, before those of the table; raises `ConfigError` for one that cannot be."""
     given = []
-    for text in texts:
+    for text in [texts] if isinstance(texts, str) else texts:
         try:
             expression = re.compile(text)
         except re.error as error:

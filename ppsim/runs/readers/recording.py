@@ -59,6 +59,16 @@ class Recording:
         return len(self.device) + sum(len(one) for one in kept)
 
 
+def _how_named(pattern: str | None) -> str:
+    """What to do about names that no pattern knows; `pattern` would match one that may be of passes."""
+    if pattern is None:
+        return (
+            "tell how passes are named, as ppsim read --pattern '(?P<kind>forward|backward) (?P<microbatch>\\d+)' "
+            "-o run.json, or record them, as with torch.profiler.record_function('Forward 3')"
+        )
+    return f"tell how passes are named, as ppsim read --pattern '{pattern}' -o run.json"
+
+
 def trace_of(recording: Recording) -> RankTrace:
     """Return what the rank ran, in steps where its names tell them; raises `ConfigError` for no range of a pass."""
     places = [place for _, _, place, named in recording.ranges if _op_of(named).is_compute]
@@ -67,7 +77,7 @@ def trace_of(recording: Recording) -> RankTrace:
         raise ConfigError(
             f"{recording.source} has no range that names a pass of a pipeline (torch's PP:3F0, 'Forward 3', "
             f"Megatron-LM's forward_step, …); it has {f'ranges {seen}' if seen else 'no named range at all'}: "
-            r"tell how passes are named, as --pattern '(?P<kind>forward|backward) (?P<microbatch>\d+)'"
+            f"{_how_named(recording.names.likely_pattern())}"
         )
     best = min(places)
     wanted = [(begin, end, named) for begin, end, place, named in recording.ranges if place == best]

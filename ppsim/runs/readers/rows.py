@@ -1,12 +1,14 @@
 """A CSV of passes, for recordings of everybody else: rank, kind, stage, microbatch, start, end, and maybe step.
 
-Times are in seconds. `kind` is F, B, I or W, or forward, backward, dgrad, wgrad. An empty stage or microbatch
-follows from the order; without a column `step`, a step ends where a pass comes again. `clock` names, where ranks
-have clocks of their own, which one a row's times are of.
+Times are in seconds, or as the columns say: start_ms and end_ms, start_us, start_ns. `kind` is F, B, I or W, or
+forward, backward, dgrad, wgrad. An empty stage or microbatch follows from the order; without a column `step`, a
+step ends where a pass comes again. `clock` names, where ranks have clocks of their own, which one a row's times
+are of.
 """
 
 import csv
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from ppsim.base.errors import ConfigError
@@ -19,22 +21,35 @@ from ppsim.schedule.table import NONE, Action
 NEEDED = ("rank", "kind", "start", "end")
 
 
+_UNITS = {"": 1.0, "_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
+"""What the columns of times may be called behind start and end, and how many seconds one is then."""
+
+
 def has_header(line: str) -> bool:
     """Return whether a file's first line names the columns of passes."""
-    return set(NEEDED) <= {name.strip().lower() for name in line.split(",")}
+    names = [name.strip().lower() for name in line.split(",")]
+    return {"rank", "kind"} <= set(names) and _unit_of(names) is not None
+
+
+def _unit_of(names: Sequence[str]) -> str | None:
+    """What stands behind start and end, None where they are not both there."""
+    return next((unit for unit in _UNITS if {f"start{unit}", f"end{unit}"} <= set(names)), None)
 
 
 def read_rows(path: str | Path) -> Recordings:
     """Return the ranks of a CSV; raises `ConfigError` naming the line that is wrong."""
     lines = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
     lines.fieldnames = [name.strip().lower() for name in lines.fieldnames or ()]
-    if missing := [name for name in NEEDED if name not in lines.fieldnames]:
-        raise ConfigError(f"{path} lacks the column {missing[0]}: there must be {', '.join(NEEDED)}")
+    unit = _unit_of(lines.fieldnames)
+    known = {*lines.fieldnames, *(("start", "end") if unit is not None else ())}
+    if unit is None or not known >= set(NEEDED):
+        missing = next(name for name in NEEDED if name not in known)
+        raise ConfigError(f"{path} lacks the column {missing}: there must be {', '.join(NEEDED)}")
     ranks: dict[int, dict[int, list[CellRange]]] = defaultdict(lambda: defaultdict(list))
     clocks: dict[int, str] = {}
     for row in lines:
         where = f"{path}: line {lines.line_num}"
-        rank, step, cell = _cell_range(row, where)
+        rank, step, cell = _cell_range(row, unit, where)
         ranks[rank][step].append(cell)
         if clocks.setdefault(rank, row.get("clock") or "") != (row.get("clock") or ""):
             raise ConfigError(f"{where}: rank {rank} has two clocks")
@@ -46,18 +61,19 @@ def read_rows(path: str | Path) -> Recordings:
         trace = RankTrace(f"{path}: rank {rank}", rank, clocks[rank], on_device=False, steps=steps)
         told = trace.is_told
         traces.append(trace if not told else require_like_steps(trace) if len(steps) > 1 else split_by_names(trace))
-    return Recordings(str(path), traces, kind="CSV of passes", passes_by="the file's times")
+    return Recordings(str(path), traces, kind="CSV of passes", passes_by="its times")
 
 
-def _cell_range(row: dict[str, str], where: str) -> tuple[int, int, CellRange]:
+def _cell_range(row: dict[str, str], unit: str, where: str) -> tuple[int, int, CellRange]:
     kind = (row["kind"] or "").strip()
     if kind.lower() not in KINDS:
         raise ConfigError(f"{where}: kind '{kind}' is none of {', '.join(KINDS)}")
     rank, step, stage, microbatch = (_number(row, name, where, default) for name, default in _DEFAULTS.items())
     try:
-        begin, end = float(row["start"]), float(row["end"])
+        begin, end = (float(row[name + unit]) * _UNITS[unit] for name in ("start", "end"))
     except (TypeError, ValueError):
-        raise ConfigError(f"{where}: start and end must be seconds: got {row['start']} and {row['end']}") from None
+        got = " and ".join(f"'{row[name + unit] or ''}'" for name in ("start", "end"))
+        raise ConfigError(f"{where}: start and end must be numbers: got {got}") from None
     if not -float("inf") < begin <= end < float("inf"):
         raise ConfigError(f"{where}: start and end must be numbers, end not before start: got {begin} and {end}")
     return rank, step, CellRange(begin, end, Action(KINDS[kind.lower()], stage, microbatch))

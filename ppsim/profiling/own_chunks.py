@@ -1,0 +1,157 @@
+"""The chunks of a model of one's own for a pipeline: every stage of its even split, and what tells all others."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ppsim.base.boundary import validated
+from ppsim.base.errors import ConfigError
+from ppsim.costs.profile import Profile
+from ppsim.layout.split import even_split
+from ppsim.profiling.chunks import Built, Window, profile_chunks
+from ppsim.profiling.harness import shape_of
+from ppsim.profiling.rehearsal import rehearsal_of
+from ppsim.profiling.settings import Key, Say, Settings
+from ppsim.runtime.config import OwnModel
+from ppsim.runtime.own_model import Function, Made, made_by, tried
+from ppsim.schedule.choices import Dtype
+
+SEED = 0
+"""Of the weights and of the first microbatch that are measured."""
+
+
+@dataclass(frozen=True)
+class OwnBuilder:
+    """What a user's function makes of any run of the layers: as a stage of its own between what else there is."""
+
+    function: Function
+    num_layers: int
+    micro_batch: int
+    device: str
+
+    def build(self, window: Window) -> Built:
+        """Return the chunk; the other stages that the function makes are let go of."""
+        before = [] if window.is_first else [window.start]
+        behind = [] if window.is_last else [self.num_layers - window.stop]
+        made = made_by(self.function, [*before, window.num_layers, *behind], seed=SEED)
+        module = stage_of(made, len(before)).to(self.device)
+        loss: Callable[[Tensor], Tensor] | None = None
+        if window.is_last:
+            targets = made.rows(self.micro_batch, SEED)[1].to(self.device)
+
+            def loss(output: Tensor) -> Tensor:
+                return made.loss(output, targets)
+
+        layers = self._layers[window.start : window.stop]
+        make = self.tokens if window.is_first else lambda: self._between(window.start)
+        return Built(module, layers, loss, make)
+
+    def tokens(self) -> Tensor:
+        """Return the inputs of a microbatch."""
+        return self._made.rows(self.micro_batch, SEED)[0].to(self.device)
+
+    def hidden(self) -> Tensor:
+        """Return random numbers as the first stage without layers sends them."""
+        return self._between(0)
+
+    def forward_flops(self, contents: str) -> float | None:
+        """None: torch's counter has them."""
+
+    @cached_property
+    def _made(self) -> Made:
+        """For its data alone."""
+        return made_by(self.function, [self.num_layers], seed=SEED)
+
+    @cached_property
+    def _layers(self) -> list[nn.Module]:
+        """Each layer as a stage of its own, without its numbers: what it is, not what it weighs."""
+        made = made_by(self.function, [0, *[1] * self.num_layers, 0], seed=SEED)
+        return [module.to("meta") for module in made.stages()][1:-1]
+
+    def _between(self, num_layers: int) -> Tensor:
+        """Random numbers in the shape, type and place of what a first stage of so many layers sends."""
+        if num_layers not in self._sent:
+            made = made_by(self.function, [num_layers, self.num_layers - num_layers], seed=SEED)
+            with torch.no_grad():
+                self._sent[num_layers] = stage_of(made, 0).to(self.device)(self.tokens())
+        return torch.randn_like(self._sent[num_layers])
+
+    @cached_property
+    def _sent(self) -> dict[int, Tensor]:
+        """What first stages of so many layers sent."""
+        return {}
+
+
+def stage_of(made: Made, index: int) -> nn.Module:
+    """Return one stage of those that a function made."""
+    [stage] = [module for place, module in enumerate(made.stages()) if place == index]
+    return stage
+
+
+def profile_pipeline(
+    function: Function,
+    settings: Settings,
+    *,
+    pp: int,
+    num_layers: int | None,
+    micro_batches: Sequence[int],
+    say: Say,
+) -> dict[str, Any]:
+    """Return the profile of a model of one's own for a pipeline of `pp` stages, at each micro-batch.
+
+    Each stage of the even split that differs is measured, and what tells stages of any other split. On a CPU, the
+    runtime is rehearsed with as many processes where all layers are alike. Raises `ConfigError` for a model with
+    fewer layers than stages, and for what no pipeline could run.
+    """
+    num_layers = function.num_layers(num_layers)
+    if num_layers < pp:
+        raise ConfigError(
+            f"--pp {pp} is more than the {num_layers} layers of {function.where}: give --pp {num_layers} or less, "
+            f"or --layers {pp}"
+        )
+    counts, content, chunks = even_split(num_layers, pp), {}, []
+    notes = [
+        f"A model of one's own, in chunks for {pp} stages: {', '.join(map(str, counts))} layers. Median and "
+        f"quartiles. FLOPs by torch's counter."
+    ]
+    for micro_batch in micro_batches:
+        boundaries, _ = tried(function, counts, micro_batch=micro_batch, seed=SEED, device=settings.device)
+        builder = OwnBuilder(function, num_layers, micro_batch, settings.device)
+        shape = shape_of(builder.tokens(), stage_of(made_by(function, counts, seed=SEED), 0))
+        model = {"name": function.name, "hidden_size": boundaries[1].shape[-1]}
+        content = profile_chunks(builder, [counts], shape, settings, model=model, notes=notes, say=say)
+        chunks += content["chunks"]
+    content["chunks"] = chunks
+    if reason := _why_not_rehearsed(content, settings):
+        say(f"not rehearsed with {pp} processes: {reason}")
+        return content
+    return content | {"rehearsal": _rehearsed(function, content, settings, num_processes=pp, say=say)}
+
+
+def _why_not_rehearsed(content: dict[str, Any], settings: Settings) -> str:
+    """Why the runtime cannot run short pipelines of such layers here, empty where it can."""
+    if settings.device != "cpu":
+        return f"it takes a {settings.device} device for each rank"
+    if len(set(content["model"]["layer_kinds"])) > 1:
+        return "its layers are not alike, and the pipelines have others than it"
+    return ""
+
+
+def _rehearsed(
+    function: Function, content: dict[str, Any], settings: Settings, *, num_processes: int, say: Say
+) -> dict[str, Any]:
+    """The rehearsal of a profile, by short pipelines of the same layers, at its first shape."""
+    profile = validated(Profile, content, function.where)
+    first = content["chunks"][0]["shape"]
+    key = Key(first["micro_batch"], first["sequence_length"], cast(Dtype, first["dtype"]))
+
+    def model_of(num_layers: int) -> OwnModel:
+        counts = even_split(num_layers, num_processes)
+        boundaries, _ = tried(function, counts, micro_batch=key.micro_batch, seed=SEED, device=settings.device)
+        return OwnModel(function.where, num_layers, boundaries)
+
+    return rehearsal_of(profile, model_of, key, settings, num_processes=num_processes, say=say)
