@@ -115,7 +115,13 @@ def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -
             "type": "scatter", "mode": "markers", "name": "lower bound",
             "x": [point.peak_bytes / memory.size for point, _ in known],
             "y": [bound / time.size for _, bound in known],
-            "marker": {"symbol": "line-ew", "size": 9, "line": {"width": 1.5, "color": theme.accent}},
+            # Wider than the dot, on which it lies where a schedule meets its bound; else a line hangs it from there.
+            "marker": {"symbol": "line-ew", "size": 13, "line": {"width": 2, "color": theme.accent}},
+            "error_y": {
+                "type": "data", "symmetric": False, "width": 0, "thickness": 1, "color": theme.accent,
+                "array": [(point.iteration_s - bound) / time.size for point, bound in known],
+                "arrayminus": [0.0] * len(known),
+            },
             "text": [html.escape(point.name) for point, _ in known],
             "hovertemplate": f"no table placed as %{{text}} is quicker than %{{y:.4g}} {time.unit}<extra></extra>",
         }

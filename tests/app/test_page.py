@@ -165,6 +165,28 @@ def test_the_command_is_copied_and_the_table_exported(page, address):
     assert page.is_clean(address)
 
 
+def test_a_slider_of_a_stage_moves_that_stage_alone_and_lists_follow_the_number_of_ranks(page, address):
+    """Of a profile's stages one is set by hand; on half the ranks the list has half the values."""
+    page.page.goto(address)
+    page.rest()
+    page.page.click(".stages[data-of=forward_ms] summary")
+    numbers = ".stages[data-of=forward_ms] [type=text]"
+    before = [float(page.page.locator(numbers).nth(stage).input_value()) for stage in range(4)]
+    move = "slider => { slider.value = 400; slider.dispatchEvent(new Event('input', {bubbles: true})) }"
+    page.moved(lambda: page.page.eval_on_selector(".stages[data-of=forward_ms] [data-stage='2'][type=range]", move))
+    shown = [float(page.page.locator(numbers).nth(stage).input_value()) for stage in range(4)]
+    assert shown[2] == 100  # 400 of 600 steps from 0.01 ms to 10 s
+    assert [shown[0], shown[1], shown[3]] == [before[0], before[1], before[3]]
+    listed = ",".join(f"{value:g}" for value in shown)
+    assert f"--forward-ms {listed} " in page.page.inner_text("#command")
+    page.page.reload()
+    page.rest()
+    assert page.page.input_value("[id=forward_ms]") == listed
+    page.moved(lambda: page.page.fill("[id=pp]", "2"))
+    assert page.page.input_value("[id=forward_ms]") == f"{shown[1]:g},{shown[3]:g}"
+    assert page.is_clean(address)
+
+
 def test_a_click_on_a_configuration_that_a_search_found_shows_its_timeline(page, address):
     page.page.click("#tab-tune")
     asked = {"model": "gpt2", "gpus": "2", "global_batch": "16", "more": "--tp 1,2 --micro-batch 8"}
