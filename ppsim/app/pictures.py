@@ -12,8 +12,8 @@ from ppsim.app.state import State
 from ppsim.app.workbench import Answer, Spot
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.plot.fills import fills_of
-from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, COLOURS, CRITICAL_PATH, TITLES
-from ppsim.plot.pareto import SearchView, in_columns, pareto_plotly
+from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, CRITICAL_PATH, TITLES
+from ppsim.plot.pareto import SearchView, in_columns
 from ppsim.plot.plotly_figures import Look, timeline_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT, Theme
 from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_plotly
@@ -209,19 +209,6 @@ def table_csv(answer: Answer) -> str:
         else:
             writer.writerow([name, *[""] * 6, answer.reasons.get(name, "")])
     return text.getvalue()
-
-
-def pareto(view: SearchView, *, theme: Theme) -> Data:
-    """Return iteration time over memory of a search, in the colours of the page."""
-    picture = pareto_plotly(view)
-    layout = picture["layout"]
-    layout |= {"plot_bgcolor": theme.paper, "paper_bgcolor": theme.paper, "font": {"color": theme.text, "size": 13}}
-    layout["hoverlabel"] = {"bgcolor": theme.paper, "font": {"color": theme.text}, "align": "left"}
-    for axis in ("xaxis", "yaxis"):
-        layout[axis] |= {"gridcolor": theme.grid, "linecolor": theme.quiet}
-    layout["shapes"][0]["line"]["color"] = theme.accent
-    picture["data"][0]["marker"]["color"] = COLOURS[Op.I] if theme is DARK else COLOURS[Op.F]
-    return picture
 
 
 def search_table_html(view: SearchView) -> str:

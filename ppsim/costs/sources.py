@@ -208,7 +208,9 @@ class RankCosts:
             stage_bytes = _of_stages("--activation-memory", self.activation_bytes, stages, vpp)
             costs = costs.replace(
                 activation_bytes=stage_bytes,
-                activation_bytes_kept_for_weight=None if kept is None else (share * stage_bytes).tolist(),
+                activation_bytes_kept_for_weight=None
+                if kept is None
+                else (share * np.asarray(stage_bytes)).tolist(),
             )
             most = size(max(np.atleast_1d(self.activation_bytes)))
             of = "the fullest part" if isinstance(self.activation_bytes, tuple) else "a rank"
@@ -223,9 +225,10 @@ def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numb
         return measured / vpp
     if num_stages % len(measured) == 0:
         pieces = num_stages // len(measured)
-        return np.repeat(np.asarray(measured) / pieces, pieces).tolist()
+        return [value / pieces for value in measured for _ in range(pieces)]
     if len(measured) % num_stages == 0:
-        return np.asarray(measured).reshape(num_stages, -1).sum(axis=1).tolist()
+        together = len(measured) // num_stages
+        return [sum(measured[first : first + together]) for first in range(0, len(measured), together)]
     raise ConfigError(
         f"{flag} has {len(measured)} values for {num_stages} stages: give {num_stages}, one a stage, or as many as "
         f"divide {num_stages} or are a multiple of it"
@@ -237,8 +240,7 @@ def _behind_stages(measured: Measured, num_stages: int) -> Numbers:
     if not isinstance(measured, tuple):
         return measured
     _of_stages("--transfer-ms", measured, num_stages, 1)
-    ends = np.arange(1, num_stages + 1) * len(measured) / num_stages
-    return np.asarray(measured)[np.ceil(ends).astype(int) - 1].tolist()
+    return [measured[((stage + 1) * len(measured) - 1) // num_stages] for stage in range(num_stages)]
 
 
 def _told(measured: Measured, num_stages: int, vpp: int) -> str:
