@@ -208,9 +208,7 @@ class RankCosts:
             stage_bytes = _of_stages("--activation-memory", self.activation_bytes, stages, vpp)
             costs = costs.replace(
                 activation_bytes=stage_bytes,
-                activation_bytes_kept_for_weight=None
-                if kept is None
-                else (share * np.asarray(stage_bytes)).tolist(),
+                activation_bytes_kept_for_weight=None if kept is None else (share * np.asarray(stage_bytes)),
             )
             most = size(max(np.atleast_1d(self.activation_bytes)))
             of = "the fullest part" if isinstance(self.activation_bytes, tuple) else "a rank"
