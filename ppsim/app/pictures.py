@@ -215,7 +215,7 @@ def search_table_html(view: SearchView) -> str:
     """Return the best configurations, each a button that shows its timeline."""
     if not view.best:
         return ""
-    header = "".join(f"<th scope=col>{escape(name)}</th>" for name in ("", *in_columns(view.best[0])))
+    header = "".join(f"<th scope=col>{escape(name)}</th>" for name in ("timeline", *in_columns(view.best[0])))
     rows = "".join(
         "<tr><td><button type=button class=open data-command='"
         + escape(row["command"], quote=True)

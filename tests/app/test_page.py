@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.plot.test_browser import CHROMIUM, HAS_BROWSER
+from tests.plot.test_axe import AXE, serious
+from tests.plot.test_browser import CHROMIUM, HAS_BROWSER, TWO_FRAMES
 
 IS_REQUIRED = os.environ.get("PPSIM_REQUIRE_BROWSER") == "1"
 if not IS_REQUIRED:
@@ -238,6 +239,16 @@ def test_every_input_has_a_label_and_text_stands_out(page):
             for ink in ("text", "quiet", "bad", "good", "wait"):
                 assert contrast(colours[ink], colours[ground]) >= 4.5, (scheme, ink, ground)
         assert contrast(colours["on-accent"], colours["accent"]) >= 4.5
+
+
+@pytest.mark.skipif(AXE is None, reason="needs axe-playwright-python")
+@pytest.mark.parametrize(("tab", "scheme"), [("compare", "light"), ("tune", "dark")])
+def test_axe_finds_nothing_serious(page, tab, scheme):
+    page.page.emulate_media(color_scheme=scheme)
+    page.page.click(f"#tab-{tab}")
+    page.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.page.evaluate(TWO_FRAMES)
+    assert serious(page.page) == {}
 
 
 def test_the_command_says_where_and_an_interruption_ends_it_quietly(tmp_path):
