@@ -51,7 +51,9 @@ def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str
             f"{search.num_configurations} configurations, {len(search.simulated)} simulated that fit "
             f"{size(search.memory_limit_bytes)} a GPU; costs estimated from specifications"
         ),
-        made=" ".join(filter(None, [date and f"made {date}", command and f"by <code>{escape(command)}</code>"])),
+        made=" ".join(
+            filter(None, [date and f"made {date}", command and f"by <code>{_by_option(command)}</code>"])
+        ),
         header="".join(f"<th{_LEFT if name in _TEXTS else ''}>{name}</th>" for name in header),
         rows="\n".join(_listed(search, place, row) for place, row in enumerate(listed, start=1)),
         figure=json.dumps(pareto_plotly(search)).replace("<", "\\u003c"),  # a model's name must not end the script
@@ -126,6 +128,10 @@ def _listed(search: SearchView, place: int, row: Row) -> str:
         *(f"<td{_LEFT if name in _TEXTS else ''}>{escape(text)}</td>" for name, text in in_columns(row).items()),
         f"<td>{'●' if row in search.pareto else ''}</td>",
     ]
-    command = " ".join(f"<span>{escape(part)}</span>" for part in re.split(" (?=--)", row["command"]))
-    below = f"<td></td><td{_LEFT} colspan={len(cells) - 1}><code>{command}</code></td>"
+    below = f"<td></td><td{_LEFT} colspan={len(cells) - 1}><code>{_by_option(row['command'])}</code></td>"
     return f"<tbody><tr>{''.join(cells)}</tr><tr>{below}</tr></tbody>"
+
+
+def _by_option(command: str) -> str:
+    """A command as HTML whose lines end between options only."""
+    return " ".join(f"<span>{escape(part)}</span>" for part in re.split(" (?=--)", command))

@@ -64,7 +64,9 @@ def test_the_best_are_listed_fastest_first_with_the_commands_that_project_them(t
 
 def test_the_page_says_when_it_was_made_and_by_which_command(tuned):
     page = pareto_html(search_view(tuned), command="ppsim tune --model <gpt2>", date="2026-01-02")
-    assert "<p>made 2026-01-02 by <code>ppsim tune --model &lt;gpt2&gt;</code></p>" in page
+    assert (
+        "<p>made 2026-01-02 by <code><span>ppsim tune</span> <span>--model &lt;gpt2&gt;</span></code></p>" in page
+    )
     assert "2026-01-02</title>" in page
     assert "<p></p>" in pareto_html(search_view(tuned))
 
