@@ -12,6 +12,7 @@ import pytest
 
 import ppsim
 from ppsim.cli import main
+from tests.plot.test_axe import AXE, serious
 from tests.plot.test_browser import HAS_BROWSER, browser  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
@@ -94,6 +95,17 @@ def test_no_page_asks_a_network_for_anything_or_complains(site: Path, browser) -
     assert len(requests) > 100
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
     assert complaints == []
+
+
+@needs_browser
+@pytest.mark.skipif(AXE is None, reason="needs axe-playwright-python")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_pages_of_text_tables_and_code(site: Path, browser, scheme: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    page = browser.new_page(color_scheme=scheme)
+    for name in ("index.html", "project.html", "schedules.html"):
+        page.goto((site / name).as_uri())
+        assert serious(page) == {}, name
+    page.close()
 
 
 @needs_browser

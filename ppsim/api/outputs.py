@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from ppsim.api.reading import MeasuredRun
 from ppsim.api.runs import Trained
-from ppsim.api.suffixes import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Explained
+from ppsim.api.suffixes import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Explained, Searched
 from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
@@ -81,7 +81,7 @@ def save(
         suffix_of(path, FITTED)
         write([path], FITTED, (what, path))
     elif isinstance(what, Tuned):
-        write([path], SEARCH, what)
+        write([path], SEARCH, Searched(what))
     elif isinstance(what, Comparison):
         write([path], TIMELINE, comparison_drawn(what))
     elif isinstance(what, Explanation):

@@ -104,8 +104,6 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         raise ConfigError("--pp must be given: the pipeline ranks")
     if options["vpp"] is not None and options["vpp"] < 1:
         raise ConfigError(f"--vpp must be at least 1: got {options['vpp']}")
-    if options["transfer_ms"] is not None and options["transfer_ms"] < 0:
-        raise ConfigError(f"--transfer-ms must not be negative: got {options['transfer_ms']:g}")
     if options["layers"] is not None:
         require_layers(options["layers"], "--layers")
     if options["schedule"] != AUTO and options["search_time"] is not None:
@@ -143,7 +141,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         "split": _split(options),
         "lengths": _lengths(options["lengths"]),
         "stragglers": tuple((options["stragglers"] or {}).items()),
-        "transfer_ms": None if measured or options["transfer_ms"] is None else options["transfer_ms"] / 1e3,
+        "transfer_ms": None if measured else _hop_s(options["transfer_ms"]),
         "memory_limit": parse_size(options["memory_limit"]),
     }
     if options["vpp"] is None and isinstance(read["split"], list) and len(read["split"]) % pp == 0:
@@ -200,8 +198,40 @@ def _measured(options: Mapping[str, Any]) -> RankCosts | None:
         return None
     if missing := [_WORDS[name].flag for name in _OF_RANKS if name not in given]:
         raise ConfigError(f"{_WORDS[given[0]].flag} needs {' and '.join(missing)} too")
-    forward, inputs, weights, hop = ((options[name] or 0.0) / 1e3 for name in (*_OF_RANKS, "transfer_ms"))
-    return RankCosts(forward, inputs, weights, hop, parse_size(options["activation_memory"]))
+    forward, inputs, weights, hop = (_numbers(name, options[name]) for name in (*_OF_RANKS, "transfer_ms"))
+    return RankCosts(
+        forward, inputs, weights, hop, _numbers("activation_memory", options["activation_memory"], parse_size)
+    )
+
+
+def _hop_s(given: Any) -> float | None:
+    """A hop of a profile's pipeline, the same behind all stages."""
+    found = None if given is None else _numbers("transfer_ms", given)
+    if isinstance(found, tuple):
+        raise ConfigError(f"--transfer-ms has {len(found)} values: one behind each stage needs --forward-ms too")
+    if found is not None and found < 0:
+        raise ConfigError(f"--transfer-ms must not be negative: got {1e3 * found:g}")
+    return found
+
+
+def _seconds(text: Any) -> float:
+    return float(text) / 1e3
+
+
+def _numbers(name: str, given: Any, read: Callable[[Any], float | None] = _seconds) -> Any:
+    """What a word of measured costs says: a number, or those of stages as a tuple; seconds, where not `read` so."""
+    if given is None:
+        return None if name == "activation_memory" else 0.0
+    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, Sequence) else [given]
+    try:
+        found = tuple(read(part.strip() if isinstance(part, str) else part) for part in parts)
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{_WORDS[name].flag} is '{given}': give milliseconds as 12.5, or one a stage as 10,12,12,14"
+        ) from None
+    return found[0] if len(found) == 1 else found
 
 
 def overheads_of(given: str | Path | Calibration) -> Overheads:

@@ -54,6 +54,14 @@ class Explained:
     command: str = ""
 
 
+@dataclass(frozen=True)
+class Searched:
+    """What files of a search hold; `command` made them."""
+
+    found: "Tuned"
+    command: str = ""
+
+
 def _figure(suffix: str, figure_of: "Callable[[Any], Figure]", what: Any) -> bytes:
     from ppsim.plot.figures.style import figure_bytes
 
@@ -113,22 +121,23 @@ def _trace(drawn: Drawn) -> bytes:
     return gzip.compress(json.dumps(trace).encode(), mtime=0)
 
 
-def _search_page(tuned: "Tuned") -> str:
+def _search_page(searched: Searched) -> str:
     from ppsim.api.views import search_view
     from ppsim.plot.pareto import pareto_html
 
-    return pareto_html(search_view(tuned))
+    return pareto_html(search_view(searched.found), command=searched.command, date=_today())
 
 
-def _search_figure(tuned: "Tuned") -> "Figure":
+def _search_figure(searched: Searched) -> "Figure":
     from ppsim.plot.figures.pareto import pareto_figure
 
+    tuned = searched.found
     return pareto_figure(tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
 
 
-def _search_csv(tuned: "Tuned") -> str:
+def _search_csv(searched: Searched) -> str:
     """The best and the Pareto set, a line each, fastest first; `pareto` is 1 in the set."""
-    rows = tuned.rows()
+    rows = searched.found.rows()
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -176,7 +185,7 @@ EXPLANATION: Formats = {
     ".md": ("explanation", _explanation_text),
 }
 SEARCH: Formats = {
-    ".json": ("answer, with which a search goes on", lambda tuned: to_json(tuned.to_json())),
+    ".json": ("answer, with which a search goes on", lambda searched: to_json(searched.found.to_json())),
     ".csv": ("table", _search_csv),
     ".html": ("iteration time over memory", _search_page),
     **_figures("iteration time over memory", _search_figure),

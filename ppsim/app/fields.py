@@ -80,7 +80,7 @@ def form_html() -> str:
         [
             _group("Costs", _source_html() + _fields_html(SOURCE)),
             _group("Shape", _fields_html(SHAPE)),
-            _group("A rank's times and memory, a microbatch", _TIMES_NOTE + _fields_html(TIMES)),
+            _group("Times and memory of a microbatch, on a rank", _TIMES_NOTE + _fields_html(TIMES)),
             _group("Runtime", _fields_html(RUNTIME)),
             _group("Schedules to compare", _schedules_html(), kind="schedules"),
             _group(
@@ -96,6 +96,12 @@ def search_html() -> str:
     more = _text_html("tune.more", "further options of ppsim tune", "--pp 1,2,4")
     return _fields_html(TUNED, prefix="tune.") + more
 
+
+_STAGES = (
+    "<details class=stages data-of='{name}'><summary aria-label='{label}, stage by stage'>stage by stage</summary>"
+    "<div role=group aria-label='{label}, stage by stage'></div></details>"
+)
+"""Where the script puts a slider and a number a stage, once it is opened; a slider's first step, 0, is no size."""
 
 _TIMES_NOTE = (
     "<p class=note id=times-note></p><button type=button id=by-costs hidden>Take them from the costs again</button>"
@@ -130,13 +136,15 @@ def _field_html(one: Field, prefix: str) -> str:
         choices = "".join(f"<option>{value}</option>" for value in choices_of(_WORDS[one.word].kinds))
         control = f"<select {common}><option value=''>{escape(one.empty)}</option>{choices}</select>"
     elif one.kind in ("slider", "scale"):
-        ends = f"min={one.least:g} max={one.most:g}" if one.kind == "slider" else "min=0 max=600"
+        ends = f"min={one.least:g} max={one.most:g}" if one.kind == "slider" else f"min={int(one.joined)} max=600"
         decades = f" data-least={one.least:g} data-most={one.most:g}" if one.kind == "scale" else ""
         control = (
             f"<input type=range id='{name}-slider' data-of='{name}' {ends} step=1{decades} "
             f"aria-label='{escape(one.label, quote=True)}, slider'>"
             f"<input type=text inputmode=decimal {common}{empty}{unit_joined} class=numeric>{unit}"
         )
+        if one.kind == "scale":
+            control += _STAGES.format(name=name, label=escape(one.label, quote=True))
     else:
         listed = f" list='{one.listed}'" if one.listed else ""
         mode = " inputmode=decimal class=numeric" if one.kind == "number" else ""

@@ -18,6 +18,7 @@ from ppsim.app.workbench import Reader, Workbench
 from ppsim.base.errors import ConfigError, MissingExtra, PpsimError
 from ppsim.base.units import count, seconds
 from ppsim.catalog.build import every_schedule
+from ppsim.plot.pareto import pareto_plotly
 
 _ASSETS = files("ppsim.app") / "assets"
 _GRAPH = {
@@ -157,7 +158,7 @@ def _add_searches(dash: Any, made: Any, workbench: Workbench, searches: Searches
         view, theme = progress.found, pictures.theme_of(dark=asked["dark"])
         status = f"{view.title}: {view.num_configurations} configurations, {len(view.simulated)} simulated that fit"
         told = {"over": True, "status": status, "table": pictures.search_table_html(view)}
-        return pictures.pareto(view, theme=theme), base | told
+        return pareto_plotly(view, theme=theme), base | told
 
     def opened(asked: Mapping[str, Any]) -> tuple[Any, ...]:
         """The timeline of the configuration whose command was clicked."""

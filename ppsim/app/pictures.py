@@ -12,8 +12,8 @@ from ppsim.app.state import State
 from ppsim.app.workbench import Answer, Spot
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.plot.fills import fills_of
-from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, COLOURS, CRITICAL_PATH, TITLES
-from ppsim.plot.pareto import SearchView, in_columns, pareto_plotly
+from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, CRITICAL_PATH, TITLES
+from ppsim.plot.pareto import SearchView, in_columns
 from ppsim.plot.plotly_figures import Look, timeline_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT, Theme
 from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_plotly
@@ -70,28 +70,41 @@ def tradeoff(answer: Answer, spots: Sequence[Spot], *, theme: Theme) -> Data:
     return tradeoff_plotly(points, memory_limit_bytes=answer.plan.memory_bound_bytes, theme=theme)
 
 
-def times_of_rank(answer: Answer) -> dict[str, str]:
-    """Return what the mean rank of the baseline takes, by the words that would say so by hand."""
+def times_of_stages(answer: Answer) -> dict[str, list[float]]:
+    """Return what each stage of the baseline takes, by the words that would say so by hand: ms, GiB."""
     base = answer.baseline
     if base is None:
         return {}
     schedule = base.timeline.schedule
-    costs = base.assembled.costs.resolved_for(schedule)
     stages = schedule.num_model_stages
-    per_rank = stages / schedule.num_ranks
-
-    def mean(name: str) -> float:
-        return float(np.mean(costs.values(name)[:stages])) * per_rank
-
-    hops = np.broadcast_to(np.asarray(base.assembled.costs.transfer_s, dtype=np.float64), (stages,))[: stages - 1]
+    costs = base.assembled.costs.resolved_for(schedule)
+    hops = np.broadcast_to(np.asarray(base.assembled.costs.transfer_s, dtype=np.float64), (stages,))
     found = {
-        "forward_ms": 1e3 * mean("forward_s"),
-        "backward_input_ms": 1e3 * mean("backward_input_s"),
-        "backward_weight_ms": 1e3 * mean("backward_weight_s"),
-        "transfer_ms": 1e3 * float(hops.mean()) if len(hops) else 0.0,
+        "forward_ms": 1e3 * costs.values("forward_s")[:stages],
+        "backward_input_ms": 1e3 * costs.values("backward_input_s")[:stages],
+        "backward_weight_ms": 1e3 * costs.values("backward_weight_s")[:stages],
+        "transfer_ms": 1e3 * hops,
+        "activation_memory": costs.values("activation_bytes")[:stages] / 2**30,
     }
-    words = {name: f"{value:.4g}" for name, value in found.items()}
-    return words | {"activation_memory": f"{mean('activation_bytes') / 2**30:.4g}"}
+    return {name: [float(f"{value:.4g}") for value in _of_microbatches(values)] for name, values in found.items()}
+
+
+def _of_microbatches(values: Any) -> Any:
+    """One number a stage: the mean of its microbatches, where they differ."""
+    return np.mean(values, axis=1) if np.ndim(values) == 2 else values
+
+
+def times_of_rank(answer: Answer) -> dict[str, str]:
+    """Return what the mean rank of the baseline takes, by the words that would say so by hand."""
+    base, of_stages = answer.baseline, times_of_stages(answer)
+    if base is None:
+        return {}
+    num_ranks = base.timeline.schedule.num_ranks
+    found = {name: sum(values) / num_ranks for name, values in of_stages.items()}
+    hops = of_stages["transfer_ms"][:-1]
+    return {
+        name: f"{value:.4g}" for name, value in (found | {"transfer_ms": sum(hops) / max(1, len(hops))}).items()
+    }
 
 
 def cards_html(answer: Answer) -> str:
@@ -198,24 +211,11 @@ def table_csv(answer: Answer) -> str:
     return text.getvalue()
 
 
-def pareto(view: SearchView, *, theme: Theme) -> Data:
-    """Return iteration time over memory of a search, in the colours of the page."""
-    picture = pareto_plotly(view)
-    layout = picture["layout"]
-    layout |= {"plot_bgcolor": theme.paper, "paper_bgcolor": theme.paper, "font": {"color": theme.text, "size": 13}}
-    layout["hoverlabel"] = {"bgcolor": theme.paper, "font": {"color": theme.text}, "align": "left"}
-    for axis in ("xaxis", "yaxis"):
-        layout[axis] |= {"gridcolor": theme.grid, "linecolor": theme.quiet}
-    layout["shapes"][0]["line"]["color"] = theme.accent
-    picture["data"][0]["marker"]["color"] = COLOURS[Op.I] if theme is DARK else COLOURS[Op.F]
-    return picture
-
-
 def search_table_html(view: SearchView) -> str:
     """Return the best configurations, each a button that shows its timeline."""
     if not view.best:
         return ""
-    header = "".join(f"<th scope=col>{escape(name)}</th>" for name in ("", *in_columns(view.best[0])))
+    header = "".join(f"<th scope=col>{escape(name)}</th>" for name in ("timeline", *in_columns(view.best[0])))
     rows = "".join(
         "<tr><td><button type=button class=open data-command='"
         + escape(row["command"], quote=True)
@@ -248,6 +248,7 @@ def told(answer: Answer, *, theme: Theme) -> Data:
         "cards": cards_html(answer),
         "command": answer.state.command,
         "times": times_of_rank(answer),
+        "stages": times_of_stages(answer),
         "awaited": sorted(answer.awaited | answer.standing_in),
         "legend": _legend(answer, theme),
     }

@@ -84,6 +84,10 @@ def find(name: str) -> Entry:
     everything = every_schedule()
     names = _names_of(everything.values())
     if (registered := names.find(name)) is None:
+        if name.endswith((".csv", ".json")):
+            raise ConfigError(
+                f"'{name}' is a file, no schedule's name: `ppsim simulate {name} --costs C.json` takes it"
+            )
         raise ConfigError(names.unknown(name))
     return everything[registered]
 

@@ -16,10 +16,10 @@ from ppsim.base.errors import ConfigError
 from ppsim.schedule.choices import Trainer
 
 if TYPE_CHECKING:
-    from ppsim.api.suffixes import Drawn, Explained
+    from ppsim.api.suffixes import Drawn, Explained, Searched
     from ppsim.schedule.table import Schedule
 
-Made = TypeVar("Made", "Drawn", "Explained")
+Made = TypeVar("Made", "Drawn", "Explained", "Searched")
 _WORDS = "ppsim.words"
 
 

@@ -40,11 +40,14 @@ class ReadOptions(TypedDict, total=False):
     )]
 
 
+_COSTS = '{"forward_s": 0.01, "backward_input_s": 0.01, "backward_weight_s": 0.01}'
+
+
 class CostsOptions(TypedDict, total=False):
     """What a table is simulated at."""
     costs: Annotated[str, Option(
-        "Seconds and bytes of each stage's passes: docs/formats.md.",
-        metavar="C.json", section="input", required=True,
+        "Seconds and bytes of each stage's passes, as " + _COSTS + "; all of it: docs/formats.md. Must be given.",
+        metavar="C.json", section="input",
     )]
 
 
@@ -165,6 +168,8 @@ def simulate(
     from ppsim.simulation.run import simulate as run
 
     check_outputs(outputs, TIMELINE)
+    if options["costs"] is None:
+        raise ConfigError(f"--costs must be given, a file of what a pass takes: {_COSTS}")
     schedule = read_table(table, replicas=options["replicas"], slices=options["slices"])
     if schedule.has_communication and options["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")

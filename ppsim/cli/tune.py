@@ -4,10 +4,18 @@ from typing import Any
 
 import click
 
-from ppsim.api.suffixes import SEARCH
+from ppsim.api.suffixes import SEARCH, Searched
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
-from ppsim.cli.common import check_outputs, json_option, print_json, run_config_of, say, to_config_option
+from ppsim.cli.common import (
+    by_command,
+    check_outputs,
+    json_option,
+    print_json,
+    run_config_of,
+    say,
+    to_config_option,
+)
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with
 from ppsim.schedule.choices import Trainer
@@ -56,7 +64,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
             )
 
         found = tune_from(options, show)
-    write(outputs, SEARCH, found, announce=say)
+    write(outputs, SEARCH, by_command(Searched(found)), announce=say)
     configuration = None
     if to_config:
         from ppsim.api.to_config import trainer_options

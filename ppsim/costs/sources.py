@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from ppsim.base.arrays import Numbers
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.costs.assembled import Assembled
@@ -157,50 +158,96 @@ class ProfileSource:
         }
 
 
+Measured: TypeAlias = float | tuple[float, ...]
+"""Of a rank, all of its stages together; or of each part of the model, in order, all of them equally deep."""
+
+
 @dataclass(frozen=True)
 class RankCosts:
-    """What a rank takes for a microbatch, all of its stages together, and a transfer: seconds, as measured.
+    """What a microbatch takes of a rank or of each part of the model, and a transfer: seconds, as measured.
 
-    `activation_bytes` is what a forward keeps on the rank; None: what the source of the other bytes says.
+    Parts are stages where there are as many; a table with more stages divides each part evenly among some, one with
+    fewer sums neighbours. `transfer_s` of parts is the hop behind each (the last is not used), which the stages
+    inside it take too. `activation_bytes` is what a forward keeps; None: what the source of the other bytes says.
     """
 
-    forward_s: float
-    backward_input_s: float
-    backward_weight_s: float
-    transfer_s: float = 0.0
-    activation_bytes: float | None = None
+    forward_s: Measured
+    backward_input_s: Measured
+    backward_weight_s: Measured
+    transfer_s: Measured = 0.0
+    activation_bytes: Measured | None = None
 
     def __post_init__(self) -> None:
         for name in ("forward_s", "backward_input_s", "backward_weight_s", "transfer_s"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise ConfigError(f"--{name.replace('_', '-')[:-2]}-ms must be 0 or more: got {1e3 * value:g}")
+            for value in np.atleast_1d(getattr(self, name)):
+                if not 0 <= value < float("inf"):
+                    flag = f"--{name.replace('_', '-')[:-2]}-ms"
+                    raise ConfigError(f"{flag} must be 0 or more: got {1e3 * value:g}")
 
     def replacing(self, estimated: Assembled, schedule: Schedule) -> Assembled:
-        """Return costs with an equal part of the rank's in place of each stage's, and nothing around them."""
-        vpp = max(1, schedule.num_model_stages // schedule.num_ranks)
+        """Return costs with their share of these in place of each stage's, and nothing around them.
+
+        Raises `ConfigError` for parts that are neither divided nor summed by stages.
+        """
+        stages = schedule.num_model_stages
+        vpp = max(1, stages // schedule.num_ranks)
         costs = estimated.costs.replace(
-            forward_s=self.forward_s / vpp,
-            backward_input_s=self.backward_input_s / vpp,
-            backward_weight_s=self.backward_weight_s / vpp,
+            forward_s=_of_stages("--forward-ms", self.forward_s, stages, vpp),
+            backward_input_s=_of_stages("--backward-input-ms", self.backward_input_s, stages, vpp),
+            backward_weight_s=_of_stages("--backward-weight-ms", self.backward_weight_s, stages, vpp),
             backward_s=None,
             fused_s=None,
-            transfer_s=self.transfer_s,
+            transfer_s=_behind_stages(self.transfer_s, stages),
         )
         of_time = ("costs:", "transfers:", "data parallelism:")
-        told = [f"costs: measured of a rank, in {vpp} equal stages" if vpp > 1 else "costs: measured of a rank"]
+        told = [_told(self.forward_s, stages, vpp)]
         if self.activation_bytes is not None:
             kept = costs.activation_bytes_kept_for_weight
             own = np.asarray(costs.activation_bytes, dtype=np.float64)
             share = np.divide(0.0 if kept is None else kept, own, out=np.zeros_like(own), where=own > 0)
-            stage_bytes = self.activation_bytes / vpp
+            stage_bytes = _of_stages("--activation-memory", self.activation_bytes, stages, vpp)
             costs = costs.replace(
                 activation_bytes=stage_bytes,
-                activation_bytes_kept_for_weight=None if kept is None else (share * stage_bytes).tolist(),
+                activation_bytes_kept_for_weight=None if kept is None else (share * np.asarray(stage_bytes)),
             )
-            told.append(f"activations: {size(self.activation_bytes)} a microbatch on a rank, as given")
+            most = size(max(np.atleast_1d(self.activation_bytes)))
+            of = "the fullest part" if isinstance(self.activation_bytes, tuple) else "a rank"
+            told.append(f"activations: {most} a microbatch on {of}, as given")
         lines = [line for line in estimated.assumptions if not line.startswith(of_time)]
         return replace(estimated, costs=costs, assumptions=[*told, *lines], around=StepCosts(), parts=[])
+
+
+def _of_stages(flag: str, measured: Measured, num_stages: int, vpp: int) -> Numbers:
+    """What each stage takes: its part of a rank's, or of parts that it divides or sums."""
+    if not isinstance(measured, tuple):
+        return measured / vpp
+    if num_stages % len(measured) == 0:
+        pieces = num_stages // len(measured)
+        return [value / pieces for value in measured for _ in range(pieces)]
+    if len(measured) % num_stages == 0:
+        together = len(measured) // num_stages
+        return [sum(measured[first : first + together]) for first in range(0, len(measured), together)]
+    raise ConfigError(
+        f"{flag} has {len(measured)} values for {num_stages} stages: give {num_stages}, one a stage, or as many as "
+        f"divide {num_stages} or are a multiple of it"
+    )
+
+
+def _behind_stages(measured: Measured, num_stages: int) -> Numbers:
+    """The hop behind each stage, one a stage: that behind its part, or behind the last of the parts in it."""
+    if not isinstance(measured, tuple):
+        return measured
+    _of_stages("--transfer-ms", measured, num_stages, 1)
+    return [measured[((stage + 1) * len(measured) - 1) // num_stages] for stage in range(num_stages)]
+
+
+def _told(measured: Measured, num_stages: int, vpp: int) -> str:
+    """The line of assumptions on whose costs these are."""
+    if not isinstance(measured, tuple):
+        return f"costs: measured of a rank, in {vpp} equal stages" if vpp > 1 else "costs: measured of a rank"
+    pieces = num_stages // len(measured)
+    divided = f", in {pieces} equal stages each" if pieces > 1 else ""
+    return f"costs: measured of {len(measured)} parts of the model{divided}"
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from typing import Any
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot import palette
 from ppsim.plot.page import pareto_page
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, layout_in, limit_line
 from ppsim.schedule.table import Op
 
 Row = Mapping[str, Any]
 """A configuration: its sizes, schedule, split and recomputation, seconds, bytes, tokens/s, MFU, and its command."""
 
 _GIB = 2**30
-_DOTS, _LINE = palette.COLOURS[Op.F], palette.COLOURS[Op.W]
+_LINE = palette.COLOURS[Op.W]
 _SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"micro-batch": "micro_batch"}
 _WITH = "recompute, split"
 _TEXTS, _LEFT = ("schedule", _WITH), ' class="left"'
@@ -34,19 +35,24 @@ class SearchView:
     pareto: Sequence[Row]
 
 
-def pareto_html(search: SearchView) -> str:
+def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str:
     """Return a self-contained page that makes no request; a point shows its configuration, clicked its command.
 
     Below the picture are the best configurations and the Pareto set, fastest first, each with its command.
+    `command` and `date` say how and when the page was made.
     """
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
     listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
     header = ["", *in_columns(listed[0]), "Pareto"]
     return pareto_page(
-        title=escape(search.title),
+        title=escape(", ".join(filter(None, [search.title, date]))),
+        heading=escape(search.title),
         told=escape(
             f"{search.num_configurations} configurations, {len(search.simulated)} simulated that fit "
             f"{size(search.memory_limit_bytes)} a GPU; costs estimated from specifications"
+        ),
+        made=" ".join(
+            filter(None, [date and f"made {date}", command and f"by <code>{_by_option(command)}</code>"])
         ),
         header="".join(f"<th{_LEFT if name in _TEXTS else ''}>{name}</th>" for name in header),
         rows="\n".join(_listed(search, place, row) for place, row in enumerate(listed, start=1)),
@@ -54,42 +60,32 @@ def pareto_html(search: SearchView) -> str:
     )
 
 
-def pareto_plotly(search: SearchView) -> dict[str, Any]:
+def pareto_plotly(search: SearchView, *, theme: Theme = LIGHT) -> Data:
     """Return the figure of `pareto_html` as plain data."""
     limit = search.memory_limit_bytes / _GIB
     held = [limit, *(row["peak_bytes"] / _GIB for row in search.simulated)]
     margin = 0.05 * max(held)
-    axis = {"gridcolor": palette.COLOURS[Op.IDLE], "zeroline": False, "ticks": "outside", "linecolor": palette.TEXT}
+    axis = axis_in(theme) | {"ticks": "outside"}
     steps = {
         "mode": "lines+markers", "line": {"shape": "hv", "color": _LINE}, "marker": {"symbol": "square", "size": 8},
         "name": "Pareto set",
     }  # fmt: skip
-    others = {"mode": "markers", "marker": {"color": _DOTS, "opacity": 0.5, "size": 7}, "name": "simulated"}
-    line = {
-        "type": "line", "x0": limit, "x1": limit, "yref": "paper", "y0": 0, "y1": 1, "showlegend": True,
-        "line": {"color": palette.CRITICAL_PATH, "dash": "dash"},
-        "name": f"limit {size(search.memory_limit_bytes)}",
-    }  # fmt: skip
+    others = {"mode": "markers", "marker": {"color": theme.strong, "opacity": 0.5, "size": 7}, "name": "simulated"}
+    line = limit_line(limit, theme) | {"name": f"limit {size(search.memory_limit_bytes)}", "showlegend": True}
     return {
         "data": [_trace(search.simulated) | others, _trace(search.pareto[::-1]) | steps],
-        "layout": {
+        "layout": layout_in(theme) | {
             "autosize": True,
             "margin": {"l": 70, "r": 30, "t": 40, "b": 55},
-            "xaxis": {
+            "xaxis": axis | {
                 "title": {"text": "memory of the fullest rank (GiB)"},
                 "range": [min(held) - margin, max(held) + margin],
-                **axis,
             },
-            "yaxis": {"title": {"text": "iteration (s)"}, **axis},
+            "yaxis": axis | {"title": {"text": "iteration (s)"}},
             "shapes": [line],
             "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
-            "hovermode": "closest",
-            "plot_bgcolor": "#FFFFFF",
-            "paper_bgcolor": "#FFFFFF",
-            "font": {"color": palette.TEXT, "size": 13},
-            "hoverlabel": {"bgcolor": "#FFFFFF", "font": {"color": palette.TEXT}, "align": "left"},
         },
-    }
+    }  # fmt: skip
 
 
 def _trace(rows: Sequence[Row]) -> dict[str, Any]:
@@ -132,6 +128,10 @@ def _listed(search: SearchView, place: int, row: Row) -> str:
         *(f"<td{_LEFT if name in _TEXTS else ''}>{escape(text)}</td>" for name, text in in_columns(row).items()),
         f"<td>{'●' if row in search.pareto else ''}</td>",
     ]
-    command = " ".join(f"<span>{escape(part)}</span>" for part in re.split(" (?=--)", row["command"]))
-    below = f"<td></td><td{_LEFT} colspan={len(cells) - 1}><code>{command}</code></td>"
+    below = f"<td></td><td{_LEFT} colspan={len(cells) - 1}><code>{_by_option(row['command'])}</code></td>"
     return f"<tbody><tr>{''.join(cells)}</tr><tr>{below}</tr></tbody>"
+
+
+def _by_option(command: str) -> str:
+    """A command as HTML whose lines end between options only."""
+    return " ".join(f"<span>{escape(part)}</span>" for part in re.split(" (?=--)", command))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ppsim.base.front import front_of
 from ppsim.base.units import seconds, size
 from ppsim.plot import palette, traces
 from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, figure_of, layout_in, limit_line, listed
@@ -115,7 +116,13 @@ def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -
             "type": "scatter", "mode": "markers", "name": "lower bound",
             "x": [point.peak_bytes / memory.size for point, _ in known],
             "y": [bound / time.size for _, bound in known],
-            "marker": {"symbol": "line-ew", "size": 9, "line": {"width": 1.5, "color": theme.accent}},
+            # Wider than the dot, on which it lies where a schedule meets its bound; else a line leads to it.
+            "marker": {"symbol": "line-ew", "size": 13, "line": {"width": 2, "color": theme.accent}},
+            "error_y": {
+                "type": "data", "symmetric": False, "width": 0, "thickness": 1, "color": theme.accent,
+                "array": [(point.iteration_s - bound) / time.size for point, bound in known],
+                "arrayminus": [0.0] * len(known),
+            },
             "text": [html.escape(point.name) for point, _ in known],
             "hovertemplate": f"no table placed as %{{text}} is quicker than %{{y:.4g}} {time.unit}<extra></extra>",
         }
@@ -124,11 +131,8 @@ def _bounds(points: Sequence[Point], memory: Scale, time: Scale, theme: Theme) -
 
 def _front(points: Sequence[Point], memory: Scale, time: Scale) -> list[Data]:
     """The steps along the points on which none improves in both."""
-    front: list[Point] = []
-    usable = (point for point in points if point.kind != "refused")
-    for point in sorted(usable, key=lambda one: (one.peak_bytes, one.iteration_s)):
-        if not front or point.iteration_s < front[-1].iteration_s:
-            front.append(point)
+    usable = [point for point in points if point.kind != "refused"]
+    front = front_of(usable, lambda one: (one.peak_bytes, one.iteration_s))
     return [
         {
             "type": "scatter", "mode": "lines", "name": "least of both", "hoverinfo": "skip",

@@ -332,25 +332,27 @@ class PlanOptions(JobOptions, total=False):
         metavar="FILE", section="pipeline", field="lengths",
     )]
     job: "Job | None"
-    forward_ms: Annotated[float | None, Option(
-        "Measured: a microbatch's forward on a rank, all of its stages together; with the two halves of the "
-        "backward. No time is estimated then, stages are equal, and nothing is around the pipeline.",
-        metavar="MS", section="measured",
+    forward_ms: Annotated[float | str | Sequence[float] | None, Option(
+        "Measured: a microbatch's forward on a rank, all of its stages together, or one a stage, in order, as "
+        "10,12,12,14; with the two halves of the backward. No time is estimated then, and nothing is around the "
+        "pipeline.",
+        metavar="MS|MS,MS,…", section="measured",
     )]
-    backward_input_ms: Annotated[float | None, Option(
-        "Measured: the input gradients of a microbatch on a rank.", metavar="MS", section="measured",
+    backward_input_ms: Annotated[float | str | Sequence[float] | None, Option(
+        "Measured: the input gradients of a microbatch on a rank, or one a stage.",
+        metavar="MS|MS,MS,…", section="measured",
     )]
-    backward_weight_ms: Annotated[float | None, Option(
-        "Measured: its weight gradients.", metavar="MS", section="measured",
+    backward_weight_ms: Annotated[float | str | Sequence[float] | None, Option(
+        "Measured: its weight gradients.", metavar="MS|MS,MS,…", section="measured",
     )]
-    transfer_ms: Annotated[float | None, Option(
-        "Milliseconds from a stage to the next, for the profile's, or beside --forward-ms.",
-        metavar="MS", section="measured", field="transfer_s",
+    transfer_ms: Annotated[float | str | Sequence[float] | None, Option(
+        "Milliseconds from a stage to the next, for the profile's; beside --forward-ms also one behind each stage.",
+        metavar="MS|MS,MS,…", section="measured", field="transfer_s",
     )]
-    activation_memory: Annotated[str | float | None, Option(
-        "Measured: what a microbatch's forward keeps on a rank, all of its stages together, as 2GiB; beside "
-        "--forward-ms. Default: what model or profile say.",
-        metavar="SIZE", section="measured",
+    activation_memory: Annotated[str | float | Sequence[float] | None, Option(
+        "Measured: what a microbatch's forward keeps on a rank, all of its stages together, as 2GiB, or one a "
+        "stage; beside --forward-ms. Default: what model or profile say.",
+        metavar="SIZE|SIZE,SIZE,…", section="measured",
     )]
     overheads: Annotated["str | Path | Calibration | None", OVERHEADS]
     runtime: Annotated[Runtime | None, RUNTIME]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
+from ppsim.base.front import front_of
 from ppsim.tuning.state import FORMAT, verdicts_in
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ def configurations_of(answer: dict[str, Any], source: str = "the answer") -> "pa
     ]
     rows = pandas.DataFrame(fitting, columns=["configuration", "iteration_time_s", "peak_bytes"])
     rows = rows.sort_values(["iteration_time_s", "peak_bytes", "configuration"], ignore_index=True)
-    least_so_far = rows["peak_bytes"].cummin().shift(fill_value=float("inf"))
-    return rows.assign(pareto=rows["peak_bytes"] < least_so_far)
+    front = {key for key, *_ in front_of(rows.itertuples(index=False), lambda row: (row[1], row[2]))}
+    return rows.assign(pareto=rows["configuration"].isin(front))
 
 
 def read_answer(path: str | Path) -> tuple["pandas.DataFrame", float]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.files import check_place, to_json, write_whole
+from ppsim.base.front import front_of
 from ppsim.base.shown import Pictured, Shown
 from ppsim.base.units import seconds
 from ppsim.projection.plan import AUTO
@@ -367,17 +368,8 @@ class _Search:
 
 
 def pareto_of(found: Iterable[Found]) -> list[Found]:
-    """Return those of a list, fastest first, that hold less than all faster ones.
-
-    >>> configuration = Configuration(1, 1, 1, 1, 1, 1, 1, "none", "1f1b", "auto")
-    >>> [one.peak_bytes for one in pareto_of(Found(configuration, s, b) for s, b in [(1, 5), (2, 7), (3, 4)])]
-    [5, 4]
-    """
-    front: list[Found] = []
-    for one in found:
-        if not front or one.peak_bytes < front[-1].peak_bytes:
-            front.append(one)
-    return front
+    """Return those, fastest first, that hold less than all that are as fast."""
+    return front_of(found, lambda one: (one.iteration_s, one.peak_bytes))
 
 
 def _distinct(outlooks: Iterable[Outlook]) -> list[Outlook]:

@@ -148,6 +148,49 @@ def test_measured_times_of_a_rank_take_the_place_of_a_profile_s_and_bytes_too() 
     assert looped.iteration_s == pytest.approx((8 + 3 / 2) * 3e-3)
 
 
+def test_measured_times_of_stages_are_divided_among_more_of_them_and_summed_in_fewer() -> None:
+    """Eight parts: each a stage at v 2, two a stage at v 1, and each in two halves at v 4."""
+    words = {"pp": 4, "microbatches": 8, "runtime": "ideal", "backward_weight_ms": 0.5}
+    times = {"forward_ms": [1.0, 2, 3, 4, 5, 6, 7, 8], "backward_input_ms": "8,7,6,5,4,3,2,1",
+             "transfer_ms": "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8", "activation_memory": "1KiB,2KiB,3KiB,4KiB,1KiB,1KiB,1KiB,1KiB"}  # fmt: skip
+    costs = {vpp: ppsim.project(**words, **times, vpp=vpp).costs for vpp in (1, 2, 4)}
+    assert costs[2].forward_s == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008])
+    assert costs[1].forward_s == pytest.approx([0.003, 0.007, 0.011, 0.015])
+    assert costs[1].backward_input_s == pytest.approx([0.015, 0.011, 0.007, 0.003])
+    assert costs[4].forward_s[:4] == pytest.approx([0.0005, 0.0005, 0.001, 0.001])
+    assert costs[1].transfer_s == pytest.approx([0.0002, 0.0004, 0.0006, 0.0008])
+    assert costs[4].transfer_s[:4] == pytest.approx([0.0001, 0.0001, 0.0002, 0.0002])
+    assert costs[1].activation_bytes == [3 * 1024, 7 * 1024, 2 * 1024, 2 * 1024]
+    assert costs[2].backward_weight_s == 0.00025
+    slow = ppsim.project(**words, forward_ms=[1, 1, 3, 1], backward_input_ms=1.0)
+    assert (
+        slow.timeline.step_time_s
+        > ppsim.project(**words, forward_ms=1.5, backward_input_ms=1.0).timeline.step_time_s
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"forward_ms": "1,2,3"}, "--forward-ms has 3 values for 4 stages: give 4, one a stage"),
+        ({"forward_ms": "1,x"}, "--forward-ms is '1,x': give milliseconds as 12.5, or one a stage as 10,12,12,14"),
+        ({"forward_ms": "1,-2"}, "--forward-ms must be 0 or more: got -2"),
+        ({"transfer_ms": "1,2,3"}, "--transfer-ms has 3 values for 4 stages"),
+        ({"activation_memory": "1GiB,2"}, "the size '2' has no unit: is 2GiB meant?"),
+    ],
+)
+def test_measured_times_that_no_stages_have_are_refused(words: dict[str, Any], sentence: str) -> None:
+    times = {"forward_ms": 1.0, "backward_input_ms": 1.0, "backward_weight_ms": 1.0}
+    with pytest.raises(ConfigError) as refused:
+        ppsim.project(pp=4, microbatches=4, **times | words)
+    assert sentence in str(refused.value)
+
+
+def test_a_hop_of_a_profile_is_one_number() -> None:
+    with pytest.raises(ConfigError, match="one behind each stage needs --forward-ms too"):
+        ppsim.project(pp=4, microbatches=4, transfer_ms="1,2,3,4")
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.plot.test_browser import CHROMIUM, HAS_BROWSER
+from tests.plot.test_axe import AXE, serious
+from tests.plot.test_browser import CHROMIUM, HAS_BROWSER, TWO_FRAMES
 
 IS_REQUIRED = os.environ.get("PPSIM_REQUIRE_BROWSER") == "1"
 if not IS_REQUIRED:
@@ -165,6 +166,28 @@ def test_the_command_is_copied_and_the_table_exported(page, address):
     assert page.is_clean(address)
 
 
+def test_a_slider_of_a_stage_moves_that_stage_alone_and_lists_follow_the_number_of_ranks(page, address):
+    """Of a profile's stages one is set by hand; on half the ranks the list has half the values."""
+    page.page.goto(address)
+    page.rest()
+    page.page.click(".stages[data-of=forward_ms] summary")
+    numbers = ".stages[data-of=forward_ms] [type=text]"
+    before = [float(page.page.locator(numbers).nth(stage).input_value()) for stage in range(4)]
+    move = "slider => { slider.value = 400; slider.dispatchEvent(new Event('input', {bubbles: true})) }"
+    page.moved(lambda: page.page.eval_on_selector(".stages[data-of=forward_ms] [data-stage='2'][type=range]", move))
+    shown = [float(page.page.locator(numbers).nth(stage).input_value()) for stage in range(4)]
+    assert shown[2] == 100  # 400 of 600 steps from 0.01 ms to 10 s
+    assert [shown[0], shown[1], shown[3]] == [before[0], before[1], before[3]]
+    listed = ",".join(f"{value:g}" for value in shown)
+    assert f"--forward-ms {listed} " in page.page.inner_text("#command")
+    page.page.reload()
+    page.rest()
+    assert page.page.input_value("[id=forward_ms]") == listed
+    page.moved(lambda: page.page.fill("[id=pp]", "2"))
+    assert page.page.input_value("[id=forward_ms]") == f"{shown[1]:g},{shown[3]:g}"
+    assert page.is_clean(address)
+
+
 def test_a_click_on_a_configuration_that_a_search_found_shows_its_timeline(page, address):
     page.page.click("#tab-tune")
     asked = {"model": "gpt2", "gpus": "2", "global_batch": "16", "more": "--tp 1,2 --micro-batch 8"}
@@ -216,6 +239,16 @@ def test_every_input_has_a_label_and_text_stands_out(page):
             for ink in ("text", "quiet", "bad", "good", "wait"):
                 assert contrast(colours[ink], colours[ground]) >= 4.5, (scheme, ink, ground)
         assert contrast(colours["on-accent"], colours["accent"]) >= 4.5
+
+
+@pytest.mark.skipif(AXE is None, reason="needs axe-playwright-python")
+@pytest.mark.parametrize(("tab", "scheme"), [("compare", "light"), ("tune", "dark")])
+def test_axe_finds_nothing_serious(page, tab, scheme):
+    page.page.emulate_media(color_scheme=scheme)
+    page.page.click(f"#tab-{tab}")
+    page.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.page.evaluate(TWO_FRAMES)
+    assert serious(page.page) == {}
 
 
 def test_the_command_says_where_and_an_interruption_ends_it_quietly(tmp_path):

@@ -22,6 +22,11 @@ BY_HAND = {
 STATES = {
     "a profile": State({"pp": "4", "microbatches": "8"}, ("1f1b", "zb-h1", "interleaved-1f1b")),
     "by hand": State({"pp": "4", "microbatches": "8", "channel": "direction"} | BY_HAND, ("1f1b", "gpipe")),
+    "stage by stage": State(
+        {"pp": "4", "microbatches": "8"} | BY_HAND
+        | {"forward_ms": "10,12,9,14", "transfer_ms": "1,2,1,0", "activation_memory": "1GiB,2GiB,2GiB,3GiB"},
+        ("1f1b", "interleaved-1f1b"),
+    ),
     "a job": State(
         {"model": "llama3-8b", "cluster": "dgx-h100", "pp": "4", "tp": "2", "microbatches": "8", "memory_limit": "70GiB"},
         ("1f1b", "zb-h1"), more="--recompute full --no-overlap-dp",

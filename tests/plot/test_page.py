@@ -16,6 +16,7 @@ from ppsim.plot.lanes import compute_lanes, transfer_lanes
 from ppsim.plot.scale import time_scale
 from ppsim.plot.view import View
 from ppsim.runs.compare import compare
+from ppsim.schedule.grammar import parse_table
 from ppsim.schedule.table import NONE, Op
 from ppsim.simulation.explain import CAUSES
 from tests.plot import test_browser
@@ -138,6 +139,17 @@ def test_an_action_is_found_by_its_name_and_one_that_is_not_there_is_said(opened
     page.page.fill("[name=find]", "9F1")
     page.page.press("[name=find]", "Enter")
     assert page.said() == "no action '9F1' here: stages 0 to 3, F, B, microbatches 0 to 63, as 0F0"
+    assert page.is_clean()
+
+
+def test_an_action_is_found_among_later_stages_and_microbatches_that_come_before_it(opened):
+    """One rank with two stages whose backwards go last in, first out: nothing is in the order of its numbers."""
+    table = parse_table("0F0,0F1,1F0,1F1,1B1,1B0,0B1,0B0\n")
+    page = opened(View(simulate(table, COSTS), "t"))
+    for action in map(str, table):
+        page.page.fill("[name=find]", action)
+        page.page.press("[name=find]", "Enter")
+        assert page.said().startswith(f"{action} · ")
     assert page.is_clean()
 
 

@@ -10,6 +10,8 @@ import pytest
 from ppsim.api.views import search_view
 from ppsim.plot import palette
 from ppsim.plot.pareto import pareto_html, pareto_plotly
+from ppsim.plot.plotly_frame import DARK
+from ppsim.schedule.table import Op
 from ppsim.tuning.command import command_of
 from ppsim.tuning.configurations import configurations_of
 from ppsim.tuning.search import tune
@@ -58,6 +60,23 @@ def test_the_best_are_listed_fastest_first_with_the_commands_that_project_them(t
     )
     assert listed == [command_of(tuned, one) for one in together]
     assert page.count("●") == len(tuned.pareto)
+
+
+def test_the_page_says_when_it_was_made_and_by_which_command(tuned):
+    page = pareto_html(search_view(tuned), command="ppsim tune --model <gpt2>", date="2026-01-02")
+    assert (
+        "<p>made 2026-01-02 by <code><span>ppsim tune</span> <span>--model &lt;gpt2&gt;</span></code></p>" in page
+    )
+    assert "2026-01-02</title>" in page
+    assert "<p></p>" in pareto_html(search_view(tuned))
+
+
+def test_the_picture_has_the_colours_of_its_theme(tuned):
+    picture = pareto_plotly(search_view(tuned), theme=DARK)
+    simulated, front = picture["data"]
+    assert (picture["layout"]["paper_bgcolor"], simulated["marker"]["color"]) == (DARK.paper, DARK.strong)
+    assert picture["layout"]["shapes"][0]["line"]["color"] == DARK.accent
+    assert front["line"]["color"] == palette.COLOURS[Op.W]
 
 
 def test_a_models_name_is_text_wherever_it_stands(tuned, tmp_path):

@@ -15,7 +15,7 @@
   const searchWords = [...one("search-form").querySelectorAll("input[name]")];
   const boxes = [...form.querySelectorAll("[name=schedule]")];
 
-  const state = { byHand: false, baseline: "", chosen: [], tab: "compare", times: {}, unknown: {} };
+  const state = { byHand: false, baseline: "", chosen: [], tab: "compare", times: {}, stages: {}, shape: [0, 0], unknown: {} };
   const sent = { serial: 0, waiting: false, next: null, rest: 0, started: 0 };
 
   // --- sliders ---
@@ -36,14 +36,85 @@
   const show = (field, text) => {
     field.value = text;
     const slider = sliderOf(field);
-    if (slider) slider.value = positionOf(slider, Number(text) || 0);
+    if (slider) slider.value = positionOf(slider, rankValue(field));
   };
+
+  // --- stages: a field has one number, of a rank, or one a stage, "10,12,9" ---
+
+  const isListed = (field) => field.value.includes(",");
+  const partsOf = (field) => field.value.split(",").map((text) => Number(text) || 0);
+  const wholeIn = (name, least) => Math.max(least, Math.floor(Number(one(name).value)) || 0);
+  const shape = () => [wholeIn("pp", 0), wholeIn("vpp", 1)];
+  const textOfParts = (parts) => parts.map((value) => Number(value.toPrecision(4))).join(",");
+  // A rank takes all of its stages' times together; a hop is one of them.
+  const rankValue = (field) => {
+    if (!isListed(field)) return Number(field.value) || 0;
+    const parts = partsOf(field), mean = parts.reduce((sum, value) => sum + value, 0) / parts.length;
+    return field.name === "transfer_ms" || !state.shape[0] ? mean : (mean * parts.length) / state.shape[0];
+  };
+  // Parts of the model as those of so many stages: what they take on a rank stays.
+  const spread = (field, parts, ranksBefore, [ranks, vpp]) => {
+    const count = ranks * vpp, factor = field.name === "transfer_ms" ? 1 : parts.length / ranksBefore / vpp;
+    return Array.from({ length: count }, (_, stage) => factor * parts[Math.floor(((stage + 0.5) * parts.length) / count)]);
+  };
+  const stageValues = (field) => {
+    if (isListed(field)) return partsOf(field);
+    const [ranks, vpp] = state.shape, known = state.stages[field.name];
+    if (!state.byHand && known?.length) return spread(field, known, ranks, state.shape);
+    return Array(ranks * vpp).fill(rankValue(field) / (field.name === "transfer_ms" ? 1 : vpp));
+  };
+  const setRank = (field, text) => {
+    const before = rankValue(field);
+    field.value = isListed(field) && before ? textOfParts(partsOf(field).map((value) => (value * Number(text)) / before)) : text;
+  };
+  const setStage = (field, stage, value) => {
+    const parts = stageValues(field);
+    parts[stage] = value;
+    field.value = parts.length > 1 ? textOfParts(parts) : String(value);
+    sliderOf(field).value = positionOf(sliderOf(field), rankValue(field));
+  };
+
+  function fitLists() {
+    const now = shape(), [ranks, vpp] = state.shape;
+    if (!now[0] || (now[0] === ranks && now[1] === vpp)) return;
+    for (const field of words.filter((each) => ranks && BY_HAND.includes(each.name) && isListed(each))) {
+      field.value = textOfParts(spread(field, partsOf(field), ranks, now));
+    }
+    state.shape = now;
+  }
+
+  function showStages() {
+    for (const box of document.querySelectorAll(".stages[open]")) {
+      const field = one(box.dataset.of), slider = sliderOf(field), values = stageValues(field), rows = box.lastElementChild;
+      const label = document.querySelector(`label[for=${field.name}]`).textContent;
+      while (rows.children.length > values.length) rows.lastElementChild.remove();
+      for (let stage = rows.children.length; stage < values.length; stage += 1) {
+        const row = document.createElement("label");
+        row.innerHTML = `<span>${stage}</span><input type=range max=600 step=1><input type=text inputmode=decimal class=numeric>`;
+        const [, mover, number] = row.children;
+        Object.assign(mover.dataset, { stage, stageOf: field.name, least: slider.dataset.least, most: slider.dataset.most });
+        Object.assign(number.dataset, { stage, stageOf: field.name });
+        mover.min = slider.min;
+        mover.ariaLabel = `${label}, stage ${stage}, slider`;
+        number.ariaLabel = `${label}, stage ${stage}`;
+        rows.append(row);
+      }
+      [...rows.children].forEach((row, stage) => {
+        const [, mover, number] = row.children;
+        if (mover !== document.activeElement) mover.value = positionOf(mover, values[stage]);
+        if (number !== document.activeElement) number.value = Number(values[stage].toPrecision(4));
+      });
+    }
+  }
 
   // --- the state as a query ---
 
   const sourceOf = () => form.querySelector("[name=source]:checked").value;
   const isShown = (field) => !["profile", "job"].includes(field.closest(".field").dataset.source) || field.closest(".field").dataset.source === sourceOf();
-  const textOf = (field) => (field.value.trim() && field.dataset.unit ? field.value.trim() + field.dataset.unit : field.value.trim());
+  const textOf = (field) => {
+    const { unit } = field.dataset, text = field.value.trim();
+    return text && unit ? text.split(",").map((part) => part + unit).join(",") : text;
+  };
 
   function query() {
     const made = new URLSearchParams();
@@ -73,7 +144,13 @@
       if (["schedule", "baseline", "tab", ...VIEWS].includes(name)) continue;
       if (!fields[name]) { state.unknown[name] = value; continue; }
       const { unit } = fields[name].dataset;
-      show(fields[name], unit && value.endsWith(unit) ? value.slice(0, -unit.length) : value);
+      const parts = value.split(",");
+      show(fields[name], unit && parts.every((part) => part.endsWith(unit)) ? parts.map((part) => part.slice(0, -unit.length)).join(",") : value);
+    }
+    state.shape = shape();
+    for (const name of BY_HAND) {
+      show(fields[name], fields[name].value);
+      if (isListed(fields[name])) document.querySelector(`.stages[data-of=${name}]`).open = true;
     }
     state.byHand = BY_HAND.some((name) => name in all);
     state.chosen = (all.schedule ?? "").split(",").filter(Boolean);
@@ -87,11 +164,13 @@
   }
 
   function arrange() {
+    fitLists();
+    showStages();
     for (const field of words) field.closest(".field").hidden = !isShown(field);
     for (const box of boxes) box.checked = state.chosen.includes(box.value);
     one("by-costs").hidden = !state.byHand;
     one("times-note").textContent = state.byHand
-      ? "By hand, in equal stages." : `Of the ${sourceOf() === "job" ? "model on its cluster" : "profile"}, the baseline's mean rank; move one to set them by hand.`;
+      ? "By hand. One number is a rank's, in equal stages." : `Of the ${sourceOf() === "job" ? "model on its cluster" : "profile"}, the baseline's mean rank; move one to set them by hand.`;
     for (const tab of ["compare", "tune"]) {
       one(tab).hidden = state.tab !== tab;
       one(`tab-${tab}`).setAttribute("aria-selected", String(state.tab === tab));
@@ -135,9 +214,10 @@
   function write(told) {
     one("cards").innerHTML = told.cards;
     one("command").textContent = told.command;
-    state.times = told.times;
+    Object.assign(state, { times: told.times, stages: told.stages });
     if (!state.byHand) {
       for (const field of words) if (told.times[field.name] !== undefined) show(field, told.times[field.name]);
+      showStages();
     }
     if (told.table) one("table").innerHTML = told.table;
     const searching = told.missing ?? told.awaited.length;
@@ -196,20 +276,25 @@
   // --- what is moved ---
 
   form.addEventListener("input", ({ target }) => {
-    if (target.dataset.of) {
+    if (target.dataset.stageOf) {
+      const field = one(target.dataset.stageOf);
+      setStage(field, Number(target.dataset.stage), Number(target.type === "range" ? valueAt(target) : target.value.replace(",", ".")) || 0);
+      state.byHand = true;
+    } else if (target.dataset.of) {
       const field = one(target.dataset.of);
-      field.value = valueAt(target);
+      setRank(field, valueAt(target));
       if (BY_HAND.includes(field.name)) state.byHand = true;
     } else if (target.name === "schedule") {
       state.chosen = target.checked ? [...state.chosen, target.value] : state.chosen.filter((name) => name !== target.value);
     } else if (target.name === "source") {
       state.byHand = false;
     } else {
-      if (sliderOf(target)) sliderOf(target).value = positionOf(sliderOf(target), Number(target.value) || 0);
+      if (sliderOf(target)) sliderOf(target).value = positionOf(sliderOf(target), rankValue(target));
       if (BY_HAND.includes(target.name)) state.byHand = true;
     }
     changed();
   });
+  for (const box of document.querySelectorAll(".stages")) box.addEventListener("toggle", showStages);
   for (const name of VIEWS) {
     for (const input of document.querySelectorAll(`main [name=${name}]`)) input.addEventListener("change", () => ask(false));
   }

@@ -1,6 +1,6 @@
 const plot = document.getElementById("pareto"), theme = document.getElementById("theme");
 const figure = JSON.parse(document.getElementById("figure").textContent);
-const NARROW = { margin: { l: 54, r: 10, t: 64, b: 48 } };
+const NARROW = { margin: { l: 66, r: 10, t: 64, b: 48 } };
 
 // The layout in the colours of the style sheet; dots are those of its accent.
 function themed(name = theme.value) {
