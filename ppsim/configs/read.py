@@ -15,7 +15,8 @@ from ppsim.configs.run_config import RunConfig
 from ppsim.configs.text import flags_of, logged_arguments
 from ppsim.configs.torchtitan import from_torchtitan
 from ppsim.model.architecture import Model
-from ppsim.model.config import model_from, read_model
+from ppsim.model.config import model_from
+from ppsim.model.names import read_model
 
 
 def model_named(given: str | Path | RunConfig) -> Model:

@@ -4,29 +4,20 @@ Every field is either read, or known to change neither parameters nor matrix pro
 be a new kind of layer.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import naming, read_json
+from ppsim.base.files import naming
+from ppsim.base.names import Names
 from ppsim.layout.split import require_layers
 from ppsim.model.architecture import Layer, Model, Norm
 from ppsim.model.config_of_diffusion import DIFFUSERS
-from ppsim.model.config_of_hybrids import READERS, latent_attention
+from ppsim.model.config_of_hybrids import READERS, decoder, latent_attention
 from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.hybrid import windowed
-from ppsim.model.names import close_names, find_model
-
-
-def read_model(name_or_path: str | Path) -> Model:
-    """Return a model by name, or from a config.json; raises `ConfigError` naming what is wrong with either."""
-    text = str(name_or_path)
-    if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or Path(text).is_file():
-        return model_from(read_json(text), text)
-    return find_model(text)
 
 
 def model_from(data: Any, where: str = "config.json") -> Model:
@@ -41,7 +32,7 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     if not isinstance(kind, str):
         raise ConfigError(f"{where}: model_type is missing; there are {', '.join(_READERS)}")
     if kind not in _READERS:
-        raise ConfigError(f"{where}: unknown model_type '{kind}': {close_names(kind, tuple(_READERS))}")
+        raise ConfigError(f"{where}: {Names('model_type', _READERS).unknown(kind)}")
     fields = Fields(data, where)
     with naming(where):
         model = _READERS[kind](fields)
@@ -74,30 +65,19 @@ def _windowed(fields: Fields, layers: list[Layer], *, asked: bool) -> list[Layer
     return [(short if is_short else whole)[layer] for layer, is_short in enumerate(are_windowed)]
 
 
-def _decoder(fields: Fields, layers: Iterable[Layer], *, tied: bool = False, mtp: tuple[Layer, ...] = ()) -> Model:
-    return Model(
-        tuple(layers),
-        fields.count("vocab_size"),
-        fields.count("max_position_embeddings"),
-        tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
-        mtp=mtp,
-        source="config.json",
-    )
-
-
 def _llama(fields: Fields, *, has_window: bool = False) -> Model:
     """llama and mistral: biases where the file says so; mistral's `sliding_window` is all layers'."""
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
     ffn = FeedForward(fields.count("intermediate_size"), bias=fields.flag("mlp_bias", default=False))
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn)
-    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=has_window))
+    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=has_window))
 
 
 def _qwen2(fields: Fields) -> Model:
     hidden = fields.count("hidden_size")
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=True), FeedForward(fields.count("intermediate_size")))
     asked = fields.flag("use_sliding_window", default=False)
-    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
+    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
 
 
 def _qwen3(fields: Fields) -> Model:
@@ -105,7 +85,7 @@ def _qwen3(fields: Fields) -> Model:
     attention = _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
     layer = Layer(hidden, attention, FeedForward(fields.count("intermediate_size")))
     asked = fields.flag("use_sliding_window", default=False)
-    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
+    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
 
 
 def _mixtral(fields: Fields) -> Model:
@@ -113,7 +93,7 @@ def _mixtral(fields: Fields) -> Model:
     expert = FeedForward(fields.count("intermediate_size"))
     experts = MixtureOfExperts(expert, fields.count("num_local_experts"), fields.count("num_experts_per_tok"))
     layer = Layer(hidden, _attention(fields, hidden), experts)
-    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=True))
+    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=True))
 
 
 def _qwen_moe(fields: Fields, *, version: int) -> Model:
@@ -137,7 +117,7 @@ def _qwen_moe(fields: Fields, *, version: int) -> Model:
         dense if layer in only_dense or (layer + 1) % step else experts for layer in range(num_layers)
     ]  # the rule of transformers' Qwen2MoeDecoderLayer
     asked = fields.flag("use_sliding_window", default=False)
-    return _decoder(fields, _windowed(fields, [Layer(hidden, attention, part) for part in parts], asked=asked))
+    return decoder(fields, _windowed(fields, [Layer(hidden, attention, part) for part in parts], asked=asked))
 
 
 def _deepseek(fields: Fields, *, version: int) -> Model:
@@ -163,7 +143,7 @@ def _deepseek(fields: Fields, *, version: int) -> Model:
     num_mtp = fields.number("num_nextn_predict_layers", default=0)
     require_layers(num_layers + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
     mtp = (Layer(hidden, attention, experts),) * num_mtp
-    return _decoder(fields, [Layer(hidden, attention, part) for part in parts], mtp=mtp)
+    return decoder(fields, [Layer(hidden, attention, part) for part in parts], mtp=mtp)
 
 
 def _gpt2(fields: Fields) -> Model:
@@ -184,7 +164,7 @@ def _gpt_neox(fields: Fields) -> Model:
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=True)
     ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=True)
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
-    return _decoder(fields, [layer] * fields.num_layers())
+    return decoder(fields, [layer] * fields.num_layers())
 
 
 def _opt(fields: Fields) -> Model:
@@ -211,7 +191,7 @@ def _nemotron(fields: Fields) -> Model:
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
     ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=fields.flag("mlp_bias", default=False))
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
-    return _decoder(fields, [layer] * fields.num_layers())
+    return decoder(fields, [layer] * fields.num_layers())
 
 
 _READERS: MappingProxyType[str, Callable[[Fields], Model]] = MappingProxyType(

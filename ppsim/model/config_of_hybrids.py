@@ -3,7 +3,7 @@
 Defaults are those of the classes in transformers, which released files leave out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -17,17 +17,19 @@ from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 _WINDOWS = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
 
 
-def _model(
+def decoder(
     fields: Fields,
-    layers: list[Layer],
+    layers: Iterable[Layer],
     *,
     mtp: tuple[Layer, ...] = (),
     tied: bool = False,
     vocab: int | None = None,
     length: int | None = None,
 ) -> Model:
+    """Return the model of these layers; `tied`, `vocab` and `length` stand where the file says nothing."""
+    same: dict[Layer, Layer] = {}  # what is computed of a layer is computed once an object
     return Model(
-        tuple(layers),
+        tuple(same.setdefault(layer, layer) for layer in layers),
         fields.count("vocab_size", default=vocab),
         fields.count("max_position_embeddings", default=length),
         tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
@@ -55,7 +57,7 @@ def _gpt_oss(fields: Fields) -> Model:
     )
     are_windowed = fields.words("layer_types", _WINDOWS, num_layers) or [one % 2 == 0 for one in range(num_layers)]
     window = fields.count("sliding_window", default=128)
-    return _model(fields, windowed(Layer(hidden, attention, experts), window, are_windowed))
+    return decoder(fields, windowed(Layer(hidden, attention, experts), window, are_windowed))
 
 
 def _gemma(fields: Fields, *, version: int) -> Model:
@@ -72,7 +74,7 @@ def _gemma(fields: Fields, *, version: int) -> Model:
     are_windowed = are_windowed or [(one + 1) % every != 0 for one in range(num_layers)]
     layers = windowed(layer, fields.count("sliding_window", default=4096), are_windowed)
     vocab, length = (256_000, 8192) if version == 2 else (262_208, 131_072)
-    return _model(fields, layers, tied=True, vocab=vocab, length=length)
+    return decoder(fields, layers, tied=True, vocab=vocab, length=length)
 
 
 def _gemma3_of_images(fields: Fields) -> Model:
@@ -116,7 +118,7 @@ def _llama4(fields: Fields) -> Model:
     for one, is_chunked in enumerate(are_chunked):
         layer = Layer(hidden, attention, experts if one in sparse else dense)
         layers += windowed(layer, chunk, [is_chunked], is_chunked=True) if chunk else [layer]
-    return _model(fields, layers)
+    return decoder(fields, layers)
 
 
 def _llama4_of_images(fields: Fields) -> Model:
@@ -158,7 +160,7 @@ def _qwen3_next(fields: Fields) -> Model:
         )
         for one, is_linear in enumerate(are_linear)
     ]
-    return _model(fields, layers)
+    return decoder(fields, layers)
 
 
 def latent_attention(fields: Fields) -> LatentAttention:
@@ -202,7 +204,7 @@ def _kimi_linear(fields: Fields) -> Model:
         )
         for layer in range(num_layers)
     ]
-    return _model(fields, layers, length=fields.optional("model_max_length"))
+    return decoder(fields, layers, length=fields.optional("model_max_length"))
 
 
 _OF_KIMI = (
@@ -223,6 +225,7 @@ def _nemotron_h(fields: Fields) -> Model:
         fields.refuse("num_hidden_layers", f"{given} is not the {len(pattern)} layers of the pattern")
     bias = fields.flag("attention_bias", default=False)
     proj_bias = fields.flag("mamba_proj_bias", default=fields.flag("use_bias", default=False))
+    fields.seen.update(("intermediate_size", "mlp_bias"))
     parts = Halves(
         hidden,
         mamba=Mamba(
@@ -236,15 +239,18 @@ def _nemotron_h(fields: Fields) -> Model:
             fields.count("num_attention_heads"), fields.count("num_key_value_heads"),
             fields.count("head_dim", "attention_head_dim", default=128), qkv_bias=bias, out_bias=bias,
         ),
-        dense=FeedForward(
-            fields.count("intermediate_size"), gated=False, bias=fields.flag("mlp_bias", default=False)
-        ),
+        dense=_relu2_dense(fields) if "-" in pattern else None,
         experts=_relu2_experts(fields) if "E" in pattern else None,
     )  # fmt: skip
     further = fields.text("mtp_hybrid_override_pattern", "mtp_layers_block_type") or "*E"
     num_mtp = fields.number("num_nextn_predict_layers", default=0)
     layers = list(parts.layers(pattern))
-    return _model(fields, layers, mtp=(parts.whole(further),) * num_mtp if num_mtp else ())
+    return decoder(fields, layers, mtp=(parts.whole(further),) * num_mtp if num_mtp else ())
+
+
+def _relu2_dense(fields: Fields) -> FeedForward:
+    bias = fields.flag("mlp_bias", default=False)
+    return FeedForward(fields.count("intermediate_size"), gated=False, bias=bias)
 
 
 def _relu2_experts(fields: Fields) -> MixtureOfExperts:
@@ -269,7 +275,7 @@ def _mamba2(fields: Fields) -> Model:
         bias=fields.flag("use_bias", default=False), conv_bias=fields.flag("use_conv_bias", default=True),
     )  # fmt: skip
     layer = Halves(hidden, mamba=mamba).of_letter("M", "M")
-    return _model(fields, [layer] * fields.num_layers(), length=2048)
+    return decoder(fields, [layer] * fields.num_layers(), length=2048)
 
 
 def _bamba(fields: Fields) -> Model:
@@ -291,7 +297,9 @@ def _bamba(fields: Fields) -> Model:
     ffn = FeedForward(fields.count("intermediate_size"), bias=fields.flag("mlp_bias", default=False))
     fields.seen.update(("mamba_expand", "attn_rotary_emb", "z_loss_coefficient"))
     attends = fields.layers("attn_layer_indices")
-    return _model(fields, [Layer(hidden, mixers[one in attends], ffn) for one in range(num_layers)], length=262_144)
+    return decoder(
+        fields, [Layer(hidden, mixers[one in attends], ffn) for one in range(num_layers)], length=262_144
+    )
 
 
 def _head_of(fields: Fields, hidden: int) -> int:
