@@ -7,7 +7,15 @@ import click
 from ppsim.api.suffixes import SEARCH
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
-from ppsim.cli.common import check_outputs, json_option, print_json, run_config_of, say, to_config_option
+from ppsim.cli.common import (
+    check_outputs,
+    json_option,
+    output_option_of,
+    print_json,
+    run_config_of,
+    say,
+    to_config_option,
+)
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with
 from ppsim.schedule.choices import Trainer
@@ -25,11 +33,7 @@ _SECTIONS = {
 @command_with(TuneOptions, _SECTIONS)
 @to_config_option
 @json_option
-@click.option(
-    "-o", "--output", "outputs", multiple=True, metavar="PATH",
-    help="Write a file; the suffix decides: .json answer, .csv table, .html/.svg/.pdf/.png iteration time over "
-         "memory. May be repeated.",
-)  # fmt: skip
+@output_option_of(".json answer, .csv table, .html/.svg/.pdf/.png iteration time over memory")
 def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **options: Any) -> None:
     """Find the best layout, schedule and batch for a model on so many GPUs.
 
