@@ -14,7 +14,7 @@ from ppsim.base.names import Names
 from ppsim.layout.split import require_layers
 from ppsim.model.architecture import Layer, Model, Norm
 from ppsim.model.config_of_diffusion import DIFFUSERS
-from ppsim.model.config_of_hybrids import READERS, decoder, latent_attention
+from ppsim.model.config_of_hybrids import READERS, decoder, deepseek_parts, latent_attention, qwen_parts
 from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.hybrid import windowed
@@ -104,18 +104,7 @@ def _qwen_moe(fields: Fields, *, version: int) -> Model:
     else:
         bias, shared = fields.flag("attention_bias", default=False), 0
         attention = _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
-    experts = MixtureOfExperts(
-        FeedForward(fields.count("moe_intermediate_size")),
-        fields.count("num_experts", "num_local_experts"),
-        fields.count("num_experts_per_tok"),
-        shared_size=shared,
-        shared_gate=shared > 0,
-    )
-    dense = FeedForward(fields.count("intermediate_size"))
-    step, only_dense = fields.count("decoder_sparse_step", default=1), fields.layers("mlp_only_layers")
-    parts = [
-        dense if layer in only_dense or (layer + 1) % step else experts for layer in range(num_layers)
-    ]  # the rule of transformers' Qwen2MoeDecoderLayer
+    parts = qwen_parts(fields, num_layers, shared_size=shared)
     asked = fields.flag("use_sliding_window", default=False)
     return decoder(fields, _windowed(fields, [Layer(hidden, attention, part) for part in parts], asked=asked))
 
@@ -135,11 +124,7 @@ def _deepseek(fields: Fields, *, version: int) -> Model:
         shared_size=expert.size * fields.number("n_shared_experts", default=0),
         router_bias=version == 3,
     )
-    dense = FeedForward(fields.count("intermediate_size"))
-    first, every = fields.number("first_k_dense_replace", default=0), fields.count("moe_layer_freq", default=1)
-    if first > num_layers:
-        fields.refuse("first_k_dense_replace", f"{first} is more than num_hidden_layers {num_layers}")
-    parts = [experts if layer >= first and layer % every == 0 else dense for layer in range(num_layers)]
+    parts = deepseek_parts(fields, num_layers, experts)
     num_mtp = fields.number("num_nextn_predict_layers", default=0)
     require_layers(num_layers + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
     mtp = (Layer(hidden, attention, experts),) * num_mtp

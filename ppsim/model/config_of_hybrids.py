@@ -44,11 +44,7 @@ def _gpt_oss(fields: Fields) -> Model:
         fields.flag("attention_bias", default=True),
         fields.num_layers(),
     )
-    attention = Attention(
-        fields.count("num_attention_heads"), fields.count("num_key_value_heads"),
-        fields.count("head_dim", default=64),
-        qkv_bias=bias, out_bias=bias, sinks=True,
-    )  # fmt: skip
+    attention = _attention(fields, head_size=64, qkv_bias=bias, out_bias=bias, sinks=True)
     experts = MixtureOfExperts(
         FeedForward(fields.count("intermediate_size"), bias=True),
         fields.count("num_local_experts", "num_experts"),
@@ -61,7 +57,7 @@ def _gpt_oss(fields: Fields) -> Model:
 
 
 def _gemma(fields: Fields, *, version: int) -> Model:
-    hidden, num_layers = fields.count("hidden_size", default=2304), fields.num_layers_or(26)
+    hidden, num_layers = fields.count("hidden_size", default=2304), fields.num_layers(default=26)
     bias = fields.flag("attention_bias", default=False)
     attention = Attention(
         fields.count("num_attention_heads", default=8), fields.count("num_key_value_heads", default=4),
@@ -96,11 +92,7 @@ def _llama4(fields: Fields) -> Model:
     """The text model of Llama 4: a layer of `interleave_moe_layer_step` has experts, and a shared one."""
     hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
     bias = fields.flag("attention_bias", default=False)
-    attention = Attention(
-        fields.count("num_attention_heads"), fields.count("num_key_value_heads"),
-        fields.count("head_dim", default=128),
-        qkv_bias=bias, out_bias=bias,
-    )  # fmt: skip
+    attention = _attention(fields, head_size=128, qkv_bias=bias, out_bias=bias)
     size = fields.count("intermediate_size")
     experts = MixtureOfExperts(
         FeedForward(size), fields.count("num_local_experts"), fields.count("num_experts_per_tok", default=1),
@@ -135,32 +127,32 @@ def _qwen3_next(fields: Fields) -> Model:
         fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim"),
         kernel=fields.count("linear_conv_kernel_dim", default=4),
     )  # fmt: skip
-    attention = Attention(
-        fields.count("num_attention_heads"), fields.count("num_key_value_heads"),
-        fields.count("head_dim", default=256),
-        qkv_bias=bias, out_bias=bias, qk_norm=True, gated=True,
-    )  # fmt: skip
-    shared = fields.number("shared_expert_intermediate_size", default=0)
-    experts = MixtureOfExperts(
-        FeedForward(fields.count("moe_intermediate_size")), fields.count("num_experts"),
-        fields.count("num_experts_per_tok"), shared_size=shared, shared_gate=shared > 0,
-    )  # fmt: skip
-    dense, only_dense = FeedForward(fields.count("intermediate_size")), fields.layers("mlp_only_layers")
-    step, interval = (
-        fields.count("decoder_sparse_step", default=1),
-        fields.count("full_attention_interval", default=4),
-    )
+    attention = _attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True, gated=True)
+    parts = qwen_parts(fields, num_layers, shared_size=fields.number("shared_expert_intermediate_size", default=0))
+    interval = fields.count("full_attention_interval", default=4)
     are_linear = fields.words("layer_types", {"linear_attention": True, "full_attention": False}, num_layers)
     are_linear = are_linear or [(one + 1) % interval != 0 for one in range(num_layers)]
-    layers = [
-        Layer(
-            hidden,
-            delta if is_linear else attention,
-            dense if one in only_dense or (one + 1) % step else experts,
-        )
-        for one, is_linear in enumerate(are_linear)
-    ]
-    return decoder(fields, layers)
+    mixers = (delta if is_linear else attention for is_linear in are_linear)
+    return decoder(fields, [Layer(hidden, *halves) for halves in zip(mixers, parts, strict=True)])
+
+
+def qwen_parts(fields: Fields, num_layers: int, *, shared_size: int) -> list[FeedForward | MixtureOfExperts]:
+    """Return the feed-forward part of each layer, by the rule of transformers' `Qwen2MoeDecoderLayer`."""
+    experts = MixtureOfExperts(
+        FeedForward(fields.count("moe_intermediate_size")),
+        fields.count("num_experts", "num_local_experts"),
+        fields.count("num_experts_per_tok"),
+        shared_size=shared_size,
+        shared_gate=shared_size > 0,
+    )
+    dense, only_dense = FeedForward(fields.count("intermediate_size")), fields.layers("mlp_only_layers")
+    step = fields.count("decoder_sparse_step", default=1)
+    return [dense if layer in only_dense or (layer + 1) % step else experts for layer in range(num_layers)]
+
+
+def _attention(fields: Fields, *, head_size: int, **of_family: bool) -> Attention:
+    heads, kv_heads = fields.count("num_attention_heads"), fields.count("num_key_value_heads")
+    return Attention(heads, kv_heads, fields.count("head_dim", default=head_size), **of_family)
 
 
 def latent_attention(fields: Fields) -> LatentAttention:
@@ -194,17 +186,22 @@ def _kimi_linear(fields: Fields) -> Model:
         FeedForward(size), fields.count("num_experts"), fields.count("num_experts_per_token"),
         shared_size=size * fields.number("num_shared_experts", default=0), router_bias=True,
     )  # fmt: skip
-    dense, every = FeedForward(fields.count("intermediate_size")), fields.count("moe_layer_freq", default=1)
-    first = fields.number("first_k_dense_replace", default=0)
     layers = [
-        Layer(
-            hidden,
-            attention if layer + 1 in attends else delta,
-            experts if layer >= first and layer % every == 0 else dense,
-        )
-        for layer in range(num_layers)
+        Layer(hidden, attention if number in attends else delta, part)
+        for number, part in enumerate(deepseek_parts(fields, num_layers, experts), start=1)
     ]
     return decoder(fields, layers, length=fields.optional("model_max_length"))
+
+
+def deepseek_parts(
+    fields: Fields, num_layers: int, experts: MixtureOfExperts
+) -> list[FeedForward | MixtureOfExperts]:
+    """Return the feed-forward part of each layer: dense ones first, then experts in one of `moe_layer_freq`."""
+    dense, every = FeedForward(fields.count("intermediate_size")), fields.count("moe_layer_freq", default=1)
+    first = fields.number("first_k_dense_replace", default=0)
+    if first > num_layers:
+        fields.refuse("first_k_dense_replace", f"{first} is more than num_hidden_layers {num_layers}")
+    return [experts if layer >= first and layer % every == 0 else dense for layer in range(num_layers)]
 
 
 _OF_KIMI = (
