@@ -183,6 +183,13 @@ timeline_option = click.option(
 )  # fmt: skip
 
 
+def step_options(command: _Command) -> _Command:
+    """Add the options of all commands that print a step: how much of it, as JSON, and into files."""
+    for option in (output_option, json_option, rows_option, timeline_option):
+        command = option(command)
+    return command
+
+
 to_config_option = click.option(
     "--to-config", type=click.Choice(get_args(Trainer)),
     help="Print the plan as options of a trainer, too: of the fastest where several are compared.",

@@ -19,7 +19,7 @@ from ppsim.cli.common import (
     rows_option,
     run_config_of,
     say,
-    timeline_option,
+    step_options,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with, option_of
@@ -58,10 +58,7 @@ _SECTIONS = {"processes": "Processes and device", "model": "Model and data", "ru
 
 
 @command_with(RunOptions, _SECTIONS)
-@timeline_option
-@rows_option
-@json_option
-@output_option
+@step_options
 def train(
     outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None, **options: Any
 ) -> None:
@@ -114,10 +111,7 @@ def train(
     "--warm-up", type=int, metavar="N", default=1, show_default=True,
     help="Steps dropped at the start of a recording (a timeline of ppsim has its own left out).",
 )  # fmt: skip
-@timeline_option
-@rows_option
-@json_option
-@output_option
+@step_options
 def read(
     recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None,
     **options: Any,
