@@ -73,19 +73,20 @@ def _llama(fields: Fields, *, has_window: bool = False) -> Model:
     return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=has_window))
 
 
-def _qwen2(fields: Fields) -> Model:
+def _qwen(fields: Fields, *, version: int) -> Model:
     hidden = fields.count("hidden_size")
-    layer = Layer(hidden, _attention(fields, hidden, qkv_bias=True), FeedForward(fields.count("intermediate_size")))
+    layer = Layer(hidden, _qwen_attention(fields, version), FeedForward(fields.count("intermediate_size")))
     asked = fields.flag("use_sliding_window", default=False)
     return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
 
 
-def _qwen3(fields: Fields) -> Model:
-    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
-    attention = _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
-    layer = Layer(hidden, attention, FeedForward(fields.count("intermediate_size")))
-    asked = fields.flag("use_sliding_window", default=False)
-    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
+def _qwen_attention(fields: Fields, version: int) -> Attention:
+    """Version 2 has biases of queries, keys and values; version 3 norms, and biases where the file says so."""
+    hidden = fields.count("hidden_size")
+    if version == 2:
+        return _attention(fields, hidden, qkv_bias=True)
+    bias = fields.flag("attention_bias", default=False)
+    return _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
 
 
 def _mixtral(fields: Fields) -> Model:
@@ -97,14 +98,9 @@ def _mixtral(fields: Fields) -> Model:
 
 
 def _qwen_moe(fields: Fields, *, version: int) -> Model:
-    hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
-    if version == 2:
-        attention = _attention(fields, hidden, qkv_bias=True)
-        shared = fields.number("shared_expert_intermediate_size", default=0)
-    else:
-        bias, shared = fields.flag("attention_bias", default=False), 0
-        attention = _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
-    parts = qwen_parts(fields, num_layers, shared_size=shared)
+    hidden, attention = fields.count("hidden_size"), _qwen_attention(fields, version)
+    shared = fields.number("shared_expert_intermediate_size", default=0) if version == 2 else 0
+    parts = qwen_parts(fields, fields.num_layers(), shared_size=shared)
     asked = fields.flag("use_sliding_window", default=False)
     return decoder(fields, _windowed(fields, [Layer(hidden, attention, part) for part in parts], asked=asked))
 
@@ -145,13 +141,6 @@ def _gpt2(fields: Fields) -> Model:
     )  # fmt: skip
 
 
-def _gpt_neox(fields: Fields) -> Model:
-    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=True)
-    ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=True)
-    layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
-    return decoder(fields, [layer] * fields.num_layers())
-
-
 def _opt(fields: Fields) -> Model:
     """OPT: two more positions than the sequence; OPT-350m's narrower embedding and norms behind the parts."""
     hidden, bias = fields.count("hidden_size"), fields.flag("enable_bias", default=True)
@@ -172,9 +161,11 @@ def _opt(fields: Fields) -> Model:
     )  # fmt: skip
 
 
-def _nemotron(fields: Fields) -> Model:
-    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
-    ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=fields.flag("mlp_bias", default=False))
+def _layernorm(fields: Fields, *, biased: bool) -> Model:
+    """gpt_neox, whose feed-forward part always has biases, and nemotron, which has them where the file says so."""
+    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=biased)
+    mlp_bias = biased or fields.flag("mlp_bias", default=False)
+    ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=mlp_bias)
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
     return decoder(fields, [layer] * fields.num_layers())
 
@@ -184,17 +175,17 @@ _READERS: MappingProxyType[str, Callable[[Fields], Model]] = MappingProxyType(
         "llama": _llama,
         "mistral": lambda fields: _llama(fields, has_window=True),
         "mixtral": _mixtral,
-        "qwen2": _qwen2,
-        "qwen3": _qwen3,
+        "qwen2": lambda fields: _qwen(fields, version=2),
+        "qwen3": lambda fields: _qwen(fields, version=3),
         "qwen2_moe": lambda fields: _qwen_moe(fields, version=2),
         "qwen3_moe": lambda fields: _qwen_moe(fields, version=3),
         "deepseek_v2": lambda fields: _deepseek(fields, version=2),
         "deepseek_v3": lambda fields: _deepseek(fields, version=3),
         "kimi_k2": lambda fields: _deepseek(fields, version=3),
         "gpt2": _gpt2,
-        "gpt_neox": _gpt_neox,
+        "gpt_neox": lambda fields: _layernorm(fields, biased=True),
         "opt": _opt,
-        "nemotron": _nemotron,
+        "nemotron": lambda fields: _layernorm(fields, biased=False),
         **READERS,
         **DIFFUSERS,
     }
