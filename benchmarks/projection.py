@@ -18,7 +18,7 @@ from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
 from ppsim.layout.layout import layout_on
 from ppsim.machine.files import load_cluster
-from ppsim.model.config import read_model
+from ppsim.model.names import read_model
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 

@@ -12,7 +12,7 @@ from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
-from ppsim.model.config import read_model
+from ppsim.model.names import read_model
 from ppsim.tuning.search import tune
 from ppsim.tuning.space import Question, space_for
 

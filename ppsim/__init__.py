@@ -147,7 +147,7 @@ CARDS = {  # what a notebook shows of it
 PICTURES = {  # what draws it with plotly, and with matplotlib
     name: (f"ppsim.api.figures:figure_of_{kind}", f"ppsim.api.figures:axes_of_{kind}")
     for name, kind in {
-        "Comparison": "comparison", "Projection": "projection", "Timeline": "timeline", "Tuned": "search",
+        "Comparison": "timelines", "Projection": "timelines", "Timeline": "timelines", "Tuned": "search",
     }.items()
 }  # fmt: skip
 

@@ -3,7 +3,6 @@
 `ppsim.PICTURES` names these functions by the class of what they draw; a result's `figure()` and `plot()` call them.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppsim.plot.lanes import has_memory
@@ -18,38 +17,33 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def figure_of_timeline(timeline: Timeline) -> "go.Figure":
-    """Return the plotly Figure of a timeline: its ranks, and below what they hold, where that is known."""
-    return _timelines([timeline], None, None)
+def figure_of_timelines(what: Timeline | Projection | Comparison) -> "go.Figure":
+    """Return the plotly Figure of timelines: ranks, and below what they hold and may, where that is known."""
+    from ppsim.plot.plotly_figures import Look, timeline_figure
+
+    timelines, titles = _timelines_of(what)
+    limit = what.plan.memory_bound_bytes if isinstance(what, Projection) else None
+    look = Look(with_memory=all(map(has_memory, timelines)), memory_limit_bytes=limit)
+    return timeline_figure(timelines, titles=titles if any(titles) else None, look=look)
 
 
-def axes_of_timeline(timeline: Timeline, ax: "Axes | None") -> "Axes":
-    """Draw a timeline on axes."""
-    return _drawn([timeline], [""], ax)
+def axes_of_timelines(what: Timeline | Projection | Comparison, ax: "Axes | None") -> "Axes":
+    """Draw timelines on axes, two in the place of them."""
+    from ppsim.plot.figures.timeline import draw_timelines
+
+    timelines, titles = _timelines_of(what)
+    axes = ax or _new_axes(1.0 + len(timelines) * min(0.6 + 0.2 * timelines[0].schedule.num_ranks, 4.0))
+    draw_timelines(axes, timelines, titles)
+    return axes
 
 
-def figure_of_projection(projection: Projection) -> "go.Figure":
-    """Return the plotly Figure of a projection: its timeline, with the memory limit."""
-    limit = projection.plan.memory_bound_bytes
-    return _timelines([projection.timeline], [projection.plan.schedule_name], limit)
-
-
-def axes_of_projection(projection: Projection, ax: "Axes | None") -> "Axes":
-    """Draw a projection's timeline on axes."""
-    return _drawn([projection.timeline], [projection.plan.schedule_name], ax)
-
-
-_SIDES = ["measured", "projected"]
-
-
-def figure_of_comparison(comparison: Comparison) -> "go.Figure":
-    """Return the plotly Figure of a comparison: the measured timeline, and the projected one below."""
-    return _timelines([comparison.measured, comparison.projected], _SIDES, None)
-
-
-def axes_of_comparison(comparison: Comparison, ax: "Axes | None") -> "Axes":
-    """Draw both timelines of a comparison in the place of axes."""
-    return _drawn([comparison.measured, comparison.projected], _SIDES, ax)
+def _timelines_of(what: Timeline | Projection | Comparison) -> tuple[list[Timeline], list[str]]:
+    """The timelines that are drawn one below the other, and their titles."""
+    if isinstance(what, Projection):
+        return [what.timeline], [what.plan.schedule_name]
+    if isinstance(what, Comparison):
+        return [what.measured, what.projected], ["measured", "projected"]
+    return [what], [""]
 
 
 def figure_of_search(tuned: Tuned) -> "go.Figure":
@@ -77,21 +71,6 @@ def axes_of_search(tuned: Tuned, ax: "Axes | None") -> "Axes":
     axes = ax or _new_axes(3.5)
     draw_pareto(axes, tuned.configurations(), memory_limit_bytes=tuned.question.memory_limit_bytes)
     axes.legend()
-    return axes
-
-
-def _timelines(timelines: Sequence[Timeline], titles: Sequence[str] | None, limit: float | None) -> "go.Figure":
-    from ppsim.plot.plotly_figures import Look, timeline_figure
-
-    with_memory = all(map(has_memory, timelines))
-    return timeline_figure(timelines, titles=titles, look=Look(with_memory=with_memory, memory_limit_bytes=limit))
-
-
-def _drawn(timelines: Sequence[Timeline], titles: Sequence[str], ax: "Axes | None") -> "Axes":
-    from ppsim.plot.figures.timeline import draw_timelines
-
-    axes = ax or _new_axes(1.0 + len(timelines) * min(0.6 + 0.2 * timelines[0].schedule.num_ranks, 4.0))
-    draw_timelines(axes, timelines, titles)
     return axes
 
 

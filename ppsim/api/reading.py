@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppsim.api.recognised import recognised
 from ppsim.api.recorded import Recorded
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
 from ppsim.catalog.build import build
-from ppsim.runs.assembled import Assembled, assembled
+from ppsim.runs.assembled import assembled
 from ppsim.runs.clocks import Alignment
 from ppsim.runs.readers import kineto, megatron_log, nsight, primus, rows
 from ppsim.runs.readers.patterns import Pattern, patterns_with
@@ -24,9 +24,6 @@ from ppsim.runs.traces import RankTrace, Recordings
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
-
-if TYPE_CHECKING:
-    pass
 
 _SUFFIXES = (".json", ".json.gz", ".sqlite")
 _PEEKED = 2**16
@@ -117,11 +114,7 @@ def open_run(
         table = _table_told(recordings)
     found = assembled(recordings, table=table, given=given, num_warm_up=warm_up)
     measured = measured_in(found.run, warm_up)
-    return Opened(found.run, measured, _facts(found, measured))
-
-
-def _facts(found: Assembled, measured: Measured) -> dict[str, Any]:
-    return found.facts() | {"chosen_step": measured.chosen_step}
+    return Opened(found.run, measured, found.facts() | {"chosen_step": measured.chosen_step})
 
 
 def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None) -> Opened:

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from inspect import signature
 from itertools import zip_longest
 
 import numpy as np
 
 from ppsim.base.errors import PpsimError
 from ppsim.catalog.build import build, every_schedule
-from ppsim.catalog.entry import Entry
 from ppsim.schedule.table import Schedule
 
 
@@ -54,7 +52,7 @@ def _candidates(table: Schedule) -> Iterator[Schedule]:
     for entry in every_schedule().values():
         least, most = entry.stages_per_rank
         if (
-            _is_fitted(entry)
+            entry.takes("costs")
             or entry.num_slices != table.num_slices
             or not least <= table.vpp <= (most or table.vpp)
         ):
@@ -65,10 +63,6 @@ def _candidates(table: Schedule) -> Iterator[Schedule]:
             continue
         if np.array_equal(made.stage_to_rank, table.stage_to_rank):
             yield made.compute_only()
-
-
-def _is_fitted(entry: Entry) -> bool:
-    return "costs" in signature(entry.build).parameters
 
 
 def _rows(table: Schedule) -> list[list[str]]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -33,10 +33,6 @@ from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.cost_files import costs_to_json, message_bytes_in, read_costs
 from ppsim.simulation.stage_costs import StageCosts
-
-if TYPE_CHECKING:
-    pass
-
 
 _WORDS = words_of(TrainOptions)
 DEFAULT_MODEL = "nano"

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from ppsim.base.files import to_json
 from ppsim.base.outputs import Formats
+from ppsim.base.shown import loaded
 
 if TYPE_CHECKING:  # a run is written where pydantic, which a search needs, may be missing
     from matplotlib.figure import Figure
 
     from ppsim.plot.view import View
-    from ppsim.runs.calibrate import Calibration
     from ppsim.runs.compare import Comparison
     from ppsim.runs.explained import Explanation
     from ppsim.schedule.table import Schedule
     from ppsim.tuning.search import Tuned
-    from ppsim.validation.fitted import Fitted
 
 
 @dataclass(frozen=True)
@@ -102,18 +101,6 @@ def _timeline_figure(drawn: Drawn) -> "Figure":
     return timeline_figure(timelines, titles=drawn.titles, memory_limit_bytes=drawn.memory_limit_bytes)
 
 
-def _table_csv(table: "Schedule") -> str:
-    from ppsim.schedule.grammar import format_table
-
-    return format_table(table)
-
-
-def _table_json(table: "Schedule") -> str:
-    from ppsim.exporting.table_json import table_to_json
-
-    return to_json(table_to_json(table))
-
-
 def _trace(drawn: Drawn) -> bytes:
     from ppsim.plot.trace import chrome_trace
 
@@ -146,12 +133,6 @@ def _search_csv(searched: Searched) -> str:
     return text.getvalue()
 
 
-def _validation_csv(sets: Sequence[dict[str, Any]]) -> str:
-    from ppsim.validation.rows import rows_of
-
-    return str(rows_of(sets).to_csv(index=False, lineterminator="\n"))
-
-
 def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":
     from ppsim.plot.figures.accuracy import accuracy_figure
     from ppsim.validation.rows import rows_of
@@ -159,16 +140,8 @@ def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":
     return accuracy_figure(rows_of(sets))
 
 
-def _calibration_json(found: "Calibration") -> str:
-    from ppsim.runs.calibrate import calibration_to_json
-
-    return to_json(calibration_to_json(found))
-
-
-def _explanation_text(explained: Explained) -> str:
-    from ppsim.runs.explained_words import markdown
-
-    return markdown(explained.found)
+def _csv_of(table: "Schedule") -> str:
+    return str(loaded("ppsim.schedule.grammar:format_table")(table))
 
 
 FIGURE: Formats = _figures("figure", lambda figure: figure)
@@ -176,13 +149,13 @@ TIMELINE: Formats = {
     ".html": ("interactive timeline", _timeline_page),
     **_figures("figure", _timeline_figure),
     ".json": ("report with the timeline", lambda drawn: to_json(drawn.report())),
-    ".csv": ("schedule table", lambda drawn: _table_csv(drawn.views[0].timeline.schedule)),
+    ".csv": ("schedule table", lambda drawn: _csv_of(drawn.views[0].timeline.schedule)),
     ".json.gz": ("trace for Perfetto", _trace),
 }
 EXPLANATION: Formats = {
     ".html": ("interactive timeline with the losses beside", _explanation_page),
     ".json": ("explanation", lambda explained: to_json(explained.found.to_json())),
-    ".md": ("explanation", _explanation_text),
+    ".md": ("explanation", lambda explained: loaded("ppsim.runs.explained_words:markdown")(explained.found)),
 }
 SEARCH: Formats = {
     ".json": ("answer, with which a search goes on", lambda searched: to_json(searched.found.to_json())),
@@ -192,17 +165,20 @@ SEARCH: Formats = {
 }
 VALIDATION: Formats = {
     ".json": ("validation", lambda sets: to_json({"sets": sets})),
-    ".csv": ("rows", _validation_csv),
+    ".csv": (
+        "rows",
+        lambda sets: loaded("ppsim.validation.rows:rows_of")(sets).to_csv(index=False, lineterminator="\n"),
+    ),
     **_figures("projected against measured", _validation_figure),
 }
-TABLE: Formats = {".csv": ("", _table_csv), ".json": ("", _table_json)}
+TABLE: Formats = {
+    ".csv": ("", _csv_of),
+    ".json": ("", lambda table: to_json(loaded("ppsim.exporting.table_json:table_to_json")(table))),
+}
 TOTALS: Formats = {".json": ("totals", lambda totals: to_json(totals.to_json()))}
 
 
-def _cluster_file(fitted: "tuple[Fitted, str]") -> str:
-    found, path = fitted
-    return found.to_toml(path)
-
-
-FITTED: Formats = {".toml": ("cluster", _cluster_file)}
-CALIBRATION: Formats = {".json": ("", _calibration_json)}
+FITTED: Formats = {".toml": ("cluster", lambda fitted: fitted[0].to_toml(fitted[1]))}
+CALIBRATION: Formats = {
+    ".json": ("", lambda found: to_json(loaded("ppsim.runs.calibrate:calibration_to_json")(found)))
+}

@@ -21,8 +21,10 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
     limit = projection.plan.memory_bound_bytes
     peak = float(projection.timeline.memory.peak_bytes.max())
     utilization = projection.model_flops_utilization
+    between = f"; 90 % between {' and '.join(map(seconds, answer.interval_s))}" if answer else ""
+    about = _about(projection)
     facts = [
-        ("iteration", seconds(projection.iteration_s) + (_between(answer) if answer else "")),
+        ("iteration", seconds(projection.iteration_s) + between),
         ("throughput", f"{count(projection.tokens_per_s)} tokens/s on {projection.num_gpus} GPUs"),
         *([("MFU", percent(utilization))] if utilization is not None else []),
         ("memory", f"{size(peak)} on the fullest rank" + (f" of {size(limit)}" if limit is not None else "")),
@@ -35,15 +37,10 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
         projection.step.pieces,
         loss_budget(projection),
         facts,
-        subject=_subject(projection),
-        about=_about(projection),
+        subject="{model} on {cluster}, {layout}".format(**dict(about)),
+        about=about,
         notes=notes,
     )
-
-
-def _between(answer: Answer) -> str:
-    low, high = map(seconds, answer.interval_s)
-    return f"; 90 % between {low} and {high}"
 
 
 def _bound(projection: Projection) -> str:
@@ -58,11 +55,6 @@ def _advice(answer: Answer) -> list[str]:
         for one in answer.advice
     ]
     return lines or ["nothing near that was tried gains half a percent"]
-
-
-def _subject(projection: Projection) -> str:
-    about = dict(_about(projection))
-    return f"{about['model']} on {about['cluster']}, {about['layout']}"
 
 
 def _about(projection: Projection) -> list[Fact]:

@@ -1,6 +1,5 @@
 """Options of a verb as keywords: words declared once (`ppsim.base.words`), for `help()` and the check of a call."""
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.names import Names
 from ppsim.base.words import choices_of, kinds_of
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
@@ -54,9 +54,7 @@ def require_words(hints: Mapping[str, Any], options: Mapping[str, Any], verb: st
     """Raise `ConfigError` for the first option that the hints do not allow."""
     for name, value in options.items():
         if name not in hints:
-            close = difflib.get_close_matches(name, hints, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(hints)}"
-            raise ConfigError(f"{verb} has no '{name}': {hint}")
+            raise ConfigError(f"{verb} has no '{name}': {Names('word', hints).hint(name)}")
         if value is None:
             continue
         kinds = kinds_of(hints[name])

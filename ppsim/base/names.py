@@ -44,10 +44,13 @@ class Names:
 
     def unknown(self, name: str) -> str:
         """Return the sentence about a name that there is not: the close matches, or all that there are."""
+        return f"unknown {self._kind} '{name}': {self.hint(name)}"
+
+    def hint(self, name: str) -> str:
+        """Return the end of such a sentence."""
         close = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=3, cutoff=_CLOSE)
         found = dict.fromkeys(self._by_plain[one] for one in close)
-        hint = f"did you mean {' or '.join(found)}?" if found else f"there are {', '.join(self._names)}"
-        return f"unknown {self._kind} '{name}': {hint}"
+        return f"did you mean {' or '.join(found)}?" if found else f"there are {', '.join(self._names)}"
 
 
 _CLOSE = 0.5

@@ -4,107 +4,89 @@ from functools import partial
 
 from ppsim.catalog.entry import Entry, Formula
 from ppsim.catalog.fitted import v_flex, v_half, v_min, zb_1p, zb_2p, zb_auto, zbv
-from ppsim.catalog.published.chimera import chimera
 from ppsim.catalog.published.controllable_memory import one_f_one_b_v, v_half_fixed, v_min_fixed
 from ppsim.catalog.published.dual_pipe import dual_pipe, dual_pipe_v
-from ppsim.catalog.published.eager_one_f_one_b import eager_one_f_one_b
-from ppsim.catalog.published.gis import gis, gis_h
 from ppsim.catalog.published.gpipe import gpipe
-from ppsim.catalog.published.hanayo import hanayo
-from ppsim.catalog.published.interleaved import interleaved_one_f_one_b
-from ppsim.catalog.published.interleaved_zero_bubble import interleaved_zero_bubble
+from ppsim.catalog.published.greedy import chimera, hanayo
+from ppsim.catalog.published.interleaved import gis, gis_h, interleaved_one_f_one_b, interleaved_zero_bubble
 from ppsim.catalog.published.looped_bfs import looped_bfs
-from ppsim.catalog.published.one_f_one_b import one_f_one_b
+from ppsim.catalog.published.one_f_one_b import eager_one_f_one_b, one_f_one_b, zb_h1, zb_h2
 from ppsim.catalog.published.seq_one_f_one_b import seq_one_f_one_b
 from ppsim.catalog.published.v_shape import zbv_fixed
-from ppsim.catalog.published.zero_bubble import zb_h1, zb_h2
 
+_one_stage = partial(Entry, placement="loop", stages_per_rank=(1, 1), messages=Formula("p - 1"))
+_looped = partial(Entry, placement="loop", stages_per_rank=(2, None), messages=Formula("p * v - 1"))
+_in_a_v = partial(
+    Entry, placement="v", stages_per_rank=(2, 2), splits_backward=True, messages=Formula("2 * (p - 1)")
+)
 _fitted_zero_bubble = partial(
-    Entry,
-    placement="loop",
-    stages_per_rank=(1, 1),
+    _one_stage,
     splits_backward=True,
-    messages=Formula("p - 1"),
     source="Qi et al. 2024 (arXiv 2401.10241), §3.1; a cost a stage, more candidates: ppsim",
 )
-
-_fitted_v = partial(
+_two_chains = partial(
     Entry,
     placement="v",
     stages_per_rank=(2, 2),
-    splits_backward=True,
-    messages=Formula("2 * (p - 1)"),
+    messages=Formula("p - 1"),
+    microbatches_by=2,
+    ranks_by=2,
+    num_replicas=2,
+    not_in_torch="two replicas of the model in opposite directions; torch holds one chain of stages",
 )
 
-_TWO_CHAINS = "two replicas of the model in opposite directions; torch holds one chain of stages"
-
 ENTRIES: tuple[Entry, ...] = (
-    Entry(
+    _one_stage(
         name="gpipe",
         title="GPipe: all forwards, then all backwards",
         build=gpipe,
-        placement="loop",
-        stages_per_rank=(1, 1),
         splits_backward=False,
         bubble=Formula("(p - 1) * (F + I + W) + 2 * (p - 1) * c"),
         peak_activations=Formula("m"),
-        messages=Formula("p - 1"),
         source="Huang et al. 2019 (arXiv 1811.06965), §2.3",
     ),
-    Entry(
+    _one_stage(
         name="1f1b",
         title="1F1B: one forward, one backward (PipeDream-Flush, DAPPLE)",
         build=one_f_one_b,
-        placement="loop",
-        stages_per_rank=(1, 1),
         splits_backward=False,
         bubble=Formula(
             "(p - 1) * (F + I + W) + (2 * (p - 1) * m / p + 2 * (p - 2)) * c",
             where="c == 0 or (p >= 2 and m % p == 0)",
         ),
         peak_activations=Formula("min(p, m)"),
-        messages=Formula("p - 1"),
         source="Narayanan et al. 2021 (arXiv 2006.09503), §3.2; Fan et al. 2021 (arXiv 2007.01045)",
         also=("pipedream-flush", "dapple"),
     ),
-    Entry(
+    _one_stage(
         name="eager-1f1b",
         title="Eager 1F1B: forwards run ahead by a round trip, so that transfers are hidden",
         build=eager_one_f_one_b,
-        placement="loop",
-        stages_per_rank=(1, 1),
         splits_backward=False,
         bubble=Formula("(p - 1) * (F + I + W) + 2 * (p - 1) * c", where="2 * c <= F + I + W"),
         peak_activations=Formula("min(2 * p - 1, m)"),
-        messages=Formula("p - 1"),
         source="Zhuang et al. 2023",
     ),
-    Entry(
+    _looped(
         name="looped-bfs",
         title="Looped BFS: v stages a rank, looped, all microbatches through one chunk, then the next",
         build=looped_bfs,
-        placement="loop",
-        stages_per_rank=(2, None),
         splits_backward=False,
         bubble=Formula("(p - 1) * (F + I + W) / v + 2 * (p - 1) * c", where="(m - p) * min(F, I + W) / v >= p * c"),
         peak_activations=Formula("m"),
-        messages=Formula("p * v - 1"),
         source="Lamy-Poirier, MLSys 2023; order of the backwards as in torch",
         also=("breadth-first",),
     ),
-    Entry(
+    _looped(
         name="interleaved-1f1b",
         title="Interleaved 1F1B: v stages a rank, looped, in groups of microbatches",
         build=interleaved_one_f_one_b,
-        placement="loop",
-        stages_per_rank=(2, None),
         splits_backward=False,
         bubble=Formula(
             "(p - 1) * (F + I + W) / v + 2 * (p * v - 1) * c",
             where="m % p == 0 and (c == 0 or c <= min(F, I + W) / v)",
         ),
         peak_activations=Formula("p + (p - 1) / v if m > p else m", where="m % p == 0"),
-        messages=Formula("p * v - 1"),
         source="Narayanan et al. 2021 (arXiv 2104.04473), §2.2; group size as in Megatron-LM",
         constraint=(
             "any number of microbatches; --group-size N: p ≤ N ≤ m, the last group whole or at least p "
@@ -112,33 +94,27 @@ ENTRIES: tuple[Entry, ...] = (
         ),
         also=("interleaved",),
     ),
-    Entry(
+    _one_stage(
         name="zb-h1",
         title="ZB-H1: backward split, a third of the bubble of 1F1B at its memory",
         build=zb_h1,
-        placement="loop",
-        stages_per_rank=(1, 1),
         splits_backward=True,
         bubble=Formula(
             "(p - 1) * (F + I - W) + 4 * (p - 1) * c",
             where="m >= p and (m > p or c == 0) and 2 * c <= W <= min(F, I)",
         ),
         peak_activations=Formula("min(p, m)"),
-        messages=Formula("p - 1"),
         source="Qi et al. 2024 (arXiv 2401.10241), §2.1",
     ),
-    Entry(
+    _one_stage(
         name="zb-h2",
         title="ZB-H2: backward split, no bubble within a rank's span, twice the memory of 1F1B",
         build=zb_h2,
-        placement="loop",
-        stages_per_rank=(1, 1),
         splits_backward=True,
         span_bubble=Formula(
             "(p - 1) * (F + I - 2 * W + 2 * c)", where="m >= 2 * p - 1 and 2 * c <= W <= min(F, I)"
         ),
         peak_activations=Formula("min(2 * p - 1, m)"),
-        messages=Formula("p - 1"),
         source="Qi et al. 2024 (arXiv 2401.10241), §2.2",
     ),
     _fitted_zero_bubble(
@@ -162,50 +138,41 @@ ENTRIES: tuple[Entry, ...] = (
         peak_activations=Formula("m", at_most=True),
         published=("zb-h1", "zb-h2"),
     ),
-    Entry(
+    _looped(
         name="interleaved-zb",
         title="Interleaved ZB-H1: v stages a rank, looped, backward split",
         build=interleaved_zero_bubble,
-        placement="loop",
-        stages_per_rank=(2, None),
         splits_backward=True,
         bubble=Formula(
             "(p - 1) * (F + I - W) / v + ((v + 3) * p - 4) * c",
             where="m % p == 0 and W <= min(F, I) and (c == 0 or (p >= 2 and m > p and 2 * c <= W / v))",
         ),
         peak_activations=Formula("p", where="m % p == 0"),
-        messages=Formula("p * v - 1"),
         source="ScheduleInterleavedZeroBubble of torch 2.13, after Qi et al. 2024 (arXiv 2401.10241), §2.1",
         also=("interleaved-zero-bubble", "interleaved-zb-h1"),
     ),
-    Entry(
+    _looped(
         name="gis",
         title="GIS: v stages a rank, looped, backward split, the memory of 1F1B",
         build=gis,
-        placement="loop",
-        stages_per_rank=(2, None),
         splits_backward=True,
         bubble=Formula("(p - 1) * (F + I) / v", where="m % p == 0 and c == 0 and W <= min(F, I)"),
         peak_activations=Formula("p", where="m % p == 0"),
-        messages=Formula("p * v - 1"),
         source="PipeOffload (arXiv 2503.01328), Table 1",
     ),
-    Entry(
+    _looped(
         name="gis-h",
         title="GIS-H: GIS in groups of p/2 microbatches, (v + 1)/(2v) of the memory of 1F1B",
         build=gis_h,
-        placement="loop",
-        stages_per_rank=(2, None),
         splits_backward=True,
         bubble=Formula(
             "((p - 1) * (F + I) + (v - 1) * p / 2 * (F + I - W)) / v",
             where="p % 2 == 0 and m % p == 0 and c == 0 and W <= min(F, I)",
         ),
         peak_activations=Formula("p * (v + 1) / (2 * v)", where="p % 2 == 0 and m % p == 0"),
-        messages=Formula("p * v - 1"),
         source="PipeOffload (arXiv 2503.01328), Table 1",
     ),
-    _fitted_v(
+    _in_a_v(
         name="zbv",
         title="ZB-V: split backward in a V, fitted to the costs of every stage, the memory of 1F1B",
         build=zbv,
@@ -213,20 +180,16 @@ ENTRIES: tuple[Entry, ...] = (
         source="Qi et al. 2024 (arXiv 2401.10241), §6; a cost a stage, more candidates: ppsim",
         published=("zbv-fixed",),
     ),
-    Entry(
+    _in_a_v(
         name="zbv-fixed",
         title="ZB-V as hand-made: backward split, two stages a rank in a V, no bubble within a rank's span",
         build=zbv_fixed,
-        placement="v",
-        stages_per_rank=(2, 2),
-        splits_backward=True,
         span_bubble=Formula("0", where="F == I == W and c == 0 and m >= 2 * p - 1"),
         peak_activations=Formula("min(p, m)"),
-        messages=Formula("2 * (p - 1)"),
         source="Qi et al. 2024 (arXiv 2401.10241), §6",
         also=("zbv-zero-bubble",),
     ),
-    _fitted_v(
+    _in_a_v(
         name="v-half",
         title="V-Half: split backward in a V, fitted to the costs of every stage, half the memory of 1F1B",
         build=v_half,
@@ -234,21 +197,17 @@ ENTRIES: tuple[Entry, ...] = (
         source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
         published=("v-half-fixed",),
     ),
-    Entry(
+    _in_a_v(
         name="v-half-fixed",
         title="V-Half as published: backward split, two stages a rank in a V, half the memory of 1F1B",
         build=v_half_fixed,
-        placement="v",
-        stages_per_rank=(2, 2),
-        splits_backward=True,
         bubble=Formula(
             "(3 * p - (4 if p % 2 else 7)) * F / 2", where="F == I == W and c == 0 and p >= 3 and m >= 2 * p"
         ),
         peak_activations=Formula("min((p + 2) // 2, m)"),
-        messages=Formula("2 * (p - 1)"),
         source="Qi et al. 2024 (arXiv 2405.15362), §3; order of warm-up and cool-down as in the authors' code",
     ),
-    _fitted_v(
+    _in_a_v(
         name="v-min",
         title="V-Min: split backward in a V, fitted to the costs of every stage, a third of the memory of 1F1B",
         build=v_min,
@@ -256,21 +215,17 @@ ENTRIES: tuple[Entry, ...] = (
         source="Qi et al. 2024 (arXiv 2405.15362), §3; a cost a stage, more candidates: ppsim",
         published=("v-min-fixed",),
     ),
-    Entry(
+    _in_a_v(
         name="v-min-fixed",
         title="V-Min as published: backward split, two stages a rank in a V, a third of the memory of 1F1B",
         build=v_min_fixed,
-        placement="v",
-        stages_per_rank=(2, 2),
-        splits_backward=True,
         bubble=Formula(
             "(4 * p - (5 if p % 3 else 7)) * F / 2", where="F == I == W and c == 0 and p >= 2 and m > p"
         ),
         peak_activations=Formula("min((p + 4) // 3, m)"),
-        messages=Formula("2 * (p - 1)"),
         source="Qi et al. 2024 (arXiv 2405.15362), §3; order of warm-up and cool-down as in the authors' code",
     ),
-    _fitted_v(
+    _in_a_v(
         name="v-flex",
         title="V-Flex: split backward in a V, fitted to the costs of every stage and to whatever memory is left",
         build=v_flex,
@@ -278,74 +233,53 @@ ENTRIES: tuple[Entry, ...] = (
         source="Qi et al. 2024 (arXiv 2405.15362), App. A; a cost a stage, more candidates: ppsim",
         published=("v-min-fixed", "v-half-fixed", "zbv-fixed"),
     ),
-    Entry(
+    _in_a_v(
         name="1f1b-v",
         title="1F1B-V: two stages a rank in a V, two thirds of the memory of 1F1B; fixed pattern",
         build=one_f_one_b_v,
-        placement="v",
-        stages_per_rank=(2, 2),
         splits_backward=False,
         bubble=Formula(
             "(5 * p - (5 if p % 3 == 1 else 7)) * F / 2",
             where="F == I == W and c == 0 and p % 3 and p >= 4 and m >= p",
         ),
         peak_activations=Formula("min((2 * p + 3) // 3, m)"),
-        messages=Formula("2 * (p - 1)"),
         source="Qi et al. 2024 (arXiv 2405.15362); start cells and warm-up as in the authors' code",
     ),
-    Entry(
+    _in_a_v(
         name="dualpipev",
         title="DualPipeV: two stages a rank in a V, a forward fused with a backward of the other stage",
         build=dual_pipe_v,
-        placement="v",
-        stages_per_rank=(2, 2),
-        splits_backward=True,
         bubble=Formula(
             "(p - 1) * (2 * F + I - W) / 2 + (2 * (p - 1) * m / p + 2 * (p - 2)) * c",
             where="W <= I <= F and (c == 0 or (p >= 2 and m % p == 0 and 4 * (p - 1) * c <= I))",
         ),
         peak_activations=Formula("p + 1 / 2"),
-        messages=Formula("2 * (p - 1)"),
         source="github.com/deepseek-ai/DualPipe (arXiv 2412.19437, §3.2.1), cut in half; a pair is F, then B",
         constraint="at least 2 * p microbatches, one for each stage",
         least_microbatches=Formula("2 * p"),
     ),
-    Entry(
+    _two_chains(
         name="dualpipe",
         title="DualPipe: two replicas in opposite directions, a forward of one fused with a backward of the other",
         build=dual_pipe,
-        placement="v",
-        stages_per_rank=(2, 2),
         splits_backward=True,
         bubble=Formula("(p / 2 - 1) * (FB + I - 2 * W)", where="F == I and W <= I and c == 0"),
         peak_activations=Formula("p + 1"),
-        messages=Formula("p - 1"),
         source="github.com/deepseek-ai/DualPipe (arXiv 2412.19437, §3.2.1)",
         constraint="an even number, at least 2 * p; half of them each way",
         least_microbatches=Formula("2 * p"),
-        microbatches_by=2,
-        ranks_by=2,
-        num_replicas=2,
-        not_in_torch=_TWO_CHAINS,
     ),
-    Entry(
+    _two_chains(
         name="chimera",
         title="Chimera: two replicas in opposite directions, each 1F1B, merged",
         build=chimera,
-        placement="v",
-        stages_per_rank=(2, 2),
         splits_backward=False,
         bubble=Formula(
             "(p - 2) * (I + W)", where="c == 0 and m % p == 0 and (F == I + W or (m == p and F <= I + W))"
         ),
         peak_activations=Formula("min(p, m)"),
-        messages=Formula("p - 1"),
         source="Li and Hoefler 2021 (arXiv 2107.06925); merged by greedy list scheduling at F = B: ppsim",
         constraint="an even number; half of them each way",
-        microbatches_by=2,
-        ranks_by=2,
-        num_replicas=2,
-        not_in_torch=_TWO_CHAINS,
     ),
     Entry(
         name="hanayo",

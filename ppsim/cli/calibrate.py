@@ -1,5 +1,7 @@
 """`calibrate`: measured runs → the overheads that a projection lacks."""
 
+from typing import Any
+
 import click
 
 from ppsim.api.suffixes import CALIBRATION
@@ -22,14 +24,7 @@ from ppsim.cli.progress import progress
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE.json", help="Write the overheads there, for --overheads.")
 @json_option
-def calibrate(
-    measured: tuple[str, ...],
-    schedule: str | None,
-    costs: str | None,
-    warm_up: int,
-    output: str | None,
-    as_json: bool,
-) -> None:
+def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **options: Any) -> None:
     """Fit host time per action, hops, slow-down beside transfers and time between steps to measured runs.
 
     \b
@@ -50,7 +45,7 @@ def calibrate(
     if output:
         check_outputs([output], CALIBRATION, inputs=[file for one in measured for file in inputs_of(one)])
     with progress("fitting overheads: reading every step of every run, and taking medians"):
-        found = runs.calibrate(*measured, schedule=schedule, costs=costs, warm_up=warm_up)
+        found = runs.calibrate(*measured, **options)
     if output:
         write([output], CALIBRATION, found, announce=say)
     if as_json:

@@ -1,11 +1,10 @@
 """What the commands share: options, and how they speak."""
 
-import difflib
 import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.names import Names
 from ppsim.schedule.choices import Trainer
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ppsim.schedule.table import Schedule
 
 Made = TypeVar("Made", "Drawn", "Explained", "Searched")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 _WORDS = "ppsim.words"
 
 
@@ -144,9 +145,7 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of the first argument, or fail with those that it may stand for."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], self.commands, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.commands)}"
-            ctx.fail(f"unknown command '{args[0]}': {hint}")
+            ctx.fail(Names("command", self.commands).unknown(args[0]))
         return super().resolve_command(ctx, args)
 
 
@@ -161,11 +160,15 @@ def close_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-output_option = click.option(
-    "-o", "--output", "outputs", multiple=True, metavar="PATH",
-    help="Write a file; the suffix decides: .html timeline, .svg/.pdf/.png figure, .json report with timeline, "
-         ".csv table, .json.gz Perfetto trace. May be repeated.",
-)  # fmt: skip
+def output_option_of(formats: str) -> Callable[[_Command], _Command]:
+    """Return the option for files to write, of which the suffix decides what each is."""
+    said = f"Write a file; the suffix decides: {formats}. May be repeated."
+    return click.option("-o", "--output", "outputs", multiple=True, metavar="PATH", help=said)
+
+
+output_option = output_option_of(
+    ".html timeline, .svg/.pdf/.png figure, .json report with timeline, .csv table, .json.gz Perfetto trace"
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object (seconds, bytes) and nothing else."
 )
@@ -178,6 +181,13 @@ timeline_option = click.option(
     help="Draw the step in characters to scale, a row a rank; in up to 48 lines so that microbatches can be read, "
          "else coarser. Default: draw it where 16 lines do for that.",
 )  # fmt: skip
+
+
+def step_options(command: _Command) -> _Command:
+    """Add the options of all commands that print a step: how much of it, as JSON, and into files."""
+    for option in (output_option, json_option, rows_option, timeline_option):
+        command = option(command)
+    return command
 
 
 to_config_option = click.option(

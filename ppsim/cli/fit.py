@@ -1,5 +1,7 @@
 """`fit`: measured steps → the constants of the machine that they ran on, as a cluster file."""
 
+from typing import Any
+
 import click
 
 from ppsim.api.suffixes import FITTED
@@ -25,14 +27,7 @@ from ppsim.cli.progress import progress
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE.toml", help="Write the cluster there, for --cluster.")
 @json_option
-def fit(
-    runs: tuple[str, ...],
-    cluster: str | None,
-    run_config: str | None,
-    rows: str | None,
-    output: str | None,
-    as_json: bool,
-) -> None:
+def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any) -> None:
     """Fit the constants of one's own cluster to one measured step or more, around those of its class.
 
     \b
@@ -49,9 +44,10 @@ def fit(
     from ppsim.printing import fits as show
 
     if output:
-        check_outputs([output], FITTED, inputs=[one for one in (*runs, cluster, run_config) if one])
+        read = (*runs, options["cluster"], options["run_config"])
+        check_outputs([output], FITTED, inputs=[one for one in read if one])
     with progress("fitting constants: projecting every run, each constant changed in turn"):
-        found = fit_runs(*runs, cluster=cluster, run_config=run_config, rows=rows)
+        found = fit_runs(*runs, **options)
     if output:
         write([output], FITTED, (found, output), announce=say)
     if as_json:

@@ -10,13 +10,10 @@ from ppsim.base.words import Option
 from ppsim.cli.common import (
     by_command,
     check_outputs,
-    json_option,
-    output_option,
     print_json,
-    rows_option,
     run_config_of,
     say,
-    timeline_option,
+    step_options,
     to_config_option,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
@@ -54,10 +51,7 @@ _SECTIONS = {
 
 @command_with(ProjectOptions, _SECTIONS)
 @to_config_option
-@timeline_option
-@rows_option
-@json_option
-@output_option
+@step_options
 def project(
     outputs: tuple[str, ...],
     as_json: bool,

@@ -14,11 +14,12 @@ from ppsim.cli.common import (
     check_outputs,
     json_option,
     output_option,
+    output_option_of,
     print_json,
     rows_option,
     run_config_of,
     say,
-    timeline_option,
+    step_options,
 )  # fmt: skip
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with, option_of
@@ -57,10 +58,7 @@ _SECTIONS = {"processes": "Processes and device", "model": "Model and data", "ru
 
 
 @command_with(RunOptions, _SECTIONS)
-@timeline_option
-@rows_option
-@json_option
-@output_option
+@step_options
 def train(
     outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None, **options: Any
 ) -> None:
@@ -105,7 +103,7 @@ def train(
          "pass is of. Default: inferred.",
 )  # fmt: skip
 @click.option(
-    "--pattern", "patterns", multiple=True, metavar="REGEX",
+    "--pattern", multiple=True, metavar="REGEX",
     help="How ranges name passes, with groups kind (forward, backward, …), stage or chunk, microbatch, rank, as "
          "far as names tell them. May be repeated. Default: the names of torch, Megatron-LM, DeepSpeed and others.",
 )  # fmt: skip
@@ -113,20 +111,11 @@ def train(
     "--warm-up", type=int, metavar="N", default=1, show_default=True,
     help="Steps dropped at the start of a recording (a timeline of ppsim has its own left out).",
 )  # fmt: skip
-@timeline_option
-@rows_option
-@json_option
-@output_option
+@step_options
 def read(
-    recorded: tuple[str, ...],
-    schedule: str | None,
-    patterns: tuple[str, ...],
-    warm_up: int,
-    with_timeline: bool | None,
-    with_rows: bool,
-    as_json: bool,
-    outputs: tuple[str, ...],
-) -> None:
+    recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None,
+    **options: Any,
+) -> None:  # fmt: skip
     """Read a run of any trainer: its timeline, which schedule it ran, and what its recording tells.
 
     \b
@@ -147,7 +136,7 @@ def read(
     inputs = [file for one in recorded for file in reading.inputs_of(one)]
     check_outputs(outputs, TIMELINE, inputs=inputs)
     with progress("reading every pass of every rank"):
-        found = reading.read(*recorded, schedule=schedule, pattern=patterns, warm_up=warm_up)
+        found = reading.read(*recorded, **options)
     if isinstance(found, Totals):
         write(outputs, TOTALS, found, announce=say)
         print_json(found.to_json()) if as_json else show.print_totals(found)
@@ -167,10 +156,7 @@ def read(
          "NAME.json), a costs file, for the run's own table, or in quotes the options of ppsim project.",
 )  # fmt: skip
 @json_option
-@click.option(
-    "-o", "--output", "outputs", multiple=True, metavar="PATH",
-    help="Write a file; the suffix decides: .html timeline with the losses beside, .json, .md. May be repeated.",
-)  # fmt: skip
+@output_option_of(".html timeline with the losses beside, .json, .md")
 def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[str, ...]) -> None:
     """Say why a measured step takes as long as it does: losses by cause, which sum to the step.
 

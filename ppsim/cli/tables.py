@@ -14,12 +14,10 @@ from ppsim.cli.common import (
     by_command,
     check_outputs,
     json_option,
-    output_option,
     print_json,
     read_table,
-    rows_option,
     say,
-    timeline_option,
+    step_options,
 )  # fmt: skip
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
@@ -139,10 +137,7 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
     {"input": "Input", "network": "Network and runtime"},
 )
 @click.argument("table", metavar="T.csv")
-@timeline_option
-@rows_option
-@json_option
-@output_option
+@step_options
 def simulate(
     table: str,
     with_timeline: bool | None,

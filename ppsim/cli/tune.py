@@ -11,6 +11,7 @@ from ppsim.cli.common import (
     by_command,
     check_outputs,
     json_option,
+    output_option_of,
     print_json,
     run_config_of,
     say,
@@ -33,11 +34,7 @@ _SECTIONS = {
 @command_with(TuneOptions, _SECTIONS)
 @to_config_option
 @json_option
-@click.option(
-    "-o", "--output", "outputs", multiple=True, metavar="PATH",
-    help="Write a file; the suffix decides: .json answer, .csv table, .html/.svg/.pdf/.png iteration time over "
-         "memory. May be repeated.",
-)  # fmt: skip
+@output_option_of(".json answer, .csv table, .html/.svg/.pdf/.png iteration time over memory")
 def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **options: Any) -> None:
     """Find the best layout, schedule and batch for a model on so many GPUs.
 

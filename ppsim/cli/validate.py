@@ -5,18 +5,14 @@ import click
 from ppsim.api.suffixes import VALIDATION
 from ppsim.base.errors import ConfigError
 from ppsim.base.outputs import write
-from ppsim.cli.common import check_outputs, json_option, print_json, say
+from ppsim.cli.common import check_outputs, json_option, output_option_of, print_json, say
 from ppsim.cli.progress import progress
 
 
 @click.command()
 @click.argument("name", required=False, metavar="[SET|FILE]")
 @json_option
-@click.option(
-    "-o", "--output", "outputs", multiple=True, metavar="PATH",
-    help="Write a file; the suffix decides: .svg/.pdf/.png projected against measured, .json what --json prints, "
-         ".csv a line a row. May be repeated.",
-)  # fmt: skip
+@output_option_of(".svg/.pdf/.png projected against measured, .json what --json prints, .csv a line a row")
 @click.option("--rows", "with_rows", is_flag=True, help="Print every row too. Default: where a SET is given.")
 @click.option(
     "--commands",

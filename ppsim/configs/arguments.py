@@ -137,20 +137,27 @@ class Arguments:
     @property
     def understood(self) -> tuple[tuple[str, str], ...]:
         """What the user wrote and was read, with the word it went to."""
-        return tuple((name, word) for name, word in self._read.items() if name in self._asked and self._has(name))
+        return tuple((name, word) for name, word in self.read if name in self._asked)
+
+    @property
+    def read(self) -> tuple[tuple[str, str], ...]:
+        """What was read and is there, the file's defaults too."""
+        return tuple((name, word) for name, word in self._read.items() if self._values.get(name) is not None)
+
+    @property
+    def unread(self) -> list[tuple[str, Any]]:
+        """What the user wrote, is not off, and was not read."""
+        return [
+            (name, value)
+            for name, value in self._values.items()
+            if name in self._asked and name not in self._read and value
+        ]
 
     @property
     def ignored(self) -> tuple[Ignored, ...]:
         """What the user wrote and was not read, but for what changes nothing and what is off."""
-        found = [
-            Ignored(name, value, matters)
-            for name, value in self._values.items()
-            if name in self._asked and name not in self._read and value and (matters := matters_for(name))
-        ]
+        found = [Ignored(name, value, matters) for name, value in self.unread if (matters := matters_for(name))]
         return tuple(one for one in found if one.matters != "unknown" or not self._is_complete)
-
-    def _has(self, name: str) -> bool:
-        return self._values.get(name) is not None
 
 
 _MATTERS = (

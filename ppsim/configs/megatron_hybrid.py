@@ -1,7 +1,7 @@
 """Layers that differ in Megatron-LM's arguments: hybrid patterns, linear attention, windows, experts in some."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ppsim.base.errors import ConfigError
@@ -138,10 +138,9 @@ def mixers(arguments: Arguments, attention: Mixer, num_layers: int) -> list[Mixe
             f"{arguments.source}: experimental_attention_variant {variant} is not known, only gated_delta_net"
         )
     delta = _delta(arguments)
-    every = listed(arguments.get("linear_attention_freq", 4), "linear_attention_freq", num_layers, arguments.source)
-    if isinstance(every, int):
-        return [delta if (layer + 1) % every else attention for layer in range(num_layers)]
-    return [delta if entry else attention for entry in every]
+    freq = arguments.get("linear_attention_freq", 4)
+    are_delta = _listed(freq, "linear_attention_freq", num_layers, arguments.source, lambda one, k: (one + 1) % k)
+    return [delta if is_delta else attention for is_delta in are_delta]
 
 
 def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, ...]:
@@ -154,15 +153,14 @@ def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, 
         return tuple(layers)
     window = _tokens_before(size, arguments.source) + 1
     freq = arguments.get("window_attn_skip_freq")
-    every = listed(freq, "window_attn_skip_freq", len(layers), arguments.source) if freq else None
-    if isinstance(every, int):
-        every = [(layer + 1) % every for layer in range(len(layers))]
+    are_windowed = [1] * len(layers)
+    if freq:
+        name, source = "window_attn_skip_freq", arguments.source
+        are_windowed = _listed(freq, name, len(layers), source, lambda one, k: (one + 1) % k)
     made = []
-    for number, layer in enumerate(layers):
-        is_windowed = (
-            isinstance(layer.attention, Attention) and layer.has_mixer and (every is None or every[number])
-        )
-        made += windowed(layer, window, [True]) if is_windowed else [layer]
+    for layer, is_windowed in zip(layers, are_windowed, strict=True):
+        sees_others = isinstance(layer.attention, Attention) and layer.has_mixer
+        made += windowed(layer, window, [True]) if is_windowed and sees_others else [layer]
     return tuple(made)
 
 
@@ -178,13 +176,13 @@ def _tokens_before(size: object, source: str) -> int:
     return before
 
 
-def listed(given: object, name: str, num_layers: int, source: str) -> int | list[int]:
-    """Return a frequency of 1 or more, or a list with an entry a layer, as `([0]*3+[1]*58)` writes it."""
+def _listed(given: object, name: str, num_layers: int, source: str, entry: Callable[[int, int], int]) -> list[int]:
+    """An entry a layer: a list as `([0]*3+[1]*58)` writes it, or `entry` of each and a frequency of 1 or more."""
     value = _list_of(given, name, source) if isinstance(given, str) else given
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ConfigError(f"{source}: {name} must be 1 or more: got {value}")
-        return value
+        return [entry(layer, value) for layer in range(num_layers)]
     if not isinstance(value, list):
         raise ConfigError(f"{source}: {name} must be a whole number or a list: got {given!r}")
     if len(value) < num_layers:
@@ -223,7 +221,6 @@ def parts_of(
     """Return the feed-forward part of every layer: experts in one of `moe_layer_freq`, or where its list has 1."""
     if experts is None:
         return [dense] * num_layers
-    every = listed(arguments.get("moe_layer_freq", 1), "moe_layer_freq", num_layers, arguments.source)
-    if isinstance(every, int):
-        every = [layer % every == 0 for layer in range(num_layers)]
-    return [experts if entry else dense for entry in every]
+    freq = arguments.get("moe_layer_freq", 1)
+    have_experts = _listed(freq, "moe_layer_freq", num_layers, arguments.source, lambda one, k: one % k == 0)
+    return [experts if has_experts else dense for has_experts in have_experts]

@@ -15,7 +15,8 @@ from ppsim.configs.run_config import RunConfig
 from ppsim.configs.text import flags_of, logged_arguments
 from ppsim.configs.torchtitan import from_torchtitan
 from ppsim.model.architecture import Model
-from ppsim.model.config import model_from, read_model
+from ppsim.model.config import model_from
+from ppsim.model.names import read_model
 
 
 def model_named(given: str | Path | RunConfig) -> Model:
@@ -67,14 +68,7 @@ def read_run_config(path: str | Path) -> RunConfig:
 
 def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
     if any(name.startswith(("--parallelism.", "--training.")) for name in flags):
-        sections: dict[str, Any] = {}
-        for name, value in flags.items():
-            section, _, field = name.lstrip("-").partition(".")
-            if field:
-                sections.setdefault(section, {})[field] = value
-            else:
-                sections[section] = value
-        return from_torchtitan(sections, source)
+        return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
     if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
         raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")
     return from_megatron(Arguments(normalised(flags), source))

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.configs.arguments import normalised
+from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.run_config import Ignored, RunConfig, replicas_for_experts
 from ppsim.model.architecture import Model
 from ppsim.model.names import find_model
@@ -37,25 +37,16 @@ _MODELS: Mapping[tuple[str, str], str] = MappingProxyType(
 
 _SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
-        "gpipe": "gpipe",
-        "1f1b": "1f1b",
-        "interleaved1f1b": "interleaved-1f1b",
-        "loopedbfs": "looped-bfs",
-        "interleavedzerobubble": "interleaved-zb",
-        "zbvzerobubble": "zbv-fixed",
-        "dualpipev": "dualpipev",
+        "gpipe": "GPipe",
+        "1f1b": "1F1B",
+        "interleaved-1f1b": "Interleaved1F1B",
+        "looped-bfs": "LoopedBFS",
+        "interleaved-zb": "InterleavedZeroBubble",
+        "zbv-fixed": "ZBVZeroBubble",
+        "dualpipev": "DualPipeV",
     }
 )
-
-_PROPER: Mapping[str, str] = MappingProxyType(
-    {
-        name.lower(): name
-        for name in (
-            "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
-        )
-    }
-)  # fmt: skip
-"""TorchTitan's schedules as it spells them."""
+"""Schedules as TorchTitan spells them."""
 
 HIDDEN_BY_ASYNC_TP = "0.5"
 """What part of tensor-parallel communication is taken to be hidden: as much as by Megatron-Core's pieces."""
@@ -78,57 +69,49 @@ def from_torchtitan(
     `asked` is what of it the user wrote, where the tree has defaults too.
     """
     options = _flat(tree)
-    wrote = options if asked is None else _flat(asked)
-    read: dict[str, str] = {}
-
-    def get(name: str, word: str, default: Any = None) -> Any:
-        read[name] = word
-        value = options.get(name)
-        return default if value is None else value
-
-    words: dict[str, Any] = {word: _count(get(name, word), name, source) for name, word in _COUNTS.items()}
+    arguments = Arguments(options, source, None if asked is None else _flat(asked))
+    get, assumed = arguments.get, arguments.assumed
+    words: dict[str, Any] = {word: arguments.count(name, word=word) for name, word in _COUNTS.items()}
     pp = words["pp"] = words["pp"] or 1
-    expert_tp = _count(
-        get("parallelism.expert_tensor_parallel_degree", "etp"), "expert_tensor_parallel_degree", source
-    )
+    expert_tp = arguments.count("parallelism.expert_tensor_parallel_degree", word="etp")
     words["etp"] = expert_tp if (words["ep"] or 1) > 1 and expert_tp != (words["tp"] or 1) else None
-    assumed: list[str] = []
-    words |= _batch(get, pp, source)
-    shard, copies = (_count(get(f"parallelism.data_parallel_{kind}_degree", "dp"), "dp", source, least=-1)
-                     for kind in ("shard", "replicate"))  # fmt: skip
+    words |= _batch(arguments, pp)
+    shard, copies = (
+        arguments.count(f"parallelism.data_parallel_{kind}_degree", word="dp", least=-1)
+        for kind in ("shard", "replicate")
+    )
     if shard and shard > 0:
         words["dp"] = shard * (copies or 1)
     elif words["ep"]:
         words["dp"] = replicas_for_experts(words, assumed)
     words["zero"] = 0 if shard == 1 else 1 if pp > 1 else 3
-    words["schedule"] = _schedule(get, assumed) if pp > 1 else None
-    mode = str(get("activation_checkpoint.mode", "recompute", "none"))
+    words["schedule"] = _schedule(arguments) if pp > 1 else None
+    mode = str(get("activation_checkpoint.mode", "none", word="recompute"))
     words["recompute"] = "full" if mode == "full" else "none"
     if mode == "selective":
         assumed.append("selective checkpointing by operators is not known: nothing is recomputed")
-    converters = get("model.converters", "dtype", [])
+    converters = get("model.converters", [], word="dtype")
     known = (("float8", "float8"), ("mx", "mxfp8"))
     of_converters = (dtype for sign, dtype in known if any(sign in str(name) for name in converters))
     words |= {"dtype": next(of_converters, "bfloat16"), "runtime": "torch", "stack": "torchtitan"}
-    if get("parallelism.enable_async_tensor_parallel", "overlap_tp"):
+    if get("parallelism.enable_async_tensor_parallel", word="overlap_tp"):
         words["overlap_tp"] = HIDDEN_BY_ASYNC_TP
         assumed.append(
             f"asynchronous tensor parallelism: {HIDDEN_BY_ASYNC_TP} of its communication is taken to be hidden"
         )
-    name, flavor = (get(f"model.{part}", "model") for part in ("name", "flavor"))
-    if name is None and get("module", "model"):  # 0.3: --module llama3 --config llama3_8b
-        name = str(get("module", "model"))
-        flavor = str(get("config", "model", "")).removeprefix(f"{name}_")
+    name, flavor = (get(f"model.{part}") for part in ("name", "flavor"))
+    if name is None and get("module"):  # 0.3: --module llama3 --config llama3_8b
+        name = str(get("module"))
+        flavor = str(get("config", "")).removeprefix(f"{name}_")
     model, why_no_model = _model(str(name or ""), str(flavor or ""), source)
-    unread = [(name, value) for name, value in options.items() if name in wrote and name not in read and value]
     return RunConfig(
         trainer,
         source,
         {name: value for name, value in words.items() if value is not None},
         model,
         why_no_model,
-        tuple((name, word) for name, word in read.items() if options.get(name) is not None),
-        tuple(Ignored(name, value, "time") for name, value in unread if name.startswith(_TIME)),
+        arguments.read,
+        tuple(Ignored(name, value, "time") for name, value in arguments.unread if name.startswith(_TIME)),
         tuple(assumed),
     )
 
@@ -144,40 +127,29 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
-def _count(value: Any, name: str, source: str, least: int = 1) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{source}: {name} must be a whole number of {least} or more: got {value!r}")
-    return value
-
-
-def _batch(get: Any, pp: int, source: str) -> dict[str, int | None]:
+def _batch(arguments: Arguments, pp: int) -> dict[str, int | None]:
     """A rank's batch goes through the pipeline in microbatches; without one it is one microbatch."""
-    local = _count(get("training.local_batch_size", "micro_batch"), "training.local_batch_size", source)
-    local = local or _count(get("training.batch_size", "micro_batch"), "training.batch_size", source)
-    size = _count(
-        get("parallelism.pipeline_parallel_microbatch_size", "micro_batch"),
-        "parallelism.pipeline_parallel_microbatch_size",
-        source,
-    )
+    local = arguments.count("training.local_batch_size", word="micro_batch")
+    local = local or arguments.count("training.batch_size", word="micro_batch")
+    size = arguments.count("parallelism.pipeline_parallel_microbatch_size", word="micro_batch")
     local = local or max(8, size or 1)  # its own default is 8
     micro = (size or 1) if pp > 1 else local
     if local % micro:
-        raise ConfigError(f"{source}: local_batch_size {local} is no multiple of the microbatch size {micro}")
-    whole = _count(
-        get("training.global_batch_size", "global_batch"), "training.global_batch_size", source, least=-1
-    )
+        raise ConfigError(
+            f"{arguments.source}: local_batch_size {local} is no multiple of the microbatch size {micro}"
+        )
+    whole = arguments.count("training.global_batch_size", word="global_batch", least=-1)
     if whole is not None and whole > 0:
         return {"micro_batch": micro, "global_batch": whole}
     return {"micro_batch": micro, "microbatches": local // micro}
 
 
-def _schedule(get: Any, assumed: list[str]) -> str | None:
-    name = str(get("parallelism.pipeline_parallel_schedule", "schedule", "1F1B"))
-    found = _SCHEDULES.get(name.lower().removeprefix("schedule").replace("_", ""))
+def _schedule(arguments: Arguments) -> str | None:
+    name = str(arguments.get("parallelism.pipeline_parallel_schedule", "1F1B", word="schedule"))
+    plain = name.lower().removeprefix("schedule").replace("_", "")
+    found = next((ours for ours, theirs in _SCHEDULES.items() if theirs.lower() == plain), None)
     if found is None:
-        assumed.append(f"schedule {name} is not known: that of --schedule")
+        arguments.assumed.append(f"schedule {name} is not known: that of --schedule")
     return found
 
 
@@ -193,9 +165,8 @@ def options_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     options = {name.replace("_", "-"): words[word] for name, word in _COUNTS.items() if word in words}
     left = []
     if words.get("pp", 1) > 1 and "schedule" in words:
-        names = {schedule: _PROPER[name] for name, schedule in _SCHEDULES.items()}
-        options |= {"parallelism.pipeline-parallel-schedule": names.get(words["schedule"], "Interleaved1F1B")}
-        if words["schedule"] not in names:
+        options |= {"parallelism.pipeline-parallel-schedule": _SCHEDULES.get(words["schedule"], "Interleaved1F1B")}
+        if words["schedule"] not in _SCHEDULES:
             left.append(
                 f"TorchTitan has no schedule {words['schedule']}: `ppsim export --to torch` writes its table"
             )

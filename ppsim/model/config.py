@@ -4,29 +4,20 @@ Every field is either read, or known to change neither parameters nor matrix pro
 be a new kind of layer.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import naming, read_json
+from ppsim.base.files import naming
+from ppsim.base.names import Names
 from ppsim.layout.split import require_layers
 from ppsim.model.architecture import Layer, Model, Norm
 from ppsim.model.config_of_diffusion import DIFFUSERS
-from ppsim.model.config_of_hybrids import READERS, latent_attention
+from ppsim.model.config_of_hybrids import READERS, decoder, deepseek_parts, latent_attention, qwen_parts
 from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.hybrid import windowed
-from ppsim.model.names import close_names, find_model
-
-
-def read_model(name_or_path: str | Path) -> Model:
-    """Return a model by name, or from a config.json; raises `ConfigError` naming what is wrong with either."""
-    text = str(name_or_path)
-    if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or Path(text).is_file():
-        return model_from(read_json(text), text)
-    return find_model(text)
 
 
 def model_from(data: Any, where: str = "config.json") -> Model:
@@ -41,7 +32,7 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     if not isinstance(kind, str):
         raise ConfigError(f"{where}: model_type is missing; there are {', '.join(_READERS)}")
     if kind not in _READERS:
-        raise ConfigError(f"{where}: unknown model_type '{kind}': {close_names(kind, tuple(_READERS))}")
+        raise ConfigError(f"{where}: {Names('model_type', _READERS).unknown(kind)}")
     fields = Fields(data, where)
     with naming(where):
         model = _READERS[kind](fields)
@@ -74,38 +65,28 @@ def _windowed(fields: Fields, layers: list[Layer], *, asked: bool) -> list[Layer
     return [(short if is_short else whole)[layer] for layer, is_short in enumerate(are_windowed)]
 
 
-def _decoder(fields: Fields, layers: Iterable[Layer], *, tied: bool = False, mtp: tuple[Layer, ...] = ()) -> Model:
-    return Model(
-        tuple(layers),
-        fields.count("vocab_size"),
-        fields.count("max_position_embeddings"),
-        tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
-        mtp=mtp,
-        source="config.json",
-    )
-
-
 def _llama(fields: Fields, *, has_window: bool = False) -> Model:
     """llama and mistral: biases where the file says so; mistral's `sliding_window` is all layers'."""
     hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
     ffn = FeedForward(fields.count("intermediate_size"), bias=fields.flag("mlp_bias", default=False))
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn)
-    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=has_window))
+    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=has_window))
 
 
-def _qwen2(fields: Fields) -> Model:
+def _qwen(fields: Fields, *, version: int) -> Model:
     hidden = fields.count("hidden_size")
-    layer = Layer(hidden, _attention(fields, hidden, qkv_bias=True), FeedForward(fields.count("intermediate_size")))
+    layer = Layer(hidden, _qwen_attention(fields, version), FeedForward(fields.count("intermediate_size")))
     asked = fields.flag("use_sliding_window", default=False)
-    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
+    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
 
 
-def _qwen3(fields: Fields) -> Model:
-    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
-    attention = _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
-    layer = Layer(hidden, attention, FeedForward(fields.count("intermediate_size")))
-    asked = fields.flag("use_sliding_window", default=False)
-    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
+def _qwen_attention(fields: Fields, version: int) -> Attention:
+    """Version 2 has biases of queries, keys and values; version 3 norms, and biases where the file says so."""
+    hidden = fields.count("hidden_size")
+    if version == 2:
+        return _attention(fields, hidden, qkv_bias=True)
+    bias = fields.flag("attention_bias", default=False)
+    return _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
 
 
 def _mixtral(fields: Fields) -> Model:
@@ -113,31 +94,15 @@ def _mixtral(fields: Fields) -> Model:
     expert = FeedForward(fields.count("intermediate_size"))
     experts = MixtureOfExperts(expert, fields.count("num_local_experts"), fields.count("num_experts_per_tok"))
     layer = Layer(hidden, _attention(fields, hidden), experts)
-    return _decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=True))
+    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=True))
 
 
 def _qwen_moe(fields: Fields, *, version: int) -> Model:
-    hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
-    if version == 2:
-        attention = _attention(fields, hidden, qkv_bias=True)
-        shared = fields.number("shared_expert_intermediate_size", default=0)
-    else:
-        bias, shared = fields.flag("attention_bias", default=False), 0
-        attention = _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
-    experts = MixtureOfExperts(
-        FeedForward(fields.count("moe_intermediate_size")),
-        fields.count("num_experts", "num_local_experts"),
-        fields.count("num_experts_per_tok"),
-        shared_size=shared,
-        shared_gate=shared > 0,
-    )
-    dense = FeedForward(fields.count("intermediate_size"))
-    step, only_dense = fields.count("decoder_sparse_step", default=1), fields.layers("mlp_only_layers")
-    parts = [
-        dense if layer in only_dense or (layer + 1) % step else experts for layer in range(num_layers)
-    ]  # the rule of transformers' Qwen2MoeDecoderLayer
+    hidden, attention = fields.count("hidden_size"), _qwen_attention(fields, version)
+    shared = fields.number("shared_expert_intermediate_size", default=0) if version == 2 else 0
+    parts = qwen_parts(fields, fields.num_layers(), shared_size=shared)
     asked = fields.flag("use_sliding_window", default=False)
-    return _decoder(fields, _windowed(fields, [Layer(hidden, attention, part) for part in parts], asked=asked))
+    return decoder(fields, _windowed(fields, [Layer(hidden, attention, part) for part in parts], asked=asked))
 
 
 def _deepseek(fields: Fields, *, version: int) -> Model:
@@ -155,15 +120,11 @@ def _deepseek(fields: Fields, *, version: int) -> Model:
         shared_size=expert.size * fields.number("n_shared_experts", default=0),
         router_bias=version == 3,
     )
-    dense = FeedForward(fields.count("intermediate_size"))
-    first, every = fields.number("first_k_dense_replace", default=0), fields.count("moe_layer_freq", default=1)
-    if first > num_layers:
-        fields.refuse("first_k_dense_replace", f"{first} is more than num_hidden_layers {num_layers}")
-    parts = [experts if layer >= first and layer % every == 0 else dense for layer in range(num_layers)]
+    parts = deepseek_parts(fields, num_layers, experts)
     num_mtp = fields.number("num_nextn_predict_layers", default=0)
     require_layers(num_layers + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
     mtp = (Layer(hidden, attention, experts),) * num_mtp
-    return _decoder(fields, [Layer(hidden, attention, part) for part in parts], mtp=mtp)
+    return decoder(fields, [Layer(hidden, attention, part) for part in parts], mtp=mtp)
 
 
 def _gpt2(fields: Fields) -> Model:
@@ -178,13 +139,6 @@ def _gpt2(fields: Fields) -> Model:
         tied_embeddings=fields.flag("tie_word_embeddings", default=True), learned_positions=positions,
         source="config.json",
     )  # fmt: skip
-
-
-def _gpt_neox(fields: Fields) -> Model:
-    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=True)
-    ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=True)
-    layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
-    return _decoder(fields, [layer] * fields.num_layers())
 
 
 def _opt(fields: Fields) -> Model:
@@ -207,11 +161,13 @@ def _opt(fields: Fields) -> Model:
     )  # fmt: skip
 
 
-def _nemotron(fields: Fields) -> Model:
-    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
-    ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=fields.flag("mlp_bias", default=False))
+def _layernorm(fields: Fields, *, biased: bool) -> Model:
+    """gpt_neox, whose feed-forward part always has biases, and nemotron, which has them where the file says so."""
+    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=biased)
+    mlp_bias = biased or fields.flag("mlp_bias", default=False)
+    ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=mlp_bias)
     layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
-    return _decoder(fields, [layer] * fields.num_layers())
+    return decoder(fields, [layer] * fields.num_layers())
 
 
 _READERS: MappingProxyType[str, Callable[[Fields], Model]] = MappingProxyType(
@@ -219,17 +175,17 @@ _READERS: MappingProxyType[str, Callable[[Fields], Model]] = MappingProxyType(
         "llama": _llama,
         "mistral": lambda fields: _llama(fields, has_window=True),
         "mixtral": _mixtral,
-        "qwen2": _qwen2,
-        "qwen3": _qwen3,
+        "qwen2": lambda fields: _qwen(fields, version=2),
+        "qwen3": lambda fields: _qwen(fields, version=3),
         "qwen2_moe": lambda fields: _qwen_moe(fields, version=2),
         "qwen3_moe": lambda fields: _qwen_moe(fields, version=3),
         "deepseek_v2": lambda fields: _deepseek(fields, version=2),
         "deepseek_v3": lambda fields: _deepseek(fields, version=3),
         "kimi_k2": lambda fields: _deepseek(fields, version=3),
         "gpt2": _gpt2,
-        "gpt_neox": _gpt_neox,
+        "gpt_neox": lambda fields: _layernorm(fields, biased=True),
         "opt": _opt,
-        "nemotron": _nemotron,
+        "nemotron": lambda fields: _layernorm(fields, biased=False),
         **READERS,
         **DIFFUSERS,
     }

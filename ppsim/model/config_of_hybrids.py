@@ -3,7 +3,7 @@
 Defaults are those of the classes in transformers, which released files leave out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -17,17 +17,19 @@ from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
 _WINDOWS = {"sliding_attention": True, "chunked_attention": True, "full_attention": False}
 
 
-def _model(
+def decoder(
     fields: Fields,
-    layers: list[Layer],
+    layers: Iterable[Layer],
     *,
     mtp: tuple[Layer, ...] = (),
     tied: bool = False,
     vocab: int | None = None,
     length: int | None = None,
 ) -> Model:
+    """Return the model of these layers; `tied`, `vocab` and `length` stand where the file says nothing."""
+    same: dict[Layer, Layer] = {}  # what is computed of a layer is computed once an object
     return Model(
-        tuple(layers),
+        tuple(same.setdefault(layer, layer) for layer in layers),
         fields.count("vocab_size", default=vocab),
         fields.count("max_position_embeddings", default=length),
         tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
@@ -42,11 +44,7 @@ def _gpt_oss(fields: Fields) -> Model:
         fields.flag("attention_bias", default=True),
         fields.num_layers(),
     )
-    attention = Attention(
-        fields.count("num_attention_heads"), fields.count("num_key_value_heads"),
-        fields.count("head_dim", default=64),
-        qkv_bias=bias, out_bias=bias, sinks=True,
-    )  # fmt: skip
+    attention = _attention(fields, head_size=64, qkv_bias=bias, out_bias=bias, sinks=True)
     experts = MixtureOfExperts(
         FeedForward(fields.count("intermediate_size"), bias=True),
         fields.count("num_local_experts", "num_experts"),
@@ -55,11 +53,11 @@ def _gpt_oss(fields: Fields) -> Model:
     )
     are_windowed = fields.words("layer_types", _WINDOWS, num_layers) or [one % 2 == 0 for one in range(num_layers)]
     window = fields.count("sliding_window", default=128)
-    return _model(fields, windowed(Layer(hidden, attention, experts), window, are_windowed))
+    return decoder(fields, windowed(Layer(hidden, attention, experts), window, are_windowed))
 
 
 def _gemma(fields: Fields, *, version: int) -> Model:
-    hidden, num_layers = fields.count("hidden_size", default=2304), fields.num_layers_or(26)
+    hidden, num_layers = fields.count("hidden_size", default=2304), fields.num_layers(default=26)
     bias = fields.flag("attention_bias", default=False)
     attention = Attention(
         fields.count("num_attention_heads", default=8), fields.count("num_key_value_heads", default=4),
@@ -72,7 +70,7 @@ def _gemma(fields: Fields, *, version: int) -> Model:
     are_windowed = are_windowed or [(one + 1) % every != 0 for one in range(num_layers)]
     layers = windowed(layer, fields.count("sliding_window", default=4096), are_windowed)
     vocab, length = (256_000, 8192) if version == 2 else (262_208, 131_072)
-    return _model(fields, layers, tied=True, vocab=vocab, length=length)
+    return decoder(fields, layers, tied=True, vocab=vocab, length=length)
 
 
 def _gemma3_of_images(fields: Fields) -> Model:
@@ -94,11 +92,7 @@ def _llama4(fields: Fields) -> Model:
     """The text model of Llama 4: a layer of `interleave_moe_layer_step` has experts, and a shared one."""
     hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
     bias = fields.flag("attention_bias", default=False)
-    attention = Attention(
-        fields.count("num_attention_heads"), fields.count("num_key_value_heads"),
-        fields.count("head_dim", default=128),
-        qkv_bias=bias, out_bias=bias,
-    )  # fmt: skip
+    attention = _attention(fields, head_size=128, qkv_bias=bias, out_bias=bias)
     size = fields.count("intermediate_size")
     experts = MixtureOfExperts(
         FeedForward(size), fields.count("num_local_experts"), fields.count("num_experts_per_tok", default=1),
@@ -116,7 +110,7 @@ def _llama4(fields: Fields) -> Model:
     for one, is_chunked in enumerate(are_chunked):
         layer = Layer(hidden, attention, experts if one in sparse else dense)
         layers += windowed(layer, chunk, [is_chunked], is_chunked=True) if chunk else [layer]
-    return _model(fields, layers)
+    return decoder(fields, layers)
 
 
 def _llama4_of_images(fields: Fields) -> Model:
@@ -133,32 +127,32 @@ def _qwen3_next(fields: Fields) -> Model:
         fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim"),
         kernel=fields.count("linear_conv_kernel_dim", default=4),
     )  # fmt: skip
-    attention = Attention(
-        fields.count("num_attention_heads"), fields.count("num_key_value_heads"),
-        fields.count("head_dim", default=256),
-        qkv_bias=bias, out_bias=bias, qk_norm=True, gated=True,
-    )  # fmt: skip
-    shared = fields.number("shared_expert_intermediate_size", default=0)
-    experts = MixtureOfExperts(
-        FeedForward(fields.count("moe_intermediate_size")), fields.count("num_experts"),
-        fields.count("num_experts_per_tok"), shared_size=shared, shared_gate=shared > 0,
-    )  # fmt: skip
-    dense, only_dense = FeedForward(fields.count("intermediate_size")), fields.layers("mlp_only_layers")
-    step, interval = (
-        fields.count("decoder_sparse_step", default=1),
-        fields.count("full_attention_interval", default=4),
-    )
+    attention = _attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True, gated=True)
+    parts = qwen_parts(fields, num_layers, shared_size=fields.number("shared_expert_intermediate_size", default=0))
+    interval = fields.count("full_attention_interval", default=4)
     are_linear = fields.words("layer_types", {"linear_attention": True, "full_attention": False}, num_layers)
     are_linear = are_linear or [(one + 1) % interval != 0 for one in range(num_layers)]
-    layers = [
-        Layer(
-            hidden,
-            delta if is_linear else attention,
-            dense if one in only_dense or (one + 1) % step else experts,
-        )
-        for one, is_linear in enumerate(are_linear)
-    ]
-    return _model(fields, layers)
+    mixers = (delta if is_linear else attention for is_linear in are_linear)
+    return decoder(fields, [Layer(hidden, *halves) for halves in zip(mixers, parts, strict=True)])
+
+
+def qwen_parts(fields: Fields, num_layers: int, *, shared_size: int) -> list[FeedForward | MixtureOfExperts]:
+    """Return the feed-forward part of each layer, by the rule of transformers' `Qwen2MoeDecoderLayer`."""
+    experts = MixtureOfExperts(
+        FeedForward(fields.count("moe_intermediate_size")),
+        fields.count("num_experts", "num_local_experts"),
+        fields.count("num_experts_per_tok"),
+        shared_size=shared_size,
+        shared_gate=shared_size > 0,
+    )
+    dense, only_dense = FeedForward(fields.count("intermediate_size")), fields.layers("mlp_only_layers")
+    step = fields.count("decoder_sparse_step", default=1)
+    return [dense if layer in only_dense or (layer + 1) % step else experts for layer in range(num_layers)]
+
+
+def _attention(fields: Fields, *, head_size: int, **of_family: bool) -> Attention:
+    heads, kv_heads = fields.count("num_attention_heads"), fields.count("num_key_value_heads")
+    return Attention(heads, kv_heads, fields.count("head_dim", default=head_size), **of_family)
 
 
 def latent_attention(fields: Fields) -> LatentAttention:
@@ -192,17 +186,22 @@ def _kimi_linear(fields: Fields) -> Model:
         FeedForward(size), fields.count("num_experts"), fields.count("num_experts_per_token"),
         shared_size=size * fields.number("num_shared_experts", default=0), router_bias=True,
     )  # fmt: skip
+    layers = [
+        Layer(hidden, attention if number in attends else delta, part)
+        for number, part in enumerate(deepseek_parts(fields, num_layers, experts), start=1)
+    ]
+    return decoder(fields, layers, length=fields.optional("model_max_length"))
+
+
+def deepseek_parts(
+    fields: Fields, num_layers: int, experts: MixtureOfExperts
+) -> list[FeedForward | MixtureOfExperts]:
+    """Return the feed-forward part of each layer: dense ones first, then experts in one of `moe_layer_freq`."""
     dense, every = FeedForward(fields.count("intermediate_size")), fields.count("moe_layer_freq", default=1)
     first = fields.number("first_k_dense_replace", default=0)
-    layers = [
-        Layer(
-            hidden,
-            attention if layer + 1 in attends else delta,
-            experts if layer >= first and layer % every == 0 else dense,
-        )
-        for layer in range(num_layers)
-    ]
-    return _model(fields, layers, length=fields.optional("model_max_length"))
+    if first > num_layers:
+        fields.refuse("first_k_dense_replace", f"{first} is more than num_hidden_layers {num_layers}")
+    return [experts if layer >= first and layer % every == 0 else dense for layer in range(num_layers)]
 
 
 _OF_KIMI = (
@@ -223,6 +222,7 @@ def _nemotron_h(fields: Fields) -> Model:
         fields.refuse("num_hidden_layers", f"{given} is not the {len(pattern)} layers of the pattern")
     bias = fields.flag("attention_bias", default=False)
     proj_bias = fields.flag("mamba_proj_bias", default=fields.flag("use_bias", default=False))
+    fields.seen.update(("intermediate_size", "mlp_bias"))
     parts = Halves(
         hidden,
         mamba=Mamba(
@@ -236,15 +236,18 @@ def _nemotron_h(fields: Fields) -> Model:
             fields.count("num_attention_heads"), fields.count("num_key_value_heads"),
             fields.count("head_dim", "attention_head_dim", default=128), qkv_bias=bias, out_bias=bias,
         ),
-        dense=FeedForward(
-            fields.count("intermediate_size"), gated=False, bias=fields.flag("mlp_bias", default=False)
-        ),
+        dense=_relu2_dense(fields) if "-" in pattern else None,
         experts=_relu2_experts(fields) if "E" in pattern else None,
     )  # fmt: skip
     further = fields.text("mtp_hybrid_override_pattern", "mtp_layers_block_type") or "*E"
     num_mtp = fields.number("num_nextn_predict_layers", default=0)
     layers = list(parts.layers(pattern))
-    return _model(fields, layers, mtp=(parts.whole(further),) * num_mtp if num_mtp else ())
+    return decoder(fields, layers, mtp=(parts.whole(further),) * num_mtp if num_mtp else ())
+
+
+def _relu2_dense(fields: Fields) -> FeedForward:
+    bias = fields.flag("mlp_bias", default=False)
+    return FeedForward(fields.count("intermediate_size"), gated=False, bias=bias)
 
 
 def _relu2_experts(fields: Fields) -> MixtureOfExperts:
@@ -269,7 +272,7 @@ def _mamba2(fields: Fields) -> Model:
         bias=fields.flag("use_bias", default=False), conv_bias=fields.flag("use_conv_bias", default=True),
     )  # fmt: skip
     layer = Halves(hidden, mamba=mamba).of_letter("M", "M")
-    return _model(fields, [layer] * fields.num_layers(), length=2048)
+    return decoder(fields, [layer] * fields.num_layers(), length=2048)
 
 
 def _bamba(fields: Fields) -> Model:
@@ -291,7 +294,9 @@ def _bamba(fields: Fields) -> Model:
     ffn = FeedForward(fields.count("intermediate_size"), bias=fields.flag("mlp_bias", default=False))
     fields.seen.update(("mamba_expand", "attn_rotary_emb", "z_loss_coefficient"))
     attends = fields.layers("attn_layer_indices")
-    return _model(fields, [Layer(hidden, mixers[one in attends], ffn) for one in range(num_layers)], length=262_144)
+    return decoder(
+        fields, [Layer(hidden, mixers[one in attends], ffn) for one in range(num_layers)], length=262_144
+    )
 
 
 def _head_of(fields: Fields, hidden: int) -> int:

@@ -51,16 +51,10 @@ class Fields:
         """A whole number of 1 or more, under any of these names."""
         return self._whole(1, name, *others, default=default)
 
-    def num_layers(self, name: str = "num_hidden_layers", *others: str) -> int:
+    def num_layers(self, name: str = "num_hidden_layers", *others: str, default: int | None = None) -> int:
         """How many layers there are."""
-        value = self.count(name, *others)
+        value = self.count(name, *others, default=default)
         require_layers(value, name)
-        return value
-
-    def num_layers_or(self, default: int) -> int:
-        """How many layers there are, or so many where that is not said."""
-        value = self.count("num_hidden_layers", default=default)
-        require_layers(value, "num_hidden_layers")
         return value
 
     def is_word(self, name: str, word: str) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.printing.page import Columns, Page, facts
-from ppsim.printing.validation import markdown_table
+from ppsim.printing.validation import errors_of, markdown_table
 from ppsim.validation.posterior import Told
 from ppsim.validation.score import Score, coverage_of, score_of
 
@@ -122,6 +122,6 @@ def _summary(one: "AfterFit") -> dict[str, str]:
 
 
 def _scores(when: str, score: Score, is_any: bool) -> dict[str, str]:
-    cells: Sequence[str] = (signed_percent(score.mean), percent(score.mean_absolute), signed_percent(score.worst))
+    cells: Sequence[str] = tuple(errors_of(score).values())
     names = (when, f"absolute{' ' * (when == 'after')}", f"worst{' ' * (when == 'after')}")
     return dict(zip(names, cells if is_any else ("–",) * 3, strict=True))

@@ -9,7 +9,7 @@ from ppsim.printing.page import Columns, Page, facts
 from ppsim.projection.options import GPT
 from ppsim.validation.cases import Case, Section
 from ppsim.validation.fit import FittedCluster
-from ppsim.validation.score import CaseError, Validation, coverage_of, hardware_scores, score_of
+from ppsim.validation.score import CaseError, Score, Validation, coverage_of, hardware_scores, score_of
 
 if TYPE_CHECKING:
     from ppsim.validation.validated import Validated
@@ -96,9 +96,7 @@ def _section_row(name: str, sets: Sequence[Validation]) -> dict[str, str]:
         "rows": str(len(judged)),
         "seen": str(sum(len(one.fitted) for one in sets)),
         "listed": str(sum(len(one.not_possible) for one in sets)),
-        "mean": signed_percent(score.mean),
-        "absolute": percent(score.mean_absolute),
-        "worst": signed_percent(score.worst),
+        **errors_of(score),
         "constant MFU": percent(score_of(constant).mean_absolute) if constant else "–",
         "inside": _inside(coverage_of(judged)),
     }
@@ -145,9 +143,7 @@ def _summary(one: Validation) -> dict[str, str]:
     others = [f"{one.told.other_tool} {percent(other.mean_absolute)}"] if other else []
     others += [one.told.others] if one.told.others else []
     errors = {
-        "mean": signed_percent(score.mean),
-        "absolute": percent(score.mean_absolute),
-        "worst": signed_percent(score.worst),
+        **errors_of(score),
         "constant MFU": percent(constant.mean_absolute) if constant else "–",
         "others": ", ".join(others) or "–",
         "inside": _inside(one.coverage),
@@ -162,6 +158,12 @@ def _summary(one: Validation) -> dict[str, str]:
         **errors,
         "order": "–" if mean is None else f"{mean:.2f}, {one.right}/{len(one.ranks)}",
     }
+
+
+def errors_of(score: Score) -> dict[str, str]:
+    """Return what rows are off by, as cells of a table."""
+    mean, absolute, worst = signed_percent(score.mean), percent(score.mean_absolute), signed_percent(score.worst)
+    return {"mean": mean, "absolute": absolute, "worst": worst}
 
 
 def _sections(sets: Sequence[Validation]) -> list[tuple[str, list[Validation]]]:
@@ -181,9 +183,7 @@ def _hardware_rows(sets: Sequence[Validation]) -> list[dict[str, str]]:
             "dtype": one.dtype,
             "models": one.kind,
             "rows": str(one.score.num_rows),
-            "mean": signed_percent(one.score.mean),
-            "absolute": percent(one.score.mean_absolute),
-            "worst": signed_percent(one.score.worst),
+            **errors_of(one.score),
             "constant MFU": percent(one.constant_mfu.mean_absolute),
             "inside": _inside(one.coverage),
         }

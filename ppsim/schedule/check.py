@@ -331,10 +331,6 @@ def _warnings(schedule: Schedule) -> Iterator[Finding]:
     if reason := why_not_in_torch(schedule):
         yield Finding("warning", "torch", f"torch cannot run this table: {reason}")
         return
-    yield from _warnings_for_torch(schedule)
-
-
-def _warnings_for_torch(schedule: Schedule) -> Iterator[Finding]:
     compute = schedule.compute_only()
     if schedule.splits_backward:
         yield Finding(

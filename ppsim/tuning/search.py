@@ -189,7 +189,7 @@ def tune(
     that is not there, `RunFailed` where they are lost again and again.
 
     >>> from ppsim.machine.files import load_cluster
-    >>> from ppsim.model.config import read_model
+    >>> from ppsim.model.names import read_model
     >>> from ppsim.layout.layout import Layout
     >>> from ppsim.costs.of_job import Job
     >>> job = Job(

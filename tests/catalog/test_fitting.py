@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.search.fitted import fitted, zb_heuristic, zbv_heuristic
+from ppsim.catalog.search.fitted import fitted
 from ppsim.catalog.search.lists import listed
 from ppsim.catalog.search.replay import fits, starts_of, value_s
 from ppsim.catalog.search.target import Target
 from ppsim.schedule.placement import loop
 from ppsim.simulation.bounds.problem import Problem
-from tests.fitting import in_a_v, one_chunk
+from tests.fitting import in_a_v, one_chunk, zb_heuristic, zbv_heuristic
 
 SCORES = {"span": "span_s", "step": "step_time_s"}
 seconds = st.integers(0, 1000).map(lambda x: x / 100)

@@ -3,9 +3,9 @@
 import pytest
 
 from ppsim import StageCosts, build, simulate
-from ppsim.catalog.search.fitted import fitted, zbv_heuristic
+from ppsim.catalog.search.fitted import fitted
 from ppsim.simulation.bounds.lower import lower_bounds
-from tests.fitting import in_a_v
+from tests.fitting import in_a_v, zbv_heuristic
 from tests.published import read
 
 SEARCHES = read("v_searches.csv")

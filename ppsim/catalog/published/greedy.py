@@ -1,4 +1,10 @@
-"""Greedy list scheduling: every rank runs what is ready, backwards first. Any placement, any number of chains."""
+"""Greedy list scheduling: every rank runs what is ready, backwards first. Any placement, any number of chains.
+
+Chimera (Li and Hoefler 2021, arXiv 2107.06925): two chains of stages in opposite directions, so that one fills the
+other's bubbles; each runs half of the microbatches as 1F1B does. Hanayo (Liu et al. 2023, SC'23, "Hanayo:
+Harnessing Wave-like Pipeline Parallelism", arXiv 2308.15762): v stages a rank in v/2 waves, down and up the ranks,
+of which each shortens the bubble, no weights doubled.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +12,33 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.compiling import Engine, run_kernel
+from ppsim.schedule.placement import v_shape
 from ppsim.schedule.table import NONE, Op, Schedule
+
+
+def chimera(*, num_ranks: int, num_microbatches: int) -> Schedule:
+    """Return Chimera's table: chain 0 down the ranks, chain 1 back up; needs an even p and an even m.
+
+    The merge of the two directions is greedy list scheduling at equal F and B. For m = p that has the bubble and
+    the memory that the paper states. For m > p the paper concatenates units of p microbatches; the merge goes on
+    instead, which for multiples of p has the bubble of concatenated units at F = B and holds no more. That it is
+    the paper's very order has not been checked against its figures. Forward doubling and backward halving, the
+    paper's remedies where B = 2F, are not here.
+    """
+    placement = v_shape(num_ranks, 2 * num_ranks)
+    return greedy(stage_to_rank=placement, num_microbatches=num_microbatches, num_replicas=2, name="chimera")
+
+
+def hanayo(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
+    """Return the table of v/2 waves; v is even.
+
+    Stages zigzag over the ranks and full backwards are run as soon as they can be: greedy list scheduling at equal
+    F and B, which is how the abstract describes it. The bubble formula of the catalogue is that of this table; the
+    paper's own table of bubbles has not been checked. Where B is longer than F the table is the same and idles
+    longer than a greedy one for those costs might.
+    """
+    placement = v_shape(num_ranks, vpp * num_ranks)
+    return greedy(stage_to_rank=placement, num_microbatches=num_microbatches, name="hanayo")
 
 
 def greedy(

@@ -1,12 +1,14 @@
-"""Interleaved 1F1B: v stages a rank, looped, depth first in groups of microbatches.
+"""Interleaved 1F1B and ZB-H1, GIS and GIS-H: v stages a rank, looped, depth first in groups of microbatches.
 
 Narayanan et al. 2021 (arXiv 2104.04473, §2.2). The group size is Megatron-LM's
 `microbatch_group_size_per_vp_stage` (also Llama 3, arXiv 2407.21783, §3.3.2): p is the published schedule, m is
-breadth first, and what lies between lifts the demand that m be a multiple of p.
+breadth first, and what lies between lifts the demand that m be a multiple of p. The others split the backward, in
+groups of that size: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi et al. 2024, arXiv 2401.10241,
+§2.1) on this placement, and the two of PipeOffload (arXiv 2503.01328), Table 1.
 """
 
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.published.rows import full_row, visits_in_groups
+from ppsim.catalog.published.rows import full_row, split_row, visits_in_groups
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
@@ -32,6 +34,47 @@ def interleaved_one_f_one_b(
         num_warm_up = (vpp - 1) * group_size + 2 * (num_ranks - 1 - rank)
         rows.append(full_row(forwards, backwards, num_warm_up=num_warm_up))
     return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")
+
+
+def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
+    """Return the interleaved zero-bubble table: the backward split, and weight gradients put off.
+
+    Groups are those of interleaved 1F1B: p microbatches where p divides m. Any number of microbatches is legal;
+    torch takes only those that split into m div p equal groups, and there the tables are equal.
+    """
+    group_size = smallest_group_size(num_ranks, num_microbatches)
+    # Weight gradients wait, so that the input gradients reach the ranks above sooner.
+    return _with_split_backwards("interleaved-zb", num_ranks, vpp, num_microbatches, group_size, puts_off=True)
+
+
+def gis(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
+    """Return the GIS table: interleaved, with the activations of 1F1B: each W follows its I at once.
+
+    Any number of microbatches is legal; groups are those of interleaved 1F1B.
+    """
+    group_size = smallest_group_size(num_ranks, num_microbatches)
+    return _with_split_backwards("gis", num_ranks, vpp, num_microbatches, group_size)
+
+
+def gis_h(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
+    """Return the GIS-H table: groups of half as many microbatches, and little more than half the activations.
+
+    Any number of microbatches is legal; the groups are as small as ⌈p/2⌉ allows.
+    """
+    group_size = smallest_group_size((num_ranks + 1) // 2, num_microbatches)
+    return _with_split_backwards("gis-h", num_ranks, vpp, num_microbatches, group_size)
+
+
+def _with_split_backwards(
+    name: str, num_ranks: int, vpp: int, num_microbatches: int, group_size: int, *, puts_off: bool = False
+) -> Schedule:
+    rows = []
+    groups = visits_in_groups(num_ranks, vpp, num_microbatches, group_size)
+    for rank, (forwards, backwards) in enumerate(groups):
+        # A group passes all chunks but the last, then each rank below once: as in ZB-H1, half of interleaved 1F1B.
+        num_warm_up = (vpp - 1) * group_size + num_ranks - 1 - rank
+        rows.append(split_row(forwards, backwards, num_warm_up=num_warm_up, num_put_off=puts_off * rank))
+    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name=name)
 
 
 def why_group_size_fails(num_ranks: int, num_microbatches: int, group_size: int) -> str | None:

@@ -1,4 +1,4 @@
-"""The best split-backward table found for a problem within a second or so, and the published heuristics alone."""
+"""The best split-backward table found for a problem within a second or so."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -8,7 +8,6 @@ from typing import TypeAlias
 import numpy as np
 
 from ppsim.base.compiling import Engine
-from ppsim.base.errors import ConfigError
 from ppsim.catalog.search import one_chunk, v_shape
 from ppsim.catalog.search.lists import improved, listed
 from ppsim.catalog.search.local_search import searched
@@ -195,31 +194,6 @@ def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
 
 def _moves(target: Target) -> int:
     return max(_LEAST_MOVES, min(_MOST_MOVES, _MOST_PASSES // target.num_actions))
-
-
-def zb_heuristic(problem: Problem, *, engine: Engine = "auto") -> Schedule:
-    """Return the table of the published heuristic alone, one stage a rank: the best span of its eight runs.
-
-    With equal stages it takes every decision as the authors' own code does (arXiv 2401.10241, §3.1). Raises
-    `ConfigError` for another placement.
-    """
-    if not _is_one_chunk(problem):
-        raise ConfigError("the zero-bubble heuristic is for one stage a rank, in order")
-    target = Target(problem, "span", engine)
-    runs = one_chunk.heuristic_runs(target, target.head_s)
-    return best_of(runs, break_ties=False).schedule("zb-heuristic")
-
-
-def zbv_heuristic(problem: Problem, *, engine: Engine = "auto") -> Schedule | None:
-    """Return the table of the published ZB-V heuristic alone, the best span of its runs; None where none fits.
-
-    With equal stages it takes every decision as the authors' own code does (arXiv 2401.10241, §6). Raises
-    `ConfigError` for another placement.
-    """
-    if not _is_v(problem):
-        raise ConfigError("the ZB-V heuristic is for two stages a rank, in a V")
-    runs = list(v_shape.heuristic_runs(Target(problem, "span", engine)))
-    return best_of(runs, break_ties=False).schedule("zbv-heuristic") if runs else None
 
 
 def _is_one_chunk(problem: Problem) -> bool:

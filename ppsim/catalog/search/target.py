@@ -200,16 +200,16 @@ class Candidate:
         )
 
 
-def better(first: Candidate, second: Candidate, *, break_ties: bool = True) -> Candidate:
+def better(first: Candidate, second: Candidate) -> Candidate:
     """Return the one with the smaller criterion; among equals the smaller other criterion, then the first."""
     tolerance_s = first.target.tolerance_s
     if second.score_s < first.score_s - tolerance_s:
         return second
-    if break_ties and second.score_s <= first.score_s and second.other_score_s < first.other_score_s - tolerance_s:
+    if second.score_s <= first.score_s and second.other_score_s < first.other_score_s - tolerance_s:
         return second
     return first
 
 
-def best_of(candidates: Iterable[Candidate], *, break_ties: bool = True) -> Candidate:
+def best_of(candidates: Iterable[Candidate]) -> Candidate:
     """Return the best of at least one, by `better`."""
-    return reduce(lambda best, candidate: better(best, candidate, break_ties=break_ties), candidates)
+    return reduce(better, candidates)
