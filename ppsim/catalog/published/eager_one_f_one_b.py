@@ -3,7 +3,7 @@
 Zhuang et al. 2023; drawn in Qi et al. 2024 (arXiv 2405.15362), Figure 1b.
 """
 
-from ppsim.catalog.published.rows import full_row, visits_of_stage
+from ppsim.catalog.published.rows import full_row, table_of_rows, visits_of_stage
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
@@ -15,7 +15,7 @@ def eager_one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """
     rows = []
     for rank in range(num_ranks):
-        visits = visits_of_stage(rank, num_microbatches)
+        visits = visits_of_stage(rank, range(num_microbatches))
         num_warm_up = 2 * (num_ranks - 1 - rank)  # a round trip to the last rank
         rows.append(full_row(visits, visits, num_warm_up=num_warm_up))
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name="eager-1f1b")
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name="eager-1f1b")

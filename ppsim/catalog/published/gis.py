@@ -5,7 +5,7 @@ is free before the next forward.
 """
 
 from ppsim.catalog.published.interleaved import smallest_group_size
-from ppsim.catalog.published.rows import split_row, visits_in_groups
+from ppsim.catalog.published.rows import split_row, table_of_rows, visits_in_groups
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
@@ -35,4 +35,4 @@ def _table(name: str, num_ranks: int, vpp: int, num_microbatches: int, group_siz
         # A group passes all chunks but the last, then each rank below once.
         num_warm_up = (vpp - 1) * group_size + num_ranks - 1 - rank
         rows.append(split_row(forwards, backwards, num_warm_up=num_warm_up))
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name=name)
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name=name)

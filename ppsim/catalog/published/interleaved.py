@@ -6,7 +6,7 @@ breadth first, and what lies between lifts the demand that m be a multiple of p.
 """
 
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.published.rows import full_row, visits_in_groups
+from ppsim.catalog.published.rows import full_row, table_of_rows, visits_in_groups
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
@@ -31,7 +31,7 @@ def interleaved_one_f_one_b(
         # The first backward waits for a group to pass all chunks but the last, and for the ranks below, twice.
         num_warm_up = (vpp - 1) * group_size + 2 * (num_ranks - 1 - rank)
         rows.append(full_row(forwards, backwards, num_warm_up=num_warm_up))
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")
 
 
 def why_group_size_fails(num_ranks: int, num_microbatches: int, group_size: int) -> str | None:

@@ -5,7 +5,7 @@ groups of interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473, §2.2).
 """
 
 from ppsim.catalog.published.interleaved import smallest_group_size
-from ppsim.catalog.published.rows import split_row, visits_in_groups
+from ppsim.catalog.published.rows import split_row, table_of_rows, visits_in_groups
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
@@ -24,4 +24,4 @@ def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) 
         num_warm_up = (vpp - 1) * group_size + num_ranks - 1 - rank
         num_put_off = rank  # weight gradients wait, so that the input gradients reach the ranks above sooner
         rows.append(split_row(forwards, backwards, num_warm_up=num_warm_up, num_put_off=num_put_off))
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-zb")
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-zb")

@@ -3,7 +3,7 @@
 Qi et al. 2024 (arXiv 2401.10241), §2.1 and §2.2. The paper writes B for what torch and ppsim call I.
 """
 
-from ppsim.catalog.published.rows import split_row, visits_of_stage
+from ppsim.catalog.published.rows import split_row, table_of_rows, visits_of_stage
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
@@ -28,7 +28,7 @@ def zb_h2(*, num_ranks: int, num_microbatches: int) -> Schedule:
 def _table(name: str, num_ranks: int, num_microbatches: int, *, ahead: int) -> Schedule:
     rows = []
     for rank in range(num_ranks):
-        visits = visits_of_stage(rank, num_microbatches)
+        visits = visits_of_stage(rank, range(num_microbatches))
         num_warm_up, num_put_off = ahead * (num_ranks - 1 - rank), ahead * rank
         rows.append(split_row(visits, visits, num_warm_up=num_warm_up, num_put_off=num_put_off))
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name=name)
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name=name)
