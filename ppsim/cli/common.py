@@ -1,6 +1,5 @@
 """What the commands share: options, and how they speak."""
 
-import difflib
 import os
 import shlex
 import sys
@@ -144,9 +143,9 @@ class Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of the first argument, or fail with those that it may stand for."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], self.commands, n=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(self.commands)}"
-            ctx.fail(f"unknown command '{args[0]}': {hint}")
+            from ppsim.base.names import Names
+
+            ctx.fail(Names("command", self.commands).unknown(args[0]))
         return super().resolve_command(ctx, args)
 
 
