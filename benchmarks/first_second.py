@@ -2,6 +2,7 @@
 
     python benchmarks/first_second.py
     python benchmarks/first_second.py --microbatches 128      smaller tables: 8 × 64 × 2 actions a microbatch
+    PPSIM_ORACLES=FOLDER python benchmarks/first_second.py    Primus' simulator too, whose code is in FOLDER/primus
 
 User and system time of a process and its threads, the least of several: on a busy machine seconds say little, the
 ratio to `python -c pass` beside it more. Byte code must be cached (no PYTHONDONTWRITEBYTECODE), as it is where
@@ -9,6 +10,7 @@ ppsim is installed.
 """
 
 import argparse
+import os
 import resource
 import shlex
 import subprocess
@@ -24,6 +26,7 @@ import ppsim
 from ppsim.catalog.build import TABLES
 from ppsim.projection import project as planning
 from ppsim.projection.plan import Plan
+from ppsim.schedule.kept import KEPT
 
 COMMANDS = {
     "--help": "4 ×",
@@ -87,12 +90,51 @@ def main() -> None:
         )
         row(f"the same at other costs, {engine}", changed, goal="0.5 ms")
         row(f"its timeline at other costs, {engine}", cpu_in_process(lambda: ppsim.simulate(table, costs)))
+    beside_primus(row)
     for name in GENERATORS:
         made = cpu_in_process(partial(built_anew, name, num_microbatches), repeats=2)
         row(f"{name}, p64 m{num_microbatches}", made, goal="0.4 s")
     tables_on_disk(row, num_microbatches)
     question = [str(Path(__file__).with_name("tune.py")), "processes:1"]
     row("tune.py processes:1, 10,762 configurations", cpu_of(*question, repeats=1), goal="24 s on two cores")
+    every_schedule(row)
+
+
+def every_schedule(row: Callable[..., None]) -> None:
+    """Print what every schedule takes for the first time of an installation, and for the second."""
+    command = ("-m", "ppsim", *shlex.split("project --pp 8 --schedule all"))
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["NUMBA_CACHE_DIR"] = folder
+        row("ppsim project --pp 8 --schedule all, first", cpu_of(*command, repeats=1), goal="6 s")
+        row("the same, kernels compiled", cpu_of(*command, repeats=2), goal="2 s")
+        del os.environ["NUMBA_CACHE_DIR"]
+
+
+def beside_primus(row: Callable[..., None]) -> None:
+    """Print what Primus' simulator takes to make and simulate an interleaved table, and what we take for ours."""
+
+    def ours() -> None:
+        TABLES.clear()
+        KEPT.clear()
+        ppsim.simulate(ppsim.build("interleaved-1f1b", pp=8, vpp=2, microbatches=64), costs)
+
+    costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+    row("table, graph and timeline anew, p8 v2 m64, compiled", cpu_in_process(ours))
+    sys.path.insert(0, str(Path(os.environ.get("PPSIM_ORACLES", "."), "primus")))
+    try:
+        from primus.core.pipeline_parallel.scheduler.schedule_table_factory import produce_schedule_instance
+        from primus.core.projection.performance_projection.simulator import SchedulerSimulationRunner
+    except ImportError as error:
+        print(f"| Primus' simulator: not here ({error}) | | | |")
+        return
+    runner = SchedulerSimulationRunner({"fwd_time": 2.0, "bwd_time": 2.0, "wgrad_time": 2.0})
+    shape = {"pp_size": 8, "vpp_size": 2, "micro_batches": 64}
+
+    def theirs() -> None:
+        table = produce_schedule_instance("1f1b-interleaved", *shape.values()).generate_schedule_table()
+        runner.simulate_scheduler_table(table, shape)
+
+    row("the same by Primus' simulator", cpu_in_process(theirs))
 
 
 def built_anew(name: str, num_microbatches: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import signature
 from typing import Any, Literal
 
@@ -81,15 +82,20 @@ class Entry:
     published: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
 
+    @cached_property
+    def _parameters(self) -> tuple[str, ...]:
+        """What `build` takes."""
+        return tuple(signature(self.build).parameters)
+
     @property
     def options(self) -> list[str]:
         """What a user may give to `build` beside ranks and microbatches, by its signature."""
         own = ("num_ranks", "num_microbatches", "judge")
-        return [name for name in signature(self.build).parameters if name not in own]
+        return [name for name in self._parameters if name not in own]
 
     def takes(self, option: str) -> bool:
         """Return whether `build` takes this argument."""
-        return option in signature(self.build).parameters
+        return option in self._parameters
 
     def num_actions(self, *, pp: int, vpp: int, microbatches: int) -> int:
         """Return how many actions a table of whole microbatches has."""

@@ -86,7 +86,8 @@ def project(
     if names:
         several, answer = _projected(plan, names), None
         shown = several.projections
-        found = {"projections": [one.to_json() for one in shown], "not_possible": several.reasons}
+        all_of_it = [one.to_json() for one in shown] if as_json else []
+        found = {"projections": all_of_it, "not_possible": several.reasons}
     else:
         one, answer = _answered(plan, options["tokens"])
         shown, found = [one], one.to_json() | answer.to_json()

@@ -1,5 +1,6 @@
 """How many layers each stage holds: given, even, or balanced by measured cost."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -162,27 +163,50 @@ def partition(costs: Sequence[float], num_stages: int) -> list[int]:
     if not all(0 <= cost < float("inf") for cost in costs):
         raise ConfigError(f"costs must be finite and 0 or more: got {list(costs)}")
     ends = np.concatenate([[0.0], np.cumsum(np.asarray(costs, dtype=np.float64))])
-    # [start, end]: what the items between take as one stage; infinite where there are none.
-    stage = np.where(np.tri(len(ends), dtype=bool), np.inf, ends[None, :] - ends[:, None])
-    slowest = _best(stage, num_stages, worst=True)[0]
+    taken = ends[None, :] - ends[:, None]  # [start, end]: what the items between take as one stage
+    # The slowest stage takes an item at least, and no more than a fair share and one.
+    most_item = taken.diagonal(1).max()
+    possible = np.unique(taken[(taken >= most_item) & (taken <= 1.001 * (most_item + ends[-1] / num_stages))])
+    slowest = possible[bisect_left(possible, True, key=lambda most: _suffices(_farthest(taken, most), num_stages))]
     # Differences of running sums carry rounding: what is as slow but for that is as good.
-    allowed = np.where(stage <= slowest + 1e-12 * ends[-1], stage**2, np.inf)
-    return _best(allowed, num_stages, worst=False)[1]
+    return _evenest(taken, num_stages, float(slowest + 1e-12 * ends[-1]))
 
 
-def _best(stage: npt.NDArray[np.float64], num_stages: int, *, worst: bool) -> tuple[float, list[int]]:
-    """The least worst (or sum) of stages that end where the next begins, and how many items each takes."""
-    last = len(stage) - 1
-    reached, came_from = stage[0], []
-    for _ in range(num_stages - 1):
-        longer = np.maximum(reached[:, None], stage) if worst else reached[:, None] + stage
-        came_from.append(longer.argmin(axis=0))
-        reached = longer.min(axis=0)
-    boundaries = [last]
+def _farthest(taken: npt.NDArray[np.float64], most: float) -> npt.NDArray[np.int64]:
+    """Where a stage that begins at each item ends at the latest, if it takes no more than `most`."""
+    farthest: npt.NDArray[np.int64] = np.count_nonzero(taken <= most, axis=1) - 1
+    return farthest
+
+
+def _suffices(farthest: npt.NDArray[np.int64], num_stages: int) -> bool:
+    """Whether so many stages can take all items; where fewer do, they can be cut further."""
+    end = 0
+    for _ in range(num_stages):
+        end = int(farthest[end])
+    return end == len(farthest) - 1
+
+
+def _evenest(taken: npt.NDArray[np.float64], num_stages: int, most: float) -> list[int]:
+    """How many items each stage takes so that none takes more than `most` and the sum of squares is least.
+
+    Of equals the one whose last stage is longest, then the one before it, and so on.
+    """
+    ends = np.arange(len(taken))
+    longest = int((_farthest(taken, most) - ends).max())
+    # [length, end]: where a stage of so many items begins, the longest first, and the square of what it takes.
+    begins = ends[None, :] - np.arange(longest, 0, -1)[:, None]
+    stage = taken[begins, ends[None, :]]
+    squares = np.where((begins >= 0) & (stage <= most), stage**2, np.inf)
+    reached, came_from = np.where(ends == 0, 0.0, np.inf), []
+    for _ in range(num_stages):
+        longer = reached[begins] + squares
+        best = longer.argmin(axis=0)
+        came_from.append(begins[best, ends])
+        reached = longer[best, ends]
+    boundaries = [len(ends) - 1]
     for before in reversed(came_from):
         boundaries.append(int(before[boundaries[-1]]))
-    boundaries.append(0)
-    return float(reached[last]), [end - start for end, start in pairwise(boundaries)][::-1]
+    return [end - start for end, start in pairwise(boundaries)][::-1]
 
 
 def layer_split(

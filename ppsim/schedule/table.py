@@ -296,7 +296,15 @@ class Schedule(InBrief):
         >>> ppsim.build("zbv", pp=4, microbatches=8).stages_of(0)
         [0, 7]
         """
-        return [int(stage) for stage in np.flatnonzero(self.stage_to_rank == rank)]
+        return list(self._stages.get(rank, ()))
+
+    @cached_property
+    def _stages(self) -> dict[int, list[int]]:
+        """The stages of each rank that has any."""
+        stages: dict[int, list[int]] = {}
+        for stage, rank in enumerate(self.stage_to_rank.tolist()):
+            stages.setdefault(rank, []).append(stage)
+        return stages
 
     def __len__(self) -> int:
         return self.num_actions

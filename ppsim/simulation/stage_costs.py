@@ -219,14 +219,13 @@ class StageCosts(InBrief):
         )
         problems += _wrong_columns(columns, num_microbatches)
         if not problems:
-            given = {name: values * factors for name, values in given.items()}
+            if self.microbatch_factors is not None:
+                given = {name: values * factors for name, values in given.items()}
             problems += _kept_beyond(given)
         if problems:
             raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
         found = _filled_in(given)
-        of_all: dict[str, Any] = {
-            name: values.max(axis=1) if name in _BYTES else values.mean(axis=1) for name, values in found.items()
-        }
+        of_all: dict[str, Any] = {name: _of_all(name, values) for name, values in found.items()}
         return CostArrays(
             **({"fused_s": None} | of_all),
             static_bytes=static_bytes,
@@ -249,7 +248,8 @@ class StageCosts(InBrief):
         >>> costs.replace(transfer_s=0.1).transfer_s
         0.1
         """
-        return replace(self, **changes)
+        changes = {name: value for name, value in changes.items() if value is not getattr(self, name, changes)}
+        return replace(self, **changes) if changes else self
 
     def taking(self, times: float) -> "StageCosts":
         """Return the costs with passes and transfers so many times as long; fixed overheads stay.
@@ -328,8 +328,7 @@ class StageCosts(InBrief):
                 return None
             values = np.asarray(given, dtype=np.float64)
             values = values if values.ndim == 2 else np.atleast_1d(values)[:, None]
-            found: Floats = (values * factors).max(axis=1) if name in _BYTES else (values * factors).mean(axis=1)
-            return found
+            return _of_all(name, values * factors)
 
         return self.replace(microbatch_factors=None, **{name: of_all(name) for name in _PER_STAGE})
 
@@ -414,7 +413,7 @@ def _is_whole(shares: Any) -> bool:
 
 
 def _what_is_wrong(name: str, value: Any) -> str | None:
-    if value is None and name in _OPTIONAL:
+    if (value is None and name in _OPTIONAL) or (type(value) is float and 0 <= value < np.inf):
         return None
     try:
         array = np.atleast_1d(np.array(value, dtype=np.float64))
@@ -434,6 +433,14 @@ def as_given(values: Floats) -> Floats:
     return values[:, 0] if values.shape[1] == 1 else values
 
 
+def _of_all(name: str, values: Floats) -> Floats:
+    """Of all microbatches: the mean of seconds, the most of bytes."""
+    if values.shape[1] == 1:
+        return values[:, 0]
+    found: Floats = values.max(axis=1) if name in _BYTES else values.mean(axis=1)
+    return found
+
+
 def _entries(name: str, value: Any, length: int, unit: str, in_model: int, problems: list[str]) -> Floats:
     """The values in the shape [length, microbatches], the latter 1 where the field is no matrix."""
     values = np.array(value, dtype=np.float64)
@@ -445,7 +452,7 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
             f"(give one number, or one a {unit}{of_model})"
         )
         return np.zeros((length, values.shape[1]))
-    return np.tile(values, (length // len(values), 1))
+    return values if len(values) == length else np.tile(values, (length // len(values), 1))
 
 
 def _filled_in(given: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -133,9 +133,23 @@ def _in_flight(table: Schedule) -> _InFlight:
         here = slice(int(table.rank_offsets[rank]), int(table.rank_offsets[rank + 1]))
         op, stage = table.op[here], table.stage[here]
         stages = np.array(sorted(table.stages_of(rank)))
-        whole, kept = in_flight_changes(op)
-        of_stage = stage[:, None] == stages[None, :]
-        held = np.cumsum(np.hstack([of_stage * whole[:, None], of_stage * kept[:, None]]), axis=0)
+        of_stage = stages[:, None] == stage[None, :]
+        held = np.cumsum(np.vstack([of_stage * changes for changes in in_flight_changes(op)]), axis=1)
         is_peak = (op == Op.F) & np.append(op[1:] != Op.F, True)
-        found.append((stages, np.unique(held[is_peak], axis=0)))
+        found.append((stages, _different(held[:, is_peak]).T.copy()))
     return found
+
+
+_MOST_CODES = 2**62
+
+
+def _different(columns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The columns of counts, each once: numbered by their digits, anew where a number would be too large."""
+    code, size = np.zeros(columns.shape[1], dtype=np.int64), 1
+    for digits in columns:
+        base = int(digits.max(initial=0)) + 1
+        if size * base > _MOST_CODES:
+            code, size = np.unique(code, return_inverse=True)[1], columns.shape[1]
+        code, size = code * base + digits, size * base
+    different: NDArray[np.int64] = columns[:, np.unique(code, return_index=True)[1]]
+    return different

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ppsim import Action, Op, build, check, read_schedule
 from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.build import CATALOG
+from ppsim.catalog.build import CATALOG, TABLES, find
 from ppsim.catalog.published import cell_grid, interleaved
 from ppsim.catalog.published.greedy import greedy
 from ppsim.catalog.published.interleaved import legal_group_sizes
@@ -181,3 +181,14 @@ def test_every_schedule_has_a_stored_table():
 def test_what_a_schedule_forbids_is_said_with_the_nearest_fix(arguments, sentence):
     with pytest.raises(ConfigError, match=sentence):
         build(**arguments)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "eager-1f1b", "looped-bfs", "interleaved-1f1b", "zb-h1", "gis"])
+def test_a_table_that_follows_a_rule_is_made_of_arrays_without_an_object_an_action(name, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("an action was made")
+
+    monkeypatch.setattr(Action, "__new__", refuse)
+    entry = find(name)
+    TABLES.clear()
+    assert len(build(entry, pp=4, vpp=entry.stages_per_rank[0], microbatches=9)) > 0

@@ -1,7 +1,8 @@
 """GPipe: all forwards, then all backwards (Huang et al. 2019, §2.3)."""
 
+from ppsim.catalog.published.rows import full_row, table_of_rows, visits_of_stage
 from ppsim.schedule.placement import loop
-from ppsim.schedule.table import Schedule, backward, forward
+from ppsim.schedule.table import Schedule
 
 
 def gpipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -11,7 +12,6 @@ def gpipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """
     rows = []
     for rank in range(num_ranks):
-        forwards = [forward(rank, microbatch) for microbatch in range(num_microbatches)]
-        backwards = [backward(rank, microbatch) for microbatch in range(num_microbatches)]
-        rows.append(forwards + backwards)
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name="gpipe")
+        visits = visits_of_stage(rank, range(num_microbatches))
+        rows.append(full_row(visits, visits, num_warm_up=num_microbatches))
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name="gpipe")

@@ -8,7 +8,7 @@ groups of that size: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi
 """
 
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.published.rows import full_row, split_row, visits_in_groups
+from ppsim.catalog.published.rows import full_row, split_row, table_of_rows, visits_in_groups
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
@@ -33,7 +33,7 @@ def interleaved_one_f_one_b(
         # The first backward waits for a group to pass all chunks but the last, and for the ranks below, twice.
         num_warm_up = (vpp - 1) * group_size + 2 * (num_ranks - 1 - rank)
         rows.append(full_row(forwards, backwards, num_warm_up=num_warm_up))
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="interleaved-1f1b")
 
 
 def interleaved_zero_bubble(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
@@ -74,7 +74,7 @@ def _with_split_backwards(
         # A group passes all chunks but the last, then each rank below once: as in ZB-H1, half of interleaved 1F1B.
         num_warm_up = (vpp - 1) * group_size + num_ranks - 1 - rank
         rows.append(split_row(forwards, backwards, num_warm_up=num_warm_up, num_put_off=puts_off * rank))
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name=name)
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name=name)
 
 
 def why_group_size_fails(num_ranks: int, num_microbatches: int, group_size: int) -> str | None:

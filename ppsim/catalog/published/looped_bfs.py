@@ -3,8 +3,11 @@
 Lamy-Poirier, MLSys 2023. The backwards run in the reverse of the forwards' order, as in torch.
 """
 
+import numpy as np
+
+from ppsim.catalog.published.rows import full_row, table_of_rows, visits_of_stage
 from ppsim.schedule.placement import loop
-from ppsim.schedule.table import Action, Schedule, backward, forward
+from ppsim.schedule.table import Schedule
 
 
 def looped_bfs(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
@@ -16,10 +19,6 @@ def looped_bfs(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
     rows = []
     for rank in range(num_ranks):
         stages = range(rank, num_ranks * vpp, num_ranks)
-        row: list[Action] = []
-        for stage in stages:
-            row += [forward(stage, microbatch) for microbatch in range(num_microbatches)]
-        for stage in reversed(stages):
-            row += [backward(stage, microbatch) for microbatch in reversed(range(num_microbatches))]
-        rows.append(row)
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="looped-bfs")
+        forwards = np.hstack([visits_of_stage(stage, range(num_microbatches)) for stage in stages])
+        rows.append(full_row(forwards, forwards[:, ::-1], num_warm_up=vpp * num_microbatches))
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="looped-bfs")

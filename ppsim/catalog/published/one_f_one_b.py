@@ -5,7 +5,7 @@ al. 2023; drawn in Qi et al. 2024 (arXiv 2405.15362), Figure 1b. ZB-H1 and ZB-H2
 §2.1 and §2.2, which writes B for what torch and ppsim call I.
 """
 
-from ppsim.catalog.published.rows import full_row, split_row, visits_of_stage
+from ppsim.catalog.published.rows import full_row, split_row, table_of_rows, visits_of_stage
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
@@ -47,15 +47,15 @@ def zb_h2(*, num_ranks: int, num_microbatches: int) -> Schedule:
 def _with_full_backwards(name: str, num_ranks: int, num_microbatches: int, *, ahead: int) -> Schedule:
     rows = []
     for rank in range(num_ranks):
-        visits = visits_of_stage(rank, num_microbatches)
+        visits = visits_of_stage(rank, range(num_microbatches))
         rows.append(full_row(visits, visits, num_warm_up=ahead * (num_ranks - 1 - rank)))
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name=name)
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name=name)
 
 
 def _with_split_backwards(name: str, num_ranks: int, num_microbatches: int, *, ahead: int) -> Schedule:
     rows = []
     for rank in range(num_ranks):
-        visits = visits_of_stage(rank, num_microbatches)
+        visits = visits_of_stage(rank, range(num_microbatches))
         num_warm_up, num_put_off = ahead * (num_ranks - 1 - rank), ahead * rank
         rows.append(split_row(visits, visits, num_warm_up=num_warm_up, num_put_off=num_put_off))
-    return Schedule.from_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name=name)
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name=name)

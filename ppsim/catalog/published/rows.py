@@ -1,73 +1,76 @@
 """What the rows of many schedules are made of: forwards and backwards by turns, groups of microbatches, chunks."""
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from ppsim.schedule.table import Action, backward, backward_input, backward_weight, forward
+import numpy as np
 
-Visit: TypeAlias = tuple[int, int]
-"""A stage and a microbatch."""
+from ppsim.base.arrays import Ints32
+from ppsim.schedule.table import NONE, Action, Op, Schedule, backward, backward_input, forward
+
+Visits: TypeAlias = Ints32
+"""[2, visits]: the stage and the microbatch of each, in a rank's order."""
+
+Row: TypeAlias = Ints32
+"""[3, actions]: op, stage and microbatch of each action of a rank."""
 
 
-def full_row(forwards: Sequence[Visit], backwards: Sequence[Visit], *, num_warm_up: int) -> list[Action]:
+def full_row(forwards: Visits, backwards: Visits, *, num_warm_up: int) -> Row:
     """Return a rank's row: the warm-up, then a forward and a full backward by turns, then the backwards left.
 
     The visits are of one length and in the rank's order; a warm-up longer than that is cut short.
     """
-    return _row(
-        [forward(*visit) for visit in forwards], [backward(*visit) for visit in backwards], [], num_warm_up, 0
-    )
+    return _row((Op.F, forwards, -min(num_warm_up, forwards.shape[1])), (Op.B, backwards, 0))
 
 
-def split_row(
-    forwards: Sequence[Visit], backwards: Sequence[Visit], *, num_warm_up: int, num_put_off: int = 0
-) -> list[Action]:
+def split_row(forwards: Visits, backwards: Visits, *, num_warm_up: int, num_put_off: int = 0) -> Row:
     """Return the row of `full_row` with each backward split: W follows I, or the I that is `num_put_off` later."""
     return _row(
-        [forward(*visit) for visit in forwards],
-        [backward_input(*visit) for visit in backwards],
-        [backward_weight(*visit) for visit in backwards],
-        num_warm_up,
-        num_put_off,
+        (Op.F, forwards, -min(num_warm_up, forwards.shape[1])),
+        (Op.I, backwards, 0),
+        (Op.W, backwards, num_put_off),
     )
 
 
-def _row(
-    forwards: list[Action], backwards: list[Action], weights: list[Action], num_warm_up: int, num_put_off: int
-) -> list[Action]:
-    num_warm_up = min(num_warm_up, len(forwards))
-    row = forwards[:num_warm_up]
-    for k, action in enumerate(backwards):
-        row += forwards[num_warm_up + k : num_warm_up + k + 1]  # none is left in the cool-down
-        row.append(action)
-        if k >= num_put_off:
-            row += weights[k - num_put_off : k - num_put_off + 1]
-    num_done = max(len(backwards) - num_put_off, 0)
-    return row + weights[num_done:]
+def _row(*parts: tuple[Op, Visits, int]) -> Row:
+    """The row in which each part has an action a step, from a step on; in a step the parts come as given."""
+    actions = [np.vstack([np.full(visits.shape[1], op, dtype=np.int32), visits]) for op, visits, _ in parts]
+    steps = [np.arange(begin, begin + visits.shape[1]) for _, visits, begin in parts]
+    row: Row = np.hstack(actions)[:, np.argsort(np.concatenate(steps), kind="stable")]
+    return row
 
 
-def visits_of_stage(stage: int, num_microbatches: int) -> list[Visit]:
-    """Return the microbatches of a stage in order, for a rank that has no other."""
-    return [(stage, microbatch) for microbatch in range(num_microbatches)]
+def table_of_rows(rows: Sequence[Row], **labels: Any) -> Schedule:
+    """Return the table of these rows, no two of their actions fused; `labels` are those of `Schedule.from_rows`."""
+    op, stage, microbatch = (np.concatenate(column) for column in zip(*rows, strict=True))
+    offsets = np.cumsum([0, *(row.shape[1] for row in rows)], dtype=np.int64)
+    fused = np.full(len(op), NONE, dtype=np.int32)
+    return Schedule.from_columns(op.astype(np.int8), stage, microbatch, fused, offsets, **labels)
+
+
+def visits_of_stage(stage: int, microbatches: Sequence[int]) -> Visits:
+    """Return the visits of these microbatches to a stage."""
+    return np.array([[stage] * len(microbatches), microbatches], dtype=np.int32)
 
 
 def visits_in_groups(
     num_ranks: int, vpp: int, num_microbatches: int, group_size: int
-) -> Iterator[tuple[list[Visit], list[Visit]]]:
+) -> Iterator[tuple[Visits, Visits]]:
     """Yield each rank's forwards and backwards, looped and depth first: a group through all chunks, then the next.
 
     The last group is smaller where the size does not divide m. Backwards meet the chunks in reverse.
     """
     order = [
-        (chunk, microbatch)
+        (chunk * num_ranks, microbatch)
         for first in range(0, num_microbatches, group_size)
         for chunk in range(vpp)
         for microbatch in range(first, min(first + group_size, num_microbatches))
     ]
+    stage, microbatch = np.array(order, dtype=np.int32).T
     for rank in range(num_ranks):
         yield (
-            [(chunk * num_ranks + rank, microbatch) for chunk, microbatch in order],
-            [((vpp - 1 - chunk) * num_ranks + rank, microbatch) for chunk, microbatch in order],
+            np.stack([stage + rank, microbatch]),
+            np.stack([(vpp - 1) * num_ranks - stage + rank, microbatch]),
         )
 
 
