@@ -122,8 +122,8 @@ def by_gap(found: dict[str, list[Found]]) -> None:
     """How many tables of each grid are proved to be within so much of the best possible, and the worst."""
     print("\nRows within so much above the bound, and the worst:\n")
     print("| grid | rows | 1 % | 3 % | 5 % | worst |\n|---|--:|--:|--:|--:|--:|")
-    rows = [*found.items(), ("all", sum(found.values(), []))]
-    for name, group in rows:
+    everything = [one for group in found.values() for one in group]
+    for name, group in [*found.items(), ("all", everything)]:
         gaps = np.array([one.above_bound for one in group])
         counts = " | ".join(str(int((gaps <= most).sum())) for most in (0.01, 0.03, 0.05))
         print(f"| {name} | {len(group)} | {counts} | {percent(gaps.max())} |")
