@@ -118,6 +118,17 @@ class Summary:
         self.line = f"| {name} | {' | '.join(map(str, cells))} |"
 
 
+def by_gap(found: dict[str, list[Found]]) -> None:
+    """How many tables of each grid are proved to be within so much of the best possible, and the worst."""
+    print("\nRows within so much above the bound, and the worst:\n")
+    print("| grid | rows | 1 % | 3 % | 5 % | worst |\n|---|--:|--:|--:|--:|--:|")
+    everything = [one for group in found.values() for one in group]
+    for name, group in [*found.items(), ("all", everything)]:
+        gaps = np.array([one.above_bound for one in group])
+        counts = " | ".join(str(int((gaps <= most).sum())) for most in (0.01, 0.03, 0.05))
+        print(f"| {name} | {len(group)} | {counts} | {percent(gaps.max())} |")
+
+
 def percent(part: float) -> str:
     rounded = round(100 * float(part), 2)
     return f"{rounded:+.2f} %" if rounded else "0"
@@ -244,6 +255,7 @@ if __name__ == "__main__":
     print(f"| grid, memory, criterion | {' | '.join(Summary.HEAD)} |\n|---|{'--:|' * len(Summary.HEAD)}")
     for name, group in found.items():
         print(Summary(name, group).line)
+    by_gap({name: group for name, group in found.items() if not name.startswith("Primus")})
     worse = [one for group in found.values() for one in group if one.change > TIGHT]
     print(f"\nworse rows: {len(worse)}", *worse, sep="\n  ")
     by_shape({name: group for name, group in found.items() if not name.startswith("Primus")})

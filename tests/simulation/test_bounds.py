@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.search.fitted import fitted
+from ppsim.catalog.search.replay import value_s
 from ppsim.schedule.placement import loop, v_shape
+from ppsim.simulation.bounds import lower
+from ppsim.simulation.bounds.coupled import coupled_bounds
 from ppsim.simulation.bounds.knapsack import State, most
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.of_table import bounds_of
@@ -96,6 +99,55 @@ def test_in_a_v_of_unit_chunks_the_bound_is_that_of_the_controllable_memory_pape
             assert bounds.step_s >= paper
             met += bounds.step_s == paper
     assert met > 20
+
+
+@pytest.mark.parametrize(("p", "least"), [(2, 13), (4, 27), (8, 55)])
+def test_with_as_many_microbatches_as_ranks_in_a_v_the_first_rank_waits_for_its_second_chunk(p, least):
+    for cap in (p, 2 * p):
+        problem = Problem.of(stage_to_rank=v_shape(p, 2 * p), num_microbatches=p, cap=2 * cap, **UNIT)
+        bounds = lower_bounds(problem)
+        assert bounds.step_s == bounds.span_s == least == 2 * p - 1 + 5 * p
+        if p < 8:
+            assert value_s(fitted(problem), problem, "step") == least
+
+
+def test_where_forwards_of_a_chunk_below_fill_the_way_there_is_no_wait_for_the_chunk_above():
+    shape = {"stage_to_rank": v_shape(2, 4), "num_microbatches": 3, **UNIT}
+    assert (
+        lower_bounds(Problem.of(cap=6, **shape)).step_s == 3 * 6 + 1
+    )  # 3 forwards fill the way of 3; the last rank binds
+
+
+UNLIKE = {
+    "stage_to_rank": v_shape(3, 6), "num_microbatches": 3, "forward_s": [4, 2, 4, 8, 1, 5],
+    "backward_input_s": [8, 6, 3, 5, 4, 5], "backward_weight_s": [1, 6, 4, 8, 8, 8], "transfer_s": [3, 0, 0, 0, 3],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "least", "reached"),
+    [
+        (UNLIKE, 111, 111),  # ways and work of all ranks
+        ({"stage_to_rank": [0, 1], "num_microbatches": 6, "forward_s": 8, "backward_input_s": 4,
+          "backward_weight_s": 1, "transfer_s": 2, "cap": 2}, 100, 100),  # and what F wait for in memory
+        ({"stage_to_rank": [0, 1], "num_microbatches": 8, "forward_s": 1, "backward_input_s": 4,
+          "backward_weight_s": 1, "transfer_s": 2, "cap": 2}, 66, 66),
+        ({"stage_to_rank": loop(4, 4), "num_microbatches": 8, "forward_s": 9, "backward_input_s": 9,
+          "backward_weight_s": 1, "transfer_s": 3, "cap": 4}, 243, 244),  # and the F that memory leaves for the end
+    ],
+)  # fmt: skip
+def test_the_ranks_waits_for_each_other_are_bounded_to_what_the_search_reaches(
+    monkeypatch, arguments, least, reached
+):
+    problem = Problem.of(**arguments)
+    assert lower_bounds(problem).step_s == least
+    assert value_s(fitted(problem), problem, "step") == reached
+    monkeypatch.setattr(lower, "coupled_bounds", lambda problem: (0.0, 0.0))
+    assert lower_bounds(problem).step_s < least
+
+
+def test_beyond_some_size_each_rank_is_looked_at_alone():
+    assert coupled_bounds(Problem.of(stage_to_rank=v_shape(8, 16), num_microbatches=64, **UNIT)) == (0.0, 0.0)
 
 
 TABLE_9 = {(row["model"], row["microbatches"]): row for row in read("zb_paper.csv")}

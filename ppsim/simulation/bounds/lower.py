@@ -13,6 +13,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.schedule.table import Op
+from ppsim.simulation.bounds.coupled import coupled_bounds
 from ppsim.simulation.bounds.knapsack import State, most
 from ppsim.simulation.bounds.problem import Criterion, Problem
 
@@ -42,10 +43,8 @@ def lower_bounds(problem: Problem) -> LowerBounds:
     """
     reduced = _Reduced.of(problem)
     ranks = [_Rank(problem, reduced, stages).bounds_s() for stages in problem.stages_of]
-    return LowerBounds(
-        step_s=max(step for step, _ in ranks) - problem.overhead_s,
-        span_s=max(span for _, span in ranks) - problem.overhead_s,
-    )
+    steps, spans = zip(*ranks, coupled_bounds(problem), strict=True)
+    return LowerBounds(step_s=max(steps) - problem.overhead_s, span_s=max(spans) - problem.overhead_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +99,10 @@ class _Rank:
     def bounds_s(self) -> tuple[float, float]:
         """What this rank's work and memory make of step time and span, by its own end and by those before it."""
         chunks = range(len(self.stages))
-        first_idle = [self.idle_before_first_backward_s(chunk) for chunk in chunks]
+        first_idle = [
+            max(self.idle_before_first_backward_s(chunk), self.idle_before_first_forward_s(chunk))
+            for chunk in chunks
+        ]
         trips = [self.trips(chunk) for chunk in chunks]
         idle = max(*first_idle, *(trip.num * trip.idle_s for trip in trips))
         own_end = self.work_s + idle
@@ -121,6 +123,13 @@ class _Rank:
             step = max(step, head + end)
             span = max(span, head - float(self.problem.reach_s[stage]) + end)
         return step, span
+
+    def idle_before_first_forward_s(self, chunk: int) -> float:
+        """Idle from the rank's first start to a chunk's first forward: only chunks below it have begun."""
+        way = self.reduced.down_s[self.first] - self.reduced.down_s[self.stages[chunk]]
+        values = np.cumsum(self.forward_s[:chunk])
+        states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
+        return max(0.0, float(way) - most(states, count=self.count, capacity=self.capacity))
 
     def idle_before_first_backward_s(self, chunk: int) -> float:
         """Idle from the rank's first start to the end of a chunk's first backward: App. B's window."""

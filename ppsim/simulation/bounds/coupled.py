@@ -1,0 +1,218 @@
+"""What the ranks make of each other: how late every action starts, and how much comes after it, along all ranks.
+
+A *head* is at most the time from the first start to the start of an action, a *tail* at most that from its end to
+the last end, in every table in microbatch order. docs/bounds.md has the proofs.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+from typing import TypeAlias
+
+import numpy as np
+
+from ppsim.simulation.bounds.problem import Problem
+
+Job: TypeAlias = tuple[float, float]
+"""The head or the tail of an action, and how long it takes."""
+
+Table: TypeAlias = list[list[list[Job]]]
+"""Of F, I and W, of every stage, the jobs of all microbatches so far."""
+
+_F, _I, _W = range(3)
+_NEVER = -np.inf  # the head of what may have run before, the tail of what may run after
+_ROUNDING = 1e-9  # of counts and amounts that sums of floats make
+
+MOST_COUPLED = 128  # microbatches times stages whose step, and span of the first rank, are bounded so
+MOST_SPANS = 64  # the same, where the span of each rank is
+
+
+def coupled_bounds(problem: Problem) -> tuple[float, float]:
+    """Return lower bounds of step time and span, in seconds with the host time before the first start; 0 if large.
+
+    For any set of actions of one rank, the least head, all their time and the least tail come one after the other
+    (Jackson 1955; Carlier, EJOR 11, 1982); the largest over sets, which are those of head t and tail q at least.
+    Heads and tails are the largest of three, for an action x, its microbatch's way along the stages first:
+
+    - what must run on the rank before x (after x), in the order of its own heads (tails), one after the other;
+    - memory: when F of microbatch n on chunk u of a rank starts, n microbatches have begun on chunks 1 … u, so that
+      n·(α₁ + … + α_u) − C is freed: x waits until so much can be freed by the heads of the I and W before it;
+    - the same backwards: when I of n on chunk u starts, at most C of the microbatches n … m that are not back
+      through chunks 1 … u has begun there, so that (m − n + 1)·(α₁ + … + α_u) − C is yet to begin, after x.
+    """
+    size = problem.num_stages * problem.num_microbatches
+    if size > MOST_COUPLED:
+        return 0.0, 0.0
+    coupled = _Coupled(problem.with_cheapest_backwards())
+    start = coupled.heads(0)
+    ranks = range(problem.num_ranks) if size <= MOST_SPANS else [int(problem.stage_to_rank[0])]
+    spans = []
+    for rank in ranks:
+        first = problem.stages_of[rank][0]
+        heads = coupled.heads(first) if first else start
+        spans.append(coupled.longest_s(heads, coupled.tails(rank)))
+    return coupled.longest_s(start, coupled.tails(None)), max(spans)
+
+
+class _Coupled:
+    """Heads and tails of a problem whose backwards are all split."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.count = problem, problem.num_microbatches
+        self.seconds = [a.tolist() for a in (problem.forward_s, problem.input_s, problem.weight_s)]
+        self.hop_s: list[float] = [*problem.hop_s.tolist(), 0.0]
+        self.activation: list[float] = problem.activation.tolist()
+        self.kept: list[float] = problem.kept.tolist()
+        self.chunk_of = {stage: (some, u) for some in problem.stages_of for u, stage in enumerate(some)}
+        self.last = problem.num_stages - 1
+
+    def heads(self, first: int) -> Table:
+        """Return the least seconds from the start of the first F of stage `first` to every start.
+
+        All I and W come after that start, and the F of the stages from `first` on; others may come before.
+        """
+        heads = self._empty()
+        for number in range(self.count):
+            for stage in range(self.last + 1):
+                head = self._head_of_forward(heads, stage, number, first) if stage >= first else _NEVER
+                heads[_F][stage].append((head, self.seconds[_F][stage]))
+            for stage in reversed(range(self.last + 1)):
+                head = self._head_of_backward(heads, stage, number)
+                heads[_I][stage].append((head, self.seconds[_I][stage]))
+                head = max(_end_s(heads[_I][stage]), _end_s(heads[_W][stage]))
+                heads[_W][stage].append((head, self.seconds[_W][stage]))
+        return heads
+
+    def tails(self, rank: int | None) -> Table:
+        """Return the least seconds from every end to the last end of a rank, or of all where it is None.
+
+        The last microbatch comes first.
+        """
+        tails = self._empty()
+        for later in range(self.count):
+            for stage in range(self.last + 1):
+                is_asked = rank is None or self.problem.stage_to_rank[stage] == rank
+                seconds = self.seconds[_W][stage]
+                tails[_W][stage].append((later * seconds if is_asked else _NEVER, seconds))
+                tail = self._tail_of_backward(tails, stage, later)
+                tails[_I][stage].append((tail, self.seconds[_I][stage]))
+            for stage in reversed(range(self.last + 1)):
+                tail = self._tail_of_forward(tails, stage, later)
+                tails[_F][stage].append((tail, self.seconds[_F][stage]))
+        return tails
+
+    def longest_s(self, heads: Table, tails: Table) -> float:
+        """Return the largest of least head, all time and least tail over sets of actions of one rank."""
+        longest = 0.0
+        for stages in self.problem.stages_of:
+            head, seconds = np.array([job for op in heads for stage in stages for job in op[stage]]).T
+            tail, _ = np.array([job for op in tails for stage in stages for job in reversed(op[stage])]).T
+            latest = np.argsort(-head, kind="stable")
+            head, seconds, tail = head[latest], seconds[latest], tail[latest]
+            least = np.unique(tail[tail > _NEVER])[:, None]
+            sums = head + np.cumsum(np.where(tail >= least, seconds, 0.0), axis=1) + least
+            longest = max(longest, float(sums.max(where=tail >= least, initial=0.0)))
+        return longest
+
+    def _empty(self) -> Table:
+        return [[[] for _ in self.chunk_of] for _ in self.seconds]
+
+    def _head_of_forward(self, heads: Table, stage: int, number: int, first: int) -> float:
+        stages, u = self.chunk_of[stage]
+        way = _end_s(heads[_F][stage - 1]) + self.hop_s[stage - 1] if stage > first else 0.0
+        before = _jobs(heads[_F], stages[: u + 1])
+        lacking = self._lacking(stages[: u + 1], number + 1)
+        if lacking > 0:
+            inputs, weights = (_jobs(heads[op], stages) for op in (_I, _W))
+            before += self._freeing(inputs, stages, number, lacking, of=_I)
+            before += self._freeing(weights, stages, number, lacking, of=_W)
+            way = max(way, self._until_freed_s(heads, stages, lacking))
+        return max(way, _one_after_another_s(before))
+
+    def _head_of_backward(self, heads: Table, stage: int, number: int) -> float:
+        stages, u = self.chunk_of[stage]
+        above = heads[_I][stage + 1] if stage < self.last else heads[_F][stage]
+        way = _end_s(above) + self.hop_s[stage]
+        before = _jobs(heads[_F], stages) + _jobs(heads[_I], stages[u:])
+        lacking = self._lacking(stages, number + 1)
+        if lacking > 0:  # the I that free as much may be among those before
+            weights = [job for j in stages for job in heads[_W][j][:number]]
+            before += self._freeing(weights, stages, number, lacking, of=_W)
+        return max(way, _one_after_another_s(before), 0.0)
+
+    def _tail_of_backward(self, tails: Table, stage: int, later: int) -> float:
+        stages, u = self.chunk_of[stage]
+        way = _end_s(tails[_I][stage - 1]) + self.hop_s[stage - 1] if stage > 0 else _NEVER
+        after = _jobs(tails[_W], stages[: u + 1]) + _jobs(tails[_I], stages[: u + 1])
+        lacking = self._lacking(stages[: u + 1], later + 1)
+        if lacking > 0:
+            below = stages[: u + 1]
+            sizes = [(_end_s([job]), self.activation[j]) for j in below for job in tails[_F][j]]
+            way = max(way, _until_s(sizes, lacking))
+            after += _fewest(_jobs(tails[_F], below), lacking, max(self.activation[j] for j in below))
+        return max(way, _one_after_another_s(after))
+
+    def _tail_of_forward(self, tails: Table, stage: int, later: int) -> float:
+        stages, u = self.chunk_of[stage]
+        above = tails[_F][stage + 1] if stage < self.last else tails[_I][stage]
+        way = _end_s(above) + self.hop_s[stage]
+        after = _jobs(tails[_F], stages[u:]) + _jobs(tails[_I], stages) + _jobs(tails[_W], stages)
+        return max(way, _one_after_another_s(after))
+
+    def _lacking(self, stages: Sequence[int], count: int) -> float:
+        """What so many microbatches on these stages of one rank hold beyond its memory."""
+        held = count * sum(self.activation[stage] for stage in stages)
+        return held - float(self.problem.cap[self.problem.stage_to_rank[stages[0]]])
+
+    def _freeing(self, jobs: list[Job], stages: Sequence[int], count: int, lacking: float, *, of: int) -> list[Job]:
+        """The fewest I, or W, of so many microbatches that free as much: the earliest, each the shortest.
+
+        An I and its W free the whole activation at most; where all I have run, W must free the rest.
+        """
+        if of == _I:
+            return _fewest(jobs, lacking, max(self.activation[stage] for stage in stages))
+        by_inputs = count * sum(self.activation[stage] - self.kept[stage] for stage in stages)
+        return _fewest(jobs, lacking - by_inputs, max(self.kept[stage] for stage in stages))
+
+    def _until_freed_s(self, heads: Table, stages: Sequence[int], lacking: float) -> float:
+        """When the I and W of the microbatches before can have freed so much on these stages of one rank."""
+        freed = []
+        for stage in stages:
+            kept, part = self.kept[stage], self.activation[stage] - self.kept[stage]
+            freed += [(_end_s([job]), part) for job in heads[_I][stage]]
+            freed += [(_end_s([job]), kept) for job in heads[_W][stage]]
+        return _until_s(freed, lacking)
+
+
+def _end_s(jobs: Sequence[Job]) -> float:
+    """The end of the last job, by its head; or its tail and itself."""
+    return sum(jobs[-1]) if jobs else _NEVER
+
+
+def _jobs(of_stages: list[list[Job]], stages: Sequence[int]) -> list[Job]:
+    return [job for stage in stages for job in of_stages[stage]]
+
+
+def _one_after_another_s(jobs: list[Job]) -> float:
+    """The earliest end of jobs of one rank, none of which starts before its head."""
+    end = _NEVER
+    for head, seconds in sorted(jobs):
+        end = (head if head > end else end) + seconds
+    return end
+
+
+def _fewest(jobs: list[Job], amount: float, size: float) -> list[Job]:
+    """As many jobs as an amount takes that each makes `size` of at most: the earliest, each the shortest."""
+    if amount <= 0 or size <= 0 or not jobs:
+        return []
+    shortest = min(seconds for _, seconds in jobs)
+    return [(time, shortest) for time, _ in sorted(jobs)[: ceil(amount / size - _ROUNDING)]]
+
+
+def _until_s(made: list[tuple[float, float]], amount: float) -> float:
+    """The least time by which sizes that are made one by one come to an amount."""
+    time = _NEVER
+    for time, size in sorted(made):  # noqa: B007
+        amount -= size
+        if amount <= _ROUNDING * size:
+            break
+    return time
