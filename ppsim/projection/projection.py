@@ -87,7 +87,7 @@ class Projection(Shown, Pictured):
 
         >>> import ppsim
         >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=1, stack="torchtitan", recompute="full")
-        >>> made.reserved_bytes[0] > made.timeline.memory.peak_bytes[0]
+        >>> bool(made.reserved_bytes[0] > made.timeline.memory.peak_bytes[0])
         True
         """
         job, schedule = self.plan.job, self.timeline.schedule
