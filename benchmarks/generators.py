@@ -85,7 +85,9 @@ def uneven(vpp: int, p: int) -> dict[str, Any]:
 
 
 def fitted() -> None:
-    from ppsim.catalog.search.fitted import fitted, zb_heuristic, zbv_heuristic
+    from heuristics import zb_heuristic, zbv_heuristic
+
+    from ppsim.catalog.search.fitted import fitted
     from ppsim.schedule.placement import STYLES
     from ppsim.simulation.bounds.problem import Problem
 
@@ -101,7 +103,7 @@ def fitted() -> None:
             )  # fmt: skip
             published = zbv_heuristic if style == "v" else zb_heuristic
             seconds = [
-                timed(lambda problem=problem, published=published: published(problem, engine="compiled")),
+                timed(lambda problem=problem, published=published: published(problem)),
                 *(
                     timed(
                         lambda problem=problem, criterion=criterion: fitted(

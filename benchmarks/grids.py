@@ -10,10 +10,11 @@ from time import perf_counter
 from typing import ClassVar
 
 import numpy as np
+from heuristics import zbv_heuristic
 from published_tables import read
 
 import ppsim
-from ppsim.catalog.search.fitted import fitted, zbv_heuristic
+from ppsim.catalog.search.fitted import fitted
 from ppsim.schedule.placement import v_shape
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem

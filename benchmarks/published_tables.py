@@ -6,8 +6,10 @@ python benchmarks/published_tables.py
 import csv
 from pathlib import Path
 
+from heuristics import zb_heuristic, zbv_heuristic
+
 import ppsim
-from ppsim.catalog.search.fitted import fitted, zb_heuristic, zbv_heuristic
+from ppsim.catalog.search.fitted import fitted
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds.problem import Problem
 

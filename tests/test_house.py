@@ -1,6 +1,8 @@
 """How the house is kept: functions that fit on a screen, their docstrings apart."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,3 +28,17 @@ def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     if ast.get_docstring(function) is not None:
         length -= (function.body[0].end_lineno or 0) - function.body[0].lineno + 1
     return length
+
+
+def test_every_benchmark_and_script_finds_what_it_imports() -> None:
+    """Nothing else looks at them when a name of the package goes."""
+    files = [path for folder in ("benchmarks", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
+    code = (
+        "import os, runpy, sys\n"
+        "for path in sys.argv[1:]:\n"
+        "    sys.path[:0] = [os.path.dirname(path), os.getcwd()]\n"
+        "    runpy.run_path(path, run_name='read')\n"
+    )
+    command = [sys.executable, "-c", code, *map(str, files)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

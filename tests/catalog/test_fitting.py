@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.heuristics import zb_heuristic, zbv_heuristic
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.search.fitted import fitted
@@ -16,7 +17,7 @@ from ppsim.catalog.search.replay import fits, starts_of, value_s
 from ppsim.catalog.search.target import Target
 from ppsim.schedule.placement import loop
 from ppsim.simulation.bounds.problem import Problem
-from tests.fitting import in_a_v, one_chunk, zb_heuristic, zbv_heuristic
+from tests.fitting import in_a_v, one_chunk
 
 SCORES = {"span": "span_s", "step": "step_time_s"}
 seconds = st.integers(0, 1000).map(lambda x: x / 100)

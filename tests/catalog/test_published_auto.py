@@ -2,9 +2,10 @@
 
 import pytest
 
+from benchmarks.heuristics import zb_heuristic
 from ppsim import StageCosts, simulate
 from ppsim.catalog.search.fitted import fitted
-from tests.fitting import one_chunk, zb_heuristic
+from tests.fitting import one_chunk
 from tests.published import read
 
 TABLE_9 = {(row["model"], row["microbatches"]): row for row in read("zb_paper.csv")}

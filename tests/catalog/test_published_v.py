@@ -2,10 +2,11 @@
 
 import pytest
 
+from benchmarks.heuristics import zbv_heuristic
 from ppsim import StageCosts, build, simulate
 from ppsim.catalog.search.fitted import fitted
 from ppsim.simulation.bounds.lower import lower_bounds
-from tests.fitting import in_a_v, zbv_heuristic
+from tests.fitting import in_a_v
 from tests.published import read
 
 SEARCHES = read("v_searches.csv")
