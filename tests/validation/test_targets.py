@@ -88,7 +88,7 @@ def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp
     assert titan.score.mean_absolute < 0.1
 
 
-@pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.065, 0.05), ("MoE", 0.17, 0.13)])
+@pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.067, 0.05), ("MoE", 0.17, 0.13)])
 def test_the_command_line_alone(validations, kind: str, within: float, worst_mean: float) -> None:
     """Mean absolute error of all judged times, and the mean with its sign."""
     rows = [row for one in validations.values() if not one.told.order_only for row in one.judged]
