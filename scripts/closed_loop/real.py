@@ -58,7 +58,7 @@ def section() -> str:
         told = f"{errors}, half of the steps within {percent(one.spread)}, load {one.load:.1f}"
         print(f"loop {number + 1} of {NUM_LOOPS}: {told}", file=sys.stderr)
     lines = [
-        "```sh",
+        "<!-- not run: docs/howto/torch.md runs them -->\n```sh",
         *commands,
         "```\n",
         row(["loop", "measured (min–max)", "half of the steps within", "projected", "error", "replay", "load"]),
