@@ -28,7 +28,7 @@ from ppsim.model.architecture import Layer, Model
 from ppsim.model.captured import why_not_captured
 from ppsim.model.halves import LatentAttention
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
-from ppsim.model.parameters import require_division
+from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.recompute import Recompute, recomputes
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.schedule.choices import Update
@@ -72,7 +72,7 @@ class Job(InBrief):
     update: Update = "synchronised"
     rest_s: float = 0.0
     allocator_slack: float = 1.0
-    vocab_multiple: int = 128
+    vocab_multiple: int = VOCAB_MULTIPLE
     scatter_gather: bool = False
     offload: float = 0.0
     cuda_graph_reuse: bool = True

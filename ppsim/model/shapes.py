@@ -122,10 +122,9 @@ class ModelShape:
 
     def shard(self, *, tp: int = 1, ep: int = 1) -> "ModelShape":
         """Return a rank's part: the layer's shard, and 1/`tp` of the vocabulary, padded as Megatron-LM does."""
-        vocab_size = padded_vocabulary(self.vocab_size, tp=tp, multiple=VOCAB_MULTIPLE) // tp
-        return replace(
-            self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=self.vocab_size if tp == 1 else vocab_size
-        )
+        multiple = VOCAB_MULTIPLE if tp > 1 else 1
+        vocab_size = padded_vocabulary(self.vocab_size, tp=tp, multiple=multiple) // tp
+        return replace(self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=vocab_size)
 
 
 def layer_of(shape: LayerShape) -> Layer:
