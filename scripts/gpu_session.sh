@@ -70,7 +70,7 @@ probe() {
 }
 
 run() {
-    set -- --model gpt2 --hidden 2048 --heads 16 --layers 12 --dtype bfloat16 --micro-batch 4 --steps 5 --partitions 1,2,4
+    set -- --model gpt2 --hidden 2048 --heads 16 --layers 12 --dtype bfloat16 --micro-batch 4 --repeats 10 --steps 5 --partitions 1,2,4
     few=""
     if [ "$device" = cpu ]; then
         set -- --model nano --repeats 5
@@ -79,7 +79,7 @@ run() {
     # shellcheck disable=SC2086  # the words of $few are arguments
     step spins 70 "$python" benchmarks/partitions.py --device "$device" --emulated $few --record "$work/spins.json"
     # shellcheck disable=SC2086
-    step runs 120 "$python" benchmarks/partitions.py --device "$device" "$@" $few --record "$work/runs.json"
+    step runs 180 "$python" benchmarks/partitions.py --device "$device" "$@" $few --record "$work/runs.json"
     [ -e "$work/verified.json" ] ||
         step verify 50 "$python" -m ppsim train --schedule schedules/zb-1p_pp4_v1_m8.csv --partitions 4 \
             --device "$device" --verify -o "$work/verified.json"
