@@ -22,11 +22,7 @@ class Cut:
     sequence_parallel: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("tp", "cp", "dp", "ep"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
-        if self.etp is not None and self.etp < 1:
-            raise ConfigError(f"etp must be at least 1: got {self.etp}")
+        require_positive(self, "tp", "cp", "dp", "ep", "etp")
         if self.num_ranks % (self.ep * self.expert_tp):
             raise ConfigError(
                 f"ep × etp must divide tp × cp × dp: got {self.ep} × {self.expert_tp} with {self.num_ranks}"
@@ -56,6 +52,14 @@ class Cut:
     def norm_divisor(self) -> int:
         """Among how many tensor-parallel ranks the tokens of norms and dropout are divided."""
         return self.tp if self.sequence_parallel else 1
+
+
+def require_positive(sizes: object, *names: str) -> None:
+    """Raise `ConfigError` for the first of these fields that is below 1; None is what is left open."""
+    for name in names:
+        value = getattr(sizes, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1: got {value}")
 
 
 def share(value: int, among: int) -> int:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
+from ppsim.layout.cut import Cut, require_positive
 
 DEFAULT_ORDER = "tp-cp-ep-dp-pp"
 
@@ -38,16 +38,18 @@ class Layout:
     etp: int | None = None
 
     def __post_init__(self) -> None:
-        for name in _NAMES:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
+        require_positive(self, *_NAMES, "etp")
         require_devices(self.num_devices)
         if sorted(self.order.split("-")) != sorted(_NAMES):
             raise ConfigError(
                 f"an order names tp, cp, ep, dp and pp once each: got '{self.order}' (the usual is {DEFAULT_ORDER})"
             )
         if self.etp is not None:
-            self._require_etp(self.etp)
+            if (self.tp * self.cp * self.dp) % (self.ep * self.etp):
+                raise ConfigError(
+                    f"ep · etp must divide tp · cp · dp: got ep {self.ep} and etp {self.etp} with tp {self.tp}, "
+                    f"cp {self.cp} and dp {self.dp}"
+                )
         elif (self.dp * self.cp) % self.ep:
             near = _nearest(self.ep, _divisors(self.dp * self.cp))
             raise ConfigError(
@@ -58,15 +60,6 @@ class Layout:
             raise ConfigError(
                 f"with the order {self.order} the stages of ep {self.ep} lie on other ranks than those of dp "
                 f"{self.dp} and cp {self.cp}; pp outermost ({DEFAULT_ORDER}) always goes"
-            )
-
-    def _require_etp(self, etp: int) -> None:
-        if etp < 1:
-            raise ConfigError(f"etp must be at least 1: got {etp}")
-        if (self.tp * self.cp * self.dp) % (self.ep * etp):
-            raise ConfigError(
-                f"ep · etp must divide tp · cp · dp: got ep {self.ep} and etp {etp} with tp {self.tp}, "
-                f"cp {self.cp} and dp {self.dp}"
             )
 
     @property

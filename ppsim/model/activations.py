@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, share
+from ppsim.layout.cut import Cut, require_positive, share
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.halves import FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.parameters import exactly, padded_vocabulary
@@ -65,9 +65,7 @@ class Batch:
     recompute: Recompute = "none"
 
     def __post_init__(self) -> None:
-        for name in ("micro_batch", "sequence_length", "element_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
+        require_positive(self, "micro_batch", "sequence_length", "element_bytes")
         require_spelling(self.recompute)
 
     def recomputes(self, module: str) -> bool:

@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
+from ppsim.layout.cut import Cut, require_positive
 from ppsim.layout.split import require_layers
 from ppsim.model.conditioning import Conditioning, Patches
 from ppsim.model.halves import FeedForward, Mixer, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.linears import Linear
-from ppsim.model.recurrent import Recurrent, require_positive
+from ppsim.model.recurrent import Recurrent
 
 Norm = Literal["layernorm", "rmsnorm", "plain"]
 """Of a LayerNorm, an RMSNorm, and a LayerNorm without weights, which a condition modulates instead."""

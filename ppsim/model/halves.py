@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
+from ppsim.layout.cut import Cut, require_positive
 from ppsim.model.linears import Linear, LinearKind
-from ppsim.model.recurrent import GatedDeltaNet, Mamba, require_positive
+from ppsim.model.recurrent import GatedDeltaNet, Mamba
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class Attention:
     is_causal: bool = True
 
     def __post_init__(self) -> None:
-        require_positive(self, "num_heads", "num_kv_heads", "head_size")
-        if self.window is not None:
-            require_positive(self, "window")
+        require_positive(self, "num_heads", "num_kv_heads", "head_size", "window")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"the heads must be a multiple of the key/value heads: got {self.num_heads} and {self.num_kv_heads}"
@@ -260,8 +258,7 @@ class MixtureOfExperts:
     latent_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.latent_size is not None:
-            require_positive(self, "latent_size")
+        require_positive(self, "latent_size")
         if not 1 <= self.experts_per_token <= self.num_experts:
             raise ConfigError(
                 f"experts a token must be 1 to the number of experts: got {self.experts_per_token} of "

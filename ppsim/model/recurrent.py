@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import require_positive
 from ppsim.model.linears import Linear
 
 
@@ -309,10 +310,3 @@ class KimiDeltaAttention(GatedDeltaNet):
             Linear("rate and bias of decay", "decay", 1, (heads, decays), kind="vector", split="outputs"),
             Linear("attention output", "heads", inner, (h,), split="inputs"),
         ]  # fmt: skip
-
-
-def require_positive(sizes: object, *names: str) -> None:
-    """Raise `ConfigError` for the first of these that is below 1."""
-    for name in names:
-        if getattr(sizes, name) < 1:
-            raise ConfigError(f"{name} must be at least 1: got {getattr(sizes, name)}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut
+from ppsim.layout.cut import Cut, require_positive
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
@@ -47,9 +47,7 @@ class LayerShape:
     num_local_experts: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
+        require_positive(self, "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"the heads must be a multiple of the key/value heads: got {self.num_heads} and {self.num_kv_heads}"
@@ -116,9 +114,7 @@ class ModelShape:
     sequence_length: int
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "vocab_size", "sequence_length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1: got {getattr(self, name)}")
+        require_positive(self, "num_layers", "vocab_size", "sequence_length")
 
     def shard(self, *, tp: int = 1, ep: int = 1) -> "ModelShape":
         """Return a rank's part: the layer's shard, and 1/`tp` of the vocabulary, padded as Megatron-LM does."""
