@@ -1,16 +1,48 @@
 """The two halves of a layer: what mixes tokens, and what works on each of them. Letters as in `architecture`."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive
-from ppsim.model.linears import Linear, LinearKind
+from ppsim.model.linears import Linear, LinearKind, of_columns, out_of_heads
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 
 
+class Scored(ABC):
+    """What both kinds of attention have: heads whose queries score keys, and the columns of that."""
+
+    num_heads: int
+    is_causal: bool = True
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies."""
+        return 0
+
+    @property
+    @abstractmethod
+    def score_width(self) -> int:
+        """Columns of all heads over which scores are summed, plus those of the values."""
+
+    @property
+    def divided(self) -> dict[str, int]:
+        """What tensor-parallel ranks divide."""
+        return {"heads": self.num_heads}
+
+    def keys_a_query(self, sequence_length: int) -> float:
+        """Return how many keys a query sees on average: half of the sequence, or all."""
+        return sequence_length / 2 if self.is_causal else float(sequence_length)
+
+    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
+        """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
+        masked = self.is_causal and not causal
+        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 + masked)
+
+
 @dataclass(frozen=True)
-class Attention:
+class Attention(Scored):
     """Multi-head or grouped-query attention; `qk_norm`: an RMSNorm over each head of the queries and keys.
 
     `window`: how many tokens a query sees, itself included (None: all before it); `is_chunked`: those of its own
@@ -63,11 +95,6 @@ class Attention:
         """Columns that a gate multiplies."""
         return self.gated * self.num_heads * self.head_size
 
-    @property
-    def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
-        return {"heads": self.num_heads}
-
     def keys_a_query(self, sequence_length: int) -> float:
         """Return how many keys a query sees on average: half of the sequence, all, or what its window leaves.
 
@@ -76,18 +103,11 @@ class Attention:
         >>> Attention(1, 1, 1, window=3).keys_a_query(4) == (1 + 2 + 3 + 3) / 4
         True
         """
-        if not self.is_causal:
-            return float(sequence_length)
-        if self.window is None or self.window >= sequence_length:
-            return sequence_length / 2
+        if not self.is_causal or self.window is None or self.window >= sequence_length:
+            return super().keys_a_query(sequence_length)
         if self.is_chunked:
             return self.window / 2
         return self.window - self.window * (self.window - 1) / (2 * sequence_length)
-
-    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
-        masked = self.is_causal and not causal
-        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 + masked)
 
     def kv_heads_on_a_rank(self, tp: int) -> int:
         """Return key/value heads of a rank: those of more ranks than heads are repeated."""
@@ -97,11 +117,10 @@ class Attention:
         """Return the projections that a rank holds: h × (n + 2g)d, with a gate (2n + 2g)d, and nd × h."""
         d, heads, groups = self.head_size, self.num_heads // tp, self.kv_heads_on_a_rank(tp)
         qkv = (heads * d,) * (1 + self.gated) + (groups * d, groups * d)
-        sinks = [Linear("sinks", "scores", 1, (heads,), kind="vector", split="outputs")] if self.sinks else []
         return [
             Linear("queries, keys, values", "attention input", h, qkv, split="outputs", biased=self.qkv_bias),
-            *sinks,
-            Linear("attention output", "heads", heads * d, (h,), split="inputs", biased=self.out_bias),
+            *[of_columns("sinks", "scores", (heads,))] * self.sinks,
+            out_of_heads(heads * d, h, biased=self.out_bias),
         ]
 
 
@@ -126,7 +145,7 @@ class NoAttention(Attention):
 
 
 @dataclass(frozen=True)
-class LatentAttention:
+class LatentAttention(Scored):
     """Multi-head latent attention (MLA; DeepSeek-AI 2024, arXiv 2405.04434, §2.1).
 
     `q_lora_rank` None: queries are projected at once, as in DeepSeek-V2-Lite.
@@ -155,24 +174,6 @@ class LatentAttention:
         return self.num_heads * (self.qk_head_size + self.v_head_size)
 
     @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies: none."""
-        return 0
-
-    @property
-    def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
-        return {"heads": self.num_heads}
-
-    def keys_a_query(self, sequence_length: int) -> float:
-        """Return how many keys a query sees on average."""
-        return sequence_length / 2
-
-    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
-        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 if causal else 2)
-
-    @property
     def norm_parameters(self) -> int:
         """Weights of the norms of both latents."""
         return (self.q_lora_rank or 0) + self.kv_lora_rank
@@ -182,18 +183,14 @@ class LatentAttention:
         heads, rank, latent = self.num_heads // tp, self.q_lora_rank, self.kv_lora_rank
         queries, values = (heads * self.qk_head_size,), heads * self.v_head_size
         keys = heads * self.qk_nope_head_size
-        if rank is None:
-            of_queries = [Linear("queries up", "attention input", h, queries, split="outputs")]
-        else:
-            of_queries = [
-                Linear("queries down", "attention input", h, (rank,)),
-                Linear("queries up", "latent of queries", rank, queries, split="outputs"),
-            ]
+        down = [] if rank is None else [Linear("queries down", "attention input", h, (rank,))]
+        read = "attention input" if rank is None else "latent of queries"
         return [
-            *of_queries,
+            *down,
+            Linear("queries up", read, rank or h, queries, split="outputs"),
             Linear("keys and values down", "attention input", h, (latent, self.qk_rope_head_size)),
             Linear("keys and values up", "latent", latent, (keys, values), split="outputs"),
-            Linear("attention output", "heads", values, (h,), split="inputs"),
+            out_of_heads(values, h),
         ]
 
 

@@ -84,3 +84,13 @@ class Linear:
     def apart(self) -> list["Linear"]:
         """Return the matrices that are one in Megatron-LM, each for itself."""
         return [replace(self, columns=(outputs,)) for outputs in self.columns]
+
+
+def of_columns(name: str, reads: str, columns: tuple[int, ...], *, inputs: int = 1, biased: bool = False) -> Linear:
+    """Return what multiplies each column for itself, by `inputs` numbers, divided as the heads are."""
+    return Linear(name, reads, inputs, columns, kind="vector", split="outputs", biased=biased)
+
+
+def out_of_heads(inputs: int, h: int, *, biased: bool = False) -> Linear:
+    """Return the projection of what all heads give back to the hidden size."""
+    return Linear("attention output", "heads", inputs, (h,), split="inputs", biased=biased)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import require_positive
-from ppsim.model.linears import Linear
+from ppsim.model.linears import Linear, of_columns, out_of_heads
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,26 @@ class Recurrent(ABC):
     """What both mixers have: heads with a state, a convolution, a gate, and products of chunks."""
 
     chunk_size: int
+
+    @property
+    def norm_parameters(self) -> int:
+        """Weights of norms that every rank has whole: none where they are divided as the heads are."""
+        return 0
+
+    @property
+    def passed_bytes(self) -> float:
+        """Bytes a token of handing states on, beside those of the products: none in one kernel for all chunks."""
+        return 0.0
+
+    @property
+    @abstractmethod
+    def inner_size(self) -> int:
+        """Columns of what all heads give."""
+
+    @property
+    def gate_columns(self) -> int:
+        """Columns that a gate multiplies."""
+        return self.inner_size
 
     @abstractmethod
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
@@ -94,16 +114,6 @@ class Mamba(Recurrent):
         return self.inner_size + 2 * self.num_groups * self.state_size
 
     @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies."""
-        return self.inner_size
-
-    @property
-    def norm_parameters(self) -> int:
-        """None that every rank has whole: the gated norm is divided as the heads are."""
-        return 0
-
-    @property
     def divided(self) -> dict[str, int]:
         """What tensor-parallel ranks divide."""
         return {"Mamba heads": self.num_heads, "Mamba groups": self.num_groups}
@@ -145,19 +155,14 @@ class Mamba(Recurrent):
         """Return the matrices that a rank holds: in, convolution, what a head has one number of, norm, out."""
         heads, inner, state = self.num_heads // tp, self.inner_size // tp, self.num_groups * self.state_size // tp
         columns = inner, inner, state, state, heads
-        norm = [Linear("gated norm", "heads", 1, (inner,), kind="vector", split="outputs")] * self.gated_norm
+        read, convolved = "attention input", (inner, state, state)
         return [
-            Linear(
-                "gate, x, B, C, time step", "attention input", h, columns, split="outputs", biased=self.bias
-            ),
-            Linear(
-                "convolution", "x, B, C", self.kernel, (inner, state, state), kind="vector", split="outputs",
-                biased=self.conv_bias,
-            ),
-            Linear("decay, skip, bias of time step", "x", 1, (heads,) * 3, kind="vector", split="outputs"),
-            *norm,
-            Linear("attention output", "heads", inner, (h,), split="inputs", biased=self.bias),
-        ]  # fmt: skip
+            Linear("gate, x, B, C, time step", read, h, columns, split="outputs", biased=self.bias),
+            of_columns("convolution", "x, B, C", convolved, inputs=self.kernel, biased=self.conv_bias),
+            of_columns("decay, skip, bias of time step", "x", (heads,) * 3),
+            *[of_columns("gated norm", "heads", (inner,))] * self.gated_norm,
+            out_of_heads(inner, h, biased=self.bias),
+        ]
 
 
 @dataclass(frozen=True)
@@ -199,11 +204,6 @@ class GatedDeltaNet(Recurrent):
         return 2 * self.num_key_heads * self.key_size + self.inner_size
 
     @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies."""
-        return self.inner_size
-
-    @property
     def norm_parameters(self) -> int:
         """Weights of the norm over a value head."""
         return self.value_size
@@ -230,11 +230,6 @@ class GatedDeltaNet(Recurrent):
         """Bytes a token that the backward has for itself: states of all chunks and their gradients, in 16 bits."""
         return 4 * self.num_value_heads * self.key_size * self.value_size // self.chunk_size
 
-    @property
-    def passed_bytes(self) -> float:
-        """None beside those of the products: one kernel goes from chunk to chunk."""
-        return 0.0
-
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
         """Return a rank's: KKᵀ, its inverse on keys and values, QKᵀ and its use, the state's reads and update.
 
@@ -254,22 +249,23 @@ class GatedDeltaNet(Recurrent):
         )
 
     def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices that a rank holds: in, convolution, what a head has one number of, out."""
+        """Return the matrices that a rank holds: in, with the gates, convolution, decay, out."""
         heads, inner, keys = (
-            self.num_value_heads // tp,
-            self.inner_size // tp,
-            self.num_key_heads * self.key_size // tp,
+            count // tp for count in (self.num_value_heads, self.inner_size, self.num_key_heads * self.key_size)
         )
-        columns = keys, keys, inner, inner, heads, heads
         return [
-            Linear("queries, keys, values, gates", "attention input", h, columns, split="outputs"),
-            Linear(
-                "convolution", "queries, keys, values", self.kernel, (keys, keys, inner), kind="vector",
-                split="outputs",
-            ),
-            Linear("decay, bias of time step", "gates", 1, (heads,) * 2, kind="vector", split="outputs"),
-            Linear("attention output", "heads", inner, (h,), split="inputs"),
-        ]  # fmt: skip
+            *self._inwards(h, heads, inner, keys),
+            of_columns("convolution", "queries, keys, values", (keys, keys, inner), inputs=self.kernel),
+            self._decay(heads),
+            out_of_heads(inner, h),
+        ]
+
+    def _inwards(self, h: int, heads: int, inner: int, keys: int) -> list[Linear]:
+        columns = keys, keys, inner, inner, heads, heads
+        return [Linear("queries, keys, values, gates", "attention input", h, columns, split="outputs")]
+
+    def _decay(self, heads: int) -> Linear:
+        return of_columns("decay, bias of time step", "gates", (heads,) * 2)
 
 
 @dataclass(frozen=True)
@@ -292,21 +288,14 @@ class KimiDeltaAttention(GatedDeltaNet):
         projected = self.convolved + 2 * self.value_size + heads + keys + self.inner_size
         return projected + 2 * keys + 3 * self.inner_size + 2 * heads * self.chunk_size
 
-    def linears(self, h: int, tp: int) -> list[Linear]:
-        """Return the matrices that a rank holds: in, down and up to both gates, convolution, decay, out."""
-        heads, inner, keys = (
-            count // tp for count in (self.num_value_heads, self.inner_size, self.num_key_heads * self.key_size)
-        )
-        read, low, decays = "attention input", self.value_size, heads * self.key_size
+    def _inwards(self, h: int, heads: int, inner: int, keys: int) -> list[Linear]:
+        read, low = "attention input", self.value_size
         return [
             Linear("queries, keys, values, strength", read, h, (keys, keys, inner, heads), split="outputs"),
             Linear("decay and gate down", read, h, (low, low)),
-            Linear("decay up", "narrow decay", low, (decays,), split="outputs"),
+            Linear("decay up", "narrow decay", low, (heads * self.key_size,), split="outputs"),
             Linear("gate up", "narrow gate", low, (inner,), split="outputs", biased=self.gate_bias),
-            Linear(
-                "convolution", "queries, keys, values", self.kernel, (keys, keys, inner), kind="vector",
-                split="outputs",
-            ),
-            Linear("rate and bias of decay", "decay", 1, (heads, decays), kind="vector", split="outputs"),
-            Linear("attention output", "heads", inner, (h,), split="inputs"),
-        ]  # fmt: skip
+        ]
+
+    def _decay(self, heads: int) -> Linear:
+        return of_columns("rate and bias of decay", "decay", (heads, heads * self.key_size))
