@@ -13,8 +13,8 @@ from ppsim.base.files import naming
 from ppsim.base.names import Names
 from ppsim.layout.split import require_layers
 from ppsim.model.architecture import Layer, Model, Norm
-from ppsim.model.config_of_diffusion import DIFFUSERS
 from ppsim.model.config_of_hybrids import READERS, decoder, deepseek_parts, latent_attention, qwen_parts
+from ppsim.model.diffusion import DIFFUSERS
 from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.hybrid import windowed

@@ -1,99 +1,88 @@
-"""Diffusion transformers by name: DiT, Stable Diffusion 3, Flux."""
+"""Diffusion transformers: DiT by the sizes of its authors' class, Stable Diffusion 3 and Flux by diffusers'."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.conditioning import Conditioning, Patches
+from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward
 
 _TIME = 256  # sines of a time step
+_IMAGE = 4096  # patches of an image of 1024 × 1024 pixels
 
 
-def _attention(hidden: int, heads: int, *, qk_norm: bool) -> Attention:
-    return Attention(heads, heads, hidden // heads, qkv_bias=True, out_bias=True, qk_norm=qk_norm, is_causal=False)
+def _attention(heads: int, head_size: int, *, qk_norm: bool = False) -> Attention:
+    return Attention(heads, heads, head_size, qkv_bias=True, out_bias=True, qk_norm=qk_norm, is_causal=False)
 
 
-def dit(num_layers: int, hidden: int, heads: int, *, image: int = 256, classes: int = 1000) -> Model:
-    """Return DiT with patches of 2 × 2 of 4 channels: classes, one of them none, and both moments predicted.
+def _layer(attention: Attention, conditioned: Conditioning) -> Layer:
+    hidden = attention.num_heads * attention.head_size
+    ffn = FeedForward(4 * hidden, gated=False, bias=True)
+    return Layer(hidden, attention, ffn, norm="plain", conditioned=conditioned)
+
+
+def _with_text(fields: Fields, layers: Sequence[Layer], patch: int, times: int, text: int) -> Model:
+    """The model of an image's patches and its text, conditioned by so many times and by pooled text."""
+    share = text / (_IMAGE + text)
+    embedded = (patch, 1 - share), (fields.count("joint_attention_dim"), share)
+    patches = Patches(embedded, (*(_TIME,) * times, fields.count("pooled_projection_dim")), patch)
+    return Model(tuple(layers), patch, _IMAGE + text, final_norm=False, patches=patches, source="config.json")
+
+
+def _dit(fields: Fields) -> Model:
+    """DiT (facebookresearch/DiT, models.py): classes, one of them none, and both moments predicted.
 
     Its positions are sines, which published numbers of parameters count.
     """
-    layer = Layer(
-        hidden, _attention(hidden, heads, qk_norm=False), FeedForward(4 * hidden, gated=False, bias=True),
-        norm="plain", conditioned=Conditioning(6),
-    )  # fmt: skip
-    patches = Patches(((16, 1.0),), (_TIME,), 32, classes + 1)
+    hidden, heads = fields.count("hidden_size"), fields.count("num_heads")
+    if hidden % heads:
+        fields.refuse("hidden_size", f"{hidden} is no multiple of num_heads {heads}")
+    layer = _layer(_attention(heads, hidden // heads), Conditioning(6))
+    patch, channels = fields.count("patch_size", default=2), fields.count("in_channels", default=4)
+    columns, image = channels * patch**2, (fields.count("input_size", default=32) // patch) ** 2
+    patches = Patches(
+        ((columns, 1.0),), (_TIME,), 2 * columns, classes=fields.count("num_classes", default=1000) + 1
+    )
     return Model(
-        (layer,) * num_layers, 32, image, learned_positions=image, final_norm=False, patches=patches,
-        source="Peebles & Xie 2023, arXiv 2212.09748, Tables 1 and 9; facebookresearch/DiT, models.py",
+        (layer,) * fields.num_layers("depth"), 2 * columns, image, learned_positions=image, final_norm=False,
+        patches=patches, source="config.json",
     )  # fmt: skip
 
 
-def mmdit(
-    num_layers: int,
-    heads: tuple[int, int],
-    *,
-    inputs: tuple[int, int, int] = (64, 4096, 2048),
-    image: int = 4096,
-    text: int = 154,
-) -> Model:
-    """Return Stable Diffusion 3: `heads` of a size; `inputs`: columns of a patch, of text, of pooled text.
+def _stable_diffusion_3(fields: Fields) -> Model:
+    """Layers of two streams, the last of which has queries, keys and values of the text alone."""
+    heads, size = fields.count("num_attention_heads"), fields.count("attention_head_dim")
+    patch = fields.count("in_channels") * fields.count("patch_size") ** 2
+    if fields.count("out_channels", default=fields.count("in_channels")) != fields.count("in_channels"):
+        fields.refuse("out_channels", "is as many as in_channels in Stable Diffusion 3")
+    if fields.count("caption_projection_dim", default=heads * size) != heads * size:
+        fields.refuse("caption_projection_dim", f"is the width of all heads, {heads * size}")
+    fields.seen |= {"pos_embed_max_size", "sample_size"}
+    text = 154
+    conditioned = Conditioning(6, text / (_IMAGE + text))
+    layer = _layer(_attention(heads, size), conditioned)
+    last = replace(layer, conditioned=replace(conditioned, text_ends=True))
+    return _with_text(fields, [layer] * (fields.num_layers("num_layers") - 1) + [last], patch, 1, text)
 
-    A sequence is an image of 1024 × 1024 pixels and its text.
+
+def _flux(fields: Fields) -> Model:
+    """Layers of two streams, then those whose attention and feed-forward part are side by side.
+
+    Those of one stream have one norm, one modulation of three vectors, and one bias behind both of their halves.
     """
-    (number, size), share = heads, text / (image + text)
-    hidden, (patch, words, pooled) = number * size, inputs
-    layer = Layer(
-        hidden, _attention(hidden, number, qk_norm=False), FeedForward(4 * hidden, gated=False, bias=True),
-        norm="plain", conditioned=Conditioning(6, share),
-    )  # fmt: skip
-    last = replace(layer, conditioned=Conditioning(6, share, text_ends=True))
-    patches = Patches(((patch, 1 - share), (words, share)), (_TIME, pooled), patch)
-    return Model(
-        (layer,) * (num_layers - 1) + (last,), patch, image + text, final_norm=False, patches=patches,
-        source="Esser et al. 2024, arXiv 2403.03206, §4; sizes of the released config.json",
-    )  # fmt: skip
-
-
-def flux(
-    *,
-    guidance: bool,
-    num_layers: tuple[int, int] = (19, 38),
-    heads: tuple[int, int] = (24, 128),
-    inputs: tuple[int, int, int] = (64, 4096, 768),
-    image: int = 4096,
-    text: int = 512,
-) -> Model:
-    """Return Flux.1: layers of two streams, then those whose attention and feed-forward part are side by side.
-
-    `heads`, `inputs` and sequence as `mmdit` has them. The layers of one stream have one norm, one
-    modulation of three vectors, and one bias behind both of their halves.
-    """
-    (number, size), share = heads, text / (image + text)
-    hidden, (patch, words, pooled) = number * size, inputs
-    attention, ffn = _attention(hidden, number, qk_norm=True), FeedForward(4 * hidden, gated=False, bias=True)
-    double = Layer(hidden, attention, ffn, norm="plain", conditioned=Conditioning(6, share))
+    attention = _attention(fields.count("num_attention_heads"), fields.count("attention_head_dim"), qk_norm=True)
+    text = 512
+    double = _layer(attention, Conditioning(6, text / (_IMAGE + text)))
     single = replace(double, attention=replace(attention, out_bias=False), num_norms=1, conditioned=Conditioning(3))
-    times = (_TIME,) * (1 + guidance)
-    patches = Patches(((patch, 1 - share), (words, share)), (*times, pooled), patch)
-    return Model(
-        (double,) * num_layers[0] + (single,) * num_layers[1],
-        patch, image + text, final_norm=False, patches=patches,
-        source="config.json of black-forest-labs/FLUX.1; black-forest-labs/flux, model.py",
-    )  # fmt: skip
+    layers = [double] * fields.num_layers("num_layers") + [single] * fields.count("num_single_layers")
+    patch = fields.count("in_channels", default=64) * fields.count("patch_size", default=1) ** 2
+    fields.seen |= {"axes_dims_rope", "out_channels"}
+    return _with_text(fields, layers, patch, 1 + fields.flag("guidance_embeds", default=False), text)
 
 
-DIFFUSION: Mapping[str, Callable[[], Model]] = MappingProxyType(
-    {
-        "dit-s-2": lambda: dit(12, 384, 6),
-        "dit-b-2": lambda: dit(12, 768, 12),
-        "dit-l-2": lambda: dit(24, 1024, 16),
-        "dit-xl-2": lambda: dit(28, 1152, 16),
-        "sd3-medium": lambda: mmdit(24, (24, 64)),
-        "flux.1-dev": lambda: flux(guidance=True),
-        "flux.1-schnell": lambda: flux(guidance=False),
-    }
+DIFFUSERS: Mapping[str, Callable[[Fields], Model]] = MappingProxyType(
+    {"FluxTransformer2DModel": _flux, "SD3Transformer2DModel": _stable_diffusion_3, "DiT": _dit}
 )
-"""Names of these models, for the table of `ppsim.model.names`."""
+"""Readers by `_class_name`."""

@@ -13,7 +13,6 @@ from ppsim.base.files import read_json, read_toml
 from ppsim.base.names import Names
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.config import model_from
-from ppsim.model.diffusion import DIFFUSION
 from ppsim.model.halves import Attention, FeedForward
 
 
@@ -46,6 +45,7 @@ def _told() -> dict[str, tuple[dict[str, Any], str, int | None]]:
     return found
 
 
+@cache
 def _read(name: str) -> Model:
     config, source, num_norms = _told()[name]
     model = replace(model_from(config, name), source=source)
@@ -85,12 +85,12 @@ def __getattr__(name: str) -> Any:
     """`NAMES`, for which a file is read, once somebody asks for it."""
     if name != "NAMES":
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    return (*_told(), *DIFFUSION)
+    return tuple(_told())
 
 
 @cache
 def _names() -> Names:
-    return Names("model", (*_told(), *DIFFUSION), also=ALIASES, plain_of=plain_model)
+    return Names("model", _told(), also=ALIASES, plain_of=plain_model)
 
 
 _LEFT_OUT = re.compile(
@@ -111,7 +111,7 @@ def find_model(name: str) -> Model:
     """
     if (known := _names().find(name)) is None:
         raise ConfigError(_names().unknown(name))
-    return _made(known)
+    return _read(known)
 
 
 def read_model(name_or_path: str | Path) -> Model:
@@ -129,8 +129,3 @@ def plain_model(name: str) -> str:
     while (shorter := _LEFT_OUT.sub("", text)) != text:
         text = shorter
     return text.replace("-", "")
-
-
-@cache
-def _made(name: str) -> Model:
-    return DIFFUSION[name]() if name in DIFFUSION else _read(name)
