@@ -190,7 +190,7 @@ def _parameters(component: Component, model: ModelShape, shape: Shape) -> int:
     shard = replace(model, sequence_length=shape.sequence_length).shard(tp=shape.tp, ep=shape.ep)
     if component == "layer":
         return shapes.layer_parameters(shard.layer)
-    return shapes.embedding_parameters(shard) if component == "embedding" else shapes.head_parameters(shard)
+    return shard.whole.embedding_parameters if component == "embedding" else shard.whole.head_parameters
 
 
 def _flops(component: Component, model: ModelShape, shape: Shape) -> float:

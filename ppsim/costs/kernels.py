@@ -12,7 +12,6 @@ from ppsim.costs.profile import Component, Shape
 from ppsim.machine.kernels.curves import Curves
 from ppsim.machine.kernels.facts import DeviceFacts
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, MemoryKernel, fused_attention, moved
-from ppsim.model import shapes
 from ppsim.model.linears import Linear
 from ppsim.model.shapes import LayerShape, ModelShape, cut_of, layer_of
 
@@ -105,7 +104,7 @@ def _accumulation(linears: Iterable[Linear], times: Curves) -> PassKernels:
 
 def _embedding(model: ModelShape, tokens: int, times: Curves) -> PassKernels:
     e = times.element_bytes
-    rows, table = 2 * tokens * model.layer.hidden_size * e, shapes.embedding_parameters(model) * e
+    rows, table = 2 * tokens * model.layer.hidden_size * e, model.whole.embedding_parameters * e
     scatter = moved(times, "copy", table) + moved(times, "copy", rows)
     return PassKernels(
         moved(times, "copy", rows), backward_weight=scatter + moved(times, "elementwise", _ACCUMULATED * table)

@@ -1,8 +1,7 @@
-"""Sizes of transformer layers, and by formula what they take: parameters, FLOPs, bytes kept for the backward.
+"""The layers and models that `ppsim profile` builds, by their sizes, and what a rank's shard of them takes.
 
-Letters of the formulas, all for one rank's shard: T = b·s tokens of a microbatch (b sequences of s tokens),
-h hidden size, n query heads, g key/value heads, d head size, f feed-forward columns (of one expert), E experts,
-k experts a token, V vocabulary, e bytes of an element.
+Parameters, FLOPs and bytes kept for the backward are those of the layer and the model of these sizes
+(`ppsim.model.architecture`, `ppsim.model.activations`, whose letters are used), and what eager torch has beside.
 
 Conventions. FLOPs are those of matrix products, 2 a multiply-add, as torch's flop counter has them: norms,
 activations, softmax and rotations are not counted. Attention counts all s × s scores, as the Megatron-LM papers do
@@ -17,12 +16,15 @@ from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive
+from ppsim.model.activations import Batch, KernelChoice, head_activations, layer_activations
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
-from ppsim.model.recompute import Recompute, recomputes
+from ppsim.model.recompute import Recompute
 
 Kind = Literal["gpt", "llama", "moe"]
+
+_EAGER = KernelChoice(fused_activation=False, fused_cross_entropy=False)
 
 
 @dataclass(frozen=True)
@@ -48,19 +50,11 @@ class LayerShape:
 
     def __post_init__(self) -> None:
         require_positive(self, "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size")
-        if self.num_heads % self.num_kv_heads:
-            raise ConfigError(
-                f"the heads must be a multiple of the key/value heads: got {self.num_heads} and {self.num_kv_heads}"
-            )
+        layer_of(self)  # which raises for heads and experts that don't go together
         if self.kind == "gpt" and self.num_kv_heads != self.num_heads:
             raise ConfigError(f"a gpt layer has as many key/value heads as heads: got {self.num_kv_heads}")
         if self.kind != "gpt" and self.head_size % 2:
             raise ConfigError(f"rotary positions need an even head size: got {self.head_size}")
-        if self.kind == "moe" and not 1 <= self.experts_per_token <= self.num_experts:
-            raise ConfigError(
-                f"experts a token must be 1 to the number of experts: got {self.experts_per_token} of "
-                f"{self.num_experts}"
-            )
         if self.kind != "moe" and (self.num_experts or self.experts_per_token or self.shared_ffn_size):
             raise ConfigError(f"a {self.kind} layer has no experts: got {self.num_experts}")
 
@@ -121,6 +115,13 @@ class ModelShape:
         multiple = VOCAB_MULTIPLE if tp > 1 else 1
         vocab_size = padded_vocabulary(self.vocab_size, tp=tp, multiple=multiple) // tp
         return replace(self, layer=self.layer.shard(tp=tp, ep=ep), vocab_size=vocab_size)
+
+    @property
+    def whole(self) -> Model:
+        """The model of these sizes; a gpt learns a position for each token."""
+        layer = layer_of(self.layer)
+        positions = self.sequence_length if self.layer.kind == "gpt" else 0
+        return Model((layer,) * self.num_layers, self.vocab_size, self.sequence_length, learned_positions=positions)
 
 
 def layer_of(shape: LayerShape) -> Layer:
@@ -238,58 +239,28 @@ def layer_activation_bytes(
     fused_norm: bool = True,
     cp: int = 1,
 ) -> int:
-    """Return the bytes that a layer's forward keeps for its backward.
+    """Return the bytes that a layer's forward keeps for its backward, of a rank's own b·s/cp positions.
 
-    T counts a rank's own positions, b·s/cp. Full recomputation keeps the layer's input: T·h·e. Without, a token
-    keeps
-
-    - both norms: `_norm_bytes` each, and their outputs, 2h·e, for the projections behind them;
-    - attention: queries, keys and values (n + 2g)·d·e, its output nd·e, and 4n for the log-sum-exp;
-    - gpt's feed-forward: before and behind GELU, 2f·e;
-    - a SwiGLU: gate, up, SiLU of the gate, and the product, 4f·e;
-    - moe: for each of the k experts a SwiGLU, its input and its output 2h·e, its routing weight in float32 and in
-      the layer's type, 4 + e, and three int64 indices (which expert, which token, which place), 24; and a SwiGLU
-      for the shared expert.
-
-    Modules that are recomputed (`ppsim.model.recompute`) keep less: norms their input only, h·e each; activation
-    functions theirs, f·e before a GELU and 2f·e before a SwiGLU, shared experts' kept; the core of attention no
-    log-sum-exp; a feed-forward part, a mixture or a shared expert nothing but the input that it has in common.
-
-    The counts of tokens an expert, 4 bytes each, are left out. `fused_norm`: see `_norm_bytes`.
+    Those of `ppsim.model.activations` without fused activations, where a SwiGLU keeps SiLU of the gate too. Norms
+    keep more than their input (`_norm_bytes`) unless they are recomputed. For each of the k experts of a token,
+    instead of the router's logits and probabilities, its weight in float32 and in the layer's type, 4 + e, and
+    three int64 indices (which expert, which token, which place), 24; the counts of tokens an expert are left out.
     """
-    h, nd, gd, e = layer.hidden_size, *_widths(layer), element_bytes
-    tokens = micro_batch * sequence_length // cp
+    batch, cut = Batch(micro_batch, sequence_length, element_bytes, recompute), replace(cut_of(layer), cp=cp)
+    kept = sum(layer_activations(layer_of(layer), batch, cut, _EAGER).values())
     if recompute == "full":
-        return tokens * h * e
-    per_token = 2 * (
-        h * e if recomputes(recompute, "layernorm") else _norm_bytes(layer.kind, h, e, fused_norm) + h * e
-    )
-    per_token += (2 * nd + 2 * gd) * e + (0 if recomputes(recompute, "core_attn") else 4 * layer.num_heads)
-    if layer.kind != "moe":
-        if not recomputes(recompute, "mlp"):
-            keeps = not recomputes(recompute, "mlp_act")
-            per_token += (1 + keeps) * (1 if layer.kind == "gpt" else 2) * layer.ffn_size * e
-    elif not recomputes(recompute, "moe"):
-        columns = (2 if recomputes(recompute, "moe_act") else 4) * layer.ffn_size
-        shared = 0 if recomputes(recompute, "shared_experts") else 4 * layer.shared_ffn_size
-        per_token += layer.experts_per_token * ((columns + 2 * h) * e + (4 + e) + 24) + shared * e
-    return tokens * per_token
-
-
-def embedding_parameters(model: ModelShape) -> int:
-    """Return the parameters of an embedding: V·h, and s·h learned positions in a gpt."""
-    positions = model.sequence_length if model.layer.kind == "gpt" else 0
-    return (model.vocab_size + positions) * model.layer.hidden_size
-
-
-def head_parameters(model: ModelShape) -> int:
-    """Return the parameters of final norm and projection: V·h, and 2h (LayerNorm) or h (RMSNorm)."""
-    return (model.vocab_size + (2 if model.layer.kind == "gpt" else 1)) * model.layer.hidden_size
+        return kept
+    h, e, beside = layer.hidden_size, element_bytes, 0
+    if not batch.recomputes("layernorm"):
+        beside += 2 * (_norm_bytes(layer.kind, h, e, fused_norm) - h * e)
+    if layer.kind == "moe" and not batch.recomputes("moe"):
+        beside += layer.experts_per_token * (4 + e + 24) - 8 * layer.num_experts
+    return kept + batch.tokens(cut) * beside
 
 
 def head_forward_flops(model: ModelShape, *, micro_batch: int, sequence_length: int) -> float:
     """Return the FLOPs of the projection to the vocabulary: 2T·h·V. An embedding has none."""
-    return 2.0 * micro_batch * sequence_length * model.layer.hidden_size * model.vocab_size
+    return micro_batch * sequence_length * model.whole.head_forward_flops()
 
 
 def head_activation_bytes(
@@ -297,12 +268,12 @@ def head_activation_bytes(
 ) -> int:
     """Return the bytes that final norm, projection and cross entropy keep.
 
-    A token: the norm and its output h·e; the logarithms of the softmax in float32 (float64 for float64), 4V; the
-    int64 target, 8.
+    Beside those of `ppsim.model.activations` with the softmax in float32 (float64 for float64), what the norm keeps
+    more of a token, and the int64 target, 8.
     """
-    h, e = model.layer.hidden_size, element_bytes
-    norm = _norm_bytes(model.layer.kind, h, e, fused_norm) + h * e
-    return micro_batch * sequence_length * (norm + max(e, 4) * model.vocab_size + 8)
+    batch, h, e = Batch(micro_batch, sequence_length, element_bytes), model.layer.hidden_size, element_bytes
+    kept = sum(head_activations(model.whole, batch, Cut(), _EAGER).values())
+    return kept + batch.tokens(Cut()) * (_norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8)
 
 
 def in_words(shape: Mapping[str, Any]) -> str:
@@ -315,11 +286,6 @@ def in_words(shape: Mapping[str, Any]) -> str:
     recompute = shape.get("recompute", "none")
     parts = [f"micro-batch {shape['micro_batch']}", f"sequence length {shape['sequence_length']}", shape["dtype"]]
     return ", ".join([*parts, *cuts, *([f"recompute {recompute}"] if recompute != "none" else [])])
-
-
-def _widths(layer: LayerShape) -> tuple[int, int]:
-    """nd and gd: the columns of all queries, and of all keys."""
-    return layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
 
 
 def _norm_bytes(kind: Kind, h: int, e: int, fused: bool) -> int:

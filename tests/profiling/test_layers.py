@@ -94,9 +94,9 @@ def test_embedding_and_head_are_those_of_the_formulas(kind: str, dtype: torch.dt
     tokens = torch.randint(0, 300, (BATCH, SEQUENCE))
     hidden = torch.randn(BATCH, SEQUENCE, 64, dtype=dtype)
     embedding, head = build_embedding(model).to(dtype), build_head(model).to(dtype)
-    assert sum(one.numel() for one in embedding.parameters()) == shapes.embedding_parameters(model)
+    assert sum(one.numel() for one in embedding.parameters()) == model.whole.embedding_parameters
     assert embedding(tokens).shape == hidden.shape
-    assert sum(one.numel() for one in head.parameters()) == shapes.head_parameters(model)
+    assert sum(one.numel() for one in head.parameters()) == model.whole.head_parameters
     assert counted_flops(head, hidden) == pytest.approx(shapes.head_forward_flops(model, **sizes), rel=0.01)
     formula = shapes.head_activation_bytes(model, **sizes, element_bytes=dtype.itemsize, fused_norm=False)
     saved = saved_bytes(Module(head, [hidden], loss=lambda logits: loss_of(logits, tokens)))
@@ -184,7 +184,7 @@ PUBLISHED = {"llama3-8b": 8.03, "llama3-70b": 70.6, "llama3-405b": 405.9, "mixtr
 def test_named_models_have_the_parameters_that_were_published(name: str) -> None:
     model = MODELS[name]
     total = model.num_layers * shapes.layer_parameters(model.layer)
-    total += shapes.embedding_parameters(model) + shapes.head_parameters(model)
+    total += model.whole.embedding_parameters + model.whole.head_parameters
     assert total / 1e9 == pytest.approx(PUBLISHED[name], rel=0.003)
 
 
