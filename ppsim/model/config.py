@@ -1,23 +1,27 @@
 """Models from a Hugging Face config.json.
 
 Every field is either read, or known to change neither parameters nor matrix products, or refused: a new field might
-be a new kind of layer.
+be a new kind of layer. Defaults are those of the classes in transformers, which released files leave out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
 from ppsim.base.names import Names
 from ppsim.layout.split import require_layers
 from ppsim.model.architecture import Layer, Model, Norm
-from ppsim.model.config_of_hybrids import READERS, decoder, deepseek_parts, latent_attention, qwen_parts
 from ppsim.model.diffusion import DIFFUSERS
 from ppsim.model.fields import Fields
-from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
-from ppsim.model.hybrid import windowed
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts
+from ppsim.model.hybrid import Halves, windowed
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
+
+Part: TypeAlias = FeedForward | MixtureOfExperts
 
 
 def model_from(data: Any, where: str = "config.json") -> Model:
@@ -40,91 +44,226 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     return model
 
 
-def _attention(fields: Fields, hidden: int, **of_family: bool) -> Attention:
-    heads = fields.count("num_attention_heads")
-    given = fields.optional("head_dim")
-    if given is None and hidden % heads:
+def _decoder(
+    fields: Fields,
+    layers: Sequence[Layer],
+    *,
+    mtp: tuple[Layer, ...] = (),
+    tied: bool = False,
+    vocab: int | None = None,
+    length: int | None = None,
+) -> Model:
+    """The model of these layers; `tied`, `vocab` and `length` stand where the file says nothing."""
+    same: dict[Layer, Layer] = {}  # what is computed of a layer is computed once an object
+    return Model(
+        tuple(same.setdefault(layer, layer) for layer in layers),
+        fields.count("vocab_size", default=vocab),
+        fields.count("max_position_embeddings", default=length),
+        tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
+        mtp=mtp,
+        source="config.json",
+    )
+
+
+def _layers(
+    fields: Fields, mixers: Mixer | Sequence[Mixer], parts: Part | Sequence[Part], norm: Norm = "rmsnorm"
+) -> list[Layer]:
+    """The layers of these halves: one for all of them, or one each."""
+    hidden, number = fields.count("hidden_size"), fields.num_layers()
+    first = mixers if isinstance(mixers, Sequence) else [mixers] * number
+    second = parts if isinstance(parts, Sequence) else [parts] * number
+    return [Layer(hidden, mixer, part, norm) for mixer, part in zip(first, second, strict=True)]
+
+
+def _attention(
+    fields: Fields,
+    *,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_size: int | None = None,
+    biased: bool = False,
+    **of_family: bool,
+) -> Attention:
+    """Attention by the usual names; `biased` says of its four projections what a file leaves open.
+
+    `head_size`: of a family whose files say their key/value heads, but may leave it out. Else it is what the heads
+    have of the hidden size, and there are as many key/value heads as heads.
+    """
+    if "qkv_bias" not in of_family:
+        bias = fields.flag("attention_bias", default=biased)
+        of_family |= {"qkv_bias": bias, "out_bias": bias}
+    number = fields.count("num_attention_heads", default=heads)
+    if head_size is not None:
+        kv_heads = fields.count("num_key_value_heads", default=kv_heads)
+        size = fields.count("head_dim", "attention_head_dim", default=head_size)
+        return Attention(number, kv_heads, size, **of_family)
+    hidden, given = fields.count("hidden_size"), fields.optional("head_dim")
+    if given is None and hidden % number:
         fields.refuse(
-            "hidden_size", f"{hidden} is no multiple of num_attention_heads {heads}, and head_dim is not given"
+            "hidden_size", f"{hidden} is no multiple of num_attention_heads {number}, and head_dim is not given"
         )
-    kv_heads = fields.optional("num_key_value_heads") or heads
-    return Attention(heads, kv_heads, given or hidden // heads, **of_family)
+    return Attention(
+        number, fields.optional("num_key_value_heads") or number, given or hidden // number, **of_family
+    )
 
 
-def _windowed(fields: Fields, layers: list[Layer], *, asked: bool) -> list[Layer]:
-    """The layers that the file says see a window only: those of layer_types, or those from max_window_layers on."""
-    kinds = fields.words("layer_types", {"sliding_attention": True, "full_attention": False}, len(layers))
-    window = fields.optional("sliding_window") if asked else None
+def _latent_attention(fields: Fields) -> LatentAttention:
+    """Attention by way of latents, as DeepSeek and Kimi name its sizes."""
+    fields.seen |= {"num_key_value_heads", "head_dim"}  # of the latent: they follow
+    return LatentAttention(
+        fields.count("num_attention_heads"),
+        q_lora_rank=fields.optional("q_lora_rank"),
+        kv_lora_rank=fields.count("kv_lora_rank"),
+        qk_nope_head_size=fields.count("qk_nope_head_dim"),
+        qk_rope_head_size=fields.count("qk_rope_head_dim"),
+        v_head_size=fields.count("v_head_dim"),
+    )
+
+
+def _mamba(
+    fields: Fields, num_heads: int, head_size: int, state_size: int, *, chunk: int, groups: int = 8
+) -> Mamba:
+    return Mamba(
+        num_heads, head_size, state_size,
+        num_groups=fields.count("n_groups", "mamba_n_groups", default=groups),
+        kernel=fields.count("conv_kernel", "mamba_d_conv", default=4),
+        chunk_size=fields.count("chunk_size", "mamba_chunk_size", default=chunk),
+        bias=fields.flag("mamba_proj_bias", default=fields.flag("use_bias", default=False)),
+        conv_bias=fields.flag("mamba_conv_bias", default=fields.flag("use_conv_bias", default=True)),
+    )  # fmt: skip
+
+
+def _dense(fields: Fields, *, gated: bool = True) -> FeedForward:
+    """A feed-forward part, with biases where the file says so."""
+    return FeedForward(fields.count("intermediate_size"), gated=gated, bias=fields.flag("mlp_bias", default=False))
+
+
+def _experts(
+    fields: Fields,
+    names: Sequence[str],
+    expert: FeedForward,
+    *,
+    chosen: Sequence[str] = ("num_experts_per_tok",),
+    shared_size: int = 0,
+    **of_family: Any,
+) -> MixtureOfExperts:
+    """A mixture whose experts, and those that a token takes, are under these names."""
+    return MixtureOfExperts(expert, fields.count(*names), fields.count(*chosen), shared_size, **of_family)
+
+
+def _are(fields: Fields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
+    """Which layers are of the kind that `layer_types` calls so, or which are where the file has no such list."""
+    listed = fields.words("layer_types", {word: True, "full_attention": False}, number)
+    return listed or [otherwise(layer) for layer in range(number)]
+
+
+def _with_windows(
+    layers: list[Layer], window: int | None, are_windowed: list[bool], *, is_chunked: bool = False
+) -> list[Layer]:
+    """The layers, those of which this is true with a window, where there is one."""
     if window is None:
         return layers
-    first = fields.number("max_window_layers", default=0)
-    are_windowed = kinds or [layer >= first for layer in range(len(layers))]
-    whole, short = (
-        [one for layer in layers for one in windowed(layer, window, [is_short])] for is_short in (False, True)
+    each = zip(layers, are_windowed, strict=True)
+    return [one for layer, is_short in each for one in windowed(layer, window, [is_short], is_chunked=is_chunked)]
+
+
+def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *, has_window: bool) -> Model:
+    """Layers of which some see a window: those of layer_types, or those from max_window_layers on."""
+    layers, first = (
+        _layers(fields, attention, part),
+        fields.number("max_window_layers", default=0) if has_window else 0,
     )
-    return [(short if is_short else whole)[layer] for layer, is_short in enumerate(are_windowed)]
-
-
-def _llama(fields: Fields, *, has_window: bool = False) -> Model:
-    """llama and mistral: biases where the file says so; mistral's `sliding_window` is all layers'."""
-    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=False)
-    ffn = FeedForward(fields.count("intermediate_size"), bias=fields.flag("mlp_bias", default=False))
-    layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn)
-    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=has_window))
-
-
-def _qwen(fields: Fields, *, version: int) -> Model:
-    hidden = fields.count("hidden_size")
-    layer = Layer(hidden, _qwen_attention(fields, version), FeedForward(fields.count("intermediate_size")))
-    asked = fields.flag("use_sliding_window", default=False)
-    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=asked))
-
-
-def _qwen_attention(fields: Fields, version: int) -> Attention:
-    """Version 2 has biases of queries, keys and values; version 3 norms, and biases where the file says so."""
-    hidden = fields.count("hidden_size")
-    if version == 2:
-        return _attention(fields, hidden, qkv_bias=True)
-    bias = fields.flag("attention_bias", default=False)
-    return _attention(fields, hidden, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    are_windowed = _are(fields, "sliding_attention", len(layers), lambda layer: layer >= first)
+    window = fields.optional("sliding_window") if has_window else None
+    return _decoder(fields, _with_windows(layers, window, are_windowed))
 
 
 def _mixtral(fields: Fields) -> Model:
-    hidden = fields.count("hidden_size")
-    expert = FeedForward(fields.count("intermediate_size"))
-    experts = MixtureOfExperts(expert, fields.count("num_local_experts"), fields.count("num_experts_per_tok"))
-    layer = Layer(hidden, _attention(fields, hidden), experts)
-    return decoder(fields, _windowed(fields, [layer] * fields.num_layers(), asked=True))
+    experts = _experts(fields, ("num_local_experts",), FeedForward(fields.count("intermediate_size")))
+    return _llama(fields, experts, _attention(fields, qkv_bias=False), has_window=True)
 
 
-def _qwen_moe(fields: Fields, *, version: int) -> Model:
-    hidden, attention = fields.count("hidden_size"), _qwen_attention(fields, version)
-    shared = fields.number("shared_expert_intermediate_size", default=0) if version == 2 else 0
-    parts = qwen_parts(fields, fields.num_layers(), shared_size=shared)
-    asked = fields.flag("use_sliding_window", default=False)
-    return decoder(fields, _windowed(fields, [Layer(hidden, attention, part) for part in parts], asked=asked))
+def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
+    """Version 2 has biases of queries, keys and values; version 3 norms, and biases where the file says so."""
+    attention = _attention(fields, qkv_bias=True) if version == 2 else _attention(fields, qk_norm=True)
+    part: Part | Sequence[Part] = FeedForward(fields.count("intermediate_size"))
+    if has_experts:
+        shared = fields.number("shared_expert_intermediate_size", default=0) if version == 2 else 0
+        part = _qwen_parts(fields, shared)
+    return _llama(fields, part, attention, has_window=fields.flag("use_sliding_window", default=False))
+
+
+def _qwen_parts(fields: Fields, shared_size: int) -> list[Part]:
+    """The feed-forward part of each layer, by the rule of transformers' `Qwen2MoeDecoderLayer`."""
+    experts = _experts(
+        fields, ("num_experts", "num_local_experts"), FeedForward(fields.count("moe_intermediate_size")),
+        shared_size=shared_size, shared_gate=shared_size > 0,
+    )  # fmt: skip
+    dense, only_dense = FeedForward(fields.count("intermediate_size")), fields.layers("mlp_only_layers")
+    step, layers = fields.count("decoder_sparse_step", default=1), range(fields.num_layers())
+    return [dense if layer in only_dense or (layer + 1) % step else experts for layer in layers]
+
+
+def _qwen3_next(fields: Fields) -> Model:
+    delta = GatedDeltaNet(
+        fields.count("linear_num_key_heads"), fields.count("linear_num_value_heads"),
+        fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim"),
+        kernel=fields.count("linear_conv_kernel_dim", default=4),
+    )  # fmt: skip
+    attention = _attention(fields, head_size=256, qk_norm=True, gated=True)
+    parts = _qwen_parts(fields, fields.number("shared_expert_intermediate_size", default=0))
+    every = fields.count("full_attention_interval", default=4)
+    are_linear = _are(fields, "linear_attention", len(parts), lambda layer: (layer + 1) % every != 0)
+    return _decoder(fields, _layers(fields, [delta if is_linear else attention for is_linear in are_linear], parts))
 
 
 def _deepseek(fields: Fields, *, version: int) -> Model:
     """V2 and V3: latent attention; the first layers dense, one MoE layer in `moe_layer_freq` behind them."""
-    hidden, num_layers = fields.count("hidden_size"), fields.num_layers()
-    attention = latent_attention(fields)
-    fields.seen.update(("num_key_value_heads", "qk_head_dim", "head_dim"))  # of the latent: they follow
+    attention = _latent_attention(fields)
+    fields.seen.add("qk_head_dim")
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", "true is not known with latent attention; it is false in every release")
     expert = FeedForward(fields.count("moe_intermediate_size"))
-    experts = MixtureOfExperts(
-        expert,
-        fields.count("n_routed_experts"),
-        fields.count("num_experts_per_tok"),
-        shared_size=expert.size * fields.number("n_shared_experts", default=0),
-        router_bias=version == 3,
-    )
-    parts = deepseek_parts(fields, num_layers, experts)
+    shared = expert.size * fields.number("n_shared_experts", default=0)
+    experts = _experts(fields, ("n_routed_experts",), expert, shared_size=shared, router_bias=version == 3)
+    layers = _layers(fields, attention, _deepseek_parts(fields, experts))
     num_mtp = fields.number("num_nextn_predict_layers", default=0)
-    require_layers(num_layers + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
-    mtp = (Layer(hidden, attention, experts),) * num_mtp
-    return decoder(fields, [Layer(hidden, attention, part) for part in parts], mtp=mtp)
+    require_layers(len(layers) + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
+    return _decoder(fields, layers, mtp=(replace(layers[-1], ffn=experts),) * num_mtp)
+
+
+def _deepseek_parts(fields: Fields, experts: MixtureOfExperts) -> list[Part]:
+    """The feed-forward part of each layer: dense ones first, then experts in one of `moe_layer_freq`."""
+    dense, every = FeedForward(fields.count("intermediate_size")), fields.count("moe_layer_freq", default=1)
+    num_layers, first = fields.num_layers(), fields.number("first_k_dense_replace", default=0)
+    if first > num_layers:
+        fields.refuse("first_k_dense_replace", f"{first} is more than num_hidden_layers {num_layers}")
+    return [experts if layer >= first and layer % every == 0 else dense for layer in range(num_layers)]
+
+
+def _kimi_linear(fields: Fields) -> Model:
+    """Latent attention in `full_attn_layers`, which count from 1, and Kimi delta attention in the others."""
+    linear, numbers = fields.nested("linear_attn_config"), range(1, fields.num_layers() + 1)
+    heads, size = linear.count("num_heads"), linear.count("head_dim")
+    delta = KimiDeltaAttention(heads, heads, size, size, kernel=linear.count("short_conv_kernel_size", default=4))
+    attends = linear.layers("full_attn_layers")
+    if linear.layers("kda_layers") != set(numbers) - attends:
+        fields.refuse("linear_attn_config", f"must have each of {len(numbers)} layers in one of its two lists")
+    linear.require_all_known()
+    attention = _latent_attention(fields)
+    # They follow from others, or change no matrix product.
+    fields.seen |= {"mla_use_nope", "moe_renormalize", "moe_router_activation_func", "num_expert_group"}
+    fields.seen.add("use_grouped_topk")
+    if fields.number("num_nextn_predict_layers", default=0):
+        fields.refuse("num_nextn_predict_layers", "is not known with kimi_linear; it is 0 in every release")
+    expert = FeedForward(fields.count("moe_intermediate_size"))
+    experts = _experts(
+        fields, ("num_experts",), expert, chosen=("num_experts_per_token",),
+        shared_size=expert.size * fields.number("num_shared_experts", default=0), router_bias=True,
+    )  # fmt: skip
+    mixers = [attention if number in attends else delta for number in numbers]
+    layers = _layers(fields, mixers, _deepseek_parts(fields, experts))
+    return _decoder(fields, layers, length=fields.optional("model_max_length"))
 
 
 def _gpt2(fields: Fields) -> Model:
@@ -143,50 +282,160 @@ def _gpt2(fields: Fields) -> Model:
 
 def _opt(fields: Fields) -> Model:
     """OPT: two more positions than the sequence; OPT-350m's narrower embedding and norms behind the parts."""
-    hidden, bias = fields.count("hidden_size"), fields.flag("enable_bias", default=True)
-    norm: Norm = "layernorm"
-    layer = Layer(
-        hidden,
-        _attention(fields, hidden, qkv_bias=bias, out_bias=bias),
-        FeedForward(fields.count("ffn_dim"), gated=False, bias=bias),
-        norm,
-    )
-    width, length = fields.optional("word_embed_proj_dim"), fields.count("max_position_embeddings")
+    bias, width = fields.flag("enable_bias", default=True), fields.optional("word_embed_proj_dim")
+    ffn = FeedForward(fields.count("ffn_dim"), gated=False, bias=bias)
+    layers = _layers(fields, _attention(fields, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
+    model = _decoder(fields, layers, tied=True)
     before = fields.flag("do_layer_norm_before", default=True)
     removed = fields.flag("_remove_final_layer_norm", default=False)
-    return Model(
-        (layer,) * fields.num_layers(), fields.count("vocab_size"), length,
-        tied_embeddings=fields.flag("tie_word_embeddings", default=True), learned_positions=length + 2,
-        final_norm=before and not removed, projected_size=width if width != hidden else None, source="config.json",
+    return replace(
+        model, learned_positions=model.sequence_length + 2, final_norm=before and not removed,
+        projected_size=width if width != model.hidden_size else None,
     )  # fmt: skip
 
 
 def _layernorm(fields: Fields, *, biased: bool) -> Model:
     """gpt_neox, whose feed-forward part always has biases, and nemotron, which has them where the file says so."""
-    hidden, bias = fields.count("hidden_size"), fields.flag("attention_bias", default=biased)
-    mlp_bias = biased or fields.flag("mlp_bias", default=False)
-    ffn = FeedForward(fields.count("intermediate_size"), gated=False, bias=mlp_bias)
-    layer = Layer(hidden, _attention(fields, hidden, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
-    return decoder(fields, [layer] * fields.num_layers())
+    bias = biased or fields.flag("mlp_bias", default=False)
+    part = FeedForward(fields.count("intermediate_size"), gated=False, bias=bias)
+    return _decoder(fields, _layers(fields, _attention(fields, biased=biased), part, "layernorm"))
 
 
-_READERS: MappingProxyType[str, Callable[[Fields], Model]] = MappingProxyType(
+def _gpt_oss(fields: Fields) -> Model:
+    experts = _experts(
+        fields, ("num_local_experts", "num_experts"), FeedForward(fields.count("intermediate_size"), bias=True),
+        chosen=("num_experts_per_tok", "experts_per_token"), router_bias=True,
+    )  # fmt: skip
+    layers = _layers(fields, _attention(fields, head_size=64, biased=True, sinks=True), experts)
+    are_windowed = _are(fields, "sliding_attention", len(layers), lambda layer: layer % 2 == 0)
+    return _decoder(fields, _with_windows(layers, fields.count("sliding_window", default=128), are_windowed))
+
+
+def _gemma(fields: Fields, *, version: int) -> Model:
+    fields.seen.add("hidden_activation")
+    attention = _attention(fields, heads=8, kv_heads=4, head_size=256, qk_norm=version == 3)
+    ffn = FeedForward(fields.count("intermediate_size", default=9216))
+    layer = Layer(fields.count("hidden_size", default=2304), attention, ffn, num_norms=4)
+    layers = [layer] * fields.num_layers(default=26)
+    every = fields.count("sliding_window_pattern", default=2 if version == 2 else 6)
+    are_windowed = _are(fields, "sliding_attention", len(layers), lambda one: (one + 1) % every != 0)
+    vocab, length = (256_000, 8192) if version == 2 else (262_208, 131_072)
+    seen = _with_windows(layers, fields.count("sliding_window", default=4096), are_windowed)
+    return _decoder(fields, seen, tied=True, vocab=vocab, length=length)
+
+
+def _llama4(fields: Fields) -> Model:
+    """The text model of Llama 4: a layer of `interleave_moe_layer_step` has experts, and a shared one."""
+    attention, num_layers = _attention(fields, head_size=128), fields.num_layers()
+    expert, dense = (
+        FeedForward(fields.count("intermediate_size")),
+        FeedForward(fields.count("intermediate_size_mlp")),
+    )
+    chosen = fields.count("num_experts_per_tok", default=1)
+    experts = MixtureOfExperts(expert, fields.count("num_local_experts"), chosen, shared_size=expert.size)
+    step = fields.count("interleave_moe_layer_step", default=1)
+    sparse = fields.layers("moe_layers") or set(range(step - 1, num_layers, step))
+    layers = _layers(fields, attention, [experts if one in sparse else dense for one in range(num_layers)])
+    every = fields.count("no_rope_layer_interval", default=4)
+    fields.seen.add("no_rope_layers")
+    are_chunked = _are(fields, "chunked_attention", num_layers, lambda one: (one + 1) % every != 0)
+    chunk = fields.optional("attention_chunk_size")
+    return _decoder(fields, _with_windows(layers, chunk, are_chunked, is_chunked=True))
+
+
+def _of_images(fields: Fields, read: Callable[[Fields], Model]) -> Model:
+    """The language model of a file that has one for images too."""
+    fields.seen |= {"vision_config", "mm_tokens_per_image"}
+    fields.seen |= {"boi_token_index", "eoi_token_index", "image_token_index"}
+    text = fields.nested("text_config")
+    found = read(text)
+    text.require_all_known()
+    return replace(found, tied_embeddings=fields.flag("tie_word_embeddings", default=found.tied_embeddings))
+
+
+def _nemotron_h(fields: Fields) -> Model:
+    """Nemotron-H and Nemotron 3: the pattern says what each layer is; its length is the number of layers."""
+    pattern = fields.text("hybrid_override_pattern", "layers_block_type")
+    if not pattern:
+        fields.refuse("hybrid_override_pattern", "is missing (or layers_block_type)")
+    pattern = pattern or ""
+    given = fields.optional("num_hidden_layers")
+    if given is not None and given != len(pattern):
+        fields.refuse("num_hidden_layers", f"{given} is not the {len(pattern)} layers of the pattern")
+    fields.seen.update(("intermediate_size", "mlp_bias"))
+    heads = fields.count("mamba_num_heads"), fields.count("mamba_head_dim"), fields.count("ssm_state_size")
+    parts = Halves(
+        fields.count("hidden_size"),
+        mamba=_mamba(fields, *heads, chunk=128),
+        attention=_attention(fields, head_size=128),
+        dense=_dense(fields, gated=False) if "-" in pattern else None,
+        experts=_relu2_experts(fields) if "E" in pattern else None,
+    )
+    further = fields.text("mtp_hybrid_override_pattern", "mtp_layers_block_type") or "*E"
+    num_mtp = fields.number("num_nextn_predict_layers", default=0)
+    layers = list(parts.layers(pattern))
+    return _decoder(fields, layers, mtp=(parts.whole(further),) * num_mtp if num_mtp else ())
+
+
+def _relu2_experts(fields: Fields) -> MixtureOfExperts:
+    expert = FeedForward(fields.count("moe_intermediate_size"), gated=False)
+    shared = fields.number("n_shared_experts", default=1)
+    shared *= fields.number("moe_shared_expert_intermediate_size", default=expert.size)
+    latent = fields.optional("moe_latent_size")
+    return _experts(fields, ("n_routed_experts",), expert, shared_size=shared, router_bias=True, latent_size=latent)
+
+
+def _mamba2(fields: Fields) -> Model:
+    heads, size = fields.count("num_heads", default=128), fields.count("head_dim", default=64)
+    mamba = _mamba(fields, heads, size, fields.count("state_size", default=128), chunk=256)
+    layer = Halves(fields.count("hidden_size"), mamba=mamba).of_letter("M", "M")
+    return _decoder(fields, [layer] * fields.num_layers(), length=2048)
+
+
+def _bamba(fields: Fields) -> Model:
+    """Mamba-2 or, in the layers of `attn_layer_indices`, attention; a feed-forward part behind either."""
+    heads, expanded = fields.count("mamba_n_heads"), fields.count("mamba_expand", default=2)
+    expanded *= fields.count("hidden_size")
+    if not fields.is_word("mamba_d_head", "auto"):
+        size = fields.count("mamba_d_head")
+    elif expanded % heads:
+        raise ConfigError(f"mamba_n_heads {heads} does not divide mamba_expand × hidden_size {expanded}")
+    else:
+        size = expanded // heads
+    mamba = _mamba(fields, heads, size, fields.count("mamba_d_state"), chunk=256, groups=1)
+    attention, attends = _attention(fields), fields.layers("attn_layer_indices")
+    fields.seen.update(("attn_rotary_emb", "z_loss_coefficient"))
+    mixers = [attention if layer in attends else mamba for layer in range(fields.num_layers())]
+    return _decoder(fields, _layers(fields, mixers, _dense(fields)), length=262_144)
+
+
+_READERS: Mapping[str, Callable[[Fields], Model]] = MappingProxyType(
     {
-        "llama": _llama,
-        "mistral": lambda fields: _llama(fields, has_window=True),
+        "llama": lambda fields: _llama(fields, _dense(fields), _attention(fields), has_window=False),
+        "mistral": lambda fields: _llama(fields, _dense(fields), _attention(fields), has_window=True),
         "mixtral": _mixtral,
-        "qwen2": lambda fields: _qwen(fields, version=2),
-        "qwen3": lambda fields: _qwen(fields, version=3),
-        "qwen2_moe": lambda fields: _qwen_moe(fields, version=2),
-        "qwen3_moe": lambda fields: _qwen_moe(fields, version=3),
-        "deepseek_v2": lambda fields: _deepseek(fields, version=2),
-        "deepseek_v3": lambda fields: _deepseek(fields, version=3),
-        "kimi_k2": lambda fields: _deepseek(fields, version=3),
+        "qwen2": partial(_qwen, version=2),
+        "qwen3": partial(_qwen, version=3),
+        "qwen2_moe": partial(_qwen, version=2, has_experts=True),
+        "qwen3_moe": partial(_qwen, version=3, has_experts=True),
+        "deepseek_v2": partial(_deepseek, version=2),
+        "deepseek_v3": partial(_deepseek, version=3),
+        "kimi_k2": partial(_deepseek, version=3),
         "gpt2": _gpt2,
-        "gpt_neox": lambda fields: _layernorm(fields, biased=True),
+        "gpt_neox": partial(_layernorm, biased=True),
         "opt": _opt,
-        "nemotron": lambda fields: _layernorm(fields, biased=False),
-        **READERS,
+        "nemotron": partial(_layernorm, biased=False),
+        "gpt_oss": _gpt_oss,
+        "gemma2": partial(_gemma, version=2),
+        "gemma3_text": partial(_gemma, version=3),
+        "gemma3": partial(_of_images, read=partial(_gemma, version=3)),
+        "llama4_text": _llama4,
+        "llama4": partial(_of_images, read=_llama4),
+        "qwen3_next": _qwen3_next,
+        "kimi_linear": _kimi_linear,
+        "nemotron_h": _nemotron_h,
+        "mamba2": _mamba2,
+        "bamba": _bamba,
         **DIFFUSERS,
     }
 )

@@ -73,6 +73,7 @@ class Fields:
 
     def _whole(self, least: int, name: str, *others: str, default: int | None) -> int:
         value = self._get(name, *others, default=default)
+        name = next((known for known in (name, *others) if self._data.get(known) is not None), name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{self._where}: {name} must be a whole number of {least} or more: got {value!r}")
         if value > _LARGEST:
