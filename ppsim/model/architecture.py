@@ -180,34 +180,39 @@ class Model:
         """The kind of its norms."""
         return self.layers[0].norm
 
+    def table(self, vocab_size: int) -> int:
+        """Return the weights of an embedding or a head of so many words; a diffusion transformer has neither."""
+        return 0 if self.patches else vocab_size * (self.projected_size or self.hidden_size)
+
+    @property
+    def own_parameters(self) -> tuple[int, int, int]:
+        """Parameters around the layers that each rank has whole: before them, behind them, and on every stage.
+
+        Learned positions and an embedding's projection; the final norm and the head's projection; nothing. Or those
+        of patches, whose conditional embedders every stage has.
+        """
+        h, positions = self.hidden_size, self.learned_positions * self.hidden_size
+        if self.patches:
+            before = positions + self.patches.embedding_parameters(h)
+            return before, self.patches.head_parameters(h), self.patches.conditioning_parameters(h)
+        projection = (self.projected_size or 0) * h
+        return positions + projection, self.final_norm * norm_parameters(self.norm, h) + projection, 0
+
     @property
     def embedding_parameters(self) -> int:
         """Parameters before the first layer: V·h, learned positions, a projection where there is one."""
-        h = self.hidden_size
-        if self.patches:
-            own = self.patches.embedding_parameters(h) + self.patches.conditioning_parameters(h)
-            return own + self.learned_positions * h
-        width = self.projected_size or h
-        projection = width * h if self.projected_size else 0
-        return self.vocab_size * width + self.learned_positions * h + projection
+        before, _, everywhere = self.own_parameters
+        return self.table(self.vocab_size) + before + everywhere
 
     @property
     def head_parameters(self) -> int:
         """Parameters behind the last layer, its V·h included even where they are tied to the embedding's."""
-        if self.patches:
-            return self.patches.head_parameters(self.hidden_size)
-        return self.vocab_size * (self.projected_size or self.hidden_size) + self._final_parameters
-
-    @property
-    def _final_parameters(self) -> int:
-        h = self.hidden_size
-        norm = self.final_norm * norm_parameters(self.norm, h)
-        return norm + (self.projected_size * h if self.projected_size else 0)
+        return self.table(self.vocab_size) + self.own_parameters[1]
 
     @property
     def parameters(self) -> int:
         """All parameters, tied ones once, without multi-token prediction: the number that is published."""
-        head = self._final_parameters if self.tied_embeddings else self.head_parameters
+        head = self.own_parameters[1] if self.tied_embeddings else self.head_parameters
         return self.embedding_parameters + sum(layer.parameters for layer in self.layers) + head
 
     @property

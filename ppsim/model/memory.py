@@ -27,7 +27,7 @@ from ppsim.model.graphs import CudaGraphs
 from ppsim.model.halves import FeedForward
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
 from ppsim.model.recurrent import Recurrent
-from ppsim.model.stages import Stage
+from ppsim.model.stages import Stage, layers_of
 
 Precision = Literal["bf16", "fp16", "fp32"]
 
@@ -233,14 +233,14 @@ def gathered_bytes(settings: MemorySettings) -> float:
 def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> dict[str, int]:
     """Return the bytes that a stage keeps of one microbatch, by component, without its head."""
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
-    found: dict[str, int] = {}
-    for layer, number in Counter((*stage.layers, *stage.mtp)).items():
+    found: Counter[str] = Counter()
+    for layer, number in Counter(layers_of([stage])).items():
         kept = kept_of_layer(layer, settings)
-        _add(found, {name: number * size for name, size in kept.items()})
+        found.update({name: number * size for name, size in kept.items()})
     if stage.mtp:
-        _add(found, mtp_activations(model, len(stage.mtp), batch, cut))
+        found.update(mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding:
-        _add(found, embedding_activations(model, batch, cut, kernels))
+        found.update(embedding_activations(model, batch, cut, kernels))
     return found
 
 
@@ -271,16 +271,16 @@ def rank_memory(
     if any(not number >= 0 for number in in_flight):
         raise ConfigError(f"microbatches in flight must be 0 or more: got {min(in_flight)}")
     require_division(model, settings.cut)
-    found = static_memory(model, stages, settings)
+    found = Counter(static_memory(model, stages, settings))
     for stage, number in zip(stages, in_flight, strict=True):
         kept = stage_activations(model, stage, settings)
-        _add(found, {name: exactly(size, number) for name, size in kept.items()})
-    _add(found, max(_moments(model, stages, settings), key=lambda moment: sum(moment.values())))
-    _add(found, _placeholders(stages, settings))
-    _add(found, _weight_copies(stages, settings))
-    _add(found, _buckets(model, stages, settings))
-    layers = [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
-    _add(found, {"graph buffers": settings.graphs.held(layers) * _hidden_bytes(model.hidden_size, settings)})
+        found.update({name: exactly(size, number) for name, size in kept.items()})
+    found.update(max(_moments(model, stages, settings), key=lambda moment: sum(moment.values())))
+    found.update(_placeholders(stages, settings))
+    found.update(_weight_copies(stages, settings))
+    found.update(_buckets(model, stages, settings))
+    buffers = settings.graphs.held(layers_of(stages)) * _hidden_bytes(model.hidden_size, settings)
+    found["graph buffers"] += buffers
     found["library workspaces"] = settings.workspace_bytes
     used = sum(found.values())
     found["allocator slack"] = exactly(used, settings.allocator_slack) - used
@@ -292,10 +292,9 @@ def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
     batch, cut = settings.batch, settings.cut
     hidden = _hidden_bytes(model.hidden_size, settings)
     gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
-    layers = [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
     moments = [
         {"gradient of a layer": _layer_backward(layer, settings), "gradient between stages": hidden}
-        for layer in set(layers)
+        for layer in set(layers_of(stages))
     ]
     if any(stage.head for stage in stages):
         around = {"gradient between stages": hidden, "gathered sequence": gathered}
@@ -352,19 +351,18 @@ def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str
     """TransformerEngine's placeholders of weight gradients: one for each shape, so one for each size."""
     if not settings.kernels.gradient_placeholders:
         return {}
-    layers = {layer for stage in stages for layer in (*stage.layers, *stage.mtp)}
+    layers = set(layers_of(stages))
     sizes = {one.size for layer in layers for one in layer.linears(settings.cut) if one.is_orthogonalised}
     return {"gradient placeholders": sum(sizes) * settings.optimizer.weight_bytes}
 
 
 def _weight_copies(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
     """What TransformerEngine holds of the weights inside layers in fewer bits; router and head have none."""
-    layers = (layer for stage in stages for layer in (*stage.layers, *stage.mtp))
     if settings.fully_shard:
         return {}  # they are gathered in fewer bits
     weights = sum(
         number * sum(one.weights for one in layer.linears(settings.cut) if one.is_orthogonalised)
-        for layer, number in Counter(layers).items()
+        for layer, number in Counter(layers_of(stages)).items()
     )
     return {"weights in fewer bits": exactly(weights, settings.kernels.weight_copy_bytes)}
 
@@ -393,8 +391,3 @@ def _buckets(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
         held = held_parameters(model, around, settings.cut, vocab_multiple=settings.vocab_multiple)
         found["gathered parameters"] += held.dense * optimizer.weight_bytes
     return found
-
-
-def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    for name, size in more.items():
-        total[name] = total.get(name, 0) + size

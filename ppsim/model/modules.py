@@ -1,9 +1,9 @@
 """Modules of a layer that one word names, joined by "+": for recomputation, for CUDA graphs."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.names import Names
 
 
 def joined_modules(
@@ -24,7 +24,6 @@ def joined_modules(
     named = [(also or {}).get(module.strip(), module.strip()) for module in text.split("+")]
     for module in named:
         if module not in known:
-            close = difflib.get_close_matches(module, [*known, *near], n=2, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"modules are {', '.join(known)}"
+            hint = Names("module", [*known, *near], plain_of=str).hint(module)
             raise ConfigError(f"{field} must be {words} or modules joined by +: got '{text}' ({hint})")
     return "+".join(module for module in known if module in named)

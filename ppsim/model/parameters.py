@@ -6,8 +6,7 @@ from fractions import Fraction
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.architecture import Layer, Model, mtp_own_parameters, norm_parameters
-from ppsim.model.conditioning import Patches
+from ppsim.model.architecture import Layer, Model, mtp_own_parameters
 from ppsim.model.halves import Attention, FeedForward
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.model.stages import Stage
@@ -84,38 +83,24 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
     is on both of the ranks of first and last stage, once where they are the same rank; multi-token prediction has a
     copy of the embedding where its rank has none. Conditional embedders are on every stage.
     """
-    h, dense, matrices, expert = model.hidden_size, 0, 0, 0
-    vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
-    table = vocab * (model.projected_size or h)
+    dense = matrices = expert = 0
+    before, behind, everywhere = model.own_parameters
+    table = model.table(padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp)
     has_embedding = any(stage.embedding for stage in stages)
     for stage in stages:
         for layer, number in Counter((*stage.layers, *stage.mtp)).items():
             held = held_of_layer(layer, cut)
             dense, matrices = dense + number * held.dense, matrices + number * held.matrices
             expert += number * held.expert
-        projection = model.projected_size * h if model.projected_size else 0
-        dense += sum(mtp_own_parameters(layer, cut.tp) for layer in stage.mtp)
-        needs_embedding = stage.mtp and not has_embedding
-        dense += table if needs_embedding else 0
-        if model.patches:
-            dense += _around_patches(model, model.patches, stage)
-            continue
-        if stage.embedding:
-            dense += table + model.learned_positions * h + projection
+        needs_embedding = bool(stage.mtp) and not has_embedding
+        dense += (
+            everywhere + sum(mtp_own_parameters(layer, cut.tp) for layer in stage.mtp) + needs_embedding * table
+        )
+        dense += stage.embedding * (table + before)
         if stage.head:
-            norm = norm_parameters(model.norm, h) if model.final_norm else 0
             here_already = model.tied_embeddings and (has_embedding or needs_embedding)
-            dense += norm + projection + (0 if here_already else table)
+            dense += behind + (0 if here_already else table)
     return Held(dense=dense, expert=expert, matrices=matrices)
-
-
-def _around_patches(model: Model, patches: Patches, stage: Stage) -> int:
-    """What every tensor-parallel rank has of a stage of a diffusion transformer beside its layers."""
-    h = model.hidden_size
-    around = patches.conditioning_parameters(h)
-    if stage.embedding:
-        around += patches.embedding_parameters(h) + model.learned_positions * h
-    return around + (patches.head_parameters(h) if stage.head else 0)
 
 
 def held_of_layer(layer: Layer, cut: Cut) -> Held:

@@ -19,6 +19,11 @@ class Stage:
     mtp: tuple[Layer, ...] = ()
 
 
+def layers_of(stages: Iterable[Stage]) -> list[Layer]:
+    """Return all layers of these stages, those for further tokens too."""
+    return [layer for stage in stages for layer in (*stage.layers, *stage.mtp)]
+
+
 def stages_of(model: Model, layers_per_stage: Sequence[int]) -> list[Stage]:
     """Return the stages of a split: the embedding on the first, head and multi-token prediction on the last.
 
