@@ -160,7 +160,7 @@ def with_windows(arguments: Arguments, layers: Sequence[Layer]) -> tuple[Layer, 
     made = []
     for layer, is_windowed in zip(layers, are_windowed, strict=True):
         sees_others = isinstance(layer.attention, Attention) and layer.has_mixer
-        made += windowed(layer, window, [True]) if is_windowed and sees_others else [layer]
+        made.append(windowed(layer, window) if is_windowed and sees_others else layer)
     return tuple(made)
 
 

@@ -164,7 +164,7 @@ def _with_windows(
     if window is None:
         return layers
     each = zip(layers, are_windowed, strict=True)
-    return [one for layer, is_short in each for one in windowed(layer, window, [is_short], is_chunked=is_chunked)]
+    return [windowed(layer, window, is_chunked=is_chunked) if is_short else layer for layer, is_short in each]
 
 
 def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *, has_window: bool) -> Model:

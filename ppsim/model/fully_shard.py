@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.allocator import Allocator, Block
-from ppsim.model.architecture import Layer, Model
+from ppsim.model.architecture import Model
 from ppsim.model.layer_trace import Kept, LayerTrace, why_no_trace
 from ppsim.model.memory import MemorySettings, gathered_bytes
 from ppsim.model.parameters import padded_vocabulary
-from ppsim.model.stages import Stage
+from ppsim.model.stages import Stage, layers_of
 
 NUM_STEPS = 2
 """Steps that are replayed: Adam's moments are made at the end of the first, where activations have been."""
@@ -81,18 +81,14 @@ class _Rank:
 
     def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, is_pipelined: bool) -> None:
         self.memory, self.stages, self.is_pipelined = Allocator(), stages, is_pipelined
-        batch, cut, optimizer = settings.batch, settings.cut, settings.optimizer
+        self.settings, batch, cut, optimizer = settings, settings.batch, settings.cut, settings.optimizer
         operand = settings.kernels.input_bytes or batch.element_bytes
         self.traces = {
-            layer: LayerTrace(layer, batch, cut, operand, self.memory)
-            for layer in {layer for stage in stages for layer in stage.layers}
+            layer: LayerTrace(layer, batch, cut, operand, self.memory) for layer in set(layers_of(stages))
         }
         self.trace = self.traces[stages[0].layers[0]] if stages[0].layers else next(iter(self.traces.values()))
         vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
         self.table, self.logits = vocab * model.hidden_size, self.trace.tokens * vocab
-        self.replicas, self.weight_bytes = cut.replicas, optimizer.weight_bytes
-        self.gathered_bytes = gathered_bytes(settings)
-        self.reduced_bytes = optimizer.bytes_of_gradient
         self.recomputes, self.fused_loss = batch.recompute == "full", settings.kernels.fused_cross_entropy
         self.resharded = optimizer.zero_stage == 3 and not is_pipelined
         for size in self._all_sizes():
@@ -116,22 +112,19 @@ class _Rank:
         stage = self.stages[unit[0]]
         if unit[1] < 0:
             return (self.table,) * (stage.embedding + stage.head)
-        return self.traces[self._layer(unit)].weights
+        return self.traces[stage.layers[unit[1]]].weights
 
     def _all_sizes(self) -> list[int]:
         return [size for unit in self._units() for size in self._sizes(unit)]
 
-    def _layer(self, unit: tuple[int, int]) -> Layer:
-        return self.stages[unit[0]].layers[unit[1]]
-
     def _shard(self, size: int) -> Block | None:
-        return self.memory.make(_FLOAT * size / self.replicas)
+        return self.memory.make(_FLOAT * size / self.settings.cut.replicas)
 
     def _gather(self, unit: tuple[int, int]) -> None:
         """The weights of a unit, where they are not there already."""
         if unit in self.gathered:
             return
-        element = self.weight_bytes if unit[1] < 0 else self.gathered_bytes
+        element = self.settings.optimizer.weight_bytes if unit[1] < 0 else gathered_bytes(self.settings)
         buffer = self.memory.make(element * sum(self._sizes(unit)), "gathers")
         self.gathered[unit] = [self.memory.make(element * size) for size in self._sizes(unit)]
         self.memory.drop(self.copied_in)
@@ -142,11 +135,11 @@ class _Rank:
 
     def _reduce(self, unit: tuple[int, int], gradients: Sequence[Block | None]) -> None:
         """Gradients copied into one tensor, which is dropped at the next, and their shards."""
-        size = sum(self._sizes(unit)) * self.reduced_bytes
+        size = sum(self._sizes(unit)) * self.settings.optimizer.bytes_of_gradient
         copied = self.memory.make(size)
         self.memory.drop(*gradients, self.reduced)
         self.reduced = copied
-        part = self.memory.make(size / self.replicas, "reductions")
+        part = self.memory.make(size / self.settings.cut.replicas, "reductions")
         if unit in self.gradients:
             self.memory.drop(part)  # added to those of earlier microbatches
         else:
@@ -155,7 +148,8 @@ class _Rank:
     def _accumulate(self, unit: tuple[int, int], sizes: Sequence[int], gradients: Sequence[Block | None]) -> None:
         """Gradients added to whole sums of the type in which they are reduced."""
         if unit not in self.sums:
-            self.sums[unit] = [self.memory.make(self.reduced_bytes * size) for size in sizes]
+            element = self.settings.optimizer.bytes_of_gradient
+            self.sums[unit] = [self.memory.make(element * size) for size in sizes]
         self.memory.drop(*gradients)
 
     def step(self, passes: Sequence[Pass]) -> None:
@@ -215,7 +209,8 @@ class _Rank:
         """
         make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
         normed = make(self.trace.own)
-        if self.trace.cut.tp > 1:
+        is_divided = self.trace.cut.tp > 1
+        if is_divided:
             own, normed = normed, self.trace.gathered(self.trace.whole)
             drop(own)
         logits = make(self.logits * element)
@@ -223,15 +218,10 @@ class _Rank:
         if self.fused_loss:
             flight.of_loss.append(logits)
             return
-        exact = make(self.logits * _FLOAT)
-        if self.trace.cut.tp > 1:
-            shifted = make(self.logits * _FLOAT)
-            drop(make(self.logits * _FLOAT))
-            softmax = make(self.logits * _FLOAT)
-            drop(shifted)
-        else:
-            softmax = make(self.logits * _FLOAT)
-        drop(exact)
+        exact, *shifted = [make(self.logits * _FLOAT) for _ in range(1 + is_divided)]
+        drop(*[make(self.logits * _FLOAT) for _ in shifted])
+        softmax = make(self.logits * _FLOAT)
+        drop(*shifted, exact)
         if self.is_pipelined:
             self.outputs.append(logits)
         else:
@@ -245,15 +235,11 @@ class _Rank:
         if self.fused_loss:
             of_logits = softmax
         else:
-            of_loss = make(self.logits * _FLOAT)
-            if self.trace.cut.tp > 1:
-                exponential, total = make(self.logits * _FLOAT), make(self.logits * _FLOAT)
-                drop(exponential)
-                exact = make(self.logits * _FLOAT)
-                drop(total)
-            else:
-                exact = make(self.logits * _FLOAT)
-            drop(of_loss, softmax)
+            # among tensor-parallel ranks an exponential, and what the loss's gradient and it come to
+            of_loss, *steps = [make(self.logits * _FLOAT) for _ in range(3 if self.trace.cut.tp > 1 else 1)]
+            drop(*steps[:1])
+            exact = make(self.logits * _FLOAT)
+            drop(*steps[1:], of_loss, softmax)
             of_logits = make(self.logits * element)
             drop(exact)
         whole, of_head = make(self.trace.whole), make(self.table * element)

@@ -1,6 +1,6 @@
 """Layers that differ by a pattern: hybrids of Mamba, attention and feed-forward parts, and sliding windows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -69,10 +69,8 @@ class Halves:
         return replace(first, ffn=others[0].ffn, num_norms=2)
 
 
-def windowed(layer: Layer, window: int, are_windowed: Sequence[bool], *, is_chunked: bool = False) -> list[Layer]:
-    """Return the layer for each entry, with a window where it is true."""
+def windowed(layer: Layer, window: int, *, is_chunked: bool = False) -> Layer:
+    """Return the layer with a window."""
     if not isinstance(layer.attention, Attention):
         raise ConfigError("sliding windows are known for multi-head and grouped-query attention only")
-    seen = replace(layer.attention, window=window, is_chunked=is_chunked)
-    short = replace(layer, attention=seen)
-    return [short if is_short else layer for is_short in are_windowed]
+    return replace(layer, attention=replace(layer.attention, window=window, is_chunked=is_chunked))

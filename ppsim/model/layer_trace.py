@@ -8,9 +8,6 @@ under torch.compile, and makes one tensor. Context-parallel ranks hold the keys 
 their own in one piece (torch, distributed/tensor/experimental/_attention.py: `_AllGatherRotater`, the default).
 """
 
-from dataclasses import dataclass, field
-from functools import cached_property
-
 from ppsim.layout.cut import Cut, share
 from ppsim.model.activations import Batch
 from ppsim.model.allocator import Allocator, Block
@@ -33,59 +30,27 @@ def why_no_trace(layer: Layer) -> str | None:
     return "what an allocator reserves is known for layers of attention and SwiGLU only"
 
 
-@dataclass(frozen=True)
 class LayerTrace:
     """The passes of a layer over a microbatch on a rank; `operand_bytes` of an element that a product takes.
 
-    All sizes are bytes: `whole` the hidden states of all tokens of the tensor-parallel ranks, `own` a rank's part.
+    `tokens` are those that the ranks of one tensor-parallel group share. All sizes are bytes: `whole` the hidden
+    states of all these tokens, `own` a rank's part. `weights` are the entries of each matrix as modules hold them,
+    those of the feed-forward part behind attention's.
     """
 
-    layer: Layer
-    batch: Batch
-    cut: Cut
-    operand_bytes: float
-    memory: Allocator = field(compare=False)
-
-    @cached_property
-    def tokens(self) -> int:
-        """Tokens that the ranks of one tensor-parallel group share."""
-        return self.batch.tokens(self.cut)
-
-    @cached_property
-    def whole(self) -> int:
-        """Hidden states of all these tokens."""
-        return self.tokens * self.layer.hidden_size * self.batch.element_bytes
-
-    @cached_property
-    def own(self) -> int:
-        """A rank's part of them."""
-        return share(self.whole, self.cut.norm_divisor)
-
-    @cached_property
-    def _operand(self) -> float:
-        return self.tokens * self.layer.hidden_size * self.operand_bytes
-
-    @cached_property
-    def _queries(self) -> int:
-        a = self.layer.attention
+    def __init__(self, layer: Layer, batch: Batch, cut: Cut, operand_bytes: float, memory: Allocator) -> None:
+        a, ffn, e, tp = layer.attention, layer.ffn, batch.element_bytes, cut.tp
         assert isinstance(a, Attention)
-        return self.tokens * a.num_heads // self.cut.tp * a.head_size * self.batch.element_bytes
-
-    @cached_property
-    def _keys(self) -> int:
-        a = self.layer.attention
-        assert isinstance(a, Attention)
-        return self.tokens * a.kv_heads_on_a_rank(self.cut.tp) * a.head_size * self.batch.element_bytes
-
-    @cached_property
-    def _columns(self) -> int:
-        assert isinstance(self.layer.ffn, FeedForward)
-        return self.tokens * self.layer.ffn.size // self.cut.tp * self.batch.element_bytes
-
-    @cached_property
-    def weights(self) -> tuple[int, ...]:
-        """Entries of each matrix as modules hold them, those of the feed-forward part behind attention's."""
-        return tuple(one.size for fused in self.layer.linears(self.cut) for one in fused.apart())
+        assert isinstance(ffn, FeedForward)
+        self.layer, self.batch, self.cut, self.operand_bytes, self.memory = layer, batch, cut, operand_bytes, memory
+        self.tokens = batch.tokens(cut)
+        self.whole = self.tokens * layer.hidden_size * e
+        self.own = share(self.whole, cut.norm_divisor)
+        self.weights = tuple(one.size for fused in layer.linears(cut) for one in fused.apart())
+        self._operand = self.tokens * layer.hidden_size * operand_bytes
+        self._queries = self.tokens * a.num_heads // tp * a.head_size * e
+        self._keys = self.tokens * a.kv_heads_on_a_rank(tp) * a.head_size * e
+        self._columns = self.tokens * ffn.size // tp * e
 
     def gathered(self, num_bytes: float) -> Block | None:
         """Return operands gathered along the sequence, and copied into their order."""

@@ -39,11 +39,11 @@ def require_division_of_layer(layer: Layer, cut: Cut) -> None:
     """Raise `ConfigError` naming the first thing of the layer that cannot be divided so."""
     attention, ffn = layer.attention, layer.ffn
     for what, count in attention.divided.items():
-        _divides("tp", cut.tp, what, count)
+        require_divides("tp", cut.tp, what, count)
     if isinstance(attention, GatedDeltaNet) and cut.cp > 1:
         raise ConfigError(f"context parallelism of a gated delta net is not known: got cp {cut.cp} (nearest: 1)")
     if isinstance(attention, Mamba):
-        _divides("tp × cp", cut.tp * cut.cp, "Mamba heads", attention.num_heads)
+        require_divides("tp × cp", cut.tp * cut.cp, "Mamba heads", attention.num_heads)
     if (
         layer.has_mixer
         and isinstance(attention, Attention)
@@ -54,11 +54,11 @@ def require_division_of_layer(layer: Layer, cut: Cut) -> None:
             f"tp must divide the key/value heads or be a multiple: got {cut.tp} with {attention.num_kv_heads}"
         )
     if isinstance(ffn, FeedForward):
-        _divides("tp", cut.tp, "feed-forward columns", ffn.size)
+        require_divides("tp", cut.tp, "feed-forward columns", ffn.size)
         return
-    _divides("ep", cut.ep, "experts", ffn.num_experts)
-    _divides("etp", cut.expert_tp, "columns of an expert", ffn.expert.size)
-    _divides("tp", cut.tp, "columns of the shared expert", ffn.shared_size)
+    require_divides("ep", cut.ep, "experts", ffn.num_experts)
+    require_divides("etp", cut.expert_tp, "columns of an expert", ffn.expert.size)
+    require_divides("tp", cut.tp, "columns of the shared expert", ffn.shared_size)
 
 
 VOCAB_MULTIPLE = 128
@@ -115,7 +115,8 @@ def held_of_layer(layer: Layer, cut: Cut) -> Held:
     return Held(dense=dense, expert=expert, matrices=matrices)
 
 
-def _divides(name: str, value: int, what: str, count: int) -> None:
+def require_divides(name: str, value: int, what: str, count: int) -> None:
+    """Raise `ConfigError` with the nearest divisor below where a number of ranks does not divide a count."""
     if count % value:
         near = max(divisor for divisor in range(1, value + 1) if count % divisor == 0)
         raise ConfigError(f"{name} must divide the {what}: got {value} with {count} (nearest below: {near})")

@@ -19,7 +19,7 @@ from ppsim.layout.cut import Cut, require_positive
 from ppsim.model.activations import Batch, KernelChoice, head_activations, layer_activations
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
-from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary
+from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary, require_divides
 from ppsim.model.recompute import Recompute
 
 Kind = Literal["gpt", "llama", "moe"]
@@ -79,12 +79,10 @@ class LayerShape:
             "feed-forward columns of the shared expert": self.shared_ffn_size,
         }
         for what, count in divided.items():
-            if count % tp:
-                raise ConfigError(f"tp must divide the {what}: got {tp} with {count}")
+            require_divides("tp", tp, what, count)
         if ep > 1 and self.kind != "moe":
             raise ConfigError(f"a {self.kind} layer has no experts to divide: got ep {ep}")
-        if self.local_experts % ep:
-            raise ConfigError(f"ep must divide the experts: got {ep} with {self.local_experts}")
+        require_divides("ep", ep, "experts", self.local_experts)
         return replace(
             self,
             num_heads=self.num_heads // tp,

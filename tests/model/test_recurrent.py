@@ -209,7 +209,7 @@ WRONG = {
         "context parallelism of a gated delta net is not known: got cp 2",
     ),
     "window of another mixer": (
-        lambda: windowed(alone(MAMBA), 8, [True]), "sliding windows are known for multi-head"
+        lambda: windowed(alone(MAMBA), 8), "sliding windows are known for multi-head"
     ),
 }  # fmt: skip
 
