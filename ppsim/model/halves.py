@@ -111,7 +111,7 @@ class Attention(Scored):
 
     def kv_heads_on_a_rank(self, tp: int) -> int:
         """Return key/value heads of a rank: those of more ranks than heads are repeated."""
-        return max(1, self.num_kv_heads // tp)
+        return max(min(1, self.num_kv_heads), self.num_kv_heads // tp)
 
     def linears(self, h: int, tp: int) -> list[Linear]:
         """Return the projections that a rank holds: h × (n + 2g)d, with a gate (2n + 2g)d, and nd × h."""
@@ -134,10 +134,6 @@ class NoAttention(Attention):
 
     def __post_init__(self) -> None:
         """There is nothing to check."""
-
-    def kv_heads_on_a_rank(self, tp: int) -> int:
-        """Return none."""
-        return 0
 
     def linears(self, h: int, tp: int) -> list[Linear]:
         """Return none."""

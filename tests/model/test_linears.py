@@ -133,3 +133,21 @@ def test_a_rank_computes_these_products(name, tp, ep):
     routed = tuple((one.outputs, one.inputs) for one in linears if one.kind == "routed")
     counts = {one.count for one in linears if one.kind == "routed"} or {0}
     assert (dense, routed, *counts) == PRODUCTS[name, tp, ep]
+
+
+def test_gpt_oss_has_biases_of_router_and_experts_a_sink_a_head_and_a_window_in_every_other_layer() -> None:
+    """The tensors of its checkpoint (openai/gpt-oss-120b), on one of two ranks with 16 of the 128 experts."""
+    model = find_model("gpt-oss-120b")
+    found = model.layers[0].linears(Cut(tp=2, dp=8, ep=8, etp=1))
+    assert {one.name: (one.inputs, one.outputs, one.biases) for one in found} == {
+        "queries, keys, values": (2880, (32 + 2 * 4) * 64, (32 + 2 * 4) * 64),
+        "sinks": (1, 32, 0),
+        "attention output": (32 * 64, 2880, 2880),
+        "router": (2880, 128, 128),
+        "up": (2880, 2 * 2880, 16 * 2 * 2880),
+        "down": (2880, 2880, 16 * 2880),
+    }
+    assert [layer.attention.window for layer in model.layers] == [128, None] * 18
+    weights = 2880 * (64 + 16) * 64 + 64 * 64 * 2880 + 2880 * 128 + 4 * 3 * 2880**2
+    for layer, keys in zip(model.layers, (128 - 128 * 127 / 8192, 2048), strict=False):
+        assert layer.forward_flops(4096, causal=True) == 2 * weights + 2 * keys * 2 * 64 * 64
