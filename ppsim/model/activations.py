@@ -47,12 +47,8 @@ class KernelChoice:
     weight_copy_bytes: float = 0.0
 
     def kept_of_input(self, num_elements: int, element_bytes: int) -> int:
-        """Return the bytes that a product keeps of an input that nothing else keeps."""
+        """Return the bytes that a product keeps of an input; one kept by what made it has none an element."""
         return num_elements * element_bytes if self.input_bytes is None else exactly(num_elements, self.input_bytes)
-
-    def kept_beside(self, num_elements: int) -> int:
-        """Return the bytes that a product keeps of an input that is kept as it is by what made it: its cast."""
-        return 0 if self.input_bytes is None else exactly(num_elements, self.input_bytes)
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,7 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> t
     else:
         width = 2 * e + 1 if kernels.dropout else e
         core = heads * batch.sequence_length * tokens * width
-    return kept + out * tokens * e + kernels.kept_beside(out * tokens), core
+    return kept + out * tokens * e + kernels.kept_of_input(out * tokens, 0), core
 
 
 def _feed_forward(

@@ -97,8 +97,8 @@ class Layer:
     @property
     def norm_parameters(self) -> int:
         """Parameters of its norms, which every rank has whole."""
-        streams = self.conditioned.num_streams if self.conditioned else 1
-        of_heads = streams * self.attention.norm_parameters
+        has_streams = self.conditioned is not None and self.conditioned.text > 0
+        of_heads = (1 + has_streams) * self.attention.norm_parameters
         return self.num_norms * norm_parameters(self.norm, self.hidden_size) + of_heads
 
     @property
@@ -162,8 +162,7 @@ class Model:
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size", "sequence_length")
-        if not self.layers:
-            raise ConfigError("num_layers must be at least 1: got 0")
+        require_layers(len(self.layers))
 
     @cached_property
     def kinds(self) -> tuple[Layer, ...]:

@@ -26,11 +26,6 @@ class Conditioning:
     text_ends: bool = False
 
     @property
-    def num_streams(self) -> int:
-        """How many kinds of tokens have matrices of their own."""
-        return 1 + (self.text > 0)
-
-    @property
     def num_modulated(self) -> int:
         """Norms whose result is scaled and shifted, each with a gate behind."""
         return self.modulations // 3

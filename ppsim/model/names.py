@@ -11,9 +11,8 @@ from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml
 from ppsim.base.names import Names
-from ppsim.model.architecture import Layer, Model
+from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
-from ppsim.model.halves import Attention, FeedForward
 
 
 def gpt(
@@ -25,10 +24,9 @@ def gpt(
     sequence_length: int = 2048,
 ) -> Model:
     """Return a GPT: LayerNorm, biases, GELU of four times the width, learned positions, tied embeddings."""
-    attention = Attention(heads, heads, hidden // heads, qkv_bias=True, out_bias=True)
-    layer = Layer(hidden, attention, FeedForward(4 * hidden, gated=False, bias=True), "layernorm")
-    layers = (layer,) * num_layers
-    return Model(layers, vocab, sequence_length, tied_embeddings=True, learned_positions=sequence_length)
+    sizes = {"n_layer": num_layers, "n_embd": hidden, "n_head": heads}
+    sizes |= {"vocab_size": vocab, "n_positions": sequence_length}
+    return replace(model_from(sizes | {"model_type": "gpt2"}, "gpt"), source="")
 
 
 @cache
