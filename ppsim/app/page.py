@@ -18,6 +18,7 @@ from ppsim.app.workbench import Reader, Workbench
 from ppsim.base.errors import ConfigError, MissingExtra, PpsimError
 from ppsim.base.units import count, seconds
 from ppsim.catalog.build import every_schedule
+from ppsim.plot.page import page_part
 from ppsim.plot.pareto import pareto_plotly
 
 _ASSETS = files("ppsim.app") / "assets"
@@ -56,6 +57,7 @@ def dash_application(workbench: Workbench, searches: Searches, read_search: Read
             dash.Input(name, prop), prevent_initial_call=True,
         )  # fmt: skip
     made.server.add_url_rule(f"{prefix}table.csv", "table", partial(_table, workbench))
+    made.server.add_url_rule(f"{prefix}plotly.js", "plotly", _plotly)
     return made.server
 
 
@@ -71,6 +73,13 @@ def _table(workbench: Workbench) -> Any:
         return Response(f"{error}\n", status=400, mimetype="text/plain")
     named = {"Content-Disposition": "attachment; filename=ppsim-schedules.csv"}
     return Response(text, mimetype="text/csv", headers=named)
+
+
+def _plotly() -> Any:
+    """plotly.js without maps and 3D, which takes a browser a third of the time; Dash takes the one that is there."""
+    from flask import Response
+
+    return Response(page_part("plotly/plotly-cartesian.min.js"), mimetype="text/javascript")
 
 
 def _index() -> str:
