@@ -25,7 +25,6 @@ MOVE = """async value => {
   while (document.body.dataset.answer === before) await new Promise(done => setTimeout(done, 4));
   await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
 }"""
-STATE = ["--pp", "8", "--microbatches", "32"]
 
 
 def main() -> None:
@@ -33,7 +32,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="Starts (default: 3).")
     parser.add_argument("--moves", type=int, default=30, help="Moves of a slider at each (default: 30).")
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="The browser (default: on the PATH).")
-    parser.add_argument("options", nargs="*", help=f"Options of ppsim project (default: {' '.join(STATE)}).")
+    parser.add_argument("options", nargs="*", help="Options of ppsim project (default: none, p 8 and m 32).")
     arguments = parser.parse_args()
     if arguments.chromium is None:
         parser.error("no chromium on the PATH; name one with --chromium")
@@ -42,9 +41,7 @@ def main() -> None:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=arguments.chromium, args=["--no-sandbox"])
-        runs = [
-            measured(browser, arguments.options or STATE, arguments.moves) for _ in range(arguments.repeats)
-        ]
+        runs = [measured(browser, arguments.options, arguments.moves) for _ in range(arguments.repeats)]
         browser.close()
     print(f"{'':34} {'clock':>9} {'server':>9} {'browser':>9} {'script':>9}")
     for name in runs[0]:
@@ -77,7 +74,7 @@ def measured(browser, options, moves) -> dict[str, list[float]]:
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    line = [sys.executable, "-m", "ppsim", "serve", "--port", "0", "--", *options]
+    line = [sys.executable, "-m", "ppsim", "serve", "--port", "0", *(["--", *options] if options else [])]
     server = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         meters = Meters(server.pid, session)

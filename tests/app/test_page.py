@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import Future
 from urllib.parse import urlsplit
 
 import pytest
@@ -225,6 +226,19 @@ def test_without_the_token_everything_is_forbidden(address, path):
     with urllib.request.urlopen(address) as there:
         assert there.status == 200
         assert there.headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_the_frame_of_the_page_waits_for_nothing_and_then_comes_what_is_loaded():
+    from ppsim.app.server import Loaded, Opening
+
+    forms, loaded = Future(), Future()
+    page = iter(Opening("token", forms, loaded)({"PATH_INFO": "/token/"}, lambda *_: None))
+    assert b"<h1>ppsim</h1>" in next(page)
+    forms.set_result(["<input id=pp>", "<input id=gpus>"])
+    loaded.set_result(Loaded(lambda environ, start: [b"<script>rendered</script>"], None, None))
+    rest = b"".join(page)
+    places = [rest.index(one) for one in (b"<input id=pp>", b"<input id=gpus>", b"plotly.js", b"rendered")]
+    assert places == sorted(places)
 
 
 def test_every_input_has_a_label_and_text_stands_out(page):
