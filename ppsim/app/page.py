@@ -96,18 +96,18 @@ def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
             answer = workbench.answer(state)
         except PpsimError as error:
             return keep, keep, keep, base | wrong(error)
-        theme = pictures.theme_of(dark=asked["dark"])
+        theme, wide_px = pictures.theme_of(dark=asked["dark"]), asked["wide"]
         told = base | pictures.told(answer, theme=theme)
         if not answer.projections:
             drawn: tuple[Any, ...] = (keep, keep, keep)
         elif asked["quick"]:
-            drawn = (pictures.timelines(answer, quick=True, theme=theme), keep, keep)
+            drawn = (pictures.timelines(answer, quick=True, theme=theme, wide_px=wide_px), keep, keep)
         else:
             spots, missing = workbench.spots(state)
             workbench.search(state, [*state.schedules, *(every_schedule() if asked["others"] else ())])
             told |= {"missing": missing, "table": pictures.table_html(spots, state.schedules)}
             drawn = (
-                pictures.timelines(answer, quick=False, theme=theme),
+                pictures.timelines(answer, quick=False, theme=theme, wide_px=wide_px),
                 pictures.tradeoff(answer, spots, theme=theme),
                 pictures.idle(answer, theme=theme),
             )
@@ -160,7 +160,8 @@ def _add_searches(dash: Any, made: Any, workbench: Workbench, searches: Searches
             answer = workbench.answer(state)
         except PpsimError as error:
             return keep, wrong(error)
-        picture, told = pictures.configuration(state, answer, theme=pictures.theme_of(dark=asked["dark"]))
+        theme = pictures.theme_of(dark=asked["dark"])
+        picture, told = pictures.configuration(state, answer, theme=theme, wide_px=asked["wide"])
         return picture, {"told": told}
 
     for function, figure, told_in, asked_in in (

@@ -32,8 +32,8 @@ def theme_of(*, dark: bool) -> Theme:
     return DARK if dark else LIGHT
 
 
-def timelines(answer: Answer, *, quick: bool, theme: Theme) -> Data:
-    """Return the timelines of an answer under one time axis; while a slider moves, cells say their names only."""
+def timelines(answer: Answer, *, quick: bool, theme: Theme, wide_px: int = Look.wide_px) -> Data:
+    """Return the timelines of an answer under one time axis; while a slider moves, they are a sketch."""
     state, shown = answer.state, list(answer.projections.values())
     few = sum(one.timeline.num_actions for one in shown) <= MOST_TEXTS
     limits = {one.plan.memory_bound_bytes for one in shown}
@@ -46,6 +46,7 @@ def timelines(answer: Answer, *, quick: bool, theme: Theme) -> Data:
         with_memory=state.view("panel") == "memory",
         memory_limit_bytes=limits.pop() if len(limits) == 1 else None,
         theme=theme,
+        wide_px=wide_px,
     )
     return timeline_plotly([one.timeline for one in shown], titles=list(answer.projections), look=look)
 
@@ -227,13 +228,13 @@ def search_table_html(view: SearchView) -> str:
     return f"<table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def configuration(state: State, answer: Answer, *, theme: Theme) -> tuple[Data, str]:
+def configuration(state: State, answer: Answer, *, theme: Theme, wide_px: int) -> tuple[Data, str]:
     """Return the timeline of a configuration that a search found, and what stands above it."""
     one = answer.baseline
     if one is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.reasons.items())
         return {"data": [], "layout": {}}, f"<p>{escape(reasons or 'its table is being fitted …')}</p>"
-    look = Look(with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme)
+    look = Look(with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme, wide_px=wide_px)
     facts = " · ".join(
         [f"step {seconds(one.iteration_s)}", f"{count(one.tokens_per_s)} tokens/s", f"peak {size(_peak(one))}"]
     )

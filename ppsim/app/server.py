@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ppsim.base.errors import ConfigError, MissingExtra
 from ppsim.plot.page import page_part
+from ppsim.plot.palette import theme_style
 
 if TYPE_CHECKING:
     from ppsim.app.searches import Searches
@@ -131,7 +132,7 @@ class Opening:
 
     def _page(self, environ: dict[str, Any]) -> Iterator[bytes]:
         style, template = ((ASSETS / name).read_text(encoding="utf-8") for name in ("app.css", "index.html"))
-        *before, rest = template.replace("{{style}}", style).split("{{form}}")
+        *before, rest = template.replace("{{style}}", theme_style() + style).split("{{form}}")
         for piece, form in zip(before, (0, 1), strict=True):
             yield piece.encode()
             yield self.forms.result()[form].encode()

@@ -6,6 +6,7 @@ all that plotly draws they take a browser least, whatever the number of actions,
 """
 
 import html
+import textwrap
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ class Look:
     Idle cells are coloured by cause with `colour` "cause". What a pointer is told of a cell is all of it
     (`ppsim.plot.hover`) or, without `with_texts`, which take most of the time, its name. Microbatches label the
     cells `with_labels` where these are few enough and wide enough; lines tell them apart `with_gaps`. `row_px` is
-    the height of a rank's row, None for what suits their number. A sketch (`is_sketch`) looks the same and says
+    the height of a rank's row, None for what suits their number, `wide_px` about how wide the time axis will be,
+    which decides what there is room for. A sketch (`is_sketch`) looks the same and says
     nothing: the cells of a timeline are one image, which a browser redraws several times as fast.
     """
 
@@ -51,13 +53,14 @@ class Look:
     with_memory: bool = False
     memory_limit_bytes: float | None = None
     row_px: float | None = None
+    wide_px: int = 900
     is_sketch: bool = False
     theme: Theme = LIGHT
 
 
 _MARGIN = {"l": 58, "r": 16, "t": 8, "b": 44}
 _CAPTION_PX, _MEMORY_PX = 26, 150
-_WIDE_PX = 900  # what a picture's time axis is taken to be across, where it decides what there is room for
+_LINE_PX, _LETTER_PX = 17, 6.8  # of a caption
 _ROW_PIXELS = 25  # of a rank in a sketch, of which cells take 84 %, as `HALF_HEIGHT` says
 _NOTHING = {"type": "scatter", "x": [None], "y": [None], "hoverinfo": "skip"}  # so that a panel has an axis
 _SEPARATED_PX = 4  # of a row's typical cell, from which on lines tell its cells apart
@@ -93,7 +96,7 @@ def timeline_plotly(
     for timeline, title in zip(timelines, names, strict=True):
         row_px = look.row_px or _row_px(timeline.schedule.num_ranks, len(timelines))
         name, facts = heading(timeline, title)
-        caption = _caption(name, facts, look.theme)
+        caption = _caption(name, facts, look)
         lanes = compute_lanes(timeline, by_cause=True)
         images = [draw.sketch(lanes)] if look.is_sketch else []
         stack.add(draw.rows(timeline, lanes, row_px), _ranks_axis(timeline, row_px), caption, images=images)
@@ -127,15 +130,15 @@ class _Stack:
 
     def __init__(self, theme: Theme) -> None:
         self._theme = theme
-        self._panels: list[tuple[list[Data], Data, str, Data]] = []
+        self._panels: list[tuple[list[Data], Data, list[str], Data]] = []
 
-    def add(self, found: list[Data], axis: Data, caption: str, **also: Sequence[Data]) -> None:
+    def add(self, found: list[Data], axis: Data, caption: list[str], **also: Sequence[Data]) -> None:
         """Add a panel below the others, as high as its axis says by `height_px`; `also` are shapes and images."""
         self._panels.append((found, axis, caption, also))
 
     def picture(self, longest: float, unit: str, colours: Sequence[str]) -> Data:
         """Return all of it as plotly's `data` and `layout`."""
-        whole = sum(axis["height_px"] + _CAPTION_PX for _, axis, _, _ in self._panels) or 1.0
+        whole = sum(axis["height_px"] + _caption_px(caption) for _, axis, caption, _ in self._panels) or 1.0
         layout = layout_in(self._theme) | {
             "height": round(whole + _MARGIN["t"] + _MARGIN["b"]),
             "margin": _MARGIN,
@@ -151,7 +154,7 @@ class _Stack:
         above, name = 0.0, "y"
         for place, (found, axis, caption, also) in enumerate(self._panels):
             name = f"y{place + 1}" if place else "y"
-            top = above + _CAPTION_PX
+            top = above + _caption_px(caption)
             above = top + axis["height_px"]
             domain = [max(1 - above / whole, 0.0), 1 - top / whole]
             told = {key: value for key, value in axis.items() if key != "height_px"}
@@ -169,10 +172,14 @@ class _Stack:
         return {"data": data, "layout": layout}
 
 
-def _above_panel(caption: str, y: float) -> Data:
+def _caption_px(caption: Sequence[str]) -> int:
+    return _CAPTION_PX + (len(caption) - 1) * _LINE_PX
+
+
+def _above_panel(caption: Sequence[str], y: float) -> Data:
     return {
-        "text": caption, "xref": "paper", "yref": "paper", "x": 0, "y": y, "xanchor": "left", "yanchor": "bottom",
-        "yshift": 2, "showarrow": False, "font": {"size": 13},
+        "text": "<br>".join(caption), "align": "left", "xref": "paper", "yref": "paper", "x": 0, "y": y,
+        "xanchor": "left", "yanchor": "bottom", "yshift": 2, "showarrow": False, "font": {"size": 13},
     }  # fmt: skip
 
 
@@ -218,9 +225,9 @@ class _Rows:
 
     def sketch(self, lanes: Sequence[Lane]) -> Data:
         """All lanes as an image, a row a rank, which takes a browser no time to draw."""
-        middles = (np.arange(_WIDE_PX) + 0.5) * self.longest * self.scale.size / _WIDE_PX
+        middles = (np.arange(self.look.wide_px) + 0.5) * self.longest * self.scale.size / self.look.wide_px
         blank = len(self.fills.colours)
-        pixels = np.full((len(lanes) * _ROW_PIXELS, _WIDE_PX), blank, dtype=np.uint8)
+        pixels = np.full((len(lanes) * _ROW_PIXELS, self.look.wide_px), blank, dtype=np.uint8)
         margin = round((0.5 - HALF_HEIGHT) * _ROW_PIXELS)
         for lane in lanes:
             cell = np.searchsorted(lane.edges, middles, side="right") - 1
@@ -298,7 +305,7 @@ class _Rows:
         busy = lane.durations_s[~lane.is_idle]
         if not len(busy) or not self.longest:
             return 0.0
-        return float(np.median(busy)) / self.scale.size / self.longest * _WIDE_PX
+        return float(np.median(busy)) / self.scale.size / self.longest * self.look.wide_px
 
 
 def _png(pixels: NDArray[np.uint8], colours: Sequence[str]) -> str:
@@ -339,7 +346,7 @@ def _add_memory(
     }  # fmt: skip
     shapes = [] if limit is None else [limit_line(limit / unit.size, look.theme, horizontal=True)]
     for timeline, title in shown:
-        caption = _caption(heading(timeline, title)[0], memory_caption(timeline), look.theme)
+        caption = _caption(heading(timeline, title)[0], memory_caption(timeline), look)
         stack.add(traces.memory(timeline, scale=scale, bytes_scale=unit), axis, caption, shapes=shapes)
 
 
@@ -350,6 +357,11 @@ def _colours(colours: Sequence[str]) -> Data:
     return {"cmin": -0.5, "cmax": number - 0.5, "colorscale": scale, "showscale": False}
 
 
-def _caption(name: str, facts: str, theme: Theme) -> str:
-    told = html.escape(facts, quote=False)
-    return f"<b>{html.escape(name, quote=False)}</b>   <span style='color:{theme.quiet}'>{told}</span>"
+def _caption(name: str, facts: str, look: Look) -> list[str]:
+    """The lines above a panel: its name in bold, and what follows it as far as there is room, the rest below."""
+    first, letters = f"{name}   ", max(24, int(look.wide_px / _LETTER_PX))
+    facts = facts.replace(" ", "\xa0").replace("\xa0·\xa0", "\xa0· ")  # where a line may end
+    lines = textwrap.wrap(facts, letters, initial_indent=first, break_long_words=False, break_on_hyphens=False)
+    lines[0] = lines[0][len(first) :]
+    told = [f"<span style='color:{look.theme.quiet}'>{html.escape(line, quote=False)}</span>" for line in lines]
+    return [f"<b>{html.escape(name, quote=False)}</b>   {told[0]}", *told[1:]]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppsim.plot import palette
-from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -18,24 +17,18 @@ Data = dict[str, Any]
 class Theme:
     """The colours of what is around the data: paper, text, lines of a grid; of what is chosen, and of limits."""
 
-    paper: str = "#FFFFFF"
-    text: str = palette.TEXT
-    quiet: str = palette.QUIET_TEXT
-    grid: str = "#E4E4E4"
-    idle: str = palette.COLOURS[Op.IDLE]
-    strong: str = palette.COLOURS[Op.F]
-    accent: str = palette.CRITICAL_PATH
+    paper: str
+    text: str
+    quiet: str
+    grid: str
+    idle: str
+    strong: str
+    accent: str
 
 
-LIGHT = Theme()
-DARK = Theme(
-    paper="#15181D",
-    text="#E8EAED",
-    quiet="#A8AFB8",
-    grid="#343A42",
-    idle="#4A515B",
-    strong="#6FB1FF",
-    accent="#FF7A9C",
+LIGHT, DARK = (
+    Theme(*(palette.THEMES[name][one] for one in ("paper", "text", "quiet", "line", "idle", "accent", "limit")))
+    for name in ("light", "dark")
 )
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"

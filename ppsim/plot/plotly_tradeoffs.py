@@ -19,7 +19,7 @@ from ppsim.simulation.timeline import Timeline
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_FIGURE_PX = 380
+_FIGURE_PX, _LEGEND_PX = 420, 120  # of which five rows of a legend, as narrow a picture has, take no more
 
 
 def tradeoff_figure(
@@ -89,7 +89,7 @@ def tradeoff_plotly(
         )  # fmt: skip
     layout = layout_in(theme) | {
         "height": _FIGURE_PX,
-        "margin": {"l": 62, "r": 16, "t": 34, "b": 52},
+        "margin": {"l": 62, "r": 16, "t": _LEGEND_PX, "b": 52},
         "xaxis": axis_in(theme)
         | {"title": {"text": f"memory of the fullest rank ({memory.unit})"}, "ticks": "outside"},
         "yaxis": axis_in(theme) | {"title": {"text": f"iteration ({time.unit})"}, "ticks": "outside"},
@@ -172,7 +172,7 @@ def idle_plotly(
         "barmode": "stack",
         "bargap": 0.15,
         "height": _FIGURE_PX,
-        "margin": {"l": 52, "r": 16, "t": 34, "b": 52},
+        "margin": {"l": 52, "r": 16, "t": _LEGEND_PX, "b": 52},
         "xaxis": axis_in(theme) | {"showdividers": True, "dividercolor": theme.grid, "showgrid": False},
         "yaxis": axis_in(theme)
         | {"title": {"text": "idle (% of the step)"}, "ticks": "outside", "rangemode": "tozero"},
