@@ -42,7 +42,7 @@ def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str
     """
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
     listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
-    header = ["", *in_columns(listed[0]), "Pareto"]
+    header = ["#", *in_columns(listed[0]), "Pareto"]
     return pareto_page(
         title=escape(", ".join(filter(None, [search.title, date]))),
         heading=escape(search.title),
