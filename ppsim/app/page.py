@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from ppsim.app import pictures
-from ppsim.app.searches import Searches
+from ppsim.app.beside import Searches
 from ppsim.app.state import State, field_of
 from ppsim.app.workbench import Reader, Workbench
 from ppsim.base.errors import ConfigError, PpsimError

@@ -20,7 +20,7 @@ from ppsim.plot.page import page_part
 from ppsim.plot.palette import theme_style
 
 if TYPE_CHECKING:
-    from ppsim.app.searches import Searches
+    from ppsim.app.beside import Searches
     from ppsim.app.workbench import Reader, Workbench
 
 HOST = "127.0.0.1"
@@ -98,8 +98,8 @@ def _project(read: "Reader", query: str) -> None:
 
 
 def _loaded(read: "Reader", read_search: "Reader", token: str) -> Loaded:
+    from ppsim.app.beside import Searches
     from ppsim.app.page import dash_application
-    from ppsim.app.searches import Searches
     from ppsim.app.workbench import Workbench
 
     workbench, searches = Workbench(read), Searches()

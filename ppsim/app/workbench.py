@@ -12,7 +12,7 @@ from threading import RLock
 from typing import Any
 
 from ppsim.api.plans import plan_from
-from ppsim.app.fitter import Fitter, Table, Wanted
+from ppsim.app.beside import Fitter, Table, Wanted
 from ppsim.app.state import State
 from ppsim.base.errors import PpsimError
 from ppsim.base.kept import Kept

@@ -10,7 +10,7 @@ import numpy as np
 from ppsim.base.front import front_of
 from ppsim.base.units import seconds, size
 from ppsim.plot import palette, traces
-from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, figure_of, layout_in, limit_line, listed
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, figure_of, layout_in, limit_line
 from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
 from ppsim.schedule.table import Op
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
@@ -27,13 +27,6 @@ def tradeoff_figure(
 ) -> "go.Figure":
     """Return the plotly Figure of `tradeoff_plotly`."""
     return figure_of(tradeoff_plotly(points, memory_limit_bytes=memory_limit_bytes, theme=theme))
-
-
-def idle_figure(
-    timelines: Sequence[Timeline] | Timeline, *, titles: Sequence[str] | None = None, theme: Theme = LIGHT
-) -> "go.Figure":
-    """Return the plotly Figure of `idle_plotly`."""
-    return figure_of(idle_plotly(listed(timelines), titles=titles, theme=theme))
 
 
 @dataclass(frozen=True)
@@ -87,13 +80,9 @@ def tradeoff_plotly(
                 },
             }
         )  # fmt: skip
-    layout = layout_in(theme) | {
-        "height": _FIGURE_PX,
-        "margin": {"l": 62, "r": 16, "t": _LEGEND_PX, "b": 52},
+    layout = _layout(theme, f"iteration ({time.unit})") | {
         "xaxis": axis_in(theme)
         | {"title": {"text": f"memory of the fullest rank ({memory.unit})"}, "ticks": "outside"},
-        "yaxis": axis_in(theme) | {"title": {"text": f"iteration ({time.unit})"}, "ticks": "outside"},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
         "shapes": [] if memory_limit_bytes is None else [limit_line(memory_limit_bytes / memory.size, theme)],
         "dragmode": "zoom",
     }
@@ -168,14 +157,19 @@ def idle_plotly(
                 "hovertemplate": "rank %{x}: %{y:.2f} % of the step<extra>%{fullData.name}</extra>",
             }
         )  # fmt: skip
-    layout = layout_in(theme) | {
+    layout = _layout(theme, "idle (% of the step)") | {
         "barmode": "stack",
         "bargap": 0.15,
-        "height": _FIGURE_PX,
-        "margin": {"l": 52, "r": 16, "t": _LEGEND_PX, "b": 52},
         "xaxis": axis_in(theme) | {"showdividers": True, "dividercolor": theme.grid, "showgrid": False},
-        "yaxis": axis_in(theme)
-        | {"title": {"text": "idle (% of the step)"}, "ticks": "outside", "rangemode": "tozero"},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
     }
     return {"data": data, "layout": layout}
+
+
+def _layout(theme: Theme, title: str) -> Data:
+    """What both pictures have around them: a legend above, and a vertical axis with a title."""
+    return layout_in(theme) | {
+        "height": _FIGURE_PX,
+        "margin": {"l": 62, "r": 16, "t": _LEGEND_PX, "b": 52},
+        "yaxis": axis_in(theme) | {"title": {"text": title}, "ticks": "outside"},
+        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
+    }

@@ -12,8 +12,8 @@ from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
 from ppsim.plot.fills import Fills
 from ppsim.plot.plotly_figures import Look, timeline_figure, timeline_plotly
-from ppsim.plot.plotly_frame import DARK, LIGHT
-from ppsim.plot.plotly_tradeoffs import Point, idle_figure, idle_plotly, tradeoff_figure, tradeoff_plotly
+from ppsim.plot.plotly_frame import DARK, LIGHT, figure_of
+from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_figure, tradeoff_plotly
 from ppsim.schedule.table import Op
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
 
@@ -108,7 +108,7 @@ def test_plotly_takes_every_picture():
     point = Point("1f1b", 2.0**30, 1.0, 0.5)
     for figure in (
         timeline_figure(TIMELINES[0], look=Look(with_memory=True)),
-        idle_figure(TIMELINES),
+        figure_of(idle_plotly(TIMELINES)),
         tradeoff_figure([point]),
     ):
         assert json.loads(figure.to_json())["data"]
