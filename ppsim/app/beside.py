@@ -32,7 +32,7 @@ Key = tuple[str, ...]
 
 @dataclass
 class Worker:
-    """A process that answers questions one after the other; it starts with the first. `work` is a module's function."""
+    """A process that answers questions one after the other, by a module's function; the first starts it."""
 
     work: Work
     _process: BaseProcess | None = field(default=None, init=False)
@@ -119,7 +119,9 @@ class Fitter:
         """Return what was fitted since the last time, or why it could not be."""
         results: list[tuple[Key, Table | str]] = []
         while self._current is not None and (found := self._worker.answer()) is not None:
-            results.append((self._current.key, str(found).splitlines()[0] if isinstance(found, PpsimError) else found))
+            results.append(
+                (self._current.key, str(found).splitlines()[0] if isinstance(found, PpsimError) else found)
+            )
             self._current = None
             self._go_on()
         return results

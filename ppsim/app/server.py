@@ -157,14 +157,8 @@ def _listening(application: Any, port: int) -> Any:
         except OSError:
             listening.bind((HOST, 0))
         listening.listen(128)
-        return make_server(
-            HOST,
-            listening.getsockname()[1],
-            application,
-            threaded=True,
-            request_handler=Quiet,
-            fd=listening.fileno(),
-        )
+        free, fd = listening.getsockname()[1], listening.fileno()
+        return make_server(HOST, free, application, threaded=True, request_handler=Quiet, fd=fd)
 
 
 def guarded(application: Any, token: str) -> Callable[..., Any]:

@@ -17,11 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
-from ppsim.plot import palette, traces
+from ppsim.plot import palette
 from ppsim.plot.fills import Fills, fills_of
 from ppsim.plot.hover import Hover
-from ppsim.plot.lanes import HALF_HEIGHT, MOST_LABELS, Lane, compute_lanes, has_memory, memory_caption
-from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, figure_of, layout_in, limit_line, listed
+from ppsim.plot.lanes import (
+    HALF_HEIGHT,
+    MOST_LABELS,
+    PATH_OFFSET,
+    Lane,
+    compute_lanes,
+    critical_line,
+    has_memory,
+    memory_caption,
+    memory_lines,
+    shown_ranks,
+)
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_in, limit_line, listed
 from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
 from ppsim.schedule.kept import kept
 from ppsim.schedule.table import NONE, Op, Schedule
@@ -201,7 +212,7 @@ class _Rows:
         if look.with_labels and timeline.num_actions <= MOST_LABELS and row_px >= _LABELLED_PX:
             found.append(self.labels(timeline, lanes, row_px))
         if look.with_critical_path:
-            found += traces.critical(timeline, scale=self.scale, row_px=0.6 * row_px)
+            found += self.path(timeline, row_px)
         return found
 
     def cells(self, timeline: Timeline, lanes: Sequence[Lane]) -> list[Data]:
@@ -215,9 +226,9 @@ class _Rows:
             told: Any = hover.lines_of(lane) if hover else [names[node] for node in lane.node.tolist()]
             cells = {
                 "type": "heatmap", "coloraxis": "coloraxis", "zsmooth": False,
-                "x": traces.binary(lane.edges / self.scale.size),
+                "x": binary(lane.edges / self.scale.size),
                 "y": [lane.rank - HALF_HEIGHT, lane.rank + HALF_HEIGHT],
-                "z": traces.binary(fill) | {"shape": f"1, {len(fill)}"}, "customdata": [told],
+                "z": binary(fill) | {"shape": f"1, {len(fill)}"}, "customdata": [told],
                 "hovertemplate": (template if hover else "%{customdata}") + f"<extra>rank {lane.rank}</extra>",
             }  # fmt: skip
             found.append(cells)
@@ -265,14 +276,19 @@ class _Rows:
                 y.append(np.tile([foot, top, foot], len(lane.edges)))
         if not x:
             return []
-        line = {"color": self.look.theme.paper, "width": 1}
+        line = _line(np.concatenate(x) / self.scale.size, np.concatenate(y))
+        return [line | {"hoverinfo": "skip", "line": {"color": self.look.theme.paper, "width": 1}}]
+
+    def path(self, timeline: Timeline, row_px: float) -> list[Data]:
+        """The line along the critical path with its casing below."""
+        width = min(2.5, 0.6 * row_px / 7)
+        rows = np.arange(timeline.schedule.num_ranks, dtype=np.float64) + PATH_OFFSET
+        x, y = critical_line(timeline, y_of_rank=rows)
+        line = _line(x / self.scale.size, y) | {"meta": "critical path", "hoverinfo": "skip"}
         return [
-            {
-                "type": "scatter", "mode": "lines", "hoverinfo": "skip", "line": line,
-                "x": traces.binary(np.concatenate(x) / self.scale.size),
-                "y": traces.binary(np.concatenate(y).astype(np.float32)),
-            }
-        ]  # fmt: skip
+            line | {"line": {"color": colour, "width": factor * width}}
+            for colour, factor in ((palette.CASING, 2), (palette.CRITICAL_PATH, 1))
+        ]
 
     def labels(self, timeline: Timeline, lanes: Sequence[Lane], row_px: float) -> Data:
         """The microbatches, as texts of unseen bars: plotly hides those that do not fit.
@@ -293,8 +309,8 @@ class _Rows:
             inks += [_INKS[fill] for fill in self.fills.index_of(lane)[busy].tolist()]
         return {
             "type": "bar", "orientation": "h", "hoverinfo": "skip", "width": 2 * HALF_HEIGHT,
-            "base": traces.binary(np.concatenate(base) / self.scale.size),
-            "x": traces.binary(np.concatenate(wide) / self.scale.size), "y": traces.binary(np.concatenate(rows)),
+            "base": binary(np.concatenate(base) / self.scale.size),
+            "x": binary(np.concatenate(wide) / self.scale.size), "y": binary(np.concatenate(rows)),
             "text": texts, "textfont": {"color": inks, "size": min(12, 0.7 * row_px)},
             "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
             "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 0}},
@@ -306,6 +322,10 @@ class _Rows:
         if not len(busy) or not self.longest:
             return 0.0
         return float(np.median(busy)) / self.scale.size / self.longest * self.look.wide_px
+
+
+def _line(x: Floats, y: Floats) -> Data:
+    return {"type": "scatter", "mode": "lines", "x": binary(x), "y": binary(y.astype(np.float32))}
 
 
 def _png(pixels: NDArray[np.uint8], colours: Sequence[str]) -> str:
@@ -347,7 +367,19 @@ def _add_memory(
     shapes = [] if limit is None else [limit_line(limit / unit.size, look.theme, horizontal=True)]
     for timeline, title in shown:
         caption = _caption(heading(timeline, title)[0], memory_caption(timeline), look)
-        stack.add(traces.memory(timeline, scale=scale, bytes_scale=unit), axis, caption, shapes=shapes)
+        lines = [
+            _line(line.at_s / scale.size, line.held_bytes / unit.size)
+            | {
+                "line": {
+                    "shape": "hv", "width": 1.5,
+                    "color": palette.rank_colour(line.rank, timeline.schedule.num_ranks),
+                },
+                "hovertemplate": f"rank {line.rank} holds %{{y:.2f}} {unit.unit}<br>"
+                                 f"from %{{x:.3f}} {scale.unit}<extra></extra>",
+            }
+            for line in memory_lines(timeline, shown_ranks(timeline))
+        ]  # fmt: skip
+        stack.add(lines, axis, caption, shapes=shapes)
 
 
 def _colours(colours: Sequence[str]) -> Data:

@@ -1,8 +1,11 @@
 """What is around the data of plotly's pictures: colours by theme, layout, axes, limits."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from ppsim.plot import palette
 from ppsim.simulation.timeline import Timeline
@@ -44,6 +47,11 @@ def figure_of(picture: Data) -> "go.Figure":
     import plotly.graph_objects as go
 
     return go.Figure(picture)
+
+
+def binary(values: NDArray[Any]) -> Data:
+    """Return a row of numbers as plotly.js reads them fastest: base64 of their bytes, with their type."""
+    return {"dtype": values.dtype.str[1:], "bdata": base64.b64encode(values.tobytes()).decode()}
 
 
 def limit_line(at: float, theme: Theme, *, horizontal: bool = False) -> Data:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ppsim.base.front import front_of
 from ppsim.base.units import seconds, size
-from ppsim.plot import palette, traces
-from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, figure_of, layout_in, limit_line
+from ppsim.plot import palette
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_in, limit_line
 from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
 from ppsim.schedule.table import Op
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
@@ -152,7 +152,7 @@ def idle_plotly(
         data.append(
             {
                 "type": "bar", "name": palette.CAUSE_TITLES[cause], "x": [groups, ranks],
-                "y": traces.binary(np.concatenate(shares) if shares else np.zeros(0)),
+                "y": binary(np.concatenate(shares) if shares else np.zeros(0)),
                 "marker": {"color": palette.CAUSE_COLOURS[cause], "line": {"width": 0.5, "color": theme.paper}},
                 "hovertemplate": "rank %{x}: %{y:.2f} % of the step<extra>%{fullData.name}</extra>",
             }
