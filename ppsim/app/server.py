@@ -85,7 +85,7 @@ def served(
     forms, loaded = loading.submit(_forms), loading.submit(_loaded, read, read_search, token)
     if not query:
         loading.submit(_project, read, query)
-    server = _listening(guarded(Opening(token, forms, loaded), token), port)
+    server = _listening(Opening(token, forms, loaded), port)
     return Served(server, f"http://{HOST}:{server.port}/{token}/{query and '?'}{query}", loaded)
 
 
@@ -114,19 +114,28 @@ def _forms() -> list[str]:
 
 @dataclass(frozen=True)
 class Opening:
-    """An application of WSGI whose page is sent as it is loaded: its frame, the forms, and what Dash renders."""
+    """An application of WSGI that answers 403 to every path that does not begin with the token.
+
+    Its page is sent as it is loaded: frame, forms, and what Dash renders.
+    """
 
     token: str
     forms: Future[list[str]]
     loaded: Future[Loaded]
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer a request whose path begins with the token."""
-        path = environ["PATH_INFO"].removeprefix(f"/{self.token}/")
+        """Answer a request."""
+        given, _, path = environ.get("PATH_INFO", "").removeprefix("/").partition("/")
+        if not hmac.compare_digest(given.encode("latin-1", "replace"), self.token.encode()):
+            start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [_FORBIDDEN]
+
+        def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            return start_response(status, [*headers, *_HEADERS.items()], *more)
+
         if path not in ("", "plotly.js"):
-            return self.loaded.result().application(environ, start_response)  # type: ignore[no-any-return]
-        kind = "text/javascript" if path else "text/html"
-        start_response("200 OK", [("Content-Type", f"{kind}; charset=utf-8")])
+            return self.loaded.result().application(environ, started)  # type: ignore[no-any-return]
+        started("200 OK", [("Content-Type", f"text/{'javascript' if path else 'html'}; charset=utf-8")])
         # Without maps and 3D it takes a browser a third of the time; Dash takes what there is.
         return [page_part("plotly/plotly-cartesian.min.js").encode()] if path else self._page(environ)
 
@@ -159,24 +168,6 @@ def _listening(application: Any, port: int) -> Any:
         listening.listen(128)
         free, fd = listening.getsockname()[1], listening.fileno()
         return make_server(HOST, free, application, threaded=True, request_handler=Quiet, fd=fd)
-
-
-def guarded(application: Any, token: str) -> Callable[..., Any]:
-    """Return an application of WSGI that answers 403 to every path that does not begin with the token."""
-    expected = token.encode()
-
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        given = environ.get("PATH_INFO", "").lstrip("/").partition("/")[0]
-        if not hmac.compare_digest(given.encode("latin-1", "replace"), expected):
-            start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-            return [_FORBIDDEN]
-
-        def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
-            return start_response(status, [*headers, *_HEADERS.items()], *more)
-
-        return application(environ, started)
-
-    return answer
 
 
 _FORBIDDEN = b"403: the address has no or another token; `ppsim serve` printed the whole one\n"

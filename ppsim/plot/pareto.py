@@ -10,7 +10,7 @@ from typing import Any
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot import palette
 from ppsim.plot.page import pareto_page
-from ppsim.plot.plotly_frame import DARK, LIGHT, Data, Theme, axis_in, layout_in, limit_line
+from ppsim.plot.plotly_frame import DARK, LIGHT, Data, Theme, layout_with, limit_line
 from ppsim.schedule.table import Op
 
 Row = Mapping[str, Any]
@@ -70,7 +70,7 @@ def pareto_plotly(search: SearchView, *, theme: Theme = LIGHT) -> Data:
     limit = search.memory_limit_bytes / _GIB
     held = [limit, *(row["peak_bytes"] / _GIB for row in search.simulated)]
     margin = 0.05 * max(held)
-    axis = axis_in(theme) | {"ticks": "outside"}
+    layout = layout_with(theme, "memory of the fullest rank (GiB)", "iteration (s)")
     steps = {
         "mode": "lines+markers", "line": {"shape": "hv"}, "marker": {"symbol": "square", "size": 8},
         "name": "Pareto set",
@@ -79,17 +79,12 @@ def pareto_plotly(search: SearchView, *, theme: Theme = LIGHT) -> Data:
     line = limit_line(limit, theme) | {"name": f"limit {size(search.memory_limit_bytes)}", "showlegend": True}
     return {
         "data": [_trace(search.simulated) | others, _trace(search.pareto[::-1]) | steps],
-        "layout": layout_in(theme) | {
+        "layout": layout | {
             "autosize": True,
             "colorway": [theme.strong, palette.COLOURS[Op.W]],
             "margin": {"l": 70, "r": 30, "t": 40, "b": 55},
-            "xaxis": axis | {
-                "title": {"text": "memory of the fullest rank (GiB)"},
-                "range": [min(held) - margin, max(held) + margin],
-            },
-            "yaxis": axis | {"title": {"text": "iteration (s)"}},
+            "xaxis": layout["xaxis"] | {"range": [min(held) - margin, max(held) + margin]},
             "shapes": [line],
-            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
         },
     }  # fmt: skip
 

@@ -50,20 +50,17 @@ class Look:
 
     Idle cells are coloured by cause with `colour` "cause". What a pointer is told of a cell is all of it
     (`ppsim.plot.hover`) or, without `with_texts`, which take most of the time, its name. Microbatches label the
-    cells `with_labels` where these are few enough and wide enough; lines tell them apart `with_gaps`. `row_px` is
-    the height of a rank's row, None for what suits their number, `wide_px` about how wide the time axis will be,
-    which decides what there is room for. A sketch (`is_sketch`) looks the same and says
-    nothing: the cells of a timeline are one image, which a browser redraws several times as fast.
+    cells `with_labels` where these are few enough and wide enough. `wide_px` is about how wide the time axis will
+    be, which decides what there is room for: lines between cells, say. A sketch (`is_sketch`) looks the same and
+    says nothing: the cells of a timeline are one image, which a browser redraws several times as fast.
     """
 
     colour: Colouring = "kind"
     with_texts: bool = True
     with_labels: bool = True
-    with_gaps: bool = True
     with_critical_path: bool = True
     with_memory: bool = False
     memory_limit_bytes: float | None = None
-    row_px: float | None = None
     wide_px: int = 900
     is_sketch: bool = False
     theme: Theme = LIGHT
@@ -105,7 +102,7 @@ def timeline_plotly(
     fills, stack = fills_of(timelines), _Stack(look.theme)
     draw = _Rows(scale, fills, longest_s / scale.size, look)
     for timeline, title in zip(timelines, names, strict=True):
-        row_px = look.row_px or _row_px(timeline.schedule.num_ranks, len(timelines))
+        row_px = _row_px(timeline.schedule.num_ranks, len(timelines))
         name, facts = heading(timeline, title)
         caption = _caption(name, facts, look)
         lanes = compute_lanes(timeline, by_cause=True)
@@ -206,9 +203,7 @@ class _Rows:
     def rows(self, timeline: Timeline, lanes: Sequence[Lane], row_px: float) -> list[Data]:
         """All of a timeline, in the order in which it is drawn."""
         look = self.look
-        found = [_NOTHING] if look.is_sketch else self.cells(timeline, lanes)
-        if look.with_gaps and not look.is_sketch:
-            found += self.gaps(lanes)
+        found = [_NOTHING] if look.is_sketch else [*self.cells(timeline, lanes), *self.gaps(lanes)]
         if look.with_labels and timeline.num_actions <= MOST_LABELS and row_px >= _LABELLED_PX:
             found.append(self.labels(timeline, lanes, row_px))
         if look.with_critical_path:
@@ -244,7 +239,7 @@ class _Rows:
             cell = np.searchsorted(lane.edges, middles, side="right") - 1
             row = self._fill_of(lane)[np.minimum(cell, len(lane.node) - 1)].astype(np.uint8)
             row[middles > lane.edges[-1]] = blank
-            if self.look.with_gaps and self._typical_px(lane) >= _SEPARATED_PX:
+            if self._typical_px(lane) >= _SEPARATED_PX:
                 row[1:][cell[1:] != cell[:-1]] = blank
             top = lane.rank * _ROW_PIXELS
             pixels[top + margin : top + _ROW_PIXELS - margin] = row

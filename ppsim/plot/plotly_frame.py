@@ -78,6 +78,16 @@ def layout_in(theme: Theme) -> Data:
     }  # fmt: skip
 
 
+def layout_with(theme: Theme, x_title: str, y_title: str) -> Data:
+    """Return the layout of a picture with titles at its axes, and a legend above it."""
+    axis = axis_in(theme) | {"ticks": "outside"}
+    return layout_in(theme) | {
+        "xaxis": axis | {"title": {"text": x_title}},
+        "yaxis": axis | {"title": {"text": y_title}},
+        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
+    }
+
+
 def axis_in(theme: Theme) -> Data:
     """Return what axes have alike."""
     return {"zeroline": False, "gridcolor": theme.grid, "linecolor": theme.quiet, "tickcolor": theme.quiet}

@@ -10,7 +10,7 @@ import numpy as np
 from ppsim.base.front import front_of
 from ppsim.base.units import seconds, size
 from ppsim.plot import palette
-from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_in, limit_line
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_with, limit_line
 from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
 from ppsim.schedule.table import Op
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
@@ -19,7 +19,7 @@ from ppsim.simulation.timeline import Timeline
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_FIGURE_PX, _LEGEND_PX = 420, 120  # of which five rows of a legend, as narrow a picture has, take no more
+_SIZE = {"height": 420, "margin": {"l": 62, "r": 16, "t": 120, "b": 52}}  # five rows of a legend take the 120
 
 
 def tradeoff_figure(
@@ -80,12 +80,14 @@ def tradeoff_plotly(
                 },
             }
         )  # fmt: skip
-    layout = _layout(theme, f"iteration ({time.unit})") | {
-        "xaxis": axis_in(theme)
-        | {"title": {"text": f"memory of the fullest rank ({memory.unit})"}, "ticks": "outside"},
-        "shapes": [] if memory_limit_bytes is None else [limit_line(memory_limit_bytes / memory.size, theme)],
-        "dragmode": "zoom",
-    }
+    layout = (
+        layout_with(theme, f"memory of the fullest rank ({memory.unit})", f"iteration ({time.unit})")
+        | _SIZE
+        | {
+            "shapes": [] if memory_limit_bytes is None else [limit_line(memory_limit_bytes / memory.size, theme)],
+            "dragmode": "zoom",
+        }
+    )
     return {"data": data, "layout": layout}
 
 
@@ -157,19 +159,13 @@ def idle_plotly(
                 "hovertemplate": "rank %{x}: %{y:.2f} % of the step<extra>%{fullData.name}</extra>",
             }
         )  # fmt: skip
-    layout = _layout(theme, "idle (% of the step)") | {
-        "barmode": "stack",
-        "bargap": 0.15,
-        "xaxis": axis_in(theme) | {"showdividers": True, "dividercolor": theme.grid, "showgrid": False},
-    }
+    layout = (
+        layout_with(theme, "", "idle (% of the step)")
+        | _SIZE
+        | {
+            "barmode": "stack",
+            "bargap": 0.15,
+            "xaxis": axis_in(theme) | {"showdividers": True, "dividercolor": theme.grid, "showgrid": False},
+        }
+    )
     return {"data": data, "layout": layout}
-
-
-def _layout(theme: Theme, title: str) -> Data:
-    """What both pictures have around them: a legend above, and a vertical axis with a title."""
-    return layout_in(theme) | {
-        "height": _FIGURE_PX,
-        "margin": {"l": 62, "r": 16, "t": _LEGEND_PX, "b": 52},
-        "yaxis": axis_in(theme) | {"title": {"text": title}, "ticks": "outside"},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
-    }
