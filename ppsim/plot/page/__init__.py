@@ -40,7 +40,8 @@ def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
     """
     hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts.values())
     policy = _POLICY.format(scripts=" ".join(f"'sha256-{one}'" for one in hashes))
-    page, style = Template(page_part(f"{name}.html")), theme_style() + page_part(f"{name}.css")
+    page = Template(page_part("head.html") + page_part(f"{name}.html"))
+    style = theme_style() + page_part("common.css") + page_part(f"{name}.css")
     return page.substitute(parts, policy=policy, style=style, version=__version__, **scripts)
 
 
