@@ -60,11 +60,13 @@ def main(folder: Path) -> None:
 
 
 def accessible(html: str) -> str:
-    """Return a page with what the theme leaves out: levels of headings, and keys that reach what scrolls.
+    """Return a page with what the theme leaves out: levels of headings, names of parts, keys to what scrolls.
 
     Lines of a signature are Sphinx's description list without terms; here they are what they look like.
     """
     html = html.replace('class="caption" role="heading">', 'class="caption" role="heading" aria-level="2">')
+    for name, told in (("sidebar", "all pages"), ("toc", "on this page")):
+        html = html.replace(f'<aside class="{name}-drawer">', f'<aside class="{name}-drawer" aria-label="{told}">')
     html = html.replace("<pre>", '<pre tabindex="0">').replace(
         '<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'
     )

@@ -12,7 +12,7 @@ import pytest
 
 import ppsim
 from ppsim.cli import main
-from tests.plot.test_axe import AXE, serious
+from tests.plot.test_axe import AXE, violations
 from tests.plot.test_browser import HAS_BROWSER, browser  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
@@ -100,11 +100,11 @@ def test_no_page_asks_a_network_for_anything_or_complains(site: Path, browser) -
 @needs_browser
 @pytest.mark.skipif(AXE is None, reason="needs axe-playwright-python")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious_on_pages_of_text_tables_and_code(site: Path, browser, scheme: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_axe_finds_nothing_on_pages_of_text_tables_and_code(site: Path, browser, scheme: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     page = browser.new_page(color_scheme=scheme)
     for name in ("index.html", "project.html", "schedules.html"):
         page.goto((site / name).as_uri())
-        assert serious(page) == {}, name
+        assert violations(page) == {}, name
     page.close()
 
 

@@ -7,6 +7,7 @@ from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.plot.pareto import SearchView
 from ppsim.plot.view import Fact, View
 from ppsim.projection.budget import loss_budget
+from ppsim.projection.options import GPT
 from ppsim.projection.projection import Answer, Projection
 from ppsim.simulation.report import gap_of
 from ppsim.tuning.command import command_of
@@ -30,7 +31,7 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
         ("memory", f"{size(peak)} on the fullest rank" + (f" of {size(limit)}" if limit is not None else "")),
         ("lower bound", _bound(projection)),
     ]
-    notes = {"To change": _advice(answer) if answer else [], "Assumed": projection.assumptions}
+    notes = {"To change": _advice(answer, projection) if answer else [], "Assumed": projection.assumptions}
     return View(
         projection.timeline,
         title,
@@ -49,12 +50,18 @@ def _bound(projection: Projection) -> str:
     return f"{seconds(bound)} for any schedule on this placement; the step is {gap} above it"
 
 
-def _advice(answer: Answer) -> list[str]:
+def _advice(answer: Answer, projection: Projection) -> list[str]:
     lines = [
         f"{one.change}: {signed_percent(one.gain)} throughput, iteration {seconds(one.projection.iteration_s)}"
         for one in answer.advice
     ]
-    return lines or ["nothing near that was tried gains half a percent"]
+    lines = lines or ["nothing near that was tried gains half a percent"]
+    job = projection.plan.job
+    if job is not None and job.model_name != GPT:  # which has its sizes from further options
+        sizes = f"--gpus {projection.num_gpus} --global-batch {job.global_batch} --seq-len {job.length}"
+        tune = f"ppsim tune --model {job.model_name} --cluster {job.cluster.name} {sizes}"
+        lines.append(f"further away than one step: `{tune}` tries every layout, micro-batch and schedule")
+    return lines
 
 
 def _about(projection: Projection) -> list[Fact]:

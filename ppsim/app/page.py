@@ -1,8 +1,8 @@
 """The page as an application of Dash: where figures are, and what is asked for when something is moved.
 
-The form is plain HTML, and the page's script keeps it, the URL and what is asked for in step: it asks for one
-answer at a time, and for the next as soon as there is one. While something moves, an answer is quick; when it
-rests, whole.
+The form is plain HTML (`ppsim.app.server`), and the page's script keeps it, the URL and what is asked for in step:
+it asks for one answer at a time, and for the next as soon as there is one. While something moves, an answer is
+quick; when it rests, whole.
 """
 
 import shlex
@@ -11,16 +11,16 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from ppsim.app import fields, pictures
-from ppsim.app.searches import Searches
+from ppsim.app import pictures
+from ppsim.app.beside import Searches
 from ppsim.app.state import State, field_of
 from ppsim.app.workbench import Reader, Workbench
-from ppsim.base.errors import ConfigError, MissingExtra, PpsimError
+from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import count, seconds
 from ppsim.catalog.build import every_schedule
 from ppsim.plot.pareto import pareto_plotly
 
-_ASSETS = files("ppsim.app") / "assets"
+_REST = "<div id=rendered>{%app_entry%}</div>{%config%}{%scripts%}{%renderer%}</body></html>"
 _GRAPH = {
     "displaylogo": False, "responsive": True, "showSendToCloud": False,
     "modeBarButtonsToRemove": ["select2d", "lasso2d"],
@@ -37,15 +37,13 @@ _TO_SCRIPT = (
 def dash_application(workbench: Workbench, searches: Searches, read_search: Reader, *, prefix: str) -> Any:
     """Return the application, for a server: all its paths begin with `prefix`.
 
-    Raises `MissingExtra` where Dash is not installed.
+    Its page is what follows `ppsim.app.server`.
     """
-    try:
-        import dash
-    except ImportError:
-        raise MissingExtra("`ppsim serve` needs Dash, which is not installed: pip install 'ppsim[app]'") from None
+    import dash
+
     made = dash.Dash(
-        __name__, url_base_pathname=prefix, assets_folder=str(_ASSETS), serve_locally=True, title="ppsim",
-        update_title="", index_string=_index(), eager_loading=False,
+        __name__, url_base_pathname=prefix, assets_folder=str(files("ppsim.app") / "assets"), serve_locally=True,
+        update_title="", index_string=_REST, eager_loading=False,
     )  # fmt: skip
     made.layout = _layout(dash)
     _add_answers(dash, made, workbench)
@@ -73,12 +71,6 @@ def _table(workbench: Workbench) -> Any:
     return Response(text, mimetype="text/csv", headers=named)
 
 
-def _index() -> str:
-    """The HTML around what Dash renders: the form on the left, and the two pages on the right."""
-    template = (_ASSETS / "index.html").read_text(encoding="utf-8")
-    return template.replace("{{form}}", fields.form_html()).replace("{{search}}", fields.search_html())
-
-
 def _layout(dash: Any) -> Any:
     """The figures and the stores; the page's script moves each figure to its place."""
     html, dcc = dash.html, dash.dcc
@@ -104,18 +96,18 @@ def _add_answers(dash: Any, made: Any, workbench: Workbench) -> None:
             answer = workbench.answer(state)
         except PpsimError as error:
             return keep, keep, keep, base | wrong(error)
-        theme = pictures.theme_of(dark=asked["dark"])
+        theme, wide_px = pictures.theme_of(dark=asked["dark"]), asked["wide"]
         told = base | pictures.told(answer, theme=theme)
         if not answer.projections:
             drawn: tuple[Any, ...] = (keep, keep, keep)
         elif asked["quick"]:
-            drawn = (pictures.timelines(answer, quick=True, theme=theme), keep, keep)
+            drawn = (pictures.timelines(answer, quick=True, theme=theme, wide_px=wide_px), keep, keep)
         else:
             spots, missing = workbench.spots(state)
             workbench.search(state, [*state.schedules, *(every_schedule() if asked["others"] else ())])
             told |= {"missing": missing, "table": pictures.table_html(spots, state.schedules)}
             drawn = (
-                pictures.timelines(answer, quick=False, theme=theme),
+                pictures.timelines(answer, quick=False, theme=theme, wide_px=wide_px),
                 pictures.tradeoff(answer, spots, theme=theme),
                 pictures.idle(answer, theme=theme),
             )
@@ -168,7 +160,8 @@ def _add_searches(dash: Any, made: Any, workbench: Workbench, searches: Searches
             answer = workbench.answer(state)
         except PpsimError as error:
             return keep, wrong(error)
-        picture, told = pictures.configuration(state, answer, theme=pictures.theme_of(dark=asked["dark"]))
+        theme = pictures.theme_of(dark=asked["dark"])
+        picture, told = pictures.configuration(state, answer, theme=theme, wide_px=asked["wide"])
         return picture, {"told": told}
 
     for function, figure, told_in, asked_in in (

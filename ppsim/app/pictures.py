@@ -3,13 +3,14 @@
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
 import numpy as np
 
 from ppsim.app.state import State
-from ppsim.app.workbench import Answer, Spot
+from ppsim.app.workbench import Answer
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.plot.fills import fills_of
 from ppsim.plot.palette import CAUSE_COLOURS, CAUSE_TITLES, CRITICAL_PATH, TITLES
@@ -17,6 +18,7 @@ from ppsim.plot.pareto import SearchView, in_columns
 from ppsim.plot.plotly_figures import Look, timeline_plotly
 from ppsim.plot.plotly_frame import DARK, LIGHT, Theme
 from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_plotly
+from ppsim.plot.side import html_table
 from ppsim.projection.projection import Projection
 from ppsim.schedule.table import Op
 from ppsim.simulation.report import gap_of
@@ -32,8 +34,8 @@ def theme_of(*, dark: bool) -> Theme:
     return DARK if dark else LIGHT
 
 
-def timelines(answer: Answer, *, quick: bool, theme: Theme) -> Data:
-    """Return the timelines of an answer under one time axis; while a slider moves, cells say their names only."""
+def timelines(answer: Answer, *, quick: bool, theme: Theme, wide_px: int = Look.wide_px) -> Data:
+    """Return the timelines of an answer under one time axis; while a slider moves, they are a sketch."""
     state, shown = answer.state, list(answer.projections.values())
     few = sum(one.timeline.num_actions for one in shown) <= MOST_TEXTS
     limits = {one.plan.memory_bound_bytes for one in shown}
@@ -46,6 +48,7 @@ def timelines(answer: Answer, *, quick: bool, theme: Theme) -> Data:
         with_memory=state.view("panel") == "memory",
         memory_limit_bytes=limits.pop() if len(limits) == 1 else None,
         theme=theme,
+        wide_px=wide_px,
     )
     return timeline_plotly([one.timeline for one in shown], titles=list(answer.projections), look=look)
 
@@ -57,16 +60,12 @@ def idle(answer: Answer, *, theme: Theme) -> Data:
     )
 
 
-def tradeoff(answer: Answer, spots: Sequence[Spot], *, theme: Theme) -> Data:
+def tradeoff(answer: Answer, spots: Sequence[Point], *, theme: Theme) -> Data:
     """Return all schedules by memory and time: those compared are named, and their lower bounds drawn."""
     points = [
-        Point(
-            spot.name, spot.peak_bytes, spot.iteration_s, spot.bound_s if spot.name in answer.projections else None,
-            told=spot.reason,
-            kind="compared" if spot.name in answer.projections else "refused" if spot.reason else "possible",
-        )
+        replace(spot, kind="compared") if spot.name in answer.projections else replace(spot, bound_s=None)
         for spot in spots
-    ]  # fmt: skip
+    ]
     return tradeoff_plotly(points, memory_limit_bytes=answer.plan.memory_bound_bytes, theme=theme)
 
 
@@ -161,11 +160,11 @@ def _peak(one: Projection) -> float:
     return float(one.timeline.memory.peak_bytes.max())
 
 
-def table_html(spots: Sequence[Spot], compared: Sequence[str]) -> str:
+def table_html(spots: Sequence[Point], compared: Sequence[str]) -> str:
     """Return all schedules as a table, fastest first; a button adds one to those compared or takes it away."""
-    best = min((spot.iteration_s for spot in spots if not spot.reason), default=None)
+    best = min((spot.iteration_s for spot in spots if not spot.told), default=None)
     rows = []
-    for spot in sorted(spots, key=lambda one: (bool(one.reason), one.iteration_s)):
+    for spot in sorted(spots, key=lambda one: (bool(one.told), one.iteration_s)):
         is_in = spot.name in compared
         button = (
             f"<button type=button class=toggle data-toggle='{escape(spot.name)}' aria-pressed={str(is_in).lower()}>"
@@ -173,34 +172,24 @@ def table_html(spots: Sequence[Spot], compared: Sequence[str]) -> str:
         )
         above = percent(gap_of(spot.iteration_s, spot.bound_s)) if spot.bound_s else ""
         behind = "" if best is None else signed_percent(spot.iteration_s / best - 1)
-        cells = [
-            escape(spot.name), seconds(spot.iteration_s), behind, above, size(spot.peak_bytes), button,
-            escape(spot.reason),
-        ]  # fmt: skip
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    head = "".join(f"<th scope=col>{name}</th>" for name in _COLUMNS)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        peak = size(spot.peak_bytes)
+        rows.append([escape(spot.name), seconds(spot.iteration_s), behind, above, peak, button, escape(spot.told)])
+    return html_table(_COLUMNS, rows)
 
 
 _COLUMNS = ("schedule", "step", "vs best", "above bound", "peak", "compared", "why not")
+
+
+_EXPORTED = (
+    "schedule", "vpp", "step_time_s", "iteration_time_s", "tokens_per_s", "bubble_ratio", "peak_bytes", "reason",
+)  # fmt: skip
 
 
 def table_csv(answer: Answer) -> str:
     """Return the schedules compared as CSV: seconds and bytes, and the reason where one has no numbers."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        [
-            "schedule",
-            "vpp",
-            "step_time_s",
-            "iteration_time_s",
-            "tokens_per_s",
-            "bubble_ratio",
-            "peak_bytes",
-            "reason",
-        ]
-    )
+    writer.writerow(_EXPORTED)
     for name in answer.state.schedules:
         if one := answer.projections.get(name):
             step, why = one.timeline, one.not_in_runtime or one.not_in_memory or ""
@@ -215,25 +204,21 @@ def search_table_html(view: SearchView) -> str:
     """Return the best configurations, each a button that shows its timeline."""
     if not view.best:
         return ""
-    header = "".join(f"<th scope=col>{escape(name)}</th>" for name in ("timeline", *in_columns(view.best[0])))
-    rows = "".join(
-        "<tr><td><button type=button class=open data-command='"
-        + escape(row["command"], quote=True)
-        + "'>show</button></td>"
-        + "".join(f"<td>{escape(text)}</td>" for text in in_columns(row).values())
-        + "</tr>"
+    show = "<button type=button class=open data-command='{}'>show</button>"
+    rows = [
+        [show.format(escape(row["command"], quote=True)), *map(escape, in_columns(row).values())]
         for row in view.best
-    )
-    return f"<table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table>"
+    ]
+    return html_table(["timeline", *map(escape, in_columns(view.best[0]))], rows)
 
 
-def configuration(state: State, answer: Answer, *, theme: Theme) -> tuple[Data, str]:
+def configuration(state: State, answer: Answer, *, theme: Theme, wide_px: int) -> tuple[Data, str]:
     """Return the timeline of a configuration that a search found, and what stands above it."""
     one = answer.baseline
     if one is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in answer.reasons.items())
         return {"data": [], "layout": {}}, f"<p>{escape(reasons or 'its table is being fitted …')}</p>"
-    look = Look(with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme)
+    look = Look(with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme, wide_px=wide_px)
     facts = " · ".join(
         [f"step {seconds(one.iteration_s)}", f"{count(one.tokens_per_s)} tokens/s", f"peak {size(_peak(one))}"]
     )

@@ -7,18 +7,25 @@ for. A cookie would be sent to every port of this machine, other people's server
 import hmac
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from importlib.resources import files
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Self
 
-from ppsim.app.page import dash_application
-from ppsim.app.searches import Searches
-from ppsim.app.state import State
-from ppsim.app.workbench import Reader, Workbench
-from ppsim.base.errors import ConfigError
+from ppsim.base.errors import ConfigError, MissingExtra
+from ppsim.plot.page import page_part
+from ppsim.plot.palette import theme_style
+
+if TYPE_CHECKING:
+    from ppsim.app.beside import Searches
+    from ppsim.app.workbench import Reader, Workbench
 
 HOST = "127.0.0.1"
 PORT = 8050
+ASSETS = files("ppsim.app") / "assets"
 
 _HEADERS = {
     # Nothing of the page comes from elsewhere or goes there; plotly.js writes styles and makes pictures of data.
@@ -30,14 +37,22 @@ _HEADERS = {
 }
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """What answers behind the page's frame: an application of WSGI, and what it works with."""
+
+    application: Any
+    workbench: "Workbench"
+    searches: "Searches"
+
+
 @dataclass
 class Served:
-    """A server of werkzeug that listens, its address with the token, and what it works with."""
+    """A server of werkzeug that listens, its address with the token, and what it loads meanwhile."""
 
     server: Any
     url: str
-    workbench: Workbench
-    searches: Searches
+    loaded: Future[Loaded]
 
     def __enter__(self) -> Self:
         return self
@@ -45,29 +60,93 @@ class Served:
     def __exit__(self, *_: object) -> None:
         """Listen no more, and end searches."""
         self.server.server_close()
-        self.workbench.close()
-        self.searches.close()
+        with suppress(Exception):  # of which the page spoke
+            self.loaded.result().workbench.close()
+            self.loaded.result().searches.close()
 
 
 def served(
-    read: Reader, read_search: Reader, *, port: int = PORT, token: str | None = None, query: str = ""
+    read: "Reader", read_search: "Reader", *, port: int = PORT, token: str | None = None, query: str = ""
 ) -> Served:
     """Return a server that listens on this machine, on `port` or, where that is taken, on one that is free.
 
     `read` and `read_search` read what follows `ppsim project` and `ppsim tune` on a command line. `query` is the
-    state that the address opens; it is projected first, so that no slider waits for what that loads. Raises
-    `ConfigError` for a port that there is not, and `PpsimError` for a state that cannot be.
+    state that the address opens: it is projected first. The page's frame waits for nothing else that is to be
+    loaded. Raises `ConfigError` for a port that there is not, `PpsimError` for a state that cannot be, and
+    `MissingExtra` where Dash is not installed.
     """
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port is 0 to 65535, 0 for any that is free: got {port}")
-    token = token or secrets.token_urlsafe(24)
+    if find_spec("dash") is None:
+        raise MissingExtra("`ppsim serve` needs Dash, which is not installed: pip install 'ppsim[app]'")
+    token, loading = token or secrets.token_urlsafe(24), ThreadPoolExecutor(1)
+    if query:
+        _project(read, query)
+    forms, loaded = loading.submit(_forms), loading.submit(_loaded, read, read_search, token)
+    if not query:
+        loading.submit(_project, read, query)
+    server = _listening(Opening(token, forms, loaded), port)
+    return Served(server, f"http://{HOST}:{server.port}/{token}/{query and '?'}{query}", loaded)
+
+
+def _project(read: "Reader", query: str) -> None:
+    """Project a state, so that no slider waits for what that loads; raises `PpsimError` for one that cannot be."""
+    from ppsim.app.state import State
+    from ppsim.app.workbench import Workbench
+
+    Workbench(read).answer(State.read(query))
+
+
+def _loaded(read: "Reader", read_search: "Reader", token: str) -> Loaded:
+    from ppsim.app.beside import Searches
+    from ppsim.app.page import dash_application
+    from ppsim.app.workbench import Workbench
+
     workbench, searches = Workbench(read), Searches()
-    state = State.read(query)
-    workbench.answer(state)
-    application = guarded(dash_application(workbench, searches, read_search, prefix=f"/{token}/"), token)
-    server = _listening(application, port)
-    address = f"http://{HOST}:{server.port}/{token}/"
-    return Served(server, f"{address}?{state.query}", workbench, searches)
+    return Loaded(dash_application(workbench, searches, read_search, prefix=f"/{token}/"), workbench, searches)
+
+
+def _forms() -> list[str]:
+    from ppsim.app.fields import form_html, search_html
+
+    return [form_html(), search_html()]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """An application of WSGI that answers 403 to every path that does not begin with the token.
+
+    Its page is sent as it is loaded: frame, forms, and what Dash renders.
+    """
+
+    token: str
+    forms: Future[list[str]]
+    loaded: Future[Loaded]
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Answer a request."""
+        given, _, path = environ.get("PATH_INFO", "").removeprefix("/").partition("/")
+        if not hmac.compare_digest(given.encode("latin-1", "replace"), self.token.encode()):
+            start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+            return [_FORBIDDEN]
+
+        def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            return start_response(status, [*headers, *_HEADERS.items()], *more)
+
+        if path not in ("", "plotly.js"):
+            return self.loaded.result().application(environ, started)  # type: ignore[no-any-return]
+        started("200 OK", [("Content-Type", f"text/{'javascript' if path else 'html'}; charset=utf-8")])
+        # Without maps and 3D it takes a browser a third of the time; Dash takes what there is.
+        return [page_part("plotly/plotly-cartesian.min.js").encode()] if path else self._page(environ)
+
+    def _page(self, environ: dict[str, Any]) -> Iterator[bytes]:
+        style, template = ((ASSETS / name).read_text(encoding="utf-8") for name in ("app.css", "index.html"))
+        *before, rest = template.replace("{{style}}", theme_style() + style).split("{{form}}")
+        for piece, form in zip(before, (0, 1), strict=True):
+            yield piece.encode()
+            yield self.forms.result()[form].encode()
+        yield rest.encode()
+        yield from self.loaded.result().application(environ, lambda *_: None)
 
 
 def _listening(application: Any, port: int) -> Any:
@@ -87,32 +166,8 @@ def _listening(application: Any, port: int) -> Any:
         except OSError:
             listening.bind((HOST, 0))
         listening.listen(128)
-        return make_server(
-            HOST,
-            listening.getsockname()[1],
-            application,
-            threaded=True,
-            request_handler=Quiet,
-            fd=listening.fileno(),
-        )
-
-
-def guarded(application: Any, token: str) -> Callable[..., Any]:
-    """Return an application of WSGI that answers 403 to every path that does not begin with the token."""
-    expected = token.encode()
-
-    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
-        given = environ.get("PATH_INFO", "").lstrip("/").partition("/")[0]
-        if not hmac.compare_digest(given.encode("latin-1", "replace"), expected):
-            start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-            return [_FORBIDDEN]
-
-        def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
-            return start_response(status, [*headers, *_HEADERS.items()], *more)
-
-        return application(environ, started)
-
-    return answer
+        free, fd = listening.getsockname()[1], listening.fileno()
+        return make_server(HOST, free, application, threaded=True, request_handler=Quiet, fd=fd)
 
 
 _FORBIDDEN = b"403: the address has no or another token; `ppsim serve` printed the whole one\n"

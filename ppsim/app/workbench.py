@@ -12,12 +12,13 @@ from threading import RLock
 from typing import Any
 
 from ppsim.api.plans import plan_from
-from ppsim.app.fitter import Fitter, Table, Wanted
+from ppsim.app.beside import Fitter, Table, Wanted
 from ppsim.app.state import State
 from ppsim.base.errors import PpsimError
 from ppsim.base.kept import Kept
 from ppsim.catalog.build import every_schedule, find
 from ppsim.catalog.entry import Entry
+from ppsim.plot.plotly_tradeoffs import Point
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all, table_of
 from ppsim.projection.projection import Projection
@@ -62,17 +63,6 @@ class Answer:
         return not self.standing_in and not self.awaited
 
 
-@dataclass(frozen=True)
-class Spot:
-    """Where a schedule is in the plane of memory and time; `reason` is why it cannot be used, "" where it can."""
-
-    name: str
-    iteration_s: float
-    peak_bytes: float
-    bound_s: float | None
-    reason: str = ""
-
-
 @dataclass
 class Workbench:
     """Plans by state, the tables that were fitted for them, and the process that fits."""
@@ -81,7 +71,7 @@ class Workbench:
     _plans: Kept[Plan] = field(default_factory=lambda: Kept(64))
     _fitted: Kept[Table] = field(default_factory=lambda: Kept(_ACTIONS))
     _last: Kept[Table] = field(default_factory=lambda: Kept(_ACTIONS))
-    _spots: Kept[Spot] = field(default_factory=lambda: Kept(_POINTS))
+    _spots: Kept[Point] = field(default_factory=lambda: Kept(_POINTS))
     _failed: dict[tuple[str, ...], str] = field(default_factory=dict)
     _fitter: Fitter = field(default_factory=Fitter)
     _lock: RLock = field(default_factory=RLock)
@@ -136,10 +126,10 @@ class Workbench:
             reasons.pop(name, None)
         return Answer(state, plan, projections, reasons, frozenset(standing_in - awaited), frozenset(awaited))
 
-    def spots(self, state: State) -> tuple[list[Spot], int]:
+    def spots(self, state: State) -> tuple[list[Point], int]:
         """Return where every schedule that is possible is, and how many tables are still searched for.
 
-        Numbers of tables for exactly these costs are kept.
+        A point is told why its schedule cannot be used. Numbers of tables for exactly these costs are kept.
         """
         options, missing, found = tuple(state.options), 0, []
         for name in every_schedule():
@@ -197,14 +187,16 @@ def _shape(plan: Plan, entry: Entry) -> tuple[str, int, int, int]:
     return entry.name, plan.pp, vpp, plan.num_microbatches
 
 
-def _spot(name: str, one: Projection) -> Spot:
+def _spot(name: str, one: Projection) -> Point:
     bounds = bounds_of(one.timeline.schedule, one.costs)
-    return Spot(
+    reason = one.not_in_runtime or one.not_in_memory or ""
+    return Point(
         name,
-        one.iteration_s,
         float(one.timeline.memory.peak_bytes.max()),
+        one.iteration_s,
         bounds.step_s + one.iteration_s - one.timeline.step_time_s,
-        one.not_in_runtime or one.not_in_memory or "",
+        told=reason,
+        kind="refused" if reason else "possible",
     )
 
 

@@ -35,9 +35,12 @@ def serve(options: tuple[str, ...], port: int, opens: bool) -> None:
     which every request needs. Through ssh: ssh -L 8050:localhost:8050 HOST. Ctrl-C ends it. Needs the extra `app`.
     """
     from ppsim.app.server import served
-    from ppsim.app.state import State
 
-    query = State().showing(list(options)).query if options else ""
+    query = ""
+    if options:
+        from ppsim.app.state import State
+
+        query = State().showing(list(options)).query
     made = served(_read_project, _read_tune, port=port, query=query)
     if port and made.server.port != port:
         say(f"port {port} is taken: another was free")

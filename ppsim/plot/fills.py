@@ -53,8 +53,7 @@ class Fills:
 
     def legend(self, timelines: Sequence[Timeline]) -> list[tuple[str, str]]:
         """Return name and colour of every fill that the timelines use; chunks share one entry."""
-        used = [op for op in KINDS if any(np.any(timeline.schedule.op == op) for timeline in timelines)]
-        entries = [(palette.TITLES[op], palette.COLOURS[op]) for op in used]
+        entries = [(name, colours[0]) for name, colours in self._kinds(timelines)]
         if self.num_chunks > 1:
             entries.append((_LIGHTER, palette.fill_of(Op.F, chunk=1)))
         if any(has_transfers(timeline) for timeline in timelines):
@@ -63,18 +62,16 @@ class Fills:
 
     def swatches(self, timelines: Sequence[Timeline]) -> list[tuple[str, list[str]]]:
         """Return name and colours of what the page draws: of a kind the fill of even chunks, then of odd ones."""
-        kinds = {palette.TITLES[op]: op for op in KINDS}
-        found = []
-        for name, colour in self.legend(timelines):
-            if name in kinds:
-                found.append(
-                    (name, [palette.fill_of(kinds[name], chunk=one) for one in range(min(self.num_chunks, 2))])
-                )
-            elif name == _LIGHTER:
-                continue
-            else:
-                found.append((name, ["var(--idle)" if colour == palette.COLOURS[Op.IDLE] else colour]))
-        return [*found, (_HATCHED, [])] if self.num_chunks > 1 else found
+        kinds = self._kinds(timelines)
+        others = [(name, [colour]) for name, colour in self.legend(timelines)[len(kinds) :] if name != _LIGHTER]
+        others[-1] = (palette.TITLES[Op.IDLE], ["var(--idle)"])
+        return [*kinds, *others, *([(_HATCHED, list[str]())] if self.num_chunks > 1 else [])]
+
+    def _kinds(self, timelines: Sequence[Timeline]) -> list[tuple[str, list[str]]]:
+        """The kinds of passes that there are, each with a fill, or two where there are several chunks."""
+        used = [op for op in KINDS if any(np.any(timeline.schedule.op == op) for timeline in timelines)]
+        chunks = range(min(self.num_chunks, 2))
+        return [(palette.TITLES[op], [palette.fill_of(op, chunk=chunk) for chunk in chunks]) for op in used]
 
 
 def fills_of(timelines: Sequence[Timeline]) -> Fills:

@@ -70,12 +70,12 @@ THEMES = {
     "light": {
         "paper": BLANK, "text": TEXT, "quiet": QUIET_TEXT, "line": "#DDDDDD", "soft": "#F5F5F5",
         "accent": "#004488", "idle": COLOURS[Op.IDLE], "casing": CASING, "path": CRITICAL_PATH,
-        "start": TRANSFER_START, "strength": "100%",
+        "limit": CRITICAL_PATH, "start": TRANSFER_START, "strength": "100%",
     },
     "dark": {
         "paper": "#15181C", "text": "#E8E8E8", "quiet": "#A9B0B8", "line": "#3A4048", "soft": "#20252B",
-        "accent": "#88BBEE", "idle": "#454B52", "casing": CASING, "path": CRITICAL_PATH, "start": TRANSFER_START,
-        "strength": "60%",
+        "accent": "#88BBEE", "idle": "#454B52", "casing": CASING, "path": CRITICAL_PATH, "limit": "#FF7A9C",
+        "start": TRANSFER_START, "strength": "60%",
     },
 }  # fmt: skip
 

@@ -10,14 +10,13 @@ from typing import Any
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.plot import palette
 from ppsim.plot.page import pareto_page
-from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, layout_in, limit_line
+from ppsim.plot.plotly_frame import DARK, LIGHT, Data, Theme, layout_with, limit_line
 from ppsim.schedule.table import Op
 
 Row = Mapping[str, Any]
 """A configuration: its sizes, schedule, split and recomputation, seconds, bytes, tokens/s, MFU, and its command."""
 
 _GIB = 2**30
-_LINE = palette.COLOURS[Op.W]
 _SIZES = {name: name for name in ("tp", "cp", "ep", "dp", "pp", "vpp")} | {"micro-batch": "micro_batch"}
 _WITH = "recompute, split"
 _TEXTS, _LEFT = ("schedule", _WITH), ' class="left"'
@@ -43,7 +42,7 @@ def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str
     """
     unique = {row["command"]: row for row in (*search.best, *search.pareto)}.values()
     listed = sorted(unique, key=lambda row: (row["iteration_time_s"], row["peak_bytes"]))
-    header = ["", *in_columns(listed[0]), "Pareto"]
+    header = ["#", *in_columns(listed[0]), "Pareto"]
     return pareto_page(
         title=escape(", ".join(filter(None, [search.title, date]))),
         heading=escape(search.title),
@@ -56,8 +55,14 @@ def pareto_html(search: SearchView, *, command: str = "", date: str = "") -> str
         ),
         header="".join(f"<th{_LEFT if name in _TEXTS else ''}>{name}</th>" for name in header),
         rows="\n".join(_listed(search, place, row) for place, row in enumerate(listed, start=1)),
-        figure=json.dumps(pareto_plotly(search)).replace("<", "\\u003c"),  # a model's name must not end the script
+        figure=json.dumps(_in_themes(search)).replace("<", "\\u003c"),  # a model's name must not end the script
     )
+
+
+def _in_themes(search: SearchView) -> Data:
+    """The figure with a layout for each theme, which has all its colours."""
+    light, dark = (pareto_plotly(search, theme=theme) for theme in (LIGHT, DARK))
+    return {"data": light["data"], "light": light["layout"], "dark": dark["layout"]}
 
 
 def pareto_plotly(search: SearchView, *, theme: Theme = LIGHT) -> Data:
@@ -65,25 +70,21 @@ def pareto_plotly(search: SearchView, *, theme: Theme = LIGHT) -> Data:
     limit = search.memory_limit_bytes / _GIB
     held = [limit, *(row["peak_bytes"] / _GIB for row in search.simulated)]
     margin = 0.05 * max(held)
-    axis = axis_in(theme) | {"ticks": "outside"}
+    layout = layout_with(theme, "memory of the fullest rank (GiB)", "iteration (s)")
     steps = {
-        "mode": "lines+markers", "line": {"shape": "hv", "color": _LINE}, "marker": {"symbol": "square", "size": 8},
+        "mode": "lines+markers", "line": {"shape": "hv"}, "marker": {"symbol": "square", "size": 8},
         "name": "Pareto set",
     }  # fmt: skip
-    others = {"mode": "markers", "marker": {"color": theme.strong, "opacity": 0.5, "size": 7}, "name": "simulated"}
+    others = {"mode": "markers", "marker": {"opacity": 0.5, "size": 7}, "name": "simulated"}
     line = limit_line(limit, theme) | {"name": f"limit {size(search.memory_limit_bytes)}", "showlegend": True}
     return {
         "data": [_trace(search.simulated) | others, _trace(search.pareto[::-1]) | steps],
-        "layout": layout_in(theme) | {
+        "layout": layout | {
             "autosize": True,
+            "colorway": [theme.strong, palette.COLOURS[Op.W]],
             "margin": {"l": 70, "r": 30, "t": 40, "b": 55},
-            "xaxis": axis | {
-                "title": {"text": "memory of the fullest rank (GiB)"},
-                "range": [min(held) - margin, max(held) + margin],
-            },
-            "yaxis": axis | {"title": {"text": "iteration (s)"}},
+            "xaxis": layout["xaxis"] | {"range": [min(held) - margin, max(held) + margin]},
             "shapes": [line],
-            "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
         },
     }  # fmt: skip
 

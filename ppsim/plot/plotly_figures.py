@@ -6,6 +6,7 @@ all that plotly draws they take a browser least, whatever the number of actions,
 """
 
 import html
+import textwrap
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
-from ppsim.plot import palette, traces
+from ppsim.plot import palette
 from ppsim.plot.fills import Fills, fills_of
 from ppsim.plot.hover import Hover
-from ppsim.plot.lanes import HALF_HEIGHT, MOST_LABELS, Lane, compute_lanes, has_memory, memory_caption
-from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, figure_of, layout_in, limit_line, listed
+from ppsim.plot.lanes import (
+    HALF_HEIGHT,
+    MOST_LABELS,
+    PATH_OFFSET,
+    Lane,
+    compute_lanes,
+    critical_line,
+    has_memory,
+    memory_caption,
+    memory_lines,
+    shown_ranks,
+)
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_in, limit_line, listed
 from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
 from ppsim.schedule.kept import kept
 from ppsim.schedule.table import NONE, Op, Schedule
@@ -38,26 +50,25 @@ class Look:
 
     Idle cells are coloured by cause with `colour` "cause". What a pointer is told of a cell is all of it
     (`ppsim.plot.hover`) or, without `with_texts`, which take most of the time, its name. Microbatches label the
-    cells `with_labels` where these are few enough and wide enough; lines tell them apart `with_gaps`. `row_px` is
-    the height of a rank's row, None for what suits their number. A sketch (`is_sketch`) looks the same and says
-    nothing: the cells of a timeline are one image, which a browser redraws several times as fast.
+    cells `with_labels` where these are few enough and wide enough. `wide_px` is about how wide the time axis will
+    be, which decides what there is room for: lines between cells, say. A sketch (`is_sketch`) looks the same and
+    says nothing: the cells of a timeline are one image, which a browser redraws several times as fast.
     """
 
     colour: Colouring = "kind"
     with_texts: bool = True
     with_labels: bool = True
-    with_gaps: bool = True
     with_critical_path: bool = True
     with_memory: bool = False
     memory_limit_bytes: float | None = None
-    row_px: float | None = None
+    wide_px: int = 900
     is_sketch: bool = False
     theme: Theme = LIGHT
 
 
 _MARGIN = {"l": 58, "r": 16, "t": 8, "b": 44}
 _CAPTION_PX, _MEMORY_PX = 26, 150
-_WIDE_PX = 900  # what a picture's time axis is taken to be across, where it decides what there is room for
+_LINE_PX, _LETTER_PX = 17, 6.8  # of a caption
 _ROW_PIXELS = 25  # of a rank in a sketch, of which cells take 84 %, as `HALF_HEIGHT` says
 _NOTHING = {"type": "scatter", "x": [None], "y": [None], "hoverinfo": "skip"}  # so that a panel has an axis
 _SEPARATED_PX = 4  # of a row's typical cell, from which on lines tell its cells apart
@@ -91,9 +102,9 @@ def timeline_plotly(
     fills, stack = fills_of(timelines), _Stack(look.theme)
     draw = _Rows(scale, fills, longest_s / scale.size, look)
     for timeline, title in zip(timelines, names, strict=True):
-        row_px = look.row_px or _row_px(timeline.schedule.num_ranks, len(timelines))
+        row_px = _row_px(timeline.schedule.num_ranks, len(timelines))
         name, facts = heading(timeline, title)
-        caption = _caption(name, facts, look.theme)
+        caption = _caption(name, facts, look)
         lanes = compute_lanes(timeline, by_cause=True)
         images = [draw.sketch(lanes)] if look.is_sketch else []
         stack.add(draw.rows(timeline, lanes, row_px), _ranks_axis(timeline, row_px), caption, images=images)
@@ -127,15 +138,15 @@ class _Stack:
 
     def __init__(self, theme: Theme) -> None:
         self._theme = theme
-        self._panels: list[tuple[list[Data], Data, str, Data]] = []
+        self._panels: list[tuple[list[Data], Data, list[str], Data]] = []
 
-    def add(self, found: list[Data], axis: Data, caption: str, **also: Sequence[Data]) -> None:
+    def add(self, found: list[Data], axis: Data, caption: list[str], **also: Sequence[Data]) -> None:
         """Add a panel below the others, as high as its axis says by `height_px`; `also` are shapes and images."""
         self._panels.append((found, axis, caption, also))
 
     def picture(self, longest: float, unit: str, colours: Sequence[str]) -> Data:
         """Return all of it as plotly's `data` and `layout`."""
-        whole = sum(axis["height_px"] + _CAPTION_PX for _, axis, _, _ in self._panels) or 1.0
+        whole = sum(axis["height_px"] + _caption_px(caption) for _, axis, caption, _ in self._panels) or 1.0
         layout = layout_in(self._theme) | {
             "height": round(whole + _MARGIN["t"] + _MARGIN["b"]),
             "margin": _MARGIN,
@@ -151,7 +162,7 @@ class _Stack:
         above, name = 0.0, "y"
         for place, (found, axis, caption, also) in enumerate(self._panels):
             name = f"y{place + 1}" if place else "y"
-            top = above + _CAPTION_PX
+            top = above + _caption_px(caption)
             above = top + axis["height_px"]
             domain = [max(1 - above / whole, 0.0), 1 - top / whole]
             told = {key: value for key, value in axis.items() if key != "height_px"}
@@ -169,10 +180,14 @@ class _Stack:
         return {"data": data, "layout": layout}
 
 
-def _above_panel(caption: str, y: float) -> Data:
+def _caption_px(caption: Sequence[str]) -> int:
+    return _CAPTION_PX + (len(caption) - 1) * _LINE_PX
+
+
+def _above_panel(caption: Sequence[str], y: float) -> Data:
     return {
-        "text": caption, "xref": "paper", "yref": "paper", "x": 0, "y": y, "xanchor": "left", "yanchor": "bottom",
-        "yshift": 2, "showarrow": False, "font": {"size": 13},
+        "text": "<br>".join(caption), "align": "left", "xref": "paper", "yref": "paper", "x": 0, "y": y,
+        "xanchor": "left", "yanchor": "bottom", "yshift": 2, "showarrow": False, "font": {"size": 13},
     }  # fmt: skip
 
 
@@ -188,13 +203,11 @@ class _Rows:
     def rows(self, timeline: Timeline, lanes: Sequence[Lane], row_px: float) -> list[Data]:
         """All of a timeline, in the order in which it is drawn."""
         look = self.look
-        found = [_NOTHING] if look.is_sketch else self.cells(timeline, lanes)
-        if look.with_gaps and not look.is_sketch:
-            found += self.gaps(lanes)
+        found = [_NOTHING] if look.is_sketch else [*self.cells(timeline, lanes), *self.gaps(lanes)]
         if look.with_labels and timeline.num_actions <= MOST_LABELS and row_px >= _LABELLED_PX:
             found.append(self.labels(timeline, lanes, row_px))
         if look.with_critical_path:
-            found += traces.critical(timeline, scale=self.scale, row_px=0.6 * row_px)
+            found += self.path(timeline, row_px)
         return found
 
     def cells(self, timeline: Timeline, lanes: Sequence[Lane]) -> list[Data]:
@@ -208,9 +221,9 @@ class _Rows:
             told: Any = hover.lines_of(lane) if hover else [names[node] for node in lane.node.tolist()]
             cells = {
                 "type": "heatmap", "coloraxis": "coloraxis", "zsmooth": False,
-                "x": traces.binary(lane.edges / self.scale.size),
+                "x": binary(lane.edges / self.scale.size),
                 "y": [lane.rank - HALF_HEIGHT, lane.rank + HALF_HEIGHT],
-                "z": traces.binary(fill) | {"shape": f"1, {len(fill)}"}, "customdata": [told],
+                "z": binary(fill) | {"shape": f"1, {len(fill)}"}, "customdata": [told],
                 "hovertemplate": (template if hover else "%{customdata}") + f"<extra>rank {lane.rank}</extra>",
             }  # fmt: skip
             found.append(cells)
@@ -218,15 +231,15 @@ class _Rows:
 
     def sketch(self, lanes: Sequence[Lane]) -> Data:
         """All lanes as an image, a row a rank, which takes a browser no time to draw."""
-        middles = (np.arange(_WIDE_PX) + 0.5) * self.longest * self.scale.size / _WIDE_PX
+        middles = (np.arange(self.look.wide_px) + 0.5) * self.longest * self.scale.size / self.look.wide_px
         blank = len(self.fills.colours)
-        pixels = np.full((len(lanes) * _ROW_PIXELS, _WIDE_PX), blank, dtype=np.uint8)
+        pixels = np.full((len(lanes) * _ROW_PIXELS, self.look.wide_px), blank, dtype=np.uint8)
         margin = round((0.5 - HALF_HEIGHT) * _ROW_PIXELS)
         for lane in lanes:
             cell = np.searchsorted(lane.edges, middles, side="right") - 1
             row = self._fill_of(lane)[np.minimum(cell, len(lane.node) - 1)].astype(np.uint8)
             row[middles > lane.edges[-1]] = blank
-            if self.look.with_gaps and self._typical_px(lane) >= _SEPARATED_PX:
+            if self._typical_px(lane) >= _SEPARATED_PX:
                 row[1:][cell[1:] != cell[:-1]] = blank
             top = lane.rank * _ROW_PIXELS
             pixels[top + margin : top + _ROW_PIXELS - margin] = row
@@ -258,14 +271,19 @@ class _Rows:
                 y.append(np.tile([foot, top, foot], len(lane.edges)))
         if not x:
             return []
-        line = {"color": self.look.theme.paper, "width": 1}
+        line = _line(np.concatenate(x) / self.scale.size, np.concatenate(y))
+        return [line | {"hoverinfo": "skip", "line": {"color": self.look.theme.paper, "width": 1}}]
+
+    def path(self, timeline: Timeline, row_px: float) -> list[Data]:
+        """The line along the critical path with its casing below."""
+        width = min(2.5, 0.6 * row_px / 7)
+        rows = np.arange(timeline.schedule.num_ranks, dtype=np.float64) + PATH_OFFSET
+        x, y = critical_line(timeline, y_of_rank=rows)
+        line = _line(x / self.scale.size, y) | {"meta": "critical path", "hoverinfo": "skip"}
         return [
-            {
-                "type": "scatter", "mode": "lines", "hoverinfo": "skip", "line": line,
-                "x": traces.binary(np.concatenate(x) / self.scale.size),
-                "y": traces.binary(np.concatenate(y).astype(np.float32)),
-            }
-        ]  # fmt: skip
+            line | {"line": {"color": colour, "width": factor * width}}
+            for colour, factor in ((palette.CASING, 2), (palette.CRITICAL_PATH, 1))
+        ]
 
     def labels(self, timeline: Timeline, lanes: Sequence[Lane], row_px: float) -> Data:
         """The microbatches, as texts of unseen bars: plotly hides those that do not fit.
@@ -286,8 +304,8 @@ class _Rows:
             inks += [_INKS[fill] for fill in self.fills.index_of(lane)[busy].tolist()]
         return {
             "type": "bar", "orientation": "h", "hoverinfo": "skip", "width": 2 * HALF_HEIGHT,
-            "base": traces.binary(np.concatenate(base) / self.scale.size),
-            "x": traces.binary(np.concatenate(wide) / self.scale.size), "y": traces.binary(np.concatenate(rows)),
+            "base": binary(np.concatenate(base) / self.scale.size),
+            "x": binary(np.concatenate(wide) / self.scale.size), "y": binary(np.concatenate(rows)),
             "text": texts, "textfont": {"color": inks, "size": min(12, 0.7 * row_px)},
             "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
             "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 0}},
@@ -298,7 +316,11 @@ class _Rows:
         busy = lane.durations_s[~lane.is_idle]
         if not len(busy) or not self.longest:
             return 0.0
-        return float(np.median(busy)) / self.scale.size / self.longest * _WIDE_PX
+        return float(np.median(busy)) / self.scale.size / self.longest * self.look.wide_px
+
+
+def _line(x: Floats, y: Floats) -> Data:
+    return {"type": "scatter", "mode": "lines", "x": binary(x), "y": binary(y.astype(np.float32))}
 
 
 def _png(pixels: NDArray[np.uint8], colours: Sequence[str]) -> str:
@@ -339,8 +361,20 @@ def _add_memory(
     }  # fmt: skip
     shapes = [] if limit is None else [limit_line(limit / unit.size, look.theme, horizontal=True)]
     for timeline, title in shown:
-        caption = _caption(heading(timeline, title)[0], memory_caption(timeline), look.theme)
-        stack.add(traces.memory(timeline, scale=scale, bytes_scale=unit), axis, caption, shapes=shapes)
+        caption = _caption(heading(timeline, title)[0], memory_caption(timeline), look)
+        lines = [
+            _line(line.at_s / scale.size, line.held_bytes / unit.size)
+            | {
+                "line": {
+                    "shape": "hv", "width": 1.5,
+                    "color": palette.rank_colour(line.rank, timeline.schedule.num_ranks),
+                },
+                "hovertemplate": f"rank {line.rank} holds %{{y:.2f}} {unit.unit}<br>"
+                                 f"from %{{x:.3f}} {scale.unit}<extra></extra>",
+            }
+            for line in memory_lines(timeline, shown_ranks(timeline))
+        ]  # fmt: skip
+        stack.add(lines, axis, caption, shapes=shapes)
 
 
 def _colours(colours: Sequence[str]) -> Data:
@@ -350,6 +384,11 @@ def _colours(colours: Sequence[str]) -> Data:
     return {"cmin": -0.5, "cmax": number - 0.5, "colorscale": scale, "showscale": False}
 
 
-def _caption(name: str, facts: str, theme: Theme) -> str:
-    told = html.escape(facts, quote=False)
-    return f"<b>{html.escape(name, quote=False)}</b>   <span style='color:{theme.quiet}'>{told}</span>"
+def _caption(name: str, facts: str, look: Look) -> list[str]:
+    """The lines above a panel: its name in bold, and what follows it as far as there is room, the rest below."""
+    first, letters = f"{name}   ", max(24, int(look.wide_px / _LETTER_PX))
+    facts = facts.replace(" ", "\xa0").replace("\xa0·\xa0", "\xa0· ")  # where a line may end
+    lines = textwrap.wrap(facts, letters, initial_indent=first, break_long_words=False, break_on_hyphens=False)
+    lines[0] = lines[0][len(first) :]
+    told = [f"<span style='color:{look.theme.quiet}'>{html.escape(line, quote=False)}</span>" for line in lines]
+    return [f"<b>{html.escape(name, quote=False)}</b>   {told[0]}", *told[1:]]

@@ -1,11 +1,13 @@
 """What is around the data of plotly's pictures: colours by theme, layout, axes, limits."""
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from ppsim.plot import palette
-from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -18,24 +20,18 @@ Data = dict[str, Any]
 class Theme:
     """The colours of what is around the data: paper, text, lines of a grid; of what is chosen, and of limits."""
 
-    paper: str = "#FFFFFF"
-    text: str = palette.TEXT
-    quiet: str = palette.QUIET_TEXT
-    grid: str = "#E4E4E4"
-    idle: str = palette.COLOURS[Op.IDLE]
-    strong: str = palette.COLOURS[Op.F]
-    accent: str = palette.CRITICAL_PATH
+    paper: str
+    text: str
+    quiet: str
+    grid: str
+    idle: str
+    strong: str
+    accent: str
 
 
-LIGHT = Theme()
-DARK = Theme(
-    paper="#15181D",
-    text="#E8EAED",
-    quiet="#A8AFB8",
-    grid="#343A42",
-    idle="#4A515B",
-    strong="#6FB1FF",
-    accent="#FF7A9C",
+LIGHT, DARK = (
+    Theme(*(palette.THEMES[name][one] for one in ("paper", "text", "quiet", "line", "idle", "accent", "limit")))
+    for name in ("light", "dark")
 )
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -51,6 +47,11 @@ def figure_of(picture: Data) -> "go.Figure":
     import plotly.graph_objects as go
 
     return go.Figure(picture)
+
+
+def binary(values: NDArray[Any]) -> Data:
+    """Return a row of numbers as plotly.js reads them fastest: base64 of their bytes, with their type."""
+    return {"dtype": values.dtype.str[1:], "bdata": base64.b64encode(values.tobytes()).decode()}
 
 
 def limit_line(at: float, theme: Theme, *, horizontal: bool = False) -> Data:
@@ -75,6 +76,16 @@ def layout_in(theme: Theme) -> Data:
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.quiet, "activecolor": theme.text},
         "uirevision": "kept",
     }  # fmt: skip
+
+
+def layout_with(theme: Theme, x_title: str, y_title: str) -> Data:
+    """Return the layout of a picture with titles at its axes, and a legend above it."""
+    axis = axis_in(theme) | {"ticks": "outside"}
+    return layout_in(theme) | {
+        "xaxis": axis | {"title": {"text": x_title}},
+        "yaxis": axis | {"title": {"text": y_title}},
+        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
+    }
 
 
 def axis_in(theme: Theme) -> Data:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ppsim.base.front import front_of
 from ppsim.base.units import seconds, size
-from ppsim.plot import palette, traces
-from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, figure_of, layout_in, limit_line, listed
+from ppsim.plot import palette
+from ppsim.plot.plotly_frame import LIGHT, Data, Theme, axis_in, binary, figure_of, layout_with, limit_line
 from ppsim.plot.scale import Scale, bytes_scale, heading, time_scale
 from ppsim.schedule.table import Op
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
@@ -19,7 +19,7 @@ from ppsim.simulation.timeline import Timeline
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-_FIGURE_PX = 380
+_SIZE = {"height": 420, "margin": {"l": 62, "r": 16, "t": 120, "b": 52}}  # five rows of a legend take the 120
 
 
 def tradeoff_figure(
@@ -27,13 +27,6 @@ def tradeoff_figure(
 ) -> "go.Figure":
     """Return the plotly Figure of `tradeoff_plotly`."""
     return figure_of(tradeoff_plotly(points, memory_limit_bytes=memory_limit_bytes, theme=theme))
-
-
-def idle_figure(
-    timelines: Sequence[Timeline] | Timeline, *, titles: Sequence[str] | None = None, theme: Theme = LIGHT
-) -> "go.Figure":
-    """Return the plotly Figure of `idle_plotly`."""
-    return figure_of(idle_plotly(listed(timelines), titles=titles, theme=theme))
 
 
 @dataclass(frozen=True)
@@ -87,16 +80,14 @@ def tradeoff_plotly(
                 },
             }
         )  # fmt: skip
-    layout = layout_in(theme) | {
-        "height": _FIGURE_PX,
-        "margin": {"l": 62, "r": 16, "t": 34, "b": 52},
-        "xaxis": axis_in(theme)
-        | {"title": {"text": f"memory of the fullest rank ({memory.unit})"}, "ticks": "outside"},
-        "yaxis": axis_in(theme) | {"title": {"text": f"iteration ({time.unit})"}, "ticks": "outside"},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom"},
-        "shapes": [] if memory_limit_bytes is None else [limit_line(memory_limit_bytes / memory.size, theme)],
-        "dragmode": "zoom",
-    }
+    layout = (
+        layout_with(theme, f"memory of the fullest rank ({memory.unit})", f"iteration ({time.unit})")
+        | _SIZE
+        | {
+            "shapes": [] if memory_limit_bytes is None else [limit_line(memory_limit_bytes / memory.size, theme)],
+            "dragmode": "zoom",
+        }
+    )
     return {"data": data, "layout": layout}
 
 
@@ -163,19 +154,18 @@ def idle_plotly(
         data.append(
             {
                 "type": "bar", "name": palette.CAUSE_TITLES[cause], "x": [groups, ranks],
-                "y": traces.binary(np.concatenate(shares) if shares else np.zeros(0)),
+                "y": binary(np.concatenate(shares) if shares else np.zeros(0)),
                 "marker": {"color": palette.CAUSE_COLOURS[cause], "line": {"width": 0.5, "color": theme.paper}},
                 "hovertemplate": "rank %{x}: %{y:.2f} % of the step<extra>%{fullData.name}</extra>",
             }
         )  # fmt: skip
-    layout = layout_in(theme) | {
-        "barmode": "stack",
-        "bargap": 0.15,
-        "height": _FIGURE_PX,
-        "margin": {"l": 52, "r": 16, "t": 34, "b": 52},
-        "xaxis": axis_in(theme) | {"showdividers": True, "dividercolor": theme.grid, "showgrid": False},
-        "yaxis": axis_in(theme)
-        | {"title": {"text": "idle (% of the step)"}, "ticks": "outside", "rangemode": "tozero"},
-        "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "traceorder": "normal"},
-    }
+    layout = (
+        layout_with(theme, "", "idle (% of the step)")
+        | _SIZE
+        | {
+            "barmode": "stack",
+            "bargap": 0.15,
+            "xaxis": axis_in(theme) | {"showdividers": True, "dividercolor": theme.grid, "showgrid": False},
+        }
+    )
     return {"data": data, "layout": layout}

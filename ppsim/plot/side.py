@@ -36,7 +36,7 @@ def _plan(view: View) -> str:
         *view.facts,
     ]
     title = f"<h2>{escape(heading(timeline, view.title)[0])}</h2>"
-    told = _html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
+    told = html_table([], [[escape(name), escape(text)] for name, text in facts], wide=1)
     budget = _budget(view.budget_title, view.budget_s) if view.budget_s else ""
     notes = "".join(_note(name, lines) for name, lines in view.notes.items() if lines)
     return title + told + budget + _idle(timeline) + notes + _ranks(timeline)
@@ -62,7 +62,7 @@ def _budget(title: str, budget_s: Mapping[str, float]) -> str:
         ]
         for name, value in budget_s.items()
     ]
-    return f"<h3>{escape(title)}</h3>" + _html_table([], rows, bar=3)
+    return f"<h3>{escape(title)}</h3>" + html_table([], rows, bar=3)
 
 
 def _signed(shown: Callable[[float], str], value: float) -> str:
@@ -82,7 +82,7 @@ def _idle(timeline: Timeline) -> str:
         if share > 0:
             stack += _bar(share / whole, f" title='{name} {percent(share)}'", colour)
     title = f"Idle by cause, of the mean rank: {percent(timeline.bubble_ratio)} of the step"
-    return f"<h3>{title}</h3><div class=stack>{stack}</div>" + _html_table([], rows)
+    return f"<h3>{title}</h3><div class=stack>{stack}</div>" + html_table([], rows)
 
 
 def _ranks(timeline: Timeline) -> str:
@@ -104,7 +104,7 @@ def _ranks(timeline: Timeline) -> str:
         for row, peak, at in zip(rows, memory.peak_bytes.tolist(), memory.peak_at.tolist(), strict=True):
             row |= {"peak": size(peak), "at": timeline.name_of(at)}
     note = "<p class=note>busy and idle causes in % of the step; the colour is that of the rank's memory</p>"
-    return "<h3>Ranks</h3>" + _html_table(list(rows[0]), [list(row.values()) for row in rows], kind="ranks") + note
+    return "<h3>Ranks</h3>" + html_table(list(rows[0]), [list(row.values()) for row in rows], kind="ranks") + note
 
 
 def _line_colour(rank: int, num_ranks: int) -> str:
@@ -126,7 +126,7 @@ def _errors(comparison: Comparison) -> str:
         "<p class=note>error: projected / measured − 1, negative is too fast; of passes the medians. replay: the "
         "measured actions, each taking what it took, through the simulator</p>"
     )
-    return "<h2>Projected against measured</h2>" + _html_table(["", "measured", "projected", "error"], rows) + note
+    return "<h2>Projected against measured</h2>" + html_table(["", "measured", "projected", "error"], rows) + note
 
 
 def swatch(colour: str, kind: str = "") -> str:
@@ -139,23 +139,15 @@ def _bar(share: float, attributes: str = "", colour: str | None = None) -> str:
     return f"<i{attributes} style='width:{100 * share:.2f}%{fill}'></i>"
 
 
-def _html_table(
-    header: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    kind: str = "",
-    wide: int | None = None,
-    bar: int | None = None,
+def html_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "", wide: int = -1, bar: int = -1
 ) -> str:
-    """A table of cells that are HTML already; column `wide` may wrap, column `bar` holds bars."""
+    """Return a table of cells that are HTML already; column `wide` may wrap, column `bar` holds bars."""
     classes = {wide: " class=wide", bar: " class=bar"}
-    head = "".join(f"<th>{name}</th>" for name in header)
+    head = "".join(f"<th scope=col>{name}</th>" for name in header)
     body = "".join(
         "<tr>" + "".join(f"<td{classes.get(place, '')}>{cell}</td>" for place, cell in enumerate(row)) + "</tr>"
         for row in rows
     )
-    return (
-        f"<table class='{kind}'>"
-        + (f"<thead><tr>{head}</tr></thead>" if head else "")
-        + f"<tbody>{body}</tbody></table>"
-    )
+    head = f"<thead><tr>{head}</tr></thead>" if head else ""
+    return f"<table class='{kind}'>{head}<tbody>{body}</tbody></table>"

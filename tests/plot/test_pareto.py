@@ -10,7 +10,7 @@ import pytest
 from ppsim.api.views import search_view
 from ppsim.plot import palette
 from ppsim.plot.pareto import pareto_html, pareto_plotly
-from ppsim.plot.plotly_frame import DARK
+from ppsim.plot.plotly_frame import DARK, LIGHT
 from ppsim.schedule.table import Op
 from ppsim.tuning.command import command_of
 from ppsim.tuning.configurations import configurations_of
@@ -73,10 +73,10 @@ def test_the_page_says_when_it_was_made_and_by_which_command(tuned):
 
 def test_the_picture_has_the_colours_of_its_theme(tuned):
     picture = pareto_plotly(search_view(tuned), theme=DARK)
-    simulated, front = picture["data"]
-    assert (picture["layout"]["paper_bgcolor"], simulated["marker"]["color"]) == (DARK.paper, DARK.strong)
+    assert "color" not in str(picture["data"])  # all colours are the layout's
+    assert picture["layout"]["colorway"] == [DARK.strong, palette.COLOURS[Op.W]]
+    assert picture["layout"]["paper_bgcolor"] == DARK.paper
     assert picture["layout"]["shapes"][0]["line"]["color"] == DARK.accent
-    assert front["line"]["color"] == palette.COLOURS[Op.W]
 
 
 def test_a_models_name_is_text_wherever_it_stands(tuned, tmp_path):
@@ -146,5 +146,8 @@ def test_on_a_phone_the_picture_fits_and_only_the_table_scrolls_sideways(browser
     assert page.evaluate("document.getElementById('pareto')._fullLayout._size.w") > 300
     paper = "document.getElementById('pareto')._fullLayout.paper_bgcolor.toLowerCase()"
     assert page.evaluate(paper) == palette.THEMES[scheme]["paper"].lower()
+    limit = "document.querySelector('#pareto .shapelayer path').style.stroke"
+    red, green, blue = (int(part) for part in re.findall(r"\d+", page.evaluate(limit)))
+    assert f"#{red:02X}{green:02X}{blue:02X}" == (LIGHT, DARK)[scheme == "dark"].accent
     assert complaints == []
     page.close()

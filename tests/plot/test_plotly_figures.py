@@ -12,8 +12,8 @@ from ppsim import StageCosts, build, simulate
 from ppsim.plot import palette
 from ppsim.plot.fills import Fills
 from ppsim.plot.plotly_figures import Look, timeline_figure, timeline_plotly
-from ppsim.plot.plotly_frame import DARK, LIGHT
-from ppsim.plot.plotly_tradeoffs import Point, idle_figure, idle_plotly, tradeoff_figure, tradeoff_plotly
+from ppsim.plot.plotly_frame import DARK, LIGHT, figure_of
+from ppsim.plot.plotly_tradeoffs import Point, idle_plotly, tradeoff_figure, tradeoff_plotly
 from ppsim.schedule.table import Op
 from ppsim.simulation.explain import CAUSES, idle_by_cause_s
 
@@ -65,7 +65,7 @@ def test_without_texts_a_cell_still_says_its_name():
 
 
 def test_what_is_left_out_is_not_drawn():
-    bare = Look(with_labels=False, with_gaps=False, with_critical_path=False)
+    bare = Look(with_labels=False, with_critical_path=False, wide_px=20)
     assert {trace["type"] for trace in timeline_plotly(TIMELINES, look=bare)["data"]} == {"heatmap"}
     memory = timeline_plotly(TIMELINES, look=replace(bare, with_memory=True, memory_limit_bytes=3 * 2.0**30))
     assert sum(trace["type"] == "scatter" for trace in memory["data"]) == 8
@@ -108,7 +108,7 @@ def test_plotly_takes_every_picture():
     point = Point("1f1b", 2.0**30, 1.0, 0.5)
     for figure in (
         timeline_figure(TIMELINES[0], look=Look(with_memory=True)),
-        idle_figure(TIMELINES),
+        figure_of(idle_plotly(TIMELINES)),
         tradeoff_figure([point]),
     ):
         assert json.loads(figure.to_json())["data"]
@@ -116,7 +116,7 @@ def test_plotly_takes_every_picture():
 
 def test_a_sketch_has_the_colours_of_the_cells_where_they_are():
     Image = pytest.importorskip("PIL.Image")
-    picture = timeline_plotly(TIMELINES, look=Look(is_sketch=True, with_gaps=False))
+    picture = timeline_plotly(TIMELINES, look=Look(is_sketch=True))
     assert cells_of(picture) == []
     for timeline, drawn in zip(TIMELINES, picture["layout"]["images"], strict=True):
         data = base64.b64decode(drawn["source"].partition(",")[2])

@@ -180,6 +180,9 @@
 
   // --- asking ---
 
+  // What a picture is drawn for: its theme, and how wide a time axis is, beside which ranks take 74 px.
+  const looks = () => ({ dark: dark.matches, wide: (document.querySelector(".page:not([hidden]) .answers").clientWidth || 1040) - 36 - 74 });
+
   function ask(quick, others = false) {
     const asked = query();
     history.replaceState(null, "", `?${asked}`);
@@ -190,7 +193,7 @@
     }
     Object.assign(sent, { waiting: true, next: null, serial: sent.serial + 1, started: performance.now() });
     clearTimeout(sent.rest);
-    dash_clientside.set_props("asked", { data: { query: asked, quick, others, dark: dark.matches, serial: sent.serial } });
+    dash_clientside.set_props("asked", { data: { query: asked, quick, others, ...looks(), serial: sent.serial } });
   }
 
   function changed() {
@@ -238,12 +241,12 @@
 
   // --- searching ---
 
-  const search = { serial: 0, poll: 0 };
+  const search = { serial: 0, poll: 0, opened: "" };
 
   function look(start) {
     clearTimeout(search.poll);
     search.serial += 1;
-    dash_clientside.set_props("searched", { data: { query: query(), start, dark: dark.matches, serial: search.serial } });
+    dash_clientside.set_props("searched", { data: { query: query(), start, ...looks(), serial: search.serial } });
   }
 
   function found(told) {
@@ -261,9 +264,10 @@
 
   function open(command) {
     one("search-opened").hidden = false;
+    search.opened = command;
     one("opened-about").innerHTML = "<p>projecting …</p>";
     search.serial += 1;
-    dash_clientside.set_props("opened", { data: { query: query(), command, dark: dark.matches, serial: search.serial } });
+    dash_clientside.set_props("opened", { data: { query: query(), command, ...looks(), serial: search.serial } });
   }
 
   function opened(told) {
@@ -337,7 +341,11 @@
     }
     setTimeout(() => (one("copied").textContent = ""), 3000);
   });
-  dark.addEventListener("change", () => ask(false));
+  dark.addEventListener("change", () => {
+    ask(false);
+    if (!one("search-found").hidden) look(false);
+    if (search.opened) open(search.opened);
+  });
   window.addEventListener("popstate", () => {
     read(location.search);
     ask(false);

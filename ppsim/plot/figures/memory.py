@@ -72,13 +72,12 @@ def memory_figure(
 
 def draw_memory(axes: "Axes", timeline: Timeline, scale: Scale, reach: MemoryRange) -> None:
     """Draw a line a rank, times in the units of `scale`, and the limit."""
-    num_ranks, shown, unit = timeline.schedule.num_ranks, shown_ranks(timeline), reach.unit
-    for line in memory_lines(timeline):
-        if line.rank in shown:
-            axes.plot(
-                line.at_s / scale.size, line.held_bytes / unit.size, drawstyle="steps-post", linewidth=0.8,
-                color=palette.rank_colour(line.rank, num_ranks),
-            )  # fmt: skip
+    num_ranks, unit = timeline.schedule.num_ranks, reach.unit
+    for line in memory_lines(timeline, shown_ranks(timeline)):
+        axes.plot(
+            line.at_s / scale.size, line.held_bytes / unit.size, drawstyle="steps-post", linewidth=0.8,
+            color=palette.rank_colour(line.rank, num_ranks),
+        )  # fmt: skip
     room = 0.06 if reach.limit is None else _LIMIT_ROOM
     axes.set_ylim(reach.low / unit.size, (reach.top + room * (reach.top - reach.low)) / unit.size)
     axes.set_ylabel(f"memory ({unit.unit})")

@@ -23,7 +23,7 @@ from ppsim.plot.figures.style import (
 )
 from ppsim.plot.fills import Fills, fills_of
 from ppsim.plot.lanes import has_memory, has_transfers, memory_caption
-from ppsim.plot.scale import heading, panel_prefixes, time_scale
+from ppsim.plot.scale import Scale, heading, panel_prefixes, time_scale
 from ppsim.schedule.table import Op
 from ppsim.simulation.timeline import Timeline
 
@@ -95,19 +95,12 @@ def timeline_figure(
                 (_LEFT / across, top / height, (across - _LEFT - _RIGHT) / across, panel.height / height)
             )
             axes.set_xlim(0.0, longest_s / scale.size if longest_s > 0 else 1.0)
-            if panel.kind == "compute":
-                draw_compute(
-                    axes, panel.timeline, scale, fills, points_per_s=points_per_s, row_points=panel.row_points,
-                    with_critical_path=with_critical_path,
-                )  # fmt: skip
-                _rank_axis(axes, panel)
-            elif panel.kind == "transfers":
-                draw_transfers(axes, panel.timeline, scale, fills)
-                _rank_axis(axes, panel)
-            else:
+            if panel.kind == "memory":
                 draw_memory(axes, panel.timeline, scale, memory_range)
                 if panel.has_rank_legend:
                     draw_rank_legend(axes, panel.timeline, width)
+            else:
+                _draw_ranks(axes, panel, scale, fills, points_per_s, with_critical_path=with_critical_path)
             _caption(axes, panel)
             is_last = panel is drawn[-1]
             axes.tick_params(axis="x", bottom=is_last, labelbottom=is_last)
@@ -137,11 +130,7 @@ def draw_timelines(axes: "Axes", timelines: Sequence[Timeline], titles: Sequence
             room = height * share / number
             panel = _Panel("compute", timeline, *_heading(timeline, title, "two-column"), room)
             one.set_xlim(0.0, longest_s / scale.size if longest_s > 0 else 1.0)
-            draw_compute(
-                one, timeline, scale, fills, points_per_s=across * POINTS / (longest_s or 1.0),
-                row_points=panel.row_points, with_critical_path=True,
-            )  # fmt: skip
-            _rank_axis(one, panel)
+            _draw_ranks(one, panel, scale, fills, across * POINTS / (longest_s or 1.0), with_critical_path=True)
             _caption(one, panel)
             one.spines[["top", "right"]].set_visible(False)
             one.tick_params(axis="x", labelbottom=one is places[-1])
@@ -226,7 +215,17 @@ def _caption(axes: "Axes", panel: _Panel) -> None:
     )  # fmt: skip
 
 
-def _rank_axis(axes: "Axes", panel: _Panel) -> None:
+def _draw_ranks(
+    axes: "Axes", panel: _Panel, scale: Scale, fills: Fills, points_per_s: float, *, with_critical_path: bool
+) -> None:
+    """A row a rank of what they compute or send, and the axis that names them."""
+    if panel.kind == "transfers":
+        draw_transfers(axes, panel.timeline, scale, fills)
+    else:
+        draw_compute(
+            axes, panel.timeline, scale, fills, points_per_s=points_per_s, row_points=panel.row_points,
+            with_critical_path=with_critical_path,
+        )  # fmt: skip
     num_ranks = panel.timeline.schedule.num_ranks
     step = next(step for step in (1, 2, 4, 8, 16, 32, 64) if step * panel.row_points >= 1.2 * TEXT_POINTS)
     axes.set_ylim(num_ranks - 0.5, -0.5)

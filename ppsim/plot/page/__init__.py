@@ -21,14 +21,14 @@ def timeline_page(**parts: str) -> str:
     Its script is one function, so that nothing of it is in the way of anything: data, what cells say and look like,
     layout and drawing, what is pointed at and selected, and last the controls, which begin.
     """
-    script = "".join(_part(f"timeline/{name}.js") for name in _TIMELINE)
+    script = "".join(page_part(f"timeline/{name}.js") for name in _TIMELINE)
     return _filled("timeline", {"script": f'"use strict";\n(async () => {{\n{script}}})();\n'}, parts)
 
 
 def pareto_page(**parts: str) -> str:
     """Return the page of a search; `parts` are HTML."""
     return _filled(
-        "pareto", {"plotly": _part("plotly/plotly-cartesian.min.js"), "script": _part("pareto.js")}, parts
+        "pareto", {"plotly": page_part("plotly/plotly-cartesian.min.js"), "script": page_part("pareto.js")}, parts
     )
 
 
@@ -40,9 +40,11 @@ def _filled(name: str, scripts: dict[str, str], parts: dict[str, str]) -> str:
     """
     hashes = (b64encode(sha256(script.encode()).digest()).decode() for script in scripts.values())
     policy = _POLICY.format(scripts=" ".join(f"'sha256-{one}'" for one in hashes))
-    page, style = Template(_part(f"{name}.html")), theme_style() + _part(f"{name}.css")
+    page = Template(page_part("head.html") + page_part(f"{name}.html"))
+    style = theme_style() + page_part("common.css") + page_part(f"{name}.css")
     return page.substitute(parts, policy=policy, style=style, version=__version__, **scripts)
 
 
-def _part(name: str) -> str:
+def page_part(name: str) -> str:
+    """Return the text of a file of the pages."""
     return (files(__name__) / name).read_text(encoding="utf-8")

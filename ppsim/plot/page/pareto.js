@@ -2,26 +2,18 @@ const plot = document.getElementById("pareto"), theme = document.getElementById(
 const figure = JSON.parse(document.getElementById("figure").textContent);
 const NARROW = { margin: { l: 66, r: 10, t: 64, b: 48 } };
 
-// The layout in the colours of the style sheet; dots are those of its accent.
-function themed(name = theme.value) {
+const isDark = matchMedia("(prefers-color-scheme: dark)"), shape = matchMedia("(max-width: 600px)").matches ? NARROW : {};
+
+// In a layout that has all the theme's colours; the style sheet follows.
+function apply(name = theme.value) {
   if (name === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  const style = getComputedStyle(document.documentElement);
-  const [paper, text, line, accent] = ["paper", "text", "line", "accent"].map((one) => style.getPropertyValue(`--${one}`).trim());
-  const layout = { paper_bgcolor: paper, plot_bgcolor: paper, "font.color": text, "hoverlabel.bgcolor": paper, "hoverlabel.font.color": text };
-  for (const axis of ["xaxis", "yaxis"]) Object.assign(layout, { [`${axis}.gridcolor`]: line, [`${axis}.linecolor`]: text });
-  return { layout, accent };
+  const layout = figure[name === "dark" || (name === "auto" && isDark.matches) ? "dark" : "light"];
+  return Plotly.react(plot, figure.data, { ...layout, ...shape }, { displaylogo: false, responsive: true, showSendToCloud: false });
 }
 
-const apply = (name) => {
-  const { layout, accent } = themed(name);
-  return Plotly.update(plot, { "marker.color": accent }, layout, [0]);
-};
-
-const shape = matchMedia("(max-width: 600px)").matches ? NARROW : {};
-Plotly.newPlot(plot, figure.data, { ...figure.layout, ...shape }, { displaylogo: false, responsive: true, showSendToCloud: false }).then(() => apply());
-theme.addEventListener("change", () => apply());
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => apply());
+apply();
+for (const switched of [theme, isDark]) switched.addEventListener("change", () => apply());
 
 plot.on("plotly_click", (event) => {
   const command = document.createElement("code");
