@@ -204,7 +204,8 @@ class Tabled:
             grouped = self.table.grouped[self.name]
             if math.log(min(sides)) < grouped.axes[1][0]:
                 return self.specified.product_s(form, m, n, k, groups=groups)
-            rate = expert_rate(grouped, tokens, min(sides))
+            side_by_side = self.table.products[self.name].rate(rows * groups, columns, depth)
+            rate = min(expert_rate(grouped, tokens, min(sides)), side_by_side)
         computed = factor * 2 * rows * columns * depth * groups / rate
         return max(computed, self.specified.memory_s(form, m, n, k, groups=groups)) + self._kernel_s
 
