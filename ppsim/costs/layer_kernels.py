@@ -68,7 +68,7 @@ class RankPart:
     keys rotate; `activated` columns pass through an activation function, of which a gated one reads twice as many.
     `biases` are the columns that have one. `convolved` columns pass through a convolution, `gates` are multiplied
     by one; `modulated` norms are scaled and shifted; `halves` is how many parts have a residual around them.
-    A pair is `expert_width` wide where it is sent.
+    A pair is `expert_width` wide where it is sent; `biased_experts` of the rank add a bias to what they give.
     """
 
     hidden_size: int
@@ -78,7 +78,9 @@ class RankPart:
     rotated: int = 0
     activated: float = 0
     is_gated: bool = True
+    is_clamped: bool = False
     biases: int = 0
+    biased_experts: int = 0
     convolved: int = 0
     gates: int = 0
     modulated: int = 0
@@ -100,7 +102,9 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         rotated=_rotated(layer, cut.tp),
         activated=_activated(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
+        is_clamped=layer.ffn.clamped,
         biases=round(sum(one.rows * one.biases for one in linears if one.kind == "dense")),
+        biased_experts=_biased_experts(linears),
         convolved=mixer.convolved // cut.tp if isinstance(mixer, Recurrent) else 0,
         gates=mixer.gate_columns // cut.tp,
         modulated=layer.conditioned.num_modulated if layer.conditioned else 0,
@@ -120,7 +124,14 @@ def module_part(layer: Layer, modules: Collection[str], cut: Cut, *, load: float
         rotated=_rotated(layer, cut.tp) if ups else 0,
         activated=_activated(layer, cut.tp, modules, load),
         is_gated=layer.ffn.gated,
+        is_clamped=layer.ffn.clamped,
+        biased_experts=_biased_experts(layer.linears(cut)) if whole else 0,
     )
+
+
+def _biased_experts(linears: Iterable[Linear]) -> int:
+    """How many experts of a rank have a bias behind their second matrix; that of the first is in its product."""
+    return sum(one.count for one in linears if one.kind == "routed" and one.biased and one.split == "inputs")
 
 
 def _is_in(one: Linear, modules: Collection[str]) -> bool:
@@ -272,15 +283,28 @@ def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernel
 
     An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
     way; moe, for each of a token's k experts, to and from them 4e times its width either way, twice that where the
-    tokens of an all-to-all are ordered by ranks before it and by experts behind it.
+    tokens of an all-to-all are ordered by ranks before it and by experts behind it. A clamp of gate and up before
+    they are joined 8ef and 10ef. Biases behind experts are weighed, added to the rows of each expert by itself, and
+    these joined: 6e and 8e times the width of a pair (both Megatron-LM, `weighted_bias_quick_geglu_impl` and
+    `TEGroupedMLP._apply_bias`).
     """
-    f, e = part.activated, place.execution.element_bytes
+    f, e, biased = part.activated, place.execution.element_bytes, part.biased_experts
     orderings = 2 if place.execution.moe_dispatcher == "alltoall" and place.cut.ep > 1 else 1
     around = 2 * e * part.rotated + 4 * e * part.expert_width * part.pairs * orderings
     launches = 8 if part.pairs else (f > 0) + (part.rotated > 0)
+    clamps = part.is_clamped and f > 0
+    added = e * part.expert_width * part.pairs * (biased > 0)
     return PassKernels(
         *(
-            moved(place.times, "elementwise", tokens * (times * e * f + around), launches=launches)
-            for times in ((3, 5) if part.is_gated else (2, 3))
+            moved(
+                place.times,
+                "elementwise",
+                tokens * (e * f * (activations + clamped * clamps) + around + biases * added),
+                launches=launches + 3 * clamps + an_expert * biased + (biased > 0),
+            )
+            for activations, clamped, biases, an_expert in (
+                (3 if part.is_gated else 2, 8, 6, 2),
+                (5 if part.is_gated else 3, 10, 8, 4),
+            )
         )
     )

@@ -46,7 +46,7 @@ def _gpt_oss(fields: Fields) -> Model:
     )
     attention = _attention(fields, head_size=64, qkv_bias=bias, out_bias=bias, sinks=True)
     experts = MixtureOfExperts(
-        FeedForward(fields.count("intermediate_size"), bias=True),
+        FeedForward(fields.count("intermediate_size"), bias=True, clamped=True),
         fields.count("num_local_experts", "num_experts"),
         fields.count("num_experts_per_tok", "experts_per_token"),
         router_bias=True,

@@ -1,10 +1,10 @@
 """One sum over a layer's matrices, for whoever knows how long a kernel takes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ppsim.costs.layer_kernels import attention, products, products_of, rank_part
+from ppsim.costs.layer_kernels import attention, between_products, products, products_of, rank_part
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
@@ -75,3 +75,23 @@ def test_attention_is_of_a_ranks_heads_and_queries(place):
     core = attention(layer, place, micro_batch=2, sequence_length=4096).forward
     flops = 2 * (32 / 4) * 4096 * 4096 * 256
     assert core.attention_ideal_s == pytest.approx(flops / place.cluster.device.peak("bfloat16"))
+
+
+def test_biases_behind_experts_and_clamps_pass_over_memory(place):
+    """Of gpt-oss, h and f of 2880 columns, four pairs a token, 16 of 128 experts on a rank (TEGroupedMLP)."""
+    layer = find_model("gpt-oss-120b").layers[0]
+    part = rank_part(layer, Cut(dp=8, ep=8))
+    assert (part.biased_experts, part.is_clamped) == (16, True)
+    assert not rank_part(find_model("qwen3-30b-a3b").layers[0], Cut(dp=8, ep=8)).biased_experts
+    whole = between_products(part, place, tokens=4096)
+    without = between_products(replace(part, biased_experts=0, is_clamped=False), place, tokens=4096)
+    columns = 4096 * 4 * 2880 * place.execution.element_bytes
+    efficiency = place.device.efficiency
+    rate = place.device.memory_bytes_per_s * efficiency.memory
+    for one, other, passes, launches in (
+        (whole.forward, without.forward, 6 + 8, 2 * 16 + 1 + 3),
+        (whole.backward_input, without.backward_input, 8 + 10, 4 * 16 + 1 + 3),
+    ):
+        assert one.count - other.count == launches
+        expected = passes * columns / rate + launches * efficiency.kernel_s
+        assert one.memory_s - other.memory_s == pytest.approx(expected)

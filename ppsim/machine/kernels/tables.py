@@ -191,7 +191,8 @@ class Tabled:
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
         """Return the seconds of a product, or of `groups` that share the tokens; never faster than memory.
 
-        What is narrower than any expert measured is by the data sheet.
+        Groups are no faster than one product of all their rows, which was measured by itself: their rates are what
+        is left of whole mixtures. What is narrower than any expert measured is by the data sheet.
         """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         factor = self.factor("experts" if groups > 1 else "products")
