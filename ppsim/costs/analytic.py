@@ -19,7 +19,6 @@ from ppsim.costs.layer_kernels import (
 )
 from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.place import Place
-from ppsim.layout.groups import group
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
@@ -298,5 +297,5 @@ def _context_s(layer: Layer, place: Place, tokens: int) -> float:
     queries, keys = (float(count * tokens * place.execution.element_bytes) for count in columns)
     if place.execution.context == "all-to-all":
         return 2 * place.seconds("all-to-all", queries, "cp") + 2 * place.seconds("all-to-all", keys, "cp")
-    link = place.cluster.tiers[group(place.layout, "cp", place.domain_sizes).tier].link
+    link = place.cluster.tiers[place.ranks("cp").tier].link
     return (cp - 1) * collectives.point_to_point_s(2 * keys, link)
