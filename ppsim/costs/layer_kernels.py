@@ -187,25 +187,31 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
 
     fused: half of the scores, being causal, or those in a window, and `_TILE_EDGE` keys a query where its last tile
     passes the window's end. unfused: all of them, by two batched products; and a score costs softmax 2e bytes
-    forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`.
+    forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`. Where keys and values are
+    gathered, one kernel for each rank's: `_blocks_joined`.
     """
     times, execution, part = place.wide_times, place.execution, layer.attention
+    tokens = place.tokens(micro_batch, sequence_length)
     if isinstance(part, Recurrent):
-        return recurrence(part, place, tokens=place.tokens(micro_batch, sequence_length))
+        return recurrence(part, place, tokens=tokens)
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention == "fused":
         keys = round(2 * part.keys_a_query(sequence_length))  # the half of which a causal mask leaves
         whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size)
+        joined = _blocks_joined(part.num_heads // place.cut.tp * part.v_head_size, place, tokens=tokens)
         if isinstance(part, Attention) and part.window and part.window < sequence_length:
             seen = part.keys_a_query(sequence_length)
             tiled = replace(whole, keys=min(sequence_length, round(2 * (seen + _TILE_EDGE))))
-            return PassKernels(
-                *(
-                    replace(kernel, attention_ideal_s=kernel.attention_ideal_s * 2 * seen / tiled.keys)
-                    for kernel in fused_attention(times, tiled)
+            return (
+                PassKernels(
+                    *(
+                        replace(kernel, attention_ideal_s=kernel.attention_ideal_s * 2 * seen / tiled.keys)
+                        for kernel in fused_attention(times, tiled)
+                    )
                 )
+                + joined
             )
-        return PassKernels(*fused_attention(times, whole))
+        return PassKernels(*fused_attention(times, whole)) + joined
     rows, e = heads * queries, activation_bytes(at_least_16_bits(execution.dtype))
     wide = product(times, "forward", rows, sequence_length, part.qk_head_size, groups=heads)
     deep = product(times, "forward", rows, part.v_head_size, sequence_length, groups=heads)
@@ -216,6 +222,24 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     )
     return PassKernels(
         (wide + deep + softmax).as_attention(), (wide + wide + deep + deep + gradient).as_attention()
+    )
+
+
+def _blocks_joined(columns: int, place: Place, *, tokens: int) -> PassKernels:
+    """Return what joins attention to the keys of each rank, bytes a column and token of this one, in float32.
+
+    Forward: a cast 6, and for each block beyond the first a difference 12, its product with a weight 8, and another
+    difference 12; a cast back 6. Backward: in each block gradients of queries, keys and values are added to sums,
+    10 each, those of keys and values joined for the next rank, 16; a cast of all back 18 (torch, `_SDPAMerger` and
+    `_templated_ring_attention_backward`).
+    """
+    cp = place.cut.cp
+    if cp == 1 or place.execution.context != "all-gather":
+        return PassKernels()
+    size = float(tokens * columns)
+    return PassKernels(
+        moved(place.wide_times, "elementwise", (38 * cp - 26) * size, launches=4 * cp - 2),
+        moved(place.wide_times, "elementwise", (46 * cp + 18) * size, launches=4 * cp + 3),
     )
 
 

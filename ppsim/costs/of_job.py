@@ -238,7 +238,8 @@ def _executed(job: Job) -> list[str]:
         shared = ", each with buffers of its own" if not job.cuda_graph_reuse else ""
         lines.append(f"CUDA graphs: {execution.cuda_graphs}{shared}")
     if execution.context != "ring" and job.layout.cp > 1:
-        lines.append("context parallelism: an all-to-all of heads")
+        of = "heads" if execution.context == "all-to-all" else "keys and values of every query head"
+        lines.append(f"context parallelism: an {execution.context} of {of}")
     share = execution.compute_share or getattr(constants.compute_share.get(execution.dtype), "value", 1.0)
     if share != 1:
         whose = "--compute-share" if execution.compute_share else job.cluster.name

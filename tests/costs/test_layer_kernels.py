@@ -4,10 +4,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.layer_kernels import attention, between_products, products, products_of, rank_part
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
+from ppsim.machine.collectives import point_to_point_s
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import find_model
 
@@ -95,3 +97,29 @@ def test_biases_behind_experts_and_clamps_pass_over_memory(place):
         assert one.count - other.count == launches
         expected = passes * columns / rate + launches * efficiency.kernel_s
         assert one.memory_s - other.memory_s == pytest.approx(expected)
+
+
+def test_gathered_keys_and_values_are_those_of_every_query_head(place):
+    """torch's context parallelism: 4 times Llama 3 8B's kv heads, gradients in float32, blocks joined by memory."""
+    layer, length = find_model("llama3-8b").layers[0], 4 * 65536
+    layout = Layout(cp=4, dp=2)
+    of = {
+        how: layer_estimate(
+            layer,
+            replace(place, layout=layout, execution=Execution(context=how)),
+            micro_batch=1,
+            sequence_length=length,
+        )
+        for how in ("ring", "all-gather")
+    }
+    link = place.cluster.tiers[0].link
+    hop_s = point_to_point_s(2 * 4096 * (length // 4) * 4, link)
+    assert of["all-gather"].forward.cp_s == 0  # beside the first block of four
+    assert of["all-gather"].backward_input.cp_s == pytest.approx(
+        hop_s
+    )  # the last; the others beside the next block
+    assert of["ring"].forward.cp_s == pytest.approx(3 * point_to_point_s(2 * 1024 * (length // 4) * 2, link))
+    bytes_joined = 4096 * (length // 4) * (38 * 4 - 26)
+    joined_s = bytes_joined / (place.device.memory_bytes_per_s * place.device.efficiency.memory)
+    joined_s += 14 * place.device.efficiency.kernel_s
+    assert of["all-gather"].forward.memory_s - of["ring"].forward.memory_s == pytest.approx(joined_s)
