@@ -83,8 +83,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
 
 def _known(kernels: PassKernels, *others: KernelTime) -> Known:
     """What of these kernels is by the device's table."""
-    passes = (kernels.forward, kernels.backward_input, kernels.backward_weight, *others)
-    return Known(table_s=sum(one.measured_s for one in passes))
+    return Known(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
 
 
 def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: KernelTime) -> KernelTime:

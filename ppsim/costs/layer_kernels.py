@@ -27,18 +27,17 @@ class PassKernels:
     backward_input: KernelTime = field(default_factory=KernelTime)
     backward_weight: KernelTime = field(default_factory=KernelTime)
 
+    @property
+    def passes(self) -> tuple[KernelTime, KernelTime, KernelTime]:
+        """F, I and W in this order."""
+        return self.forward, self.backward_input, self.backward_weight
+
     def __add__(self, other: "PassKernels") -> "PassKernels":
-        return PassKernels(
-            self.forward + other.forward,
-            self.backward_input + other.backward_input,
-            self.backward_weight + other.backward_weight,
-        )
+        return PassKernels(*(mine + its for mine, its in zip(self.passes, other.passes, strict=True)))
 
     def slowed(self, factor: float) -> "PassKernels":
         """Return the same with so many times the seconds."""
-        return PassKernels(
-            *(one.slowed(factor) for one in (self.forward, self.backward_input, self.backward_weight))
-        )
+        return PassKernels(*(one.slowed(factor) for one in self.passes))
 
 
 def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pairs: float = 0.0) -> PassKernels:
