@@ -178,10 +178,8 @@ def _ratio(one: float, other: float) -> float:
 def _sizes(component: Component, model: ModelShape, shape: Shape) -> tuple[float, int, float]:
     """Bytes that a forward keeps, parameters, and the FLOPs of a forward, of one rank's part."""
     shard = replace(model, sequence_length=shape.sequence_length).shard(tp=shape.tp, ep=shape.ep)
-    batch, e = (
-        {"micro_batch": shape.micro_batch, "sequence_length": shape.sequence_length},
-        ELEMENT_BYTES[shape.dtype],
-    )
+    batch: Any = {"micro_batch": shape.micro_batch, "sequence_length": shape.sequence_length}
+    e = ELEMENT_BYTES[shape.dtype]
     if component == "embedding":
         return _tokens(shape), shapes.embedding_parameters(shard), 0.0
     if component == "head":
