@@ -40,8 +40,8 @@ OTHER_PHYSICS = ("megatron-golden", "sc21-zero3", "mt-nlg", "zero-bubble", "zero
 
 
 OTHER_MODELS = ("GPT-OSS-120B",)
-"""Titles of models whose rows are as far off on every class: what takes their time is something of the model, here
-biases of experts, added to each one's rows by itself, and sinks of attention."""
+"""Titles of models whose rows are off to one side on nearly every class: what takes their time is something of the model
+that no cost has, here sinks of attention. Not so many now that biases of experts and clamps are costed."""
 
 
 @dataclass(frozen=True)

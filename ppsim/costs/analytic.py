@@ -19,7 +19,6 @@ from ppsim.costs.layer_kernels import (
 )
 from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.place import Place
-from ppsim.layout.groups import group
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
@@ -47,7 +46,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     message = float(tokens * layer.hidden_size * execution.element_bytes)
     tp_s, num_gathered = _tensor_s(layer, place, message)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
-    cp_s = _context_s(layer, place, tokens)
+    cp_s, cp_backward_s = _context_s(layer, place, tokens, core)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
     launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
@@ -59,7 +58,6 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         launching_s=launching_s,
     )  # fmt: skip
     gathered = num_gathered * _gathered_s(place, execution.gathered_share * message)
-    both_ways = 1 if execution.context == "all-to-all" or layer.is_recurrent else 2
     again = launched_again(_again(layer, place, tokens, core.forward, kernels.forward), layer, place)
     launched_again_s = launching_s if execution.recompute == "full" else 0.0
     backward_input = _parts(
@@ -69,7 +67,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         tp_s=(1 - execution.hidden_tp_backward) * (tp_s + gathered),
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
         launching_s=launching_s,
-        cp_s=(1 - execution.hidden_cp) * both_ways * cp_s,
+        cp_s=(1 - execution.hidden_cp) * cp_backward_s,
         recompute_s=(
             _parts(place, again, launching_s=launched_again_s)
             + communicated_again(layer, execution.recompute, forward)
@@ -85,8 +83,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
 
 def _known(kernels: PassKernels, *others: KernelTime) -> Known:
     """What of these kernels is by the device's table."""
-    passes = (kernels.forward, kernels.backward_input, kernels.backward_weight, *others)
-    return Known(table_s=sum(one.measured_s for one in passes))
+    return Known(table_s=sum(one.measured_s for one in (*kernels.passes, *others)))
 
 
 def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: KernelTime) -> KernelTime:
@@ -278,25 +275,34 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
     return 2 * dispatch_s(execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster)
 
 
-def _context_s(layer: Layer, place: Place, tokens: int) -> float:
-    """The forward's exchange among cp ranks; round the ring the backward has twice as much, with gradients.
+def _context_s(layer: Layer, place: Place, tokens: int, core: PassKernels) -> tuple[float, float]:
+    """The exchange among cp ranks in a forward and in a backward, which has gradients round the ring besides.
 
-    Mamba exchanges what its projection gives for whole sequences of some heads, and its result back.
+    Mamba exchanges what its projection gives for whole sequences of some heads, and its result back. Gathered, keys
+    and values come while `core` has its first block of cp; their gradients go on in float32 behind each block,
+    beside the next (torch, `_templated_ring_attention_backward`).
     """
-    cp = place.layout.cp
+    cp, execution = place.layout.cp, place.execution
     if cp == 1 or not layer.has_mixer:
-        return 0.0
-    a, tp = layer.attention, place.layout.tp
+        return 0.0, 0.0
+    a, tp, e = layer.attention, place.layout.tp, execution.element_bytes
     if isinstance(a, Recurrent):
-        e = place.execution.element_bytes
         columns = (a.gate_columns + a.convolved + a.num_heads) // tp, a.inner_size // tp
-        return sum(place.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)
+        took = sum(place.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)
+        return took, took
     if isinstance(a, LatentAttention):
         columns = (a.score_width // tp // 2,) * 2
     else:
         columns = a.num_heads // tp * a.head_size, a.kv_heads_on_a_rank(tp) * a.head_size
-    queries, keys = (float(count * tokens * place.execution.element_bytes) for count in columns)
-    if place.execution.context == "all-to-all":
-        return 2 * place.seconds("all-to-all", queries, "cp") + 2 * place.seconds("all-to-all", keys, "cp")
-    link = place.cluster.tiers[group(place.layout, "cp", place.domain_sizes).tier].link
-    return (cp - 1) * collectives.point_to_point_s(2 * keys, link)
+    queries, keys = (float(count * tokens * e) for count in columns)
+    if execution.context == "all-to-all":
+        took = 2 * place.seconds("all-to-all", queries, "cp") + 2 * place.seconds("all-to-all", keys, "cp")
+        return took, took
+    link = place.cluster.tiers[place.ranks("cp").tier].link
+    if execution.context == "ring":
+        took = (cp - 1) * collectives.point_to_point_s(2 * keys, link)
+        return took, 2 * took
+    gathered_s = place.seconds("all-gather", 2 * queries * cp, "cp")
+    hop_s, block_s = collectives.point_to_point_s(2 * queries * 4 / e, link), core.backward_input.busy_s / cp
+    gradients_s = hop_s + (cp - 1) * max(0.0, hop_s - block_s)
+    return max(0.0, gathered_s - core.forward.busy_s / cp), max(0.0, gathered_s - block_s) + gradients_s

@@ -35,7 +35,8 @@ def estimated(component: Component, profile: Profile, shape: Shape) -> Measureme
     anchors = _anchors(profile, component, shape)
     anchor = anchors[0]
     here, *there = (estimate(component, model, one, facts) for one in (shape, *(part.shape for part in anchors)))
-    saved = _ratio(*(_saved_bytes(component, model, one) for one in (shape, anchor.shape)))
+    kept, parameters, flops = _sizes(component, model, shape)
+    saved = _ratio(kept, _sizes(component, model, anchor.shape)[0])
     tokens = _ratio(_tokens(shape), _tokens(anchor.shape))
 
     def times(name: str) -> Quantity | None:
@@ -59,9 +60,9 @@ def estimated(component: Component, profile: Profile, shape: Shape) -> Measureme
         activation_bytes=round(anchor.activation_bytes * saved),
         activation_bytes_kept_for_weight=round(anchor.activation_bytes_kept_for_weight * saved),
         output_bytes=anchor.output_bytes if component == "head" else round(anchor.output_bytes * tokens),
-        parameters=_parameters(component, model, shape),
+        parameters=parameters,
         transient_bytes=None if anchor.transient_bytes is None else round(anchor.transient_bytes * saved),
-        forward_flops=_flops(component, model, shape),
+        forward_flops=flops,
         estimated_from=[part.shape for part in anchors],
     )
 
@@ -174,31 +175,16 @@ def _ratio(one: float, other: float) -> float:
     return one / other if other else 1.0
 
 
-def _saved_bytes(component: Component, model: ModelShape, shape: Shape) -> float:
-    shard, e, b, s = model.shard(tp=shape.tp, ep=shape.ep), ELEMENT_BYTES[shape.dtype], *_batch(shape)
-    if component == "embedding":
-        return _tokens(shape)
-    if component == "head":
-        return shapes.head_activation_bytes(shard, micro_batch=b, sequence_length=s, element_bytes=e)
-    recompute: Any = shape.recompute
-    return shapes.layer_activation_bytes(
-        shard.layer, micro_batch=b, sequence_length=s, element_bytes=e, recompute=recompute
-    )
-
-
-def _parameters(component: Component, model: ModelShape, shape: Shape) -> int:
+def _sizes(component: Component, model: ModelShape, shape: Shape) -> tuple[float, int, float]:
+    """Bytes that a forward keeps, parameters, and the FLOPs of a forward, of one rank's part."""
     shard = replace(model, sequence_length=shape.sequence_length).shard(tp=shape.tp, ep=shape.ep)
-    if component == "layer":
-        return shapes.layer_parameters(shard.layer)
-    return shard.whole.embedding_parameters if component == "embedding" else shard.whole.head_parameters
-
-
-def _flops(component: Component, model: ModelShape, shape: Shape) -> float:
-    shard, b, s = model.shard(tp=shape.tp, ep=shape.ep), *_batch(shape)
-    if component == "layer":
-        return shapes.layer_forward_flops(shard.layer, micro_batch=b, sequence_length=s)
-    return 0.0 if component == "embedding" else shapes.head_forward_flops(shard, micro_batch=b, sequence_length=s)
-
-
-def _batch(shape: Shape) -> tuple[int, int]:
-    return shape.micro_batch, shape.sequence_length
+    batch: Any = {"micro_batch": shape.micro_batch, "sequence_length": shape.sequence_length}
+    e = ELEMENT_BYTES[shape.dtype]
+    if component == "embedding":
+        return _tokens(shape), shard.whole.embedding_parameters, 0.0
+    if component == "head":
+        saved = shapes.head_activation_bytes(shard, **batch, element_bytes=e)
+        return saved, shard.whole.head_parameters, shapes.head_forward_flops(shard, **batch)
+    recompute: Any = shape.recompute
+    saved = shapes.layer_activation_bytes(shard.layer, **batch, element_bytes=e, recompute=recompute)
+    return saved, shapes.layer_parameters(shard.layer), shapes.layer_forward_flops(shard.layer, **batch)

@@ -44,9 +44,7 @@ def estimate(component: Component, model: ModelShape, shape: Shape, facts: Devic
     else:
         linears = _linears(shard.layer)
         kernels = _layer(shard.layer, linears, shape, times)
-    forward, inputs, weights = (
-        part.busy_s for part in (kernels.forward, kernels.backward_input, kernels.backward_weight)
-    )
+    forward, inputs, weights = (one.busy_s for one in kernels.passes)
     again = forward if component == "layer" and shape.recompute == "full" else 0.0
     if not again:
         return PassSeconds(forward, inputs + weights, inputs, weights)

@@ -73,9 +73,8 @@ def _router(part: RankPart, place: Place, *, tokens: int) -> list[int]:
 
 
 def _counts(kernels: PassKernels) -> list[int]:
-    return [one.count for one in (kernels.forward, kernels.backward_input, kernels.backward_weight)]
+    return [one.count for one in kernels.passes]
 
 
 def _counting(kernels: PassKernels, counts: list[int]) -> PassKernels:
-    passes = (kernels.forward, kernels.backward_input, kernels.backward_weight)
-    return PassKernels(*(replace(one, count=count) for one, count in zip(passes, counts, strict=True)))
+    return PassKernels(*(replace(one, count=count) for one, count in zip(kernels.passes, counts, strict=True)))

@@ -27,18 +27,17 @@ class PassKernels:
     backward_input: KernelTime = field(default_factory=KernelTime)
     backward_weight: KernelTime = field(default_factory=KernelTime)
 
+    @property
+    def passes(self) -> tuple[KernelTime, KernelTime, KernelTime]:
+        """F, I and W in this order."""
+        return self.forward, self.backward_input, self.backward_weight
+
     def __add__(self, other: "PassKernels") -> "PassKernels":
-        return PassKernels(
-            self.forward + other.forward,
-            self.backward_input + other.backward_input,
-            self.backward_weight + other.backward_weight,
-        )
+        return PassKernels(*(mine + its for mine, its in zip(self.passes, other.passes, strict=True)))
 
     def slowed(self, factor: float) -> "PassKernels":
         """Return the same with so many times the seconds."""
-        return PassKernels(
-            *(one.slowed(factor) for one in (self.forward, self.backward_input, self.backward_weight))
-        )
+        return PassKernels(*(one.slowed(factor) for one in self.passes))
 
 
 def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pairs: float = 0.0) -> PassKernels:
@@ -68,7 +67,7 @@ class RankPart:
     keys rotate; `activated` columns pass through an activation function, of which a gated one reads twice as many.
     `biases` are the columns that have one. `convolved` columns pass through a convolution, `gates` are multiplied
     by one; `modulated` norms are scaled and shifted; `halves` is how many parts have a residual around them.
-    A pair is `expert_width` wide where it is sent.
+    A pair is `expert_width` wide where it is sent; `biased_experts` of the rank add a bias to what they give.
     """
 
     hidden_size: int
@@ -78,7 +77,9 @@ class RankPart:
     rotated: int = 0
     activated: float = 0
     is_gated: bool = True
+    is_clamped: bool = False
     biases: int = 0
+    biased_experts: int = 0
     convolved: int = 0
     gates: int = 0
     modulated: int = 0
@@ -100,7 +101,9 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         rotated=_rotated(layer, cut.tp),
         activated=_activated(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
+        is_clamped=layer.ffn.clamped,
         biases=round(sum(one.rows * one.biases for one in linears if one.kind == "dense")),
+        biased_experts=_biased_experts(linears),
         convolved=mixer.convolved // cut.tp if isinstance(mixer, Recurrent) else 0,
         gates=mixer.gate_columns // cut.tp,
         modulated=layer.conditioned.num_modulated if layer.conditioned else 0,
@@ -120,7 +123,14 @@ def module_part(layer: Layer, modules: Collection[str], cut: Cut, *, load: float
         rotated=_rotated(layer, cut.tp) if ups else 0,
         activated=_activated(layer, cut.tp, modules, load),
         is_gated=layer.ffn.gated,
+        is_clamped=layer.ffn.clamped,
+        biased_experts=_biased_experts(layer.linears(cut)) if whole else 0,
     )
+
+
+def _biased_experts(linears: Iterable[Linear]) -> int:
+    """How many experts of a rank have a bias behind their second matrix; that of the first is in its product."""
+    return sum(one.count for one in linears if one.kind == "routed" and one.biased and one.split == "inputs")
 
 
 def _is_in(one: Linear, modules: Collection[str]) -> bool:
@@ -176,25 +186,31 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
 
     fused: half of the scores, being causal, or those in a window, and `_TILE_EDGE` keys a query where its last tile
     passes the window's end. unfused: all of them, by two batched products; and a score costs softmax 2e bytes
-    forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`.
+    forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`. Where keys and values are
+    gathered, one kernel for each rank's: `_blocks_joined`.
     """
     times, execution, part = place.wide_times, place.execution, layer.attention
+    tokens = place.tokens(micro_batch, sequence_length)
     if isinstance(part, Recurrent):
-        return recurrence(part, place, tokens=place.tokens(micro_batch, sequence_length))
+        return recurrence(part, place, tokens=tokens)
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention == "fused":
         keys = round(2 * part.keys_a_query(sequence_length))  # the half of which a causal mask leaves
         whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size)
+        joined = _blocks_joined(part.num_heads // place.cut.tp * part.v_head_size, place, tokens=tokens)
         if isinstance(part, Attention) and part.window and part.window < sequence_length:
             seen = part.keys_a_query(sequence_length)
             tiled = replace(whole, keys=min(sequence_length, round(2 * (seen + _TILE_EDGE))))
-            return PassKernels(
-                *(
-                    replace(kernel, attention_ideal_s=kernel.attention_ideal_s * 2 * seen / tiled.keys)
-                    for kernel in fused_attention(times, tiled)
+            return (
+                PassKernels(
+                    *(
+                        replace(kernel, attention_ideal_s=kernel.attention_ideal_s * 2 * seen / tiled.keys)
+                        for kernel in fused_attention(times, tiled)
+                    )
                 )
+                + joined
             )
-        return PassKernels(*fused_attention(times, whole))
+        return PassKernels(*fused_attention(times, whole)) + joined
     rows, e = heads * queries, activation_bytes(at_least_16_bits(execution.dtype))
     wide = product(times, "forward", rows, sequence_length, part.qk_head_size, groups=heads)
     deep = product(times, "forward", rows, part.v_head_size, sequence_length, groups=heads)
@@ -205,6 +221,24 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     )
     return PassKernels(
         (wide + deep + softmax).as_attention(), (wide + wide + deep + deep + gradient).as_attention()
+    )
+
+
+def _blocks_joined(columns: int, place: Place, *, tokens: int) -> PassKernels:
+    """Return what joins attention to the keys of each rank, bytes a column and token of this one, in float32.
+
+    Forward: a cast 6, and for each block beyond the first a difference 12, its product with a weight 8, and another
+    difference 12; a cast back 6. Backward: in each block gradients of queries, keys and values are added to sums,
+    10 each, those of keys and values joined for the next rank, 16; a cast of all back 18 (torch, `_SDPAMerger` and
+    `_templated_ring_attention_backward`).
+    """
+    cp = place.cut.cp
+    if cp == 1 or place.execution.context != "all-gather":
+        return PassKernels()
+    size = float(tokens * columns)
+    return PassKernels(
+        moved(place.wide_times, "elementwise", (38 * cp - 26) * size, launches=4 * cp - 2),
+        moved(place.wide_times, "elementwise", (46 * cp + 18) * size, launches=4 * cp + 3),
     )
 
 
@@ -272,15 +306,28 @@ def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernel
 
     An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
     way; moe, for each of a token's k experts, to and from them 4e times its width either way, twice that where the
-    tokens of an all-to-all are ordered by ranks before it and by experts behind it.
+    tokens of an all-to-all are ordered by ranks before it and by experts behind it. A clamp of gate and up before
+    they are joined 8ef and 10ef. Biases behind experts are weighed, added to the rows of each expert by itself, and
+    these joined: 6e and 8e times the width of a pair (both Megatron-LM, `weighted_bias_quick_geglu_impl` and
+    `TEGroupedMLP._apply_bias`).
     """
-    f, e = part.activated, place.execution.element_bytes
+    f, e, biased = part.activated, place.execution.element_bytes, part.biased_experts
     orderings = 2 if place.execution.moe_dispatcher == "alltoall" and place.cut.ep > 1 else 1
     around = 2 * e * part.rotated + 4 * e * part.expert_width * part.pairs * orderings
     launches = 8 if part.pairs else (f > 0) + (part.rotated > 0)
+    clamps = part.is_clamped and f > 0
+    added = e * part.expert_width * part.pairs * (biased > 0)
     return PassKernels(
         *(
-            moved(place.times, "elementwise", tokens * (times * e * f + around), launches=launches)
-            for times in ((3, 5) if part.is_gated else (2, 3))
+            moved(
+                place.times,
+                "elementwise",
+                tokens * (e * f * (activations + clamped * clamps) + around + biases * added),
+                launches=launches + 3 * clamps + an_expert * biased + (biased > 0),
+            )
+            for activations, clamped, biases, an_expert in (
+                (3 if part.is_gated else 2, 8, 6, 2),
+                (5 if part.is_gated else 3, 10, 8, 4),
+            )
         )
     )

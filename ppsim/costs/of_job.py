@@ -15,7 +15,7 @@ from ppsim.costs.job import Job, work_of
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import passes_s, step_costs
-from ppsim.layout.groups import GroupName, group, tier_between
+from ppsim.layout.groups import GroupName, tier_between
 from ppsim.layout.split import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.machine import collectives
 from ppsim.machine.kernels.tables import Tabled
@@ -197,7 +197,7 @@ def _straddling(job: Job) -> list[str]:
     inside = replace(job.cluster, tiers=(replace(job.cluster.tiers[0], num_devices=None),))
     together, lines = replace(job, cluster=inside, profile=None), []
     for name, part in _COMMUNICATION.items():
-        if not group(job.layout, name, job.domain_sizes).tier:
+        if not job.place.ranks(name).tier:
             continue
 
         def of_layer(one: Job, part: str = part) -> float:
@@ -238,7 +238,8 @@ def _executed(job: Job) -> list[str]:
         shared = ", each with buffers of its own" if not job.cuda_graph_reuse else ""
         lines.append(f"CUDA graphs: {execution.cuda_graphs}{shared}")
     if execution.context != "ring" and job.layout.cp > 1:
-        lines.append("context parallelism: an all-to-all of heads")
+        of = "heads" if execution.context == "all-to-all" else "keys and values of every query head"
+        lines.append(f"context parallelism: an {execution.context} of {of}")
     share = execution.compute_share or getattr(constants.compute_share.get(execution.dtype), "value", 1.0)
     if share != 1:
         whose = "--compute-share" if execution.compute_share else job.cluster.name

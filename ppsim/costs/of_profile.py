@@ -154,9 +154,8 @@ def assemble(
     costs = _stage_costs(parts, counts, hop_s).replace(static_bytes=static)
     costs, rehearsed = _rehearsed(profile, schedule, costs)
     costs, slices = sliced(costs, schedule, shape.sequence_length, profile.model.hidden_size, _SLICE_TIME)
-    contents = ["t" * count for count in counts]
-    contents[0], contents[-1] = "E" + contents[0], contents[-1] + "L"
     flops = float(parts.per_stage("forward_flops", counts).sum())
+    contents = stages_of(num_layers * LAYER, counts)
     return Assembled(costs, counts, flops, assumptions + rehearsed + slices, contents=contents)
 
 

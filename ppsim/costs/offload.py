@@ -16,20 +16,16 @@ NUM_BUFFERS = 2
 """Microbatches whose offloaded part is on the device all the same: one on its way out, one on its way back."""
 
 
-def copy_s(job: Job, num_bytes: float) -> float:
-    """Return the seconds of a copy to the host or back; raises `ConfigError` where the link is not known."""
-    rate = job.cluster.device.host_bytes_per_s
-    if rate is None:
-        raise ConfigError(f"{job.cluster.device.name} has no host_bytes_per_s, which --offload needs")
-    return num_bytes / (rate * HOST_EFFICIENCY)
-
-
 def with_copies(job: Job, costs: Estimate, num_bytes: float) -> Estimate:
     """Return a stage's costs with what compute does not hide of copying `num_bytes` of a microbatch out and back.
 
-    Both directions have a stream of their own; a copy has the length of its own pass, F or B, to be done in.
+    Both directions have a stream of their own; a copy has the length of its own pass, F or B, to be done in. Raises
+    `ConfigError` where the link to the host is not known.
     """
-    seconds = copy_s(job, num_bytes)
+    rate = job.cluster.device.host_bytes_per_s
+    if rate is None:
+        raise ConfigError(f"{job.cluster.device.name} has no host_bytes_per_s, which --offload needs")
+    seconds = num_bytes / (rate * HOST_EFFICIENCY)
     beyond_b = Parts(offload_s=max(0.0, seconds - costs.backward.total_s))
     return replace(
         costs,

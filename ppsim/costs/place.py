@@ -41,7 +41,8 @@ class Execution:
     dropout
         Whether masks are drawn, behind attention and both halves of a layer.
     context
-        How cp ranks exchange keys and values: round the "ring", or by "all-to-all" of heads.
+        How cp ranks exchange keys and values: round the "ring", by "all-to-all" of heads, or by an "all-gather" of
+        those of every query head, as torch does of models that repeat them before.
     moe_dispatcher
         How tokens go to their experts and back (`ppsim.machine.dispatch`).
     expert_imbalance
@@ -66,7 +67,7 @@ class Execution:
     sequence_parallel: bool = False
     dropout: bool = False
     fused_cross_entropy: bool = True
-    context: Literal["ring", "all-to-all"] = "ring"
+    context: Literal["ring", "all-to-all", "all-gather"] = "ring"
     moe_dispatcher: Dispatcher = "deepep"
     expert_imbalance: float = 1.0
     expert_capacity: float | None = None

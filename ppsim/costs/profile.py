@@ -3,6 +3,7 @@
 A profile was measured by ppsim's harness or carries its published source; `provenance` says which.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -320,11 +321,7 @@ class Profile(InBrief, Strict):
     @field_validator("chunks")
     @classmethod
     def _built_once(cls, chunks: list[Chunk]) -> list[Chunk]:
-        seen = set()
-        for chunk in chunks:
-            if (key := (alike(chunk.contents), chunk.shape)) in seen:
-                raise ValueError(f"the chunk {chunk.contents} at {describe(chunk.shape)} stands there twice")
-            seen.add(key)
+        _require_once((alike(one.contents), one.shape, f"chunk {one.contents}") for one in chunks)
         return chunks
 
     @field_validator("measurements")
@@ -342,11 +339,7 @@ class Profile(InBrief, Strict):
     @field_validator("measurements")
     @classmethod
     def _measured_once(cls, measurements: list[Measurement]) -> list[Measurement]:
-        seen = set()
-        for part in measurements:
-            if (key := (part.component, part.shape)) in seen:
-                raise ValueError(f"the {part.component} at {describe(part.shape)} stands there twice")
-            seen.add(key)
+        _require_once((part.component, part.shape, part.component) for part in measurements)
         return measurements
 
     @property
@@ -427,6 +420,15 @@ class Profile(InBrief, Strict):
         device = self.provenance.device.name
         how = "measured on" if self.provenance.kind == "measured" else "published, measured on"
         return f"{self.name} ({how} {device}; {self.provenance.source})"
+
+
+def _require_once(parts: Iterable[tuple[str, Shape, str]]) -> None:
+    """Raise `ValueError` naming what is there twice, by its key and shape."""
+    seen = set()
+    for key, shape, name in parts:
+        if (key, shape) in seen:
+            raise ValueError(f"the {name} at {describe(shape)} stands there twice")
+        seen.add((key, shape))
 
 
 _IN_WORDS = {"micro_batch": "micro-batch", "sequence_length": "sequence length"}

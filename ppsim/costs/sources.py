@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,46 +18,6 @@ from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.layout.split import Split
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import StepCosts
-
-
-class Source(Protocol):
-    """What a projection asks of its costs."""
-
-    @property
-    def name(self) -> str:
-        """How the costs are called in a sentence."""
-
-    @property
-    def num_layers(self) -> int:
-        """Layers of the model."""
-
-    @property
-    def sequence_length(self) -> int:
-        """Tokens a sequence."""
-
-    @property
-    def hidden_size(self) -> int:
-        """Of the model."""
-
-    @property
-    def tokens_per_microbatch(self) -> int:
-        """Tokens that one microbatch of every pipeline has."""
-
-    @property
-    def gpus_per_rank(self) -> int:
-        """Devices behind one pipeline rank, those of all replicas."""
-
-    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
-        """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
-
-    def peak(self) -> tuple[float | None, list[str]]:
-        """Return what stands for 100 % of a device in FLOP/s, and lines that say so where it is no data sheet's."""
-
-    def jitter(self) -> float | None:
-        """Return the relative standard deviation of one action beside another of its kind, None where not known."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what a report says of the costs."""
 
 
 @cache
@@ -345,3 +305,7 @@ class MeasuredProfileSource(ProfileSource):
     def assemble(self, schedule: Schedule, split: Split) -> Assembled:
         """Return a part of a rank's costs for each of its stages."""
         return self.costs.replacing(super().assemble(schedule, split), schedule)
+
+
+Source: TypeAlias = ProfileSource | JobSource
+"""What a projection asks for sizes, costs per stage, what stands for 100 %, jitter, and a report of them."""

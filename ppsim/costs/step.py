@@ -10,7 +10,7 @@ import numpy as np
 
 from ppsim.costs.assembled import of_ranks
 from ppsim.costs.job import Job
-from ppsim.layout.groups import Group, all_devices, group, tier_between
+from ppsim.layout.groups import Group, all_devices, tier_between
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Device
 from ppsim.model.architecture import Layer
@@ -61,7 +61,7 @@ def num_independent(job: Job) -> int:
 
     Those of one innermost domain, a node, share its host, power and cooling, and count as one draw.
     """
-    return math.prod(group(job.layout, "dp", job.domain_sizes).extents[1:])
+    return math.prod(job.place.ranks("dp").extents[1:])
 
 
 @lru_cache(maxsize=4096)
@@ -110,9 +110,8 @@ _GROUPS: tuple[Literal["dp-cp", "expert-dp"], ...] = ("dp-cp", "expert-dp")
 def among_replicas_s(job: Job, held: Held, operation: collectives.Operation) -> float:
     """Return the seconds of a collective over all weights, or gradients, among the ranks that hold the same."""
     of = job.optimizer.weight_bytes if operation == "all-gather" else job.optimizer.bytes_of_gradient
-    sizes = job.domain_sizes
     return sum(
-        collectives.seconds(operation, count * of, group(job.layout, name, sizes), job.cluster)
+        job.place.seconds(operation, count * of, name)
         for count, name in zip((held.dense, held.expert), _GROUPS, strict=True)
         if count
     )
@@ -122,7 +121,7 @@ def _share(job: Job, name: Literal["dp-cp", "expert-dp"], stages: Sequence[Stage
     """What part of an update of these stages the rank does that has most of it."""
     if job.optimizer.zero_stage == 0:
         return 1.0
-    num_ranks = group(job.layout, name, job.domain_sizes).num_ranks
+    num_ranks = job.place.ranks(name).num_ranks
     num_layers = sum(len(stage.layers) + len(stage.mtp) for stage in stages)
     if not job.optimizer.layer_wise or num_layers == 0:
         return 1 / num_ranks
@@ -205,7 +204,7 @@ def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequen
     if model.patches and len(ranks_of_all) > 1:
         conditioning = model.patches.conditioning_parameters(model.hidden_size)
         shared.append(_sum_over(job, ranks_of_all, conditioning * of))
-    dense, expert = (group(job.layout, name, job.domain_sizes).num_ranks for name in _GROUPS)
+    dense, expert = (job.place.ranks(name).num_ranks for name in _GROUPS)
     for stage, one in enumerate(held):
         ranks = tuple(dict.fromkeys(rank_of[stage::num_stages]))
         if len(ranks) > 1:

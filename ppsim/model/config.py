@@ -303,7 +303,8 @@ def _layernorm(fields: Fields, *, biased: bool) -> Model:
 
 def _gpt_oss(fields: Fields) -> Model:
     experts = _experts(
-        fields, ("num_local_experts", "num_experts"), FeedForward(fields.count("intermediate_size"), bias=True),
+        fields, ("num_local_experts", "num_experts"),
+        FeedForward(fields.count("intermediate_size"), bias=True, clamped=True),
         chosen=("num_experts_per_tok", "experts_per_token"), router_bias=True,
     )  # fmt: skip
     layers = _layers(fields, _attention(fields, head_size=64, biased=True, sinks=True), experts)

@@ -192,11 +192,12 @@ class LatentAttention(Scored):
 
 @dataclass(frozen=True)
 class FeedForward:
-    """A feed-forward part; gated: SwiGLU with three matrices, else two."""
+    """A feed-forward part; gated: SwiGLU with three matrices, else two. clamped: what it activates is (gpt-oss)."""
 
     size: int
     gated: bool = True
     bias: bool = False
+    clamped: bool = False
 
     def __post_init__(self) -> None:
         require_positive(self, "size")
@@ -262,6 +263,11 @@ class MixtureOfExperts:
     def gated(self) -> bool:
         """Whether its experts are."""
         return self.expert.gated
+
+    @property
+    def clamped(self) -> bool:
+        """Whether what its experts activate is."""
+        return self.expert.clamped
 
     @property
     def shared(self) -> FeedForward | None:

@@ -18,7 +18,8 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.version import __version__
 from ppsim.costs.chunks import FIRST, KINDS, LAST, alike, short_contents, untold
-from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, header, measured_costs, num_inputs, split_ratio
+from ppsim.costs.utilization import split_ratio
+from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, header, measured_costs, num_inputs
 from ppsim.profiling.measure import Module
 from ppsim.profiling.settings import Say, Settings
 

@@ -12,6 +12,7 @@ from torch import nn
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 from ppsim.base.version import __version__
+from ppsim.costs.utilization import split_ratio
 from ppsim.machine.devices import data_sheet
 from ppsim.model import shapes
 from ppsim.model.recompute import recomputes
@@ -263,19 +264,6 @@ def costly_splits(content: dict[str, Any]) -> list[str]:
                 f"splitting makes its backward {100 * (costly[-1] - 1):.0f} % longer"
             )
     return sentences
-
-
-def split_ratio(measurement: dict[str, Any]) -> float | None:
-    """Return (I + W) / B of a measurement, None where one of them was not measured or B takes no time.
-
-    >>> of = {"backward_s": {"median": 2.0}, "backward_input_s": {"median": 1.5}}
-    >>> split_ratio(of | {"backward_weight_s": {"median": 1.0}}), split_ratio(of | {"backward_weight_s": None})
-    (1.25, None)
-    """
-    whole, *halves = (measurement[f"backward{part}_s"] for part in ("", "_input", "_weight"))
-    if None in (whole, *halves) or not whole["median"]:
-        return None
-    return float(sum(half["median"] for half in halves) / whole["median"])
 
 
 def measured_costs(

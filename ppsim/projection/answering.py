@@ -23,7 +23,7 @@ ESTIMATE_SPREAD = 0.16
 
 1.645 of it hold nine of ten rows of dense models that `ppsim validate` marks fit."""
 
-EXPERTS_SPREAD = 0.31
+EXPERTS_SPREAD = 0.17
 """The same for models with experts."""
 
 MEASURED_SPREAD = 0.02

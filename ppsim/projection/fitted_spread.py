@@ -31,7 +31,7 @@ class Shares:
         return math.hypot(*(share for name, share in shares if name not in known))
 
 
-DENSE_SHARES, EXPERTS_SHARES = Shares(0.23, 0.70), Shares(0.62, 0.33)
+DENSE_SHARES, EXPERTS_SHARES = Shares(0.23, 0.70), Shares(0.48, 0.59)
 """Most probable for the rows of `ppsim validate` marked fit (`python benchmarks/fit_shares.py`)."""
 
 MACHINE_SHARE = 0.37

@@ -159,8 +159,9 @@ class StudyOptions(TypedDict, total=False):
         "Whether the loss is one kernel that keeps no copy of the logits. Default: it is.",
         section="model", field="job.execution.fused_cross_entropy", default=True, has_no=True,
     )]
-    context: Annotated[Literal["ring", "all-to-all"] | None, Option(
-        "How cp ranks exchange keys and values: round the ring, or an all-to-all of heads. Default: {default}.",
+    context: Annotated[Literal["ring", "all-to-all", "all-gather"] | None, Option(
+        "How cp ranks exchange keys and values: round the ring, an all-to-all of heads, or an all-gather of those "
+        "of every query head. Default: {default}.",
         section="cluster", field="job.execution.context", default="ring",
     )]
     overlap_tp: Annotated[str | float | None, Option(

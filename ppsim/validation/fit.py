@@ -1,6 +1,5 @@
 """The constants of a cluster from the rows marked fit, and from no other."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +8,7 @@ from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.files import load_cluster
-from ppsim.validation.cases import Case, cases_of, require_set
+from ppsim.validation.cases import cases_of, require_set
 from ppsim.validation.predict import PlanOf, measured_of, predict
 
 _START = {"compute_share": 1.0, "kernel_s": 10e-6, "launch_s": 1e-3, "rest": 0.1}
@@ -49,7 +48,10 @@ def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluste
 
     def errors(values: Floats) -> Floats:
         tried = dict(zip(names, values.tolist(), strict=True))
-        found: Floats = _predicted(cases, cluster, tried, plan_of) / measured - 1
+        machine = cluster.with_constants(cluster.constants.with_values(tried))
+        words = {name: value for name, value in tried.items() if name not in cluster.constants.named}
+        plans = (plan_of({**case.words, "cluster": machine, **words}) for case in cases)
+        found: Floats = np.array(list(map(predict, cases, plans))) / measured - 1
         return found
 
     for _ in range(rounds):
@@ -66,11 +68,3 @@ def fit_cluster(name: str, plan_of: PlanOf, *, rounds: int = 30) -> FittedCluste
             break
     found = {constant: float(f"{value:.3g}") for constant, value in zip(names, values, strict=True)}
     return FittedCluster(cluster, found, in_use, len(cases))
-
-
-def _predicted(cases: Sequence[Case], cluster: Cluster, values: Mapping[str, float], plan_of: PlanOf) -> Floats:
-    """The seconds of cases at other values of constants and words."""
-    tried = cluster.with_constants(cluster.constants.with_values(values))
-    words = {name: value for name, value in values.items() if name not in cluster.constants.named}
-    changed = {"cluster": tried, **words}
-    return np.array([predict(case, plan_of({**case.words, **changed})) for case in cases])

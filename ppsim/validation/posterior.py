@@ -214,13 +214,12 @@ def _doubts(rows: Sequence[Row], logs: Sequence[float]) -> list[Doubt]:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Where constants are, in prior sigmas; what is left of each; how they hang together; errors in logs."""
+    """Where constants are, in prior sigmas; what is left of each, and of rows; how they hang together."""
 
     at: Floats
     spreads: Floats
     correlation: Floats
     residual: float
-    errors: Floats
 
 
 @dataclass(frozen=True)
@@ -281,8 +280,7 @@ class Question:
         covariance = np.linalg.inv(state.information)
         spreads = np.sqrt(np.diag(covariance))
         correlation = covariance / np.outer(spreads, spreads)
-        left = _residual(state, weights)
-        return _Solved(state.at, spreads, correlation, left, state.errors)
+        return _Solved(state.at, spreads, correlation, _residual(state, weights))
 
     def _most_probable(
         self, priors: Sequence[Prior], state: "_State", weights: Floats, residual: float

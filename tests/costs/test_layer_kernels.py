@@ -1,13 +1,15 @@
 """One sum over a layer's matrices, for whoever knows how long a kernel takes."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ppsim.costs.layer_kernels import attention, products, products_of, rank_part
+from ppsim.costs.analytic import layer_estimate
+from ppsim.costs.layer_kernels import attention, between_products, products, products_of, rank_part
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
+from ppsim.machine.collectives import point_to_point_s
 from ppsim.machine.files import load_cluster
 from ppsim.model.names import find_model
 
@@ -75,3 +77,49 @@ def test_attention_is_of_a_ranks_heads_and_queries(place):
     core = attention(layer, place, micro_batch=2, sequence_length=4096).forward
     flops = 2 * (32 / 4) * 4096 * 4096 * 256
     assert core.attention_ideal_s == pytest.approx(flops / place.cluster.device.peak("bfloat16"))
+
+
+def test_biases_behind_experts_and_clamps_pass_over_memory(place):
+    """Of gpt-oss, h and f of 2880 columns, four pairs a token, 16 of 128 experts on a rank (TEGroupedMLP)."""
+    layer = find_model("gpt-oss-120b").layers[0]
+    part = rank_part(layer, Cut(dp=8, ep=8))
+    assert (part.biased_experts, part.is_clamped) == (16, True)
+    assert not rank_part(find_model("qwen3-30b-a3b").layers[0], Cut(dp=8, ep=8)).biased_experts
+    whole = between_products(part, place, tokens=4096)
+    without = between_products(replace(part, biased_experts=0, is_clamped=False), place, tokens=4096)
+    columns = 4096 * 4 * 2880 * place.execution.element_bytes
+    efficiency = place.device.efficiency
+    rate = place.device.memory_bytes_per_s * efficiency.memory
+    for one, other, passes, launches in (
+        (whole.forward, without.forward, 6 + 8, 2 * 16 + 1 + 3),
+        (whole.backward_input, without.backward_input, 8 + 10, 4 * 16 + 1 + 3),
+    ):
+        assert one.count - other.count == launches
+        expected = passes * columns / rate + launches * efficiency.kernel_s
+        assert one.memory_s - other.memory_s == pytest.approx(expected)
+
+
+def test_gathered_keys_and_values_are_those_of_every_query_head(place):
+    """torch's context parallelism: 4 times Llama 3 8B's kv heads, gradients in float32, blocks joined by memory."""
+    layer, length = find_model("llama3-8b").layers[0], 4 * 65536
+    layout = Layout(cp=4, dp=2)
+    of = {
+        how: layer_estimate(
+            layer,
+            replace(place, layout=layout, execution=Execution(context=how)),
+            micro_batch=1,
+            sequence_length=length,
+        )
+        for how in ("ring", "all-gather")
+    }
+    link = place.cluster.tiers[0].link
+    hop_s = point_to_point_s(2 * 4096 * (length // 4) * 4, link)
+    assert of["all-gather"].forward.cp_s == 0  # beside the first block of four
+    assert of["all-gather"].backward_input.cp_s == pytest.approx(
+        hop_s
+    )  # the last; the others beside the next block
+    assert of["ring"].forward.cp_s == pytest.approx(3 * point_to_point_s(2 * 1024 * (length // 4) * 2, link))
+    bytes_joined = 4096 * (length // 4) * (38 * 4 - 26)
+    joined_s = bytes_joined / (place.device.memory_bytes_per_s * place.device.efficiency.memory)
+    joined_s += 14 * place.device.efficiency.kernel_s
+    assert of["all-gather"].forward.memory_s - of["ring"].forward.memory_s == pytest.approx(joined_s)

@@ -86,15 +86,23 @@ def test_a_product_is_never_faster_than_memory_however_narrow():
 
 def test_experts_share_tokens_and_few_rows_have_few_flops():
     times, grid = kernel_times(GB300, "bfloat16"), kernel_table("gb300").grouped["bfloat16"]
-    took = times.product_s("forward", 8 * 4096, 2048, 4096, groups=8) - GB300.efficiency.kernel_s
-    assert took == pytest.approx(1.1 * 2 * 8 * 4096 * 2048 * 4096 / grid.rate(4096, 2048))
-    assert times.product_s("weight", 2048, 4096, 8 * 4096, groups=8) - GB300.efficiency.kernel_s == pytest.approx(
+    took = times.product_s("forward", 8 * 2048, 1024, 4096, groups=8) - GB300.efficiency.kernel_s
+    assert took == pytest.approx(1.1 * 2 * 8 * 2048 * 1024 * 4096 / grid.rate(2048, 1024))
+    assert times.product_s("weight", 1024, 4096, 8 * 2048, groups=8) - GB300.efficiency.kernel_s == pytest.approx(
         took
     )
     assert expert_rate(grid, 4, 2048) == pytest.approx(grid.rate(16, 2048) / 4)
     assert times.most_expert_rows == 4096
     narrow = {"m": 8 * 1024, "n": 128, "k": 4096, "groups": 8}
     assert times.product_s("forward", **narrow) == times.specified.product_s("forward", **narrow)
+
+
+def test_experts_are_no_faster_than_one_product_of_all_their_rows():
+    """The rates of mixtures are what is left of fused kernels, more than products of any size reach alone."""
+    times, table = kernel_times(GB300, "bfloat16"), kernel_table("gb300")
+    alone = times.product_s("forward", 8 * 4096, 2048, 4096)
+    assert table.grouped["bfloat16"].rate(4096, 2048) > table.products["bfloat16"].rate(8 * 4096, 2048, 4096)
+    assert times.product_s("forward", 8 * 4096, 2048, 4096, groups=8) == pytest.approx(alone)
 
 
 def test_attention_goes_by_sequences_and_its_backward_by_the_classs_ratio():

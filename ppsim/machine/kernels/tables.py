@@ -191,7 +191,8 @@ class Tabled:
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
         """Return the seconds of a product, or of `groups` that share the tokens; never faster than memory.
 
-        What is narrower than any expert measured is by the data sheet.
+        Groups are no faster than one product of all their rows, which was measured by itself: their rates are what
+        is left of whole mixtures. What is narrower than any expert measured is by the data sheet.
         """
         rows, columns, depth = of_one_group(form, m, n, k, groups)
         factor = self.factor("experts" if groups > 1 else "products")
@@ -204,7 +205,8 @@ class Tabled:
             grouped = self.table.grouped[self.name]
             if math.log(min(sides)) < grouped.axes[1][0]:
                 return self.specified.product_s(form, m, n, k, groups=groups)
-            rate = expert_rate(grouped, tokens, min(sides))
+            side_by_side = self.table.products[self.name].rate(rows * groups, columns, depth)
+            rate = min(expert_rate(grouped, tokens, min(sides)), side_by_side)
         computed = factor * 2 * rows * columns * depth * groups / rate
         return max(computed, self.specified.memory_s(form, m, n, k, groups=groups)) + self._kernel_s
 
