@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.errors import ConfigError
 from ppsim.base.kept import Kept
 from ppsim.base.names import Names, plain
 from ppsim.catalog.entries import ENTRIES
@@ -16,7 +16,6 @@ from ppsim.catalog.search.fitted import Judge
 from ppsim.schedule.room import require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import Criterion
-from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 __all__ = ["CATALOG", "PLUGINS", "Entry", "Formula", "build", "every_schedule", "find", "fit", "schedule_named"]
@@ -142,10 +141,7 @@ def fit(
     The fastest on the network that the costs name, of those that a fit to an ideal network finds and of the
     published patterns that keep the memory limit. `shape` are the other arguments of `build`.
     """
-
-    def judge(table: Schedule, limit: float | None = None) -> float:
-        return _seconds(table, costs, criterion, limit)
-
+    judge = Judge(costs, criterion)
     differ = costs.differ_by_microbatch
     is_ideal = (costs.communication, costs.channel, costs.overlap_slowdown) == (
         "overlap",
@@ -165,17 +161,6 @@ def fit(
         return best.named(entry.name), f"schedule: that of {best.name}, which {suited} suit better"
     gain = f", {100 * (1 - ours_s / best_s):.2f} % below {best.name}" if ours_s < best_s < np.inf else ""
     return ours, f"schedule: fitted to the costs of every stage{mean}{gain}"
-
-
-def _seconds(table: Schedule, costs: StageCosts, criterion: Criterion, limit: float | None) -> float:
-    """The step time or the span, infinite where the channels deadlock or a rank exceeds the limit."""
-    try:
-        timeline = simulate(table, costs)
-    except ScheduleError:
-        return np.inf
-    if limit is not None and timeline.memory.peak_bytes.max() > limit:
-        return np.inf
-    return timeline.step_time_s if criterion == "step" else timeline.span_s
 
 
 def _made(
