@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from ppsim.base.errors import ConfigError
 from ppsim.base.kept import Kept
 from ppsim.base.names import Names, plain
+from ppsim.catalog.answers import answer
 from ppsim.catalog.entries import ENTRIES
 from ppsim.catalog.entry import Entry, Formula
 from ppsim.catalog.search.fitted import Judge
@@ -149,7 +151,7 @@ def fit(
         0.0,
     ) and not differ
     mean = ", their mean microbatch and the largest one's bytes; the step is at each one's own" if differ else ""
-    ours = _made(
+    ours = _answered(
         entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, judge=None if is_ideal else judge
     )
     patterns = [build(other, **shape) for other in entry.published]
@@ -161,6 +163,12 @@ def fit(
         return best.named(entry.name), f"schedule: that of {best.name}, which {suited} suit better"
     gain = f", {100 * (1 - ours_s / best_s):.2f} % below {best.name}" if ours_s < best_s < np.inf else ""
     return ours, f"schedule: fitted to the costs of every stage{mean}{gain}"
+
+
+def _answered(entry: Entry, **options: Any) -> Schedule:
+    """What `_made` makes of an entry that is searched for, or made in another process of these costs."""
+    make = partial(_made, entry, **options)
+    return answer((entry.name, sorted(options.items())), make) if CATALOG.get(entry.name) is entry else make()
 
 
 def _made(
