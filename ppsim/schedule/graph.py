@@ -213,7 +213,8 @@ def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: 
     for column, cause in enumerate(causes):
         waits[num_actions:, column] = cause
     present = waits != NONE
-    return np.concatenate(([0], np.cumsum(present.sum(axis=1)))), waits[present]
+    counts = present.view(np.int8) @ np.ones(present.shape[1], dtype=np.int32)  # a sum along short rows is slow
+    return np.concatenate(([0], np.cumsum(counts))), waits[present]
 
 
 def _ahead_in_queue(messages: Messages, channel: Channel) -> tuple[Ints32, Ints32]:
