@@ -172,18 +172,14 @@ def _answered(entry: Entry, **options: Any) -> Schedule:
 
 
 def _made(
-    entry: Entry,
-    *,
-    pp: int,
-    microbatches: int,
-    vpp: int | None = None,
-    group_size: int | None = None,
-    num_slices: int | None = None,
-    costs: StageCosts | None = None,
-    memory_limit_bytes: float | None = None,
-    judge: Judge | None = None,
+    entry: Entry, *, pp: int, microbatches: int, vpp: int | None = None, judge: Judge | None = None, **others: Any
 ) -> Schedule:
-    """The table of an entry; `judge` says what a table takes where it will run, where there are several."""
+    """The table of an entry; `judge` says what a table takes where it will run, where there are several.
+
+    `others` are the options of `build` that `_REFUSALS` names.
+    """
+    options: dict[str, Any] = dict.fromkeys(_REFUSALS) | others
+    num_slices, costs = options["num_slices"], options["costs"]
     require_shape(pp=pp, microbatches=microbatches)
     if vpp is None:
         vpp = entry.stages_per_rank[0]
@@ -192,10 +188,6 @@ def _made(
     if num_slices is not None and num_slices < 1:
         raise ConfigError(f"slices must be at least 1: got {num_slices}")
     require_room((num_slices or entry.num_slices) * entry.num_actions(pp=pp, vpp=vpp, microbatches=microbatches))
-    options: dict[str, Any] = {
-        "vpp": vpp, "group_size": group_size, "num_slices": num_slices, "costs": costs,
-        "memory_limit_bytes": memory_limit_bytes,
-    }  # fmt: skip
     for option, refusal in _REFUSALS.items():
         if options[option] is not None and not entry.takes(option) and (option, num_slices) != ("num_slices", 1):
             takers = " or ".join(name for name, other in CATALOG.items() if other.takes(option))
@@ -204,9 +196,7 @@ def _made(
         if entry.splits_backward:
             costs.require_parts(f"the I and W of {entry.name}")
         options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
-    if num_slices is None:
-        options["num_slices"] = entry.num_slices
-    options["judge"] = judge
+    options |= {"vpp": vpp, "num_slices": num_slices or entry.num_slices, "judge": judge}
     taken = {option: value for option, value in options.items() if entry.takes(option)}
     return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)
 

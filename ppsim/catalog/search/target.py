@@ -11,7 +11,7 @@ from ppsim.base.arrays import Floats
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.search.anneal import DEADLOCK, Rules, anneal, empty_timing
-from ppsim.catalog.search.pipeline import Codes, Counts, Memory, Pipeline, memory_of, pipeline_of
+from ppsim.catalog.search.pipeline import Codes, Counts, Memory, Pipeline, pipeline_of
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
@@ -135,7 +135,8 @@ class Target:
     @cached_property
     def memory(self) -> Memory:
         """What passes hold and ranks may."""
-        return memory_of(self.problem, self.memory_changes)
+        problem = self.problem
+        return Memory(problem.activation, problem.kept, self.memory_changes, problem.cap)
 
     def run(self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = ()) -> Any:
         """Run a kernel of this package, which begins with the pipeline."""
