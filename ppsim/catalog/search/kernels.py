@@ -116,7 +116,7 @@ def lacks_memory(pipeline: Pipeline, memory: Memory, backlog: Backlog, rank: int
 
 
 def fill(
-    pipeline: Pipeline, memory: Memory, passes: Codes, least_gap: float, table: Table, backlog: Backlog
+    pipeline: Pipeline, memory: Memory, passes: Counts, least_gap: float, table: Table, backlog: Backlog
 ) -> bool:
     """Put weight gradients, oldest first, between the forwards and input gradients of `passes`, in their order.
 
@@ -147,7 +147,7 @@ def fill(
 def _run_filled(
     pipeline: Pipeline,
     memory: Memory,
-    passes: Codes,
+    passes: Counts,
     least_gap: float,
     table: Table,
     backlog: Backlog,

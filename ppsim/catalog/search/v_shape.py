@@ -22,8 +22,7 @@ _PACES_DOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 _PACES_UP = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 _TURNS = (0.0, 0.17, 0.33, 0.5, 0.67, 0.83)
 _MOST_BLOCKS, _MOST_CELL_BLOCKS, _MOST_ACTIONS = 600, 150, 1_000_000  # of one search: some tenths of a second
-_BLOCKS: Kept[Schedule] = Kept(2_000_000)  # actions: other caps and costs begin with the same tables
-_PASSES: Kept[Codes] = Kept(2_000_000)  # and other caps with the same orders
+_PASSES: Kept[Codes] = Kept(2_000_000)  # actions: searches to other caps begin with the same orders
 
 
 def heuristic_runs(target: Target) -> Iterator[Candidate]:
@@ -77,10 +76,7 @@ def blocks_of_cells(target: Target) -> Iterator[Candidate]:
         if (steady * target.least_cap > problem.cap + target.least_cap).any():
             continue
         num_left -= 1
-        table = _BLOCKS.get(
-            (starts.tobytes(), problem.num_microbatches), size=target.num_actions,
-            make=partial(from_block, "block", starts, problem.num_microbatches, are_weights_in_order=False),
-        )  # fmt: skip
+        table = from_block("block", starts, problem.num_microbatches, are_weights_in_order=False)
         yield from _as_it_is_and_filled(target, table)
 
 
@@ -102,7 +98,7 @@ def filled(target: Target, passes: Codes, least_gap: float) -> Candidate | None:
     table = empty_table(target.pipeline)
     fits = target.run(
         kernels.fill,
-        inputs=(target.memory, passes, least_gap),
+        inputs=(target.memory, passes.astype(np.int64), least_gap),  # as codes are in other kernels: compiled once
         outputs=(table, empty_backlog(target.pipeline)),
     )
     return Candidate(target, table.order, table.now_s) if fits else None
