@@ -145,11 +145,8 @@ def fit(
     """
     judge = Judge(costs, criterion)
     differ = costs.differ_by_microbatch
-    is_ideal = (costs.communication, costs.channel, costs.overlap_slowdown) == (
-        "overlap",
-        "ideal",
-        0.0,
-    ) and not differ
+    network = costs.communication, costs.channel, costs.overlap_slowdown
+    is_ideal = network == ("overlap", "ideal", 0.0) and not differ
     mean = ", their mean microbatch and the largest one's bytes; the step is at each one's own" if differ else ""
     ours = _answered(
         entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, judge=None if is_ideal else judge

@@ -69,8 +69,7 @@ def primus_table(schedule: Schedule) -> dict[str, Any]:
 
 def _require_placement(compute: Schedule) -> None:
     placed, p = compute.stage_to_rank.tolist(), compute.num_ranks
-    is_loop = compute.num_stages % p == 0 and placed == loop(p, compute.num_stages)
-    if not is_loop and placed != v_shape(p, 2 * p):
+    if placed not in (loop(p, p * compute.vpp), v_shape(p, 2 * p)):
         raise ScheduleError(
             "Primus places stage s on rank s mod pp, or two stages a rank in a V; this table places them "
             f"otherwise: on ranks {', '.join(map(str, placed))}"

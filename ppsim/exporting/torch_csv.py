@@ -61,11 +61,7 @@ def why_not_loaded(schedule: Schedule, torch_version: str) -> str | None:
         return None
     if waits == has_waits(schedule):
         return None
-    has = (
-        "has waits, which torch reads from 2.15 on"
-        if has_waits(schedule)
-        else "has no waits, which torch 2.15 needs"
-    )
+    has = "has no waits, which torch 2.15 needs" if waits else "has waits, which torch reads from 2.15 on"
     return f"the table {has}: ppsim export --to torch-comms --torch-version {torch_version} writes it for this one"
 
 
