@@ -1,6 +1,10 @@
 """Examples in docstrings run in a folder of their own, for they write files; those of torch where it is there."""
 
+import os
+
 import pytest
+
+os.environ["PPSIM_CACHE_DIR"] = ""  # tests search: they read no answer of an earlier run
 
 collect_ignore_glob = [  # run in processes of their own, or import a trainer, which is there or warns of much
     "tests/schedule/megatron_loops.py",

@@ -2,21 +2,22 @@
 
 import re
 from collections.abc import Iterable
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 
-from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.errors import ConfigError
 from ppsim.base.kept import Kept
 from ppsim.base.names import Names, plain
+from ppsim.catalog.answers import answer
 from ppsim.catalog.entries import ENTRIES
 from ppsim.catalog.entry import Entry, Formula
 from ppsim.catalog.search.fitted import Judge
 from ppsim.schedule.room import require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import Criterion
-from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 __all__ = ["CATALOG", "PLUGINS", "Entry", "Formula", "build", "every_schedule", "find", "fit", "schedule_named"]
@@ -142,18 +143,12 @@ def fit(
     The fastest on the network that the costs name, of those that a fit to an ideal network finds and of the
     published patterns that keep the memory limit. `shape` are the other arguments of `build`.
     """
-
-    def judge(table: Schedule, limit: float | None = None) -> float:
-        return _seconds(table, costs, criterion, limit)
-
+    judge = Judge(costs, criterion)
     differ = costs.differ_by_microbatch
-    is_ideal = (costs.communication, costs.channel, costs.overlap_slowdown) == (
-        "overlap",
-        "ideal",
-        0.0,
-    ) and not differ
+    network = costs.communication, costs.channel, costs.overlap_slowdown
+    is_ideal = network == ("overlap", "ideal", 0.0) and not differ
     mean = ", their mean microbatch and the largest one's bytes; the step is at each one's own" if differ else ""
-    ours = _made(
+    ours = _answered(
         entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, judge=None if is_ideal else judge
     )
     patterns = [build(other, **shape) for other in entry.published]
@@ -167,30 +162,21 @@ def fit(
     return ours, f"schedule: fitted to the costs of every stage{mean}{gain}"
 
 
-def _seconds(table: Schedule, costs: StageCosts, criterion: Criterion, limit: float | None) -> float:
-    """The step time or the span, infinite where the channels deadlock or a rank exceeds the limit."""
-    try:
-        timeline = simulate(table, costs)
-    except ScheduleError:
-        return np.inf
-    if limit is not None and timeline.memory.peak_bytes.max() > limit:
-        return np.inf
-    return timeline.step_time_s if criterion == "step" else timeline.span_s
+def _answered(entry: Entry, **options: Any) -> Schedule:
+    """What `_made` makes of an entry that is searched for, or made in another process of these costs."""
+    make = partial(_made, entry, **options)
+    return answer((entry.name, sorted(options.items())), make) if CATALOG.get(entry.name) is entry else make()
 
 
 def _made(
-    entry: Entry,
-    *,
-    pp: int,
-    microbatches: int,
-    vpp: int | None = None,
-    group_size: int | None = None,
-    num_slices: int | None = None,
-    costs: StageCosts | None = None,
-    memory_limit_bytes: float | None = None,
-    judge: Judge | None = None,
+    entry: Entry, *, pp: int, microbatches: int, vpp: int | None = None, judge: Judge | None = None, **others: Any
 ) -> Schedule:
-    """The table of an entry; `judge` says what a table takes where it will run, where there are several."""
+    """The table of an entry; `judge` says what a table takes where it will run, where there are several.
+
+    `others` are the options of `build` that `_REFUSALS` names.
+    """
+    options: dict[str, Any] = dict.fromkeys(_REFUSALS) | others
+    num_slices, costs = options["num_slices"], options["costs"]
     require_shape(pp=pp, microbatches=microbatches)
     if vpp is None:
         vpp = entry.stages_per_rank[0]
@@ -199,10 +185,6 @@ def _made(
     if num_slices is not None and num_slices < 1:
         raise ConfigError(f"slices must be at least 1: got {num_slices}")
     require_room((num_slices or entry.num_slices) * entry.num_actions(pp=pp, vpp=vpp, microbatches=microbatches))
-    options: dict[str, Any] = {
-        "vpp": vpp, "group_size": group_size, "num_slices": num_slices, "costs": costs,
-        "memory_limit_bytes": memory_limit_bytes,
-    }  # fmt: skip
     for option, refusal in _REFUSALS.items():
         if options[option] is not None and not entry.takes(option) and (option, num_slices) != ("num_slices", 1):
             takers = " or ".join(name for name, other in CATALOG.items() if other.takes(option))
@@ -211,9 +193,7 @@ def _made(
         if entry.splits_backward:
             costs.require_parts(f"the I and W of {entry.name}")
         options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
-    if num_slices is None:
-        options["num_slices"] = entry.num_slices
-    options["judge"] = judge
+    options |= {"vpp": vpp, "num_slices": num_slices or entry.num_slices, "judge": judge}
     taken = {option: value for option, value in options.items() if entry.takes(option)}
     return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)
 

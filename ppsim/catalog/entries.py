@@ -6,12 +6,22 @@ from ppsim.catalog.entry import Entry, Formula
 from ppsim.catalog.fitted import v_flex, v_half, v_min, zb_1p, zb_2p, zb_auto, zbv
 from ppsim.catalog.published.controllable_memory import one_f_one_b_v, v_half_fixed, v_min_fixed
 from ppsim.catalog.published.dual_pipe import dual_pipe, dual_pipe_v
-from ppsim.catalog.published.gpipe import gpipe
 from ppsim.catalog.published.greedy import chimera, hanayo
-from ppsim.catalog.published.interleaved import gis, gis_h, interleaved_one_f_one_b, interleaved_zero_bubble
-from ppsim.catalog.published.looped_bfs import looped_bfs
-from ppsim.catalog.published.one_f_one_b import eager_one_f_one_b, one_f_one_b, zb_h1, zb_h2
-from ppsim.catalog.published.seq_one_f_one_b import seq_one_f_one_b
+from ppsim.catalog.published.interleaved import (
+    gis,
+    gis_h,
+    interleaved_one_f_one_b,
+    interleaved_zero_bubble,
+    looped_bfs,
+)
+from ppsim.catalog.published.one_f_one_b import (
+    eager_one_f_one_b,
+    gpipe,
+    one_f_one_b,
+    seq_one_f_one_b,
+    zb_h1,
+    zb_h2,
+)
 from ppsim.catalog.published.v_shape import zbv_fixed
 
 _one_stage = partial(Entry, placement="loop", stages_per_rank=(1, 1), messages=Formula("p - 1"))

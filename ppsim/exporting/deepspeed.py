@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from ppsim.base.errors import ScheduleError
-from ppsim.schedule.check import require_one_chain, validate
+from ppsim.schedule.check import compute_for
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
@@ -25,9 +25,7 @@ def deepspeed_instructions(schedule: Schedule) -> dict[str, Any]:
     Raises `ScheduleError` for what the engine cannot do: several stages a rank, a split backward, microbatches out
     of order on a rank (it loads them in order), and a last stage that has several losses at once (it keeps one).
     """
-    validate(schedule)
-    require_one_chain(schedule, runtime="DeepSpeed")
-    compute = schedule.compute_only()
+    compute = compute_for("DeepSpeed", schedule)
     if compute.vpp != 1 or compute.stage_to_rank.tolist() != list(range(compute.num_ranks)):
         raise ScheduleError("DeepSpeed's engine holds one stage a rank, in order; this table places them otherwise")
     if ((compute.op == Op.I) | (compute.op == Op.W)).any():
@@ -55,9 +53,8 @@ def deepspeed_instructions(schedule: Schedule) -> dict[str, Any]:
 
 def _passes(compute: Schedule) -> list[list[Action]]:
     """The forwards and backwards of each rank."""
-    offsets = compute.rank_offsets.tolist()
-    rows = [[compute[entry] for entry in range(begin, end)] for begin, end in pairwise(offsets)]
-    return [[action for action in row if action.op is not Op.IDLE] for row in rows]
+    actions = list(compute)
+    return [actions[begin:end] for begin, end in pairwise(compute.rank_offsets.tolist())]
 
 
 def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
@@ -68,8 +65,9 @@ def _events(compute: Schedule) -> list[list[tuple[str, int]]]:
     """
     timeline = simulate(compute, StageCosts(forward_s=1.0, backward_input_s=0.5, backward_weight_s=0.5))
     last, ran = compute.num_ranks - 1, timeline.schedule
-    begun = {(ran[entry].stage, ran[entry].op, ran[entry].microbatch): float(timeline.start[entry])
-             for entry in range(len(ran))}  # fmt: skip
+    begun = {
+        (one.stage, one.op, one.microbatch): start for one, start in zip(ran, timeline.start.tolist(), strict=False)
+    }
     found: list[list[tuple[tuple[float, int, int, int], str, int]]] = [[] for _ in range(compute.num_ranks)]
     for rank, row in enumerate(_passes(compute)):
         before = 0.0  # when the rank's last backward ended

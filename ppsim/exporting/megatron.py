@@ -16,9 +16,9 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.catalog.published.interleaved import interleaved_one_f_one_b, legal_group_sizes
 from ppsim.catalog.published.one_f_one_b import one_f_one_b
 from ppsim.layout.split import MegatronSplit
-from ppsim.schedule.check import require_one_chain, validate
+from ppsim.schedule.check import compute_for
 from ppsim.schedule.placement import loop
-from ppsim.schedule.table import Op, Schedule
+from ppsim.schedule.table import NONE, Op, Schedule
 
 _KINDS = {"E": "embedding", "t": "decoder layer", "m": "multi-token-prediction layer", "L": "loss"}
 
@@ -45,9 +45,7 @@ def megatron_arguments(
     ranks or microbatches than interleaving needs, or the first action that differs from theirs; `ConfigError` for
     layers that no counts, or no layout, can say.
     """
-    validate(schedule)
-    require_one_chain(schedule, runtime="Megatron-LM")
-    compute = schedule.compute_only()
+    compute = compute_for("Megatron-LM", schedule)
     p, v, m = compute.num_ranks, compute.vpp, compute.num_microbatches
     if compute.stage_to_rank.tolist() != loop(p, compute.num_stages):
         raise ScheduleError(
@@ -175,22 +173,13 @@ def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:
 
 
 def _require_equal(compute: Schedule, theirs: Schedule, name: str) -> None:
-    found = _first_difference(compute, theirs)
-    if found is not None:
-        rank, position = found
-        entry = int(compute.rank_offsets[rank]) + position
-        raise ScheduleError(
-            f"Megatron-LM has only {name} for this placement; rank {rank} differs from it at position "
-            f"{position}: {compute[entry]} where Megatron-LM runs {theirs[entry]}"
-        )
-
-
-def _first_difference(ours: Schedule, theirs: Schedule) -> tuple[int, int] | None:
-    for rank, (mine, other) in enumerate(zip(ours.rows(), theirs.rows(), strict=True)):
-        for position, (a, b) in enumerate(zip(mine, other, strict=False)):
-            if a != b:
-                return rank, position
-    return None
+    for entry, (mine, other) in enumerate(zip(compute, theirs, strict=True)):
+        if mine != other or compute.fused[entry] != NONE:
+            rank = int(compute.rank[entry])
+            raise ScheduleError(
+                f"Megatron-LM has only {name} for this placement; rank {rank} differs from it at position "
+                f"{entry - compute.rank_offsets[rank]}: {mine} where Megatron-LM runs {other}"
+            )
 
 
 def layout_string(layers_per_stage: Sequence[int] | Sequence[str], *, num_mtp_layers: int = 0) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.errors import ScheduleError
-from ppsim.schedule.check import require_one_chain, validate
+from ppsim.schedule.check import compute_for
 from ppsim.schedule.dependencies import dependencies
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import NONE, Op, Schedule
@@ -49,9 +49,7 @@ def primus_table(schedule: Schedule) -> dict[str, Any]:
     that it does not build: it has loops, and a V of two chunks a rank. A hand-over between two stages of one rank
     is a send and a receive to itself, as in Primus' own V tables.
     """
-    validate(schedule)
-    require_one_chain(schedule, runtime="Primus")
-    compute = schedule.compute_only()
+    compute = compute_for("Primus", schedule)
     if (compute.fused >= 0).any():
         raise ScheduleError("Primus' tables have no fused cells; export the table to json instead")
     _require_placement(compute)
@@ -71,8 +69,7 @@ def primus_table(schedule: Schedule) -> dict[str, Any]:
 
 def _require_placement(compute: Schedule) -> None:
     placed, p = compute.stage_to_rank.tolist(), compute.num_ranks
-    is_loop = compute.num_stages % p == 0 and placed == loop(p, compute.num_stages)
-    if not is_loop and placed != v_shape(p, 2 * p):
+    if placed not in (loop(p, p * compute.vpp), v_shape(p, 2 * p)):
         raise ScheduleError(
             "Primus places stage s on rank s mod pp, or two stages a rank in a V; this table places them "
             f"otherwise: on ranks {', '.join(map(str, placed))}"

@@ -3,7 +3,7 @@
 import re
 
 from ppsim.base.errors import ConfigError
-from ppsim.schedule.check import require_one_chain, validate
+from ppsim.schedule.check import compute_for
 from ppsim.schedule.choices import Receives
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.graph import build_graph
@@ -34,16 +34,15 @@ def torch_csv(
     `Deadlock` for one that cannot finish, `ConfigError` for a version that is not known.
     """
     waits = _spells_out_waits(torch_version or DEFAULT_VERSION)
-    validate(schedule)
-    require_one_chain(schedule, runtime="torch")
+    compute = compute_for("torch", schedule)
     build_graph(schedule)
     if not with_communication:
-        return format_table(schedule.compute_only())
+        return format_table(compute)
     if schedule.has_communication and receives is None:
         if torch_version is None or waits == has_waits(schedule):
             return format_table(schedule)
         return format_table(with_waits(schedule) if waits else without_waits(schedule))
-    lowered = lower(schedule.compute_only(), receives=receives or "torch", waits=waits)
+    lowered = lower(compute, receives=receives or "torch", waits=waits)
     build_graph(lowered, channel="edge")
     return format_table(lowered)
 
@@ -62,11 +61,7 @@ def why_not_loaded(schedule: Schedule, torch_version: str) -> str | None:
         return None
     if waits == has_waits(schedule):
         return None
-    has = (
-        "has waits, which torch reads from 2.15 on"
-        if has_waits(schedule)
-        else "has no waits, which torch 2.15 needs"
-    )
+    has = "has no waits, which torch 2.15 needs" if waits else "has waits, which torch reads from 2.15 on"
     return f"the table {has}: ppsim export --to torch-comms --torch-version {torch_version} writes it for this one"
 
 

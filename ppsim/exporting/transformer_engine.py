@@ -1,7 +1,7 @@
 """The `_order` lists of TransformerEngine's `make_graphed_callables`: chunks forward and backward, in order."""
 
 from ppsim.base.errors import ScheduleError
-from ppsim.schedule.check import require_one_chain, validate
+from ppsim.schedule.check import compute_for
 from ppsim.schedule.table import Op, Schedule
 
 
@@ -12,9 +12,7 @@ def graph_order(schedule: Schedule) -> list[list[float]]:
     `ScheduleError` naming the action where they do not, and a stage whose backward is split for some microbatches
     only, since −c stands for either kind.
     """
-    validate(schedule)
-    require_one_chain(schedule, runtime="TransformerEngine")
-    compute = schedule.compute_only()
+    compute = compute_for("TransformerEngine", schedule)
     full, split = (set(compute.stage[compute.op == op].tolist()) for op in (Op.B, Op.I))
     for stage in sorted(full & split):
         raise ScheduleError(
@@ -28,8 +26,6 @@ def graph_order(schedule: Schedule) -> list[list[float]]:
         order: list[float] = []
         for entry in range(int(compute.rank_offsets[rank]), int(compute.rank_offsets[rank + 1])):
             op, stage, microbatch = compute[entry]
-            if op is Op.IDLE:
-                continue
             kind = {Op.F: 0, Op.W: 2}.get(op, 1)
             if counts.setdefault((stage, kind), 0) != microbatch:
                 raise ScheduleError(

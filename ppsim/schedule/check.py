@@ -107,7 +107,8 @@ def check(schedule: Schedule) -> CheckReport:
     lowered = cache(lambda: schedule if schedule.has_communication else lower(schedule))
     by_place = [_verdicts(schedule, receives, lowered) for receives in places]
     overlapping = [verdict for verdicts in by_place for verdict in verdicts[:-1]]
-    return CheckReport(list(_warnings(schedule)), [*overlapping, *(verdicts[-1] for verdicts in by_place)])
+    warnings = [Finding("warning", rule, message) for rule, message in _warnings(schedule)]
+    return CheckReport(warnings, [*overlapping, *(verdicts[-1] for verdicts in by_place)])
 
 
 _AS_IN = {"edge": ("rank", "pair"), "pair": ("rank",), "direction": ("rank",)}
@@ -321,41 +322,40 @@ def why_not_in_torch(schedule: Schedule) -> str | None:
     return None
 
 
-def require_one_chain(schedule: Schedule, *, runtime: str) -> None:
-    """Raise `ScheduleError` where a table has replicas or slices, which `runtime` cannot run."""
+def compute_for(runtime: str, schedule: Schedule) -> Schedule:
+    """Return a table's F, B, I and W; raises `ScheduleError` for a broken one, and for replicas and slices."""
+    validate(schedule)
     if reason := why_not_in_torch(schedule):
         raise ScheduleError(f"{runtime} cannot run {schedule.name or 'this table'}: {reason}")
+    return schedule.compute_only()
 
 
-def _warnings(schedule: Schedule) -> Iterator[Finding]:
+def _warnings(schedule: Schedule) -> Iterator[tuple[str, str]]:
+    """Yield rules and what is to be said by them."""
     if reason := why_not_in_torch(schedule):
-        yield Finding("warning", "torch", f"torch cannot run this table: {reason}")
+        yield "torch", f"torch cannot run this table: {reason}"
         return
     compute = schedule.compute_only()
     if schedule.splits_backward:
-        yield Finding(
-            "warning", "torch-2.13",
+        yield (
+            "torch-2.13",
             "I and W need torch 2.13 or newer: before it, the split backward gives wrong gradients for a weight "
             "used twice in a stage",
-        )  # fmt: skip
+        )
         if np.any((compute.op == Op.I) & (compute.stage == 0)):
-            yield Finding(
-                "warning", "first-stage-split",
+            yield (
+                "first-stage-split",
                 "stage 0 splits its backward, but has no input to differentiate: torch runs nothing in its I and "
                 "the whole backward in its W",
-            )  # fmt: skip
-    style = style_of(compute.stage_to_rank.tolist(), compute.num_ranks)
-    if style == "custom":
-        yield Finding(
-            "warning", "placement-style",
-            "the placement is neither looped nor a V; torchtitan builds only those",
-        )  # fmt: skip
+            )
+    if style_of(compute.stage_to_rank.tolist(), compute.num_ranks) == "custom":
+        yield "placement-style", "the placement is neither looped nor a V; torchtitan builds only those"
     if schedule.has_communication:
         reduced = set(schedule.stage[schedule.op == Op.REDUCE_GRAD].tolist())
         for stage in range(schedule.num_stages):
             if stage not in reduced:
-                yield Finding(
-                    "warning", "reduce-grad",
+                yield (
+                    "reduce-grad",
                     f"stage {stage} has no REDUCE_GRAD; torch would leave its gradients "
                     f"{schedule.num_microbatches} times too large",
-                )  # fmt: skip
+                )

@@ -24,6 +24,7 @@ from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.choices import Receives
 from ppsim.schedule.dependencies import dependencies, index_of
+from ppsim.schedule.messages import sorted_by
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell
 from ppsim.schedule.waits import with_send_waits
 
@@ -37,7 +38,11 @@ NUM_UNSHARDED = 3  # stages torch keeps gathered a rank: one forward, one backwa
 
 _FETCH, _EVICT, _REDUCE, _WAIT = 1, 2, 3, 4  # what an item that is no action does to a stage
 _NUM_ROLES = 5
-_STAGE_OPS = np.array([Op.IDLE, Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.WAIT_REDUCE_GRAD])
+_STAGE_OPS = np.array([Op.IDLE, Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.WAIT_REDUCE_GRAD], dtype=np.int8)
+_ROLES = np.array([
+    (Op.F, Op.SEND_F, Op.RECV_F), (Op.B, Op.SEND_B, Op.RECV_B), (Op.I, Op.SEND_B, Op.RECV_B), (Op.W, NONE, NONE),
+], dtype=np.int8)  # fmt: skip
+"""By op: what an action, the sending of its result and the taking of what it needs are called."""
 
 
 def lower(
@@ -75,7 +80,7 @@ def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
         np.bincount(schedule.rank[extra], minlength=schedule.num_ranks) for extra in (remote, consumer != NONE)
     )
     offsets = np.concatenate(([0], np.cumsum(num_cells)))
-    codes = np.zeros(offsets[-1], dtype=np.int64)
+    codes = np.zeros(offsets[-1], dtype=np.int32)
     num_placed = run_kernel(
         _place_transfers,
         inputs=(items, item_offsets, schedule.fused, needs, consumer, schedule.rank, offsets[:-1].copy()),
@@ -247,23 +252,17 @@ def _place_transfers(
     return num_codes
 
 
-def _decode(schedule: Schedule, codes: Ints64, offsets: Ints64) -> Schedule:
-    is_action = codes >= 0
-    entry = np.where(is_action, codes // 3, 0)
-    role = np.where(is_action, codes % 3, 0)
-    stage_code = np.where(is_action, 0, -codes)
-
-    op_of = schedule.op[entry]
-    transfer_op = np.where(op_of == Op.F, Op.SEND_F, Op.SEND_B) + (role == 2)
-    stage_op = _STAGE_OPS[stage_code % _NUM_ROLES]
-    op = np.where(is_action, np.where(role == 0, op_of, transfer_op), stage_op)
+def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> Schedule:
+    others = np.flatnonzero(codes < 0)  # few: what is done to a whole stage
+    entry, role = np.divmod(codes, np.int32(3))
+    entry[others], role[others] = 0, 0
+    op, stage, microbatch = _ROLES[schedule.op[entry], role], schedule.stage[entry], schedule.microbatch[entry]
+    fused = np.where(role == 0, schedule.fused[entry], np.int32(NONE))
+    stage[others], what = np.divmod(-codes[others], _NUM_ROLES)
+    op[others] = _STAGE_OPS[what]
+    microbatch[others] = fused[others] = NONE
     return replace(
-        schedule,
-        op=op.astype(np.int8),
-        stage=np.where(is_action, schedule.stage[entry], stage_code // _NUM_ROLES).astype(np.int32),
-        microbatch=np.where(is_action, schedule.microbatch[entry], NONE).astype(np.int32),
-        fused=np.where(is_action & (role == 0), schedule.fused[entry], NONE).astype(np.int32),
-        rank_offsets=offsets.astype(np.int64),
+        schedule, op=op, stage=stage, microbatch=microbatch, fused=fused, rank_offsets=offsets.astype(np.int64)
     )
 
 
@@ -289,7 +288,7 @@ class _Sent:
         step = np.where(lowered.op[send] == Op.SEND_F, 1, -1)
         route = lowered.rank[send].astype(np.int64) * lowered.num_ranks
         route += lowered.stage_to_rank[lowered.stage[send] + step]
-        order = np.argsort(route, kind="stable")  # entries ascend
+        order = sorted_by(route)  # entries ascend
         send, step, route = send[order], step[order], route[order]
         taken_at = lowered.stage[send] + step, lowered.microbatch[send]
 
@@ -330,11 +329,9 @@ def _ordered(lowered: Schedule) -> Schedule:
 
 def _received_before(lowered: Schedule, receive: Ints32, place: NDArray[Any], turn: NDArray[Any]) -> Schedule:
     """The table with each receive in front of the entry `place`; of several, by `turn`, then as they are given."""
-    others = np.ones(len(lowered), dtype=np.bool_)
-    others[receive] = False
-    stays = np.flatnonzero(others)
-    turns = np.concatenate([turn, np.full(len(stays), len(lowered))])
-    order = np.concatenate([receive, stays])[np.lexsort((turns, np.concatenate([place, stays])))]
+    stays = np.delete(np.arange(len(lowered)), receive)
+    turns = np.lexsort((turn, place))
+    order = np.insert(stays, np.searchsorted(stays, place[turns]), receive[turns])
     return replace(
         lowered, op=lowered.op[order], stage=lowered.stage[order], microbatch=lowered.microbatch[order],
         fused=lowered.fused[order],

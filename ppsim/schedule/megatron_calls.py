@@ -42,9 +42,7 @@ class Ends:
 
     def where(self, condition: Bools, other: "Ends") -> "Ends":
         """Return these ends where the condition is true, the other's elsewhere."""
-        return Ends(
-            *(np.where(condition, *both) for both in zip(self.columns, other.columns, strict=True)),
-        )
+        return Ends(*(np.where(condition, *both) for both in zip(self.columns, other.columns, strict=True)))
 
     @property
     def columns(self) -> tuple[Ints32, Ints32, Bools]:
@@ -113,10 +111,8 @@ def megatron_calls(table: Schedule, source: Ints32, target: Ints32, *, overlap: 
     row = _Row.of(table)
     downstream = table.op[source] == Op.F
     if table.num_stages == table.num_ranks:
-        forward, backward = (
-            _single_forward(table, row, source, target),
-            _single_backward(table, row, source, target),
-        )
+        forward = _single_forward(table, row, source, target)
+        backward = _single_backward(table, row, source, target)
     else:
         slots = _slots(table, row, source, target)
         if np.any(slots >= row.number[target]):

@@ -7,7 +7,7 @@ Columns in memory, one entry a cell, ordered by rank. The simulator reads the co
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -84,25 +84,8 @@ class Action(NamedTuple):
 IDLE = Action(Op.IDLE, NONE)
 
 
-def forward(stage: int, microbatch: int) -> Action:
-    """Return the forward pass of `stage` on `microbatch`."""
-    return Action(Op.F, stage, microbatch)
-
-
-def backward(stage: int, microbatch: int) -> Action:
-    """Return the full backward pass, input and weight gradients together."""
-    return Action(Op.B, stage, microbatch)
-
-
-def backward_input(stage: int, microbatch: int) -> Action:
-    """Return the backward pass for the inputs only, which the stage before waits for."""
-    return Action(Op.I, stage, microbatch)
-
-
-def backward_weight(stage: int, microbatch: int) -> Action:
-    """Return the backward pass for the weights only, which nobody waits for."""
-    return Action(Op.W, stage, microbatch)
-
+forward, backward, backward_input, backward_weight = (partial(Action, op) for op in (Op.F, Op.B, Op.I, Op.W))
+"""The actions of one kind, by stage and microbatch; nobody waits for a W, and for an I the stage before does."""
 
 Cell: TypeAlias = Action | tuple[Action, ...]
 """An action, or a fused group of actions that leave their results together."""

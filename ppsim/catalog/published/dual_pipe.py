@@ -7,10 +7,10 @@ A fused cell gives its transfers room to overlap with compute; its results leave
 """
 
 from collections import deque
+from itertools import count
 
-from ppsim.catalog.published.rows import Chunk
 from ppsim.schedule.placement import v_shape
-from ppsim.schedule.table import Action, Cell, Schedule, backward_weight
+from ppsim.schedule.table import Action, Cell, Op, Schedule
 
 
 def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -22,7 +22,7 @@ def dual_pipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
     half, share = num_ranks // 2, num_microbatches // 2
     rows = []
     for rank in range(num_ranks):
-        down, up = Chunk(rank), Chunk(2 * num_ranks - 1 - rank, first=share)
+        down, up = _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank, first=share)
         near, far = (down, up) if rank < half else (up, down)  # the chain that starts nearer by comes first
         rows.append(_row(near, far, num_above=min(rank, num_ranks - 1 - rank), num_ranks=half, num_rounds=share))
     return Schedule.from_rows(
@@ -35,7 +35,7 @@ def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """Return the DualPipeV table; needs m ≥ 2p microbatches, one for each stage."""
     rows = [
         _row(
-            Chunk(rank), Chunk(2 * num_ranks - 1 - rank), num_above=rank, num_ranks=num_ranks,
+            _Chunk(rank), _Chunk(2 * num_ranks - 1 - rank), num_above=rank, num_ranks=num_ranks,
             num_rounds=num_microbatches,
         )
         for rank in range(num_ranks)
@@ -43,15 +43,28 @@ def dual_pipe_v(*, num_ranks: int, num_microbatches: int) -> Schedule:
     return Schedule.from_rows(rows, stage_to_rank=v_shape(num_ranks, 2 * num_ranks), name="dualpipev")
 
 
-def _row(first: Chunk, second: Chunk, *, num_above: int, num_ranks: int, num_rounds: int) -> list[Cell]:
+class _Chunk:
+    """The actions of one stage, in microbatch order from `first` on."""
+
+    def __init__(self, stage: int, first: int = 0) -> None:
+        self.stage, self.forwards, self.backwards = stage, count(first), count(first)
+
+    def forward(self) -> Action:
+        return Action(Op.F, self.stage, next(self.forwards))
+
+    def backward(self, op: Op = Op.B) -> Action:
+        return Action(op, self.stage, next(self.backwards))
+
+
+def _row(first: _Chunk, second: _Chunk, *, num_above: int, num_ranks: int, num_rounds: int) -> list[Cell]:
     """The cells of the rank that has `num_above` of the `num_ranks` of its half before it, down and up."""
     put_off: deque[Action] = deque()  # weight gradients that wait
     row: list[Cell] = []
     num_below = num_ranks - 1 - num_above
 
-    def split(chunk: Chunk) -> Action:
-        action = chunk.backward_input()
-        put_off.append(backward_weight(action.stage, action.microbatch))
+    def split(chunk: _Chunk) -> Action:
+        action = chunk.backward(Op.I)
+        put_off.append(action._replace(op=Op.W))
         return action
 
     # Warm-up: one chunk alone, then both by turns, then the first backwards, split.

@@ -1,5 +1,8 @@
 """Interleaved 1F1B and ZB-H1, GIS and GIS-H: v stages a rank, looped, depth first in groups of microbatches.
 
+And looped BFS (Lamy-Poirier, MLSys 2023), breadth first: every microbatch through one chunk before the next chunk;
+its backwards run in the reverse of the forwards' order, as in torch.
+
 Narayanan et al. 2021 (arXiv 2104.04473, §2.2). The group size is Megatron-LM's
 `microbatch_group_size_per_vp_stage` (also Llama 3, arXiv 2407.21783, §3.3.2): p is the published schedule, m is
 breadth first, and what lies between lifts the demand that m be a multiple of p. The others split the backward, in
@@ -7,10 +10,26 @@ groups of that size: torch's `ScheduleInterleavedZeroBubble`, which is ZB-H1 (Qi
 §2.1) on this placement, and the two of PipeOffload (arXiv 2503.01328), Table 1.
 """
 
+import numpy as np
+
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.published.rows import full_row, split_row, table_of_rows, visits_in_groups
+from ppsim.catalog.published.rows import full_row, split_row, table_of_rows, visits_in_groups, visits_of_stage
 from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
+
+
+def looped_bfs(*, num_ranks: int, vpp: int, num_microbatches: int) -> Schedule:
+    """Return the looped BFS table: `vpp` stages a rank, stage s on rank s mod p.
+
+    Any number of microbatches is legal; every rank holds all of them at its peak. A chunk's gradients are
+    complete after one run of m backwards, so that their reduction overlaps with the chunks still to come.
+    """
+    rows = []
+    for rank in range(num_ranks):
+        stages = range(rank, num_ranks * vpp, num_ranks)
+        forwards = np.hstack([visits_of_stage(stage, range(num_microbatches)) for stage in stages])
+        rows.append(full_row(forwards, forwards[:, ::-1], num_warm_up=vpp * num_microbatches))
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks * vpp), name="looped-bfs")
 
 
 def interleaved_one_f_one_b(

@@ -1,8 +1,9 @@
-"""1F1B, eager 1F1B, ZB-H1 and ZB-H2: one stage a rank, and after a warm-up forwards and backwards by turns.
+"""One stage a rank: GPipe, 1F1B, eager 1F1B, Seq1F1B, ZB-H1 and ZB-H2.
 
-1F1B: PipeDream-Flush (Narayanan et al. 2021, arXiv 2006.09503, §3.2), DAPPLE (arXiv 2007.01045). Eager: Zhuang et
-al. 2023; drawn in Qi et al. 2024 (arXiv 2405.15362), Figure 1b. ZB-H1 and ZB-H2: Qi et al. 2024 (arXiv 2401.10241),
-§2.1 and §2.2, which writes B for what torch and ppsim call I.
+After a warm-up, forwards and backwards go by turns. GPipe: Huang et al. 2019, §2.3. 1F1B: PipeDream-Flush
+(Narayanan et al. 2021, arXiv 2006.09503, §3.2), DAPPLE (arXiv 2007.01045). Eager: Zhuang et al. 2023; drawn in Qi
+et al. 2024 (arXiv 2405.15362), Figure 1b. Seq1F1B: Sun et al. 2024 (arXiv 2406.03488). ZB-H1 and ZB-H2: Qi et al.
+2024 (arXiv 2401.10241), §2.1 and §2.2, which writes B for what torch and ppsim call I.
 """
 
 from ppsim.catalog.published.rows import full_row, split_row, table_of_rows, visits_of_stage
@@ -10,12 +11,22 @@ from ppsim.schedule.placement import loop
 from ppsim.schedule.table import Schedule
 
 
+def gpipe(*, num_ranks: int, num_microbatches: int) -> Schedule:
+    """Return the GPipe table: all forwards, then all backwards, in microbatch order as torch runs them.
+
+    Any number of microbatches is legal; every rank holds all m activations at its peak.
+    """
+    visits = [visits_of_stage(rank, range(num_microbatches)) for rank in range(num_ranks)]
+    rows = [full_row(own, own, num_warm_up=num_microbatches) for own in visits]
+    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name="gpipe")
+
+
 def one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
     """Return the 1F1B table: as few activations in flight as fill the pipeline, at most p−r on rank r.
 
     Any number of microbatches is legal; fewer than p cut the warm-up short.
     """
-    return _with_full_backwards("1f1b", num_ranks, num_microbatches, ahead=1)  # by the ranks after each
+    return _by_turns("1f1b", num_ranks, num_microbatches, ahead=1)  # by the ranks after each
 
 
 def eager_one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -24,7 +35,31 @@ def eager_one_f_one_b(*, num_ranks: int, num_microbatches: int) -> Schedule:
     Rank r holds at most 2(p−r)−1 activations. Any number of microbatches is legal; fewer than 2p−1 cut the warm-up
     short.
     """
-    return _with_full_backwards("eager-1f1b", num_ranks, num_microbatches, ahead=2)  # a round trip to the last
+    return _by_turns("eager-1f1b", num_ranks, num_microbatches, ahead=2)  # a round trip to the last
+
+
+def seq_one_f_one_b(*, num_ranks: int, num_microbatches: int, num_slices: int) -> Schedule:
+    """Return the Seq1F1B table of k slices a microbatch, for a k-th of the bubble and less memory; k = 1 is 1F1B.
+
+    Any number of microbatches is legal. Causal attention lets a slice go forward when those before it have, and
+    backward when those behind it have: backwards run through a microbatch's slices last to first.
+    """
+    slices = range(num_microbatches * num_slices)
+    backwards = [
+        microbatch * num_slices + place
+        for microbatch in range(num_microbatches)
+        for place in reversed(range(num_slices))
+    ]
+    rows = []
+    for rank in range(num_ranks):
+        # The ranks after this one, and the slices before the one that goes back first.
+        num_warm_up = num_ranks - 1 - rank + num_slices - 1
+        visits = visits_of_stage(rank, slices), visits_of_stage(rank, backwards)
+        rows.append(full_row(*visits, num_warm_up=num_warm_up))
+    return table_of_rows(
+        rows, stage_to_rank=loop(num_ranks, num_ranks), num_microbatches=num_microbatches, name="seq1f1b",
+        num_slices=num_slices,
+    )  # fmt: skip
 
 
 def zb_h1(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -33,7 +68,7 @@ def zb_h1(*, num_ranks: int, num_microbatches: int) -> Schedule:
     Any number of microbatches is legal; fewer than p cut the warm-up short.
     """
     # Rank r puts its weight gradients off by r microbatches: the later the rank, the longer its cool-down.
-    return _with_split_backwards("zb-h1", num_ranks, num_microbatches, ahead=1)
+    return _by_turns("zb-h1", num_ranks, num_microbatches, ahead=1, splits=True)
 
 
 def zb_h2(*, num_ranks: int, num_microbatches: int) -> Schedule:
@@ -41,21 +76,15 @@ def zb_h2(*, num_ranks: int, num_microbatches: int) -> Schedule:
 
     Any number of microbatches is legal; the closed form needs m ≥ 2p−1.
     """
-    return _with_split_backwards("zb-h2", num_ranks, num_microbatches, ahead=2)
+    return _by_turns("zb-h2", num_ranks, num_microbatches, ahead=2, splits=True)
 
 
-def _with_full_backwards(name: str, num_ranks: int, num_microbatches: int, *, ahead: int) -> Schedule:
+def _by_turns(name: str, num_ranks: int, num_microbatches: int, *, ahead: int, splits: bool = False) -> Schedule:
     rows = []
     for rank in range(num_ranks):
-        visits = visits_of_stage(rank, range(num_microbatches))
-        rows.append(full_row(visits, visits, num_warm_up=ahead * (num_ranks - 1 - rank)))
-    return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name=name)
-
-
-def _with_split_backwards(name: str, num_ranks: int, num_microbatches: int, *, ahead: int) -> Schedule:
-    rows = []
-    for rank in range(num_ranks):
-        visits = visits_of_stage(rank, range(num_microbatches))
-        num_warm_up, num_put_off = ahead * (num_ranks - 1 - rank), ahead * rank
-        rows.append(split_row(visits, visits, num_warm_up=num_warm_up, num_put_off=num_put_off))
+        visits, num_warm_up = visits_of_stage(rank, range(num_microbatches)), ahead * (num_ranks - 1 - rank)
+        if splits:
+            rows.append(split_row(visits, visits, num_warm_up=num_warm_up, num_put_off=ahead * rank))
+        else:
+            rows.append(full_row(visits, visits, num_warm_up=num_warm_up))
     return table_of_rows(rows, stage_to_rank=loop(num_ranks, num_ranks), name=name)

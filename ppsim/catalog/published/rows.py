@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ppsim.base.arrays import Ints32
-from ppsim.schedule.table import NONE, Action, Op, Schedule, backward, backward_input, forward
+from ppsim.schedule.table import NONE, Op, Schedule
 
 Visits: TypeAlias = Ints32
 """[2, visits]: the stage and the microbatch of each, in a rank's order."""
@@ -72,26 +72,3 @@ def visits_in_groups(
             np.stack([stage + rank, microbatch]),
             np.stack([(vpp - 1) * num_ranks - stage + rank, microbatch]),
         )
-
-
-class Chunk:
-    """The actions of one stage, in microbatch order from `first` on; a backward is either full or of the inputs."""
-
-    def __init__(self, stage: int, first: int = 0) -> None:
-        self.stage = stage
-        self.next_forward = self.next_backward = first
-
-    def forward(self) -> Action:
-        """Return the next forward."""
-        self.next_forward += 1
-        return forward(self.stage, self.next_forward - 1)
-
-    def backward(self) -> Action:
-        """Return the next backward, in full."""
-        self.next_backward += 1
-        return backward(self.stage, self.next_backward - 1)
-
-    def backward_input(self) -> Action:
-        """Return the next backward, for the inputs only."""
-        self.next_backward += 1
-        return backward_input(self.stage, self.next_backward - 1)

@@ -74,10 +74,12 @@ def anneal(
     A move that makes the criterion worse by d is kept where d is less than the heat times the square of a random
     number: most of those that are kept are nearly as good, a few much worse. `order` and `best` go in as the order
     to begin with. `dice` has the state of the random numbers, 1 to 2**31 − 2. `path` is working space, a place a
-    node.
+    node. Without a move it only times the order: `timing` has when each rank ends.
     """
     current_s = _criterion(pipeline, rules.handicap_s, order, timing)
     best_s = current_s
+    if rules.num_moves == 0:
+        return best_s
     length = _critical_path(pipeline, rules.handicap_s, timing, path)
     for number in range(1, rules.num_moves + 1):
         if best_s <= rules.bound_s:

@@ -46,42 +46,14 @@ def there_and_back(visit: int, num_ranks: int) -> int:
     return visit if visit < num_ranks else 2 * num_ranks - 1 - visit
 
 
-def timed(pipeline: Pipeline, table: Table) -> bool:
-    """Run the passes of `table.order`, each as early as it can; return whether all could run.
-
-    Every rank in turn runs until it has to wait. As each end is a maximum of sums of what came before, the order of
-    these turns changes no time, and a round in which nobody moves is a deadlock.
-    """
-    num_left = len(table.order)
-    moved = True
-    while moved and num_left > 0:
-        moved = False
-        for visit in range(2 * pipeline.num_ranks):
-            num_run = _run_until_it_waits(pipeline, table, there_and_back(visit, pipeline.num_ranks))
-            moved = moved or num_run > 0
-            num_left -= num_run
-    return num_left == 0
-
-
-def _run_until_it_waits(pipeline: Pipeline, table: Table, rank: int) -> int:
-    end_of_row = 3 * pipeline.num_microbatches * pipeline.firsts[rank + 1]
-    num_run = 0
-    while table.at[rank] < end_of_row:
-        code = table.order[table.at[rank]]
-        ready_s = arrival(pipeline, table, code)
-        if ready_s < 0:
-            break
-        place(pipeline, table, rank, code, ready_s)
-        num_run += 1
-    return num_run
-
-
 def latest_starts(
     pipeline: Pipeline, order: Codes, at: Counts, deadline_s: Floats, latest_s: Floats, undone: Counts
 ) -> None:
-    """Fill `latest_s`, a start a node: `timed` backwards, from the deadline of each rank.
+    """Fill `latest_s`, a start a node, from the deadline of each rank backwards.
 
-    `at` goes in as the last place of each row and `undone` as m a code; 0 comes back where all could be told.
+    Every rank in turn goes back until it has to wait: as each time is a minimum of what came before, the order of
+    these turns changes none, and a round in which nobody moves is a deadlock. `at` goes in as the last place of
+    each row and `undone` as m a code; 0 comes back where all could be told.
     """
     num_left = len(order)
     moved = True
@@ -144,7 +116,7 @@ def lacks_memory(pipeline: Pipeline, memory: Memory, backlog: Backlog, rank: int
 
 
 def fill(
-    pipeline: Pipeline, memory: Memory, passes: Codes, least_gap: float, table: Table, backlog: Backlog
+    pipeline: Pipeline, memory: Memory, passes: Counts, least_gap: float, table: Table, backlog: Backlog
 ) -> bool:
     """Put weight gradients, oldest first, between the forwards and input gradients of `passes`, in their order.
 
@@ -175,7 +147,7 @@ def fill(
 def _run_filled(
     pipeline: Pipeline,
     memory: Memory,
-    passes: Codes,
+    passes: Counts,
     least_gap: float,
     table: Table,
     backlog: Backlog,
@@ -208,25 +180,3 @@ def _run_filled(
         at += 1
         num_run += 1
     return num_run
-
-
-def merge_periodic(
-    pipeline: Pipeline, start: Floats, codes: Codes, period: float, passes: Codes, taken: Counts
-) -> None:
-    """Fill `passes` with each rank's codes in the order of their starts: microbatch i starts `period`·i later.
-
-    `start` and `codes` have 2 entries a stage: rank r's from ``2 * firsts[r]``. Ties go to the one listed first.
-    `taken` counts the microbatches of each, from 0.
-    """
-    m = pipeline.num_microbatches
-    for rank in range(pipeline.num_ranks):
-        low, high = 2 * pipeline.firsts[rank], 2 * pipeline.firsts[rank + 1]
-        for at in range(m * low, m * high):
-            best, least = NOTHING, 0.0
-            for k in range(low, high):
-                if taken[k] < m:
-                    when = start[k] + taken[k] * period
-                    if best == NOTHING or when < least:
-                        best, least = k, when
-            taken[best] += 1
-            passes[at] = codes[best]

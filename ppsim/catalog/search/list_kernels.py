@@ -46,10 +46,7 @@ def list_schedule(
     urgent is known to come before that would end, and would be late. `room` is working space, an entry a stage.
     """
     while True:
-        rank = 0
-        for other in range(1, pipeline.num_ranks):
-            if decide_s[other] < decide_s[rank]:
-                rank = other
+        rank = _first_to_decide(decide_s)
         time_s = decide_s[rank]
         if time_s >= NEVER:
             break
@@ -64,6 +61,14 @@ def list_schedule(
         other = pipeline.wakes[code]
         if other >= 0:
             decide_s[other] = min(decide_s[other], max(table.now_s[other], time_s))
+
+
+def _first_to_decide(decide_s: Floats) -> int:
+    first = 0
+    for rank in range(1, len(decide_s)):
+        if decide_s[rank] < decide_s[first]:
+            first = rank
+    return first
 
 
 def _set_room(pipeline: Pipeline, memory: Memory, table: Table, rank: int, room: Floats) -> None:

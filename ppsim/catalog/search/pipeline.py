@@ -126,25 +126,15 @@ def _woken(feeds: Counts, rank_of: Counts) -> Counts:
     return np.where((feeds == NOTHING) | (other == own), NOTHING, other)
 
 
-def memory_of(problem: Problem, changes: Floats) -> Memory:
-    """Return the problem's memory as kernels want it."""
-    return Memory(problem.activation, problem.kept, changes, problem.cap)
-
-
-def table_of(pipeline: Pipeline, order: Codes) -> Table:
-    """Return the table of this order before its first pass."""
+def empty_table(pipeline: Pipeline) -> Table:
+    """Return a table for a kernel to fill."""
     return Table(
-        order=order,
+        order=np.zeros(3 * pipeline.num_stages * pipeline.num_microbatches, dtype=np.int32),
         at=3 * pipeline.num_microbatches * pipeline.firsts[:-1],
         now_s=np.zeros(pipeline.num_ranks),
         end_s=np.zeros(2 * pipeline.num_stages * pipeline.num_microbatches),
         done=np.zeros(3 * pipeline.num_stages, dtype=np.int64),
     )
-
-
-def empty_table(pipeline: Pipeline) -> Table:
-    """Return a table for a kernel to fill."""
-    return table_of(pipeline, np.zeros(3 * pipeline.num_stages * pipeline.num_microbatches, dtype=np.int32))
 
 
 def empty_backlog(pipeline: Pipeline) -> Backlog:

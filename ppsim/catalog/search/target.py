@@ -10,8 +10,8 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.compiling import Engine, run_kernel
 from ppsim.base.errors import ConfigError
-from ppsim.catalog.search import kernels
-from ppsim.catalog.search.pipeline import Codes, Counts, Memory, Pipeline, memory_of, pipeline_of, table_of
+from ppsim.catalog.search.anneal import DEADLOCK, Rules, anneal, empty_timing
+from ppsim.catalog.search.pipeline import Codes, Counts, Memory, Pipeline, pipeline_of
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
@@ -126,9 +126,17 @@ class Target:
         return pipeline_of(self.problem, self.stages, self.firsts, tolerance_s=self.tolerance_s)
 
     @cached_property
+    def shape_and_times(self) -> bytes:
+        """What two targets have in common that differ in nothing but memory and the criterion."""
+        problem = self.problem
+        times = (problem.stage_to_rank, problem.forward_s, problem.input_s, problem.weight_s, problem.hop_s)
+        return b"".join([str(problem.num_microbatches).encode(), *(array.tobytes() for array in times)])
+
+    @cached_property
     def memory(self) -> Memory:
         """What passes hold and ranks may."""
-        return memory_of(self.problem, self.memory_changes)
+        problem = self.problem
+        return Memory(problem.activation, problem.kept, self.memory_changes, problem.cap)
 
     def run(self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = ()) -> Any:
         """Run a kernel of this package, which begins with the pipeline."""
@@ -137,8 +145,10 @@ class Target:
 
     def timed(self, order: Codes) -> "Candidate | None":
         """Return the table of this order, as early as it can run, or None where it deadlocks."""
-        table = table_of(self.pipeline, order)
-        return Candidate(self, order, table.now_s) if self.run(kernels.timed, outputs=(table,)) else None
+        timing, none = empty_timing(self.pipeline), np.zeros(0, dtype=np.int64)
+        rules = Rules(self.handicap_s, bound_s=0.0, heat_s=0.0, num_moves=0, reach=0)
+        criterion_s = self.run(anneal, inputs=(self.memory, rules), outputs=(none, order, order, timing, none))
+        return Candidate(self, order, timing.now_s) if criterion_s < DEADLOCK else None
 
     def order_of(self, schedule: Schedule) -> Codes:
         """Return the order of a compute-only table with split backwards, every stage's in microbatch order."""

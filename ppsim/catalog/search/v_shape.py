@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
 
 from ppsim.base.arrays import Floats
+from ppsim.base.kept import Kept
 from ppsim.catalog.published.controllable_memory import building_blocks, from_block, v_half_fixed, v_min_fixed
 from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.catalog.search import kernels
@@ -20,6 +22,7 @@ _PACES_DOWN = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
 _PACES_UP = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 _TURNS = (0.0, 0.17, 0.33, 0.5, 0.67, 0.83)
 _MOST_BLOCKS, _MOST_CELL_BLOCKS, _MOST_ACTIONS = 600, 150, 1_000_000  # of one search: some tenths of a second
+_PASSES: Kept[Codes] = Kept(2_000_000)  # actions: searches to other caps begin with the same orders
 
 
 def heuristic_runs(target: Target) -> Iterator[Candidate]:
@@ -95,7 +98,7 @@ def filled(target: Target, passes: Codes, least_gap: float) -> Candidate | None:
     table = empty_table(target.pipeline)
     fits = target.run(
         kernels.fill,
-        inputs=(target.memory, passes, least_gap),
+        inputs=(target.memory, passes.astype(np.int64), least_gap),  # as codes are in other kernels: compiled once
         outputs=(table, empty_backlog(target.pipeline)),
     )
     return Candidate(target, table.order, table.now_s) if fits else None
@@ -108,7 +111,9 @@ def repeated_patterns(target: Target) -> Iterator[Candidate]:
     grid = [_Block(down, up, (0.0, turn, 0.0)) for up, turn, down in product(_PACES_UP, _TURNS, _PACES_DOWN)]
     for number in range(num_blocks):
         block = grid[number] if number < len(grid) else _Block.drawn(dice, target.problem.num_ranks)
-        passes = _repeated(target, block)
+        passes = _PASSES.get(
+            (target.shape_and_times, block), size=target.num_actions, make=partial(_repeated, target, block)
+        )
         for least_gap in _GAPS:
             if candidate := filled(target, passes, least_gap):
                 yield candidate
@@ -158,7 +163,8 @@ def _repeated(target: Target, block: _Block) -> Codes:
     input_at = (first_input + np.concatenate(([0.0], np.cumsum(input_steps[:0:-1]))))[::-1]
     start = np.stack([input_at[stages], forward_at[stages]], axis=1)  # I before F where they tie
     codes = np.stack([num_stages + stages, stages], axis=1).astype(np.int32)
-    passes = np.zeros(2 * num_stages * problem.num_microbatches, dtype=np.int32)
-    outputs = (passes, np.zeros(2 * num_stages, dtype=np.int64))
-    target.run(kernels.merge_periodic, inputs=(start.ravel(), codes.ravel(), period), outputs=outputs)
+    every = period * np.arange(problem.num_microbatches)
+    when = start.reshape(problem.num_ranks, -1, 1) + every  # [ranks, passes of a microbatch there, microbatches]
+    order = np.argsort(when.reshape(problem.num_ranks, -1), axis=1, kind="stable") // problem.num_microbatches
+    passes: Codes = np.take_along_axis(codes.reshape(problem.num_ranks, -1), order, axis=1).ravel()
     return passes

@@ -1,0 +1,96 @@
+"""Answers of searches, kept on disk from one process to the next: what takes seconds to find is read at once.
+
+A file an answer, in `folder()`; it is named after the question and after the state of the code that answered it, so
+that no answer of another version is ever read. Where nothing can be written, nothing is kept.
+"""
+
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import write_whole
+from ppsim.schedule.table import Schedule
+
+FOLDER = "PPSIM_CACHE_DIR"
+"""The environment variable that names another folder; empty, nothing is kept."""
+
+_MOST_BYTES = 64 * 2**20
+_ROOMS = ("base", "catalog", "schedule", "simulation")  # that have a part in an answer
+_SUFFIX = ".table.npz"
+
+
+def folder() -> Path | None:
+    """Return where answers are kept: in ppsim's folder of the user's cache unless `FOLDER` says otherwise."""
+    if (named := os.environ.get(FOLDER)) is not None:
+        return Path(named) if named else None
+    with suppress(RuntimeError):  # no home
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ppsim")
+    return None
+
+
+def answer(question: object, find: Callable[[], Schedule]) -> Schedule:
+    """Return the table that was found for this question before, or else what `find` finds now.
+
+    A question is made of dataclasses, sequences, arrays and what `repr` tells apart.
+    """
+    if (place := folder()) is None:
+        return find()
+    name = hashlib.blake2b(b"".join(_told((question, _state_of_code()))), digest_size=20).hexdigest()
+    path = place / f"{name}{_SUFFIX}"
+    with suppress(OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile):  # not there, or no file of ours
+        with np.load(io.BytesIO(path.read_bytes())) as kept:
+            columns = {key: kept[key] for key in kept.files}
+        found = Schedule(**{key: column if column.ndim else column.item() for key, column in columns.items()})
+        os.utime(path)
+        return found
+    found = find()
+    with suppress(OSError, ConfigError):
+        place.mkdir(parents=True, exist_ok=True)
+        content = io.BytesIO()
+        np.savez_compressed(content, **{field.name: getattr(found, field.name) for field in fields(found)})
+        write_whole(path, content.getvalue())
+        _forget_oldest(place)
+    return found
+
+
+def _told(value: object) -> Iterator[bytes]:
+    """What tells a value apart from others."""
+    if isinstance(value, np.ndarray):
+        yield repr((value.dtype.str, value.shape)).encode()
+        yield value.tobytes()
+    elif is_dataclass(value):
+        yield from _told([getattr(value, field.name) for field in fields(value)])
+    elif isinstance(value, list | tuple):
+        yield f"{type(value).__name__} {len(value)}:".encode()
+        for one in value:
+            yield from _told(one)
+    else:
+        yield repr(value).encode() + b";"
+
+
+@cache
+def _state_of_code() -> list[object]:
+    package = Path(__file__).parents[1]
+    files = sorted(path for room in _ROOMS for path in (package / room).rglob("*.py"))
+    states = [(path.relative_to(package).as_posix(), path.stat()) for path in files]
+    return [np.__version__, *((name, state.st_size, state.st_mtime_ns) for name, state in states)]
+
+
+def _forget_oldest(place: Path) -> None:
+    """Remove those asked for longest ago, where all together take more than they may."""
+    files = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in place.glob(f"*{_SUFFIX}"))
+    left = sum(size for _, size, _ in files)
+    for _, size, path in files:
+        if left <= _MOST_BYTES:
+            return
+        path.unlink(missing_ok=True)
+        left -= size
