@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,12 +12,14 @@ from ppsim.base.kept import Kept
 from ppsim.base.names import Names, plain
 from ppsim.catalog.entries import ENTRIES
 from ppsim.catalog.entry import Entry, Formula
-from ppsim.catalog.search.fitted import Judge
 from ppsim.schedule.room import require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
+
+if TYPE_CHECKING:
+    from ppsim.catalog.search.fitted import Judge
 
 __all__ = ["CATALOG", "PLUGINS", "Entry", "Formula", "build", "every_schedule", "find", "fit", "schedule_named"]
 
@@ -188,7 +190,7 @@ def _made(
     num_slices: int | None = None,
     costs: StageCosts | None = None,
     memory_limit_bytes: float | None = None,
-    judge: Judge | None = None,
+    judge: "Judge | None" = None,
 ) -> Schedule:
     """The table of an entry; `judge` says what a table takes where it will run, where there are several."""
     require_shape(pp=pp, microbatches=microbatches)

@@ -3,14 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
-from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
-from ppsim.catalog.search.exact import Progress
 from ppsim.costs.assembled import Assembled
 from ppsim.costs.reserved import reserved_bytes
 from ppsim.layout.slices import why_no_slices
@@ -31,8 +29,11 @@ from ppsim.simulation.stage_costs import StageCosts, as_given
 from ppsim.simulation.step import Step, simulate_step
 from ppsim.simulation.variation import with_variation
 
+if TYPE_CHECKING:
+    from ppsim.catalog.search.exact import Progress
 
-def project(plan: Plan | None = None, *, progress: Progress | None = None, **fields: Any) -> Projection:
+
+def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **fields: Any) -> Projection:
     """Return the projection of a plan, given as a `Plan`, as its fields, or as a plan and the fields to change.
 
     `progress` is called while a table is searched for (auto), with the best time and its bound, in seconds.
@@ -81,8 +82,10 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     return build(entry, **shape), None
 
 
-def _project_auto(plan: Plan, progress: Progress | None = None) -> Projection:
+def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
     """Search for a table on every placement that vpp leaves, each at its own costs."""
+    from ppsim.catalog.auto import optimise  # the search and its kernels
+
     vpp = 1 if plan.vpp is None else plan.vpp
     if plan.group_size is not None or plan.num_slices is not None:
         raise ConfigError("group size and slices are for schedules by name; auto has neither")
