@@ -33,7 +33,7 @@ def say(message: str) -> None:
 def start_lean() -> None:
     """Spend nothing, from here on, on what a short command has no use for; called before numpy is imported.
 
-    Threads of numpy's linear algebra turn for 25 ms each while they wait for work; pydantic looks through everything
+    Threads of numpy's linear algebra turn for 25 ms each while they wait for work; pydantic looks through all that is
     installed for its plug-ins; Python collects garbage each time that imports have made 700 objects more.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
