@@ -33,8 +33,8 @@ def say(message: str) -> None:
 def start_lean() -> None:
     """Spend nothing, from here on, on what a short command has no use for; called before numpy is imported.
 
-    Threads of numpy's linear algebra turn for 25 ms each while they wait for work; pydantic looks through all that is
-    installed for its plug-ins; Python collects garbage each time that imports have made 700 objects more.
+    Threads of numpy's linear algebra turn for 25 ms each while they wait for work; pydantic looks for plug-ins in
+    all that is installed; Python collects garbage each time that imports have made 700 objects more.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
