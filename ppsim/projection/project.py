@@ -1,13 +1,13 @@
 """One plan → a projection: costs × placement × schedule × runtime."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
+from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.assembled import Assembled
 from ppsim.costs.reserved import reserved_bytes
@@ -15,7 +15,7 @@ from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
-from ppsim.projection.changes import changed_plans
+from ppsim.projection.changes import projected_changes
 from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, excess_of
@@ -225,18 +225,9 @@ def project_all(
     split still raises.
     """
     _require_room(plan)
-    return _project_each(plan, every_schedule().values() if names is None else map(find, names), announce, tables)
-
-
-def _project_each(
-    plan: Plan,
-    entries: Iterable[Entry],
-    announce: Callable[[str], None] = lambda name: None,
-    tables: Tables = table_of,
-) -> Projections:
     source = plan.source
     projections, reasons = [], {}
-    for entry in entries:
+    for entry in every_schedule().values() if names is None else map(find, names):
         name = entry.name
         announce(name)
         vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
@@ -313,8 +304,8 @@ _MOST_NAMED = 3
 def _what_would_fit(plan: Plan) -> str:
     entries = every_schedule()
     improved_on = {name for entry in entries.values() for name in entry.published}
-    others = [entry for name, entry in entries.items() if name not in (plan.schedule_name, *improved_on)]
-    projections = _project_each(plan, others).projections
+    others = [name for name in entries if name not in (plan.schedule_name, *improved_on)]
+    projections = project_all(plan, others).projections
     fitting = [projection.plan.schedule_name for projection in projections if not projection.not_in_runtime]
     if len(fitting) > _MOST_NAMED:
         fitting[_MOST_NAMED:] = [f"{len(fitting) - _MOST_NAMED} slower ones"]
@@ -327,12 +318,9 @@ def _what_would_fit(plan: Plan) -> str:
 
 def _fitting_changes(plan: Plan) -> list[str]:
     """What to change of a job so that it fits, the fastest first."""
-    limit, found = plan.memory_limit_bytes, []
-    for change, other in changed_plans(replace(plan, memory_limit_bytes=None)):
-        try:
-            made = project(other)
-        except PpsimError:
-            continue
-        if not excess_of(made.timeline, limit) and not made.not_in_runtime:
-            found.append((-made.tokens_per_s, change))
+    found = [
+        (-made.tokens_per_s, change)
+        for change, made in projected_changes(plan, project)
+        if not excess_of(made.timeline, plan.memory_limit_bytes) and not made.not_in_runtime
+    ]
     return [change for _, change in sorted(found)]
