@@ -342,12 +342,7 @@ class Answer(InBrief):
         """Return the answer with units in its keys."""
         return {
             "iteration_time_interval_s": list(self.interval_s),
-            "memory_fit": {
-                "rank": self.fit.rank,
-                "peak_bytes": self.fit.peak_bytes,
-                "limit_bytes": self.fit.limit_bytes,
-                "margin_bytes": self.fit.margin_bytes,
-            },
+            "memory_fit": vars(self.fit) | {"margin_bytes": self.fit.margin_bytes},
             "loss_budget_s": self.budget_s,
             "gain_per_percent": self.sensitivities,
             "bottleneck": self.bottleneck,
