@@ -10,7 +10,6 @@ from ppsim.api.texts import parse_parts, parse_share
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import fields_of, words_of
-from ppsim.configs.read import model_named
 from ppsim.configs.run_config import RunConfig
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
@@ -106,6 +105,8 @@ def _model(given: str | Path | RunConfig, options: Mapping[str, Any]) -> Model:
     if given != GPT:
         if wrong := [*sizes, *([] if is_tied is None else ["tied_embeddings"])]:
             raise ConfigError(f"--{wrong[0].replace('_', '-')} is for --model gpt: {given} has its own")
+        from ppsim.configs.read import model_named  # every trainer's format
+
         model = model_named(given)
         model = model if options["layers"] is None else model.with_layers(options["layers"])
         return replace(model, mtp=()) if options["mtp"] is False else model

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import cache, wraps
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -45,6 +45,7 @@ def takes(declared: type, **names: type) -> Callable[[_Verb], _Verb]:
     return decorate
 
 
+@cache
 def hints_of(declared: type, **names: type) -> dict[str, Any]:
     """Return the types of the words, with the classes that the declaration has in quotes."""
     return get_type_hints(declared, localns={"Path": Path, **names})

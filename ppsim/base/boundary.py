@@ -47,8 +47,8 @@ def validated(model: type[Model], data: Any, source: str) -> Model:
 
 
 def retyped(model: type[Model], fields: dict[str, Any]) -> type[Model]:
-    """Return a model whose fields named have other types, and must be there."""
-    types: dict[str, Any] = {name: (type_, ...) for name, type_ in fields.items()}
+    """Return a model whose fields named have other types, and must be there, or are of a type and a default."""
+    types: dict[str, Any] = {name: one if isinstance(one, tuple) else (one, ...) for name, one in fields.items()}
     return create_model(model.__name__, __base__=model, **types)
 
 

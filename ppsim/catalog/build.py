@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from ppsim.base.names import Names, plain
 from ppsim.catalog.answers import answer
 from ppsim.catalog.entries import ENTRIES
 from ppsim.catalog.entry import Entry, Formula
-from ppsim.catalog.search.fitted import Judge
 from ppsim.schedule.room import require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.stage_costs import StageCosts
+
+if TYPE_CHECKING:
+    from ppsim.catalog.search.fitted import Judge
 
 __all__ = ["CATALOG", "PLUGINS", "Entry", "Formula", "build", "every_schedule", "find", "fit", "schedule_named"]
 
@@ -169,7 +171,7 @@ def _answered(entry: Entry, **options: Any) -> Schedule:
 
 
 def _made(
-    entry: Entry, *, pp: int, microbatches: int, vpp: int | None = None, judge: Judge | None = None, **others: Any
+    entry: Entry, *, pp: int, microbatches: int, vpp: int | None = None, judge: "Judge | None" = None, **others: Any
 ) -> Schedule:
     """The table of an entry; `judge` says what a table takes where it will run, where there are several.
 

@@ -7,7 +7,7 @@ F, I and W take one unit each; without bytes an activation counts as one until i
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from ppsim.base.errors import DoesNotFit
 from ppsim.base.units import size
 from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixed
 from ppsim.catalog.published.v_shape import zbv_fixed
-from ppsim.catalog.search.fitted import Judge, fitted
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
 from ppsim.simulation.memory import held
 from ppsim.simulation.stage_costs import CostArrays, StageCosts
+
+if TYPE_CHECKING:
+    from ppsim.catalog.search.fitted import Judge
 
 CapOf: TypeAlias = Callable[[list[int], int, CostArrays], Floats]
 """What each rank may hold, in the unit of `_activations`: by the placement, the microbatches and the costs."""
@@ -36,7 +38,7 @@ def _fitted(
     num_ranks: int,
     num_microbatches: int,
     costs: CostArrays | None = None,
-    judge: Judge | None = None,
+    judge: "Judge | None" = None,
 ) -> Schedule:
     """Return the best table found for arrays of costs of one entry a stage, in which no rank exceeds its cap."""
     stage_to_rank = placement(num_ranks, stages_per_rank * num_ranks)
@@ -46,6 +48,8 @@ def _fitted(
     problem = Problem.of_costs(
         stage_to_rank, num_microbatches, costs, cap=cap, counts_activations=not _knows_bytes(costs)
     )
+    from ppsim.catalog.search.fitted import fitted  # the search and its kernels
+
     return fitted(problem.always_split(), judge=judge).named(name)
 
 
@@ -93,7 +97,7 @@ def _to_limit(
     num_ranks: int,
     num_microbatches: int,
     costs: CostArrays | None = None,
-    judge: Judge | None = None,
+    judge: "Judge | None" = None,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
     """Return the best table found in which no rank holds more than the limit, static bytes included.

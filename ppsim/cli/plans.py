@@ -13,6 +13,7 @@ from ppsim.cli.common import (
     print_json,
     run_config_of,
     say,
+    start_lean,
     step_options,
     to_config_option,
 )  # fmt: skip
@@ -74,6 +75,7 @@ def project(
 
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
+    start_lean()
     from ppsim.api.plans import plan_from
     from ppsim.printing import plans as show
 

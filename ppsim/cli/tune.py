@@ -15,6 +15,7 @@ from ppsim.cli.common import (
     print_json,
     run_config_of,
     say,
+    start_lean,
     to_config_option,
 )
 from ppsim.cli.progress import progress
@@ -47,6 +48,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
     set are simulated, so that the answer is that of trying all.
     """
+    start_lean()
     from ppsim.api.tuning import tune_from
     from ppsim.printing import tuning as show_tune
 

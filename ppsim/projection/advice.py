@@ -1,10 +1,8 @@
 """What to change: near alternatives of a plan, each projected."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from ppsim.base.errors import PpsimError
-from ppsim.projection.changes import changed_plans
+from ppsim.projection.changes import projected_changes
 from ppsim.projection.plan import Plan
 from ppsim.projection.projection import Advice, Projection
 
@@ -15,18 +13,13 @@ _LEAST_GAIN = 0.005
 def advise(projection: Projection, project: Callable[[Plan], Projection], *, limit: int = 3) -> list[Advice]:
     """Return the changes that would gain most, best first; none that does not fit or gains under 0.5 %.
 
-    Tried one at a time: see `changed_plans`. A change must keep the plan's memory limit or, where it has none,
-    that of the job's device, and run where the plan itself does. Of a plan that does not keep its limit, the
-    fastest that do are returned, gain or no gain.
+    A change must keep the plan's memory limit or, where it has none, that of the job's device, and run where the
+    plan itself does. Of a plan that does not keep its limit, the fastest that do are returned, gain or no gain.
     """
     plan, found = projection.plan, []
     bound = plan.memory_bound_bytes
     fits = bound is None or projection.timeline.memory.peak_bytes.max() <= bound
-    for change, other in changed_plans(replace(plan, memory_limit_bytes=None)):
-        try:
-            made = project(other)
-        except PpsimError:
-            continue
+    for change, made in projected_changes(plan, project):
         if bound is not None and made.timeline.memory.peak_bytes.max() > bound:
             continue
         gain = made.tokens_per_s / projection.tokens_per_s - 1

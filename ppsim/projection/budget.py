@@ -204,5 +204,15 @@ def interval(
     if projection.costs.variation_s:  # which the draws have in them
         around -= timeline.step_time_s - simulate_graph(graph, costs, ready_s=timeline.ready_s).step_time_s
     common = np.exp(spread * random.standard_normal(num_samples))
-    low, high = np.percentile((steps + around) * common, [5, 95])
-    return float(low), float(high)
+    ordered = np.sort((steps + around) * common).tolist()
+    return _quantile(ordered, 0.05), _quantile(ordered, 0.95)
+
+
+def _quantile(ordered: list[float], part: float) -> float:
+    """The bits of `np.quantile`, which imports numpy's masked arrays first."""
+    place = part * (len(ordered) - 1)
+    below = min(int(place), len(ordered) - 2)
+    before, after, beyond = ordered[below], ordered[below + 1], place - below
+    if beyond < 0.5:
+        return before + (after - before) * beyond
+    return after - (after - before) * (1 - beyond)

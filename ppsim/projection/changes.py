@@ -1,11 +1,15 @@
 """Near alternatives of a plan: one thing changed at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from ppsim.base.errors import PpsimError
 from ppsim.costs.job import Job
 from ppsim.projection.plan import Plan
+
+Made = TypeVar("Made")
 
 _SCHEDULES = {
     1: ("1f1b", "zb-h1", "zb-h2"),
@@ -13,6 +17,13 @@ _SCHEDULES = {
     4: ("interleaved-1f1b",),
 }
 """By stages a rank: those that runtimes have and that need no search."""
+
+
+def projected_changes(plan: Plan, project: Callable[[Plan], Made]) -> Iterator[tuple[str, Made]]:
+    """Yield what is changed and the projection with it, of those that can be projected, no memory limit asked."""
+    for change, other in changed_plans(replace(plan, memory_limit_bytes=None)):
+        with suppress(PpsimError):
+            yield change, project(other)
 
 
 def changed_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:

@@ -1,23 +1,21 @@
 """One plan → a projection: costs × placement × schedule × runtime."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ppsim.base.errors import ConfigError, DoesNotFit, PpsimError, ScheduleError
-from ppsim.catalog.auto import optimise
+from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
-from ppsim.catalog.search.exact import Progress
 from ppsim.costs.assembled import Assembled
 from ppsim.costs.reserved import reserved_bytes
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
-from ppsim.projection.changes import changed_plans
+from ppsim.projection.changes import projected_changes
 from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, excess_of
@@ -31,8 +29,11 @@ from ppsim.simulation.stage_costs import StageCosts, as_given
 from ppsim.simulation.step import Step, simulate_step
 from ppsim.simulation.variation import with_variation
 
+if TYPE_CHECKING:
+    from ppsim.catalog.search.exact import Progress
 
-def project(plan: Plan | None = None, *, progress: Progress | None = None, **fields: Any) -> Projection:
+
+def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **fields: Any) -> Projection:
     """Return the projection of a plan, given as a `Plan`, as its fields, or as a plan and the fields to change.
 
     `progress` is called while a table is searched for (auto), with the best time and its bound, in seconds.
@@ -81,8 +82,10 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     return build(entry, **shape), None
 
 
-def _project_auto(plan: Plan, progress: Progress | None = None) -> Projection:
+def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
     """Search for a table on every placement that vpp leaves, each at its own costs."""
+    from ppsim.catalog.auto import optimise  # the search and its kernels
+
     vpp = 1 if plan.vpp is None else plan.vpp
     if plan.group_size is not None or plan.num_slices is not None:
         raise ConfigError("group size and slices are for schedules by name; auto has neither")
@@ -222,18 +225,9 @@ def project_all(
     split still raises.
     """
     _require_room(plan)
-    return _project_each(plan, every_schedule().values() if names is None else map(find, names), announce, tables)
-
-
-def _project_each(
-    plan: Plan,
-    entries: Iterable[Entry],
-    announce: Callable[[str], None] = lambda name: None,
-    tables: Tables = table_of,
-) -> Projections:
     source = plan.source
     projections, reasons = [], {}
-    for entry in entries:
+    for entry in every_schedule().values() if names is None else map(find, names):
         name = entry.name
         announce(name)
         vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
@@ -310,8 +304,8 @@ _MOST_NAMED = 3
 def _what_would_fit(plan: Plan) -> str:
     entries = every_schedule()
     improved_on = {name for entry in entries.values() for name in entry.published}
-    others = [entry for name, entry in entries.items() if name not in (plan.schedule_name, *improved_on)]
-    projections = _project_each(plan, others).projections
+    others = [name for name in entries if name not in (plan.schedule_name, *improved_on)]
+    projections = project_all(plan, others).projections
     fitting = [projection.plan.schedule_name for projection in projections if not projection.not_in_runtime]
     if len(fitting) > _MOST_NAMED:
         fitting[_MOST_NAMED:] = [f"{len(fitting) - _MOST_NAMED} slower ones"]
@@ -324,12 +318,9 @@ def _what_would_fit(plan: Plan) -> str:
 
 def _fitting_changes(plan: Plan) -> list[str]:
     """What to change of a job so that it fits, the fastest first."""
-    limit, found = plan.memory_limit_bytes, []
-    for change, other in changed_plans(replace(plan, memory_limit_bytes=None)):
-        try:
-            made = project(other)
-        except PpsimError:
-            continue
-        if not excess_of(made.timeline, limit) and not made.not_in_runtime:
-            found.append((-made.tokens_per_s, change))
+    found = [
+        (-made.tokens_per_s, change)
+        for change, made in projected_changes(plan, project)
+        if not excess_of(made.timeline, plan.memory_limit_bytes) and not made.not_in_runtime
+    ]
     return [change for _, change in sorted(found)]

@@ -277,9 +277,11 @@ def _by_channel(timeline: Timeline, costs: StageCosts) -> dict[str, float | None
 
 def excess_of(timeline: Timeline, limit: float | None) -> str | None:
     """The sentence that says which rank exceeds the limit, or None where all stay below."""
+    if limit is None:
+        return None
     peak = timeline.memory.peak_bytes
     rank = int(peak.argmax())
-    if limit is None or peak[rank] <= limit * CAP_ROUNDING:
+    if peak[rank] <= limit * CAP_ROUNDING:
         return None
     at = int(timeline.memory.peak_at[rank])
     ops = timeline.schedule.op[int(timeline.schedule.rank_offsets[rank]) : at + 1]
@@ -340,12 +342,7 @@ class Answer(InBrief):
         """Return the answer with units in its keys."""
         return {
             "iteration_time_interval_s": list(self.interval_s),
-            "memory_fit": {
-                "rank": self.fit.rank,
-                "peak_bytes": self.fit.peak_bytes,
-                "limit_bytes": self.fit.limit_bytes,
-                "margin_bytes": self.fit.margin_bytes,
-            },
+            "memory_fit": vars(self.fit) | {"margin_bytes": self.fit.margin_bytes},
             "loss_budget_s": self.budget_s,
             "gain_per_percent": self.sensitivities,
             "bottleneck": self.bottleneck,

@@ -12,6 +12,8 @@ BYTES_BUILT = 160
 BYTES_PROJECTED = 4_800
 """Bytes an action takes while a plan is projected and explained, measured alike."""
 
+_MEMORY = Path("/proc/meminfo")
+
 
 def require_room(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
     """Raise `ConfigError` for more actions than the free memory holds, before any is made."""
@@ -26,7 +28,7 @@ def require_room(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
 def free_bytes() -> int:
     """Return the memory that can be had now; all there is where the system does not tell."""
     try:
-        told = Path("/proc/meminfo").read_text(encoding="ascii")
+        told = _MEMORY.read_text(encoding="ascii")
         return int(told.partition("MemAvailable:")[2].split()[0]) * 1024
     except (OSError, IndexError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,12 +1,13 @@
 """The `--costs` file: JSON in SI units, one number or one a stage, to and from `StageCosts`."""
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from ppsim.base.arrays import Numbers
 from ppsim.base.boundary import AboveZero, Count, Matrix, NonNegative, OneOrMany, Strict, retyped, validated
 from ppsim.base.files import naming, read_json
-from ppsim.schedule.choices import Channel, Communication, Receives
+from ppsim.schedule.choices import Communication
 from ppsim.simulation.stage_costs import MATRICES, OVERHEADS, StageCosts
 
 
@@ -21,49 +22,33 @@ class _Link(Strict):
         return self.latency_s + self.bytes / self.bandwidth_bytes_per_s
 
 
-class _Costs(Strict):
-    forward_s: OneOrMany
-    backward_input_s: OneOrMany | None
-    backward_weight_s: OneOrMany | None
-    backward_s: OneOrMany | None = None
-    fused_s: OneOrMany | None = None
-    activation_bytes: OneOrMany = [0.0]
-    activation_bytes_kept_for_weight: OneOrMany | None = None
-    transfer_s: OneOrMany = [0.0]
-    communication: Communication = "overlap"
-    channel: Channel = "ideal"
-    receives: Receives = "torch"
-    action_overhead_s: NonNegative = 0.0
-    hop_overhead_s: NonNegative = 0.0
-    message_overhead_s: NonNegative = 0.0
-    overlap_slowdown: NonNegative = 0.0
-    step_overhead_s: NonNegative = 0.0
-    first_pass_s: NonNegative = 0.0
-    last_pass_s: NonNegative = 0.0
-    variation_s: NonNegative = 0.0
-    static_bytes: OneOrMany = [0.0]
-    microbatch_factors: OneOrMany | None = None
-    slice_time_shares: OneOrMany | None = None
-    slice_token_shares: OneOrMany | None = None
-
+_TYPES: dict[Any, Any] = {Numbers: OneOrMany, Numbers | None: OneOrMany | None, float: NonNegative}
+"""What a file has of a field of such a type of `StageCosts`; a choice is itself."""
 
 _PARTS = {"backward_input_s", "backward_weight_s"}
+_Costs = retyped(
+    Strict,
+    {
+        one.name: (
+            _TYPES.get(one.type, one.type),
+            ... if one.default is MISSING or one.name in _PARTS else one.default,
+        )
+        for one in fields(StageCosts)
+    },
+)
 
 
-class _CostsOverLink(_Costs):
-    transfer_s: _Link  # type: ignore[assignment]  # the other way to write it
-
-
-def _model_of(data: Any) -> type[_Costs]:
+def _model_of(data: Any) -> type[Strict]:
     """The model of a costs file: what has a row a stage there is a matrix of stages and microbatches."""
     if not isinstance(data, dict):
         return _Costs
-    base = _CostsOverLink if isinstance(data.get("transfer_s"), dict) else _Costs
-    rows = [
-        name for name in MATRICES
+    others: dict[str, Any] = {
+        name: Matrix for name in MATRICES
         if isinstance(value := data.get(name), list) and any(isinstance(one, list) for one in value)
-    ]  # fmt: skip
-    return retyped(base, dict.fromkeys(rows, Matrix)) if rows else base
+    }  # fmt: skip
+    if isinstance(data.get("transfer_s"), dict):
+        others["transfer_s"] = _Link  # the other way to write it
+    return retyped(_Costs, others) if others else _Costs
 
 
 class _Samples(Strict):
@@ -134,10 +119,9 @@ def costs_from(data: Any, source: str = "costs") -> StageCosts:
     """Return the costs that a parsed JSON object spells out; raises `ConfigError` with every wrong key."""
     if isinstance(data, dict) and data.get("backward_s") is not None and not data.keys() & _PARTS:
         data = data | dict.fromkeys(_PARTS)  # for tables that split no backward
-    costs = validated(_model_of(data), data, source)
-    given = costs.model_dump()
-    if isinstance(costs, _CostsOverLink):
-        given |= {"transfer_s": costs.transfer_s.seconds}
+    given = dict(validated(_model_of(data), data, source))
+    if isinstance(link := given["transfer_s"], _Link):
+        given["transfer_s"] = link.seconds
     with naming(source):
         return StageCosts(**given)
 

@@ -31,18 +31,12 @@ _WHOLE = np.array([1, -1, -1, 0])  # F, B, I, W
 _KEPT = np.array([0, 0, 1, -1])
 
 
-def in_flight_changes(op: NDArray[np.int8]) -> tuple[Ints64, Ints64]:
-    """Return what F, B, I and W add to the microbatches that a stage holds: whole, and only what W needs of them.
+def changes(op: NDArray[np.int8], activation: Floats, kept: Floats) -> Floats:
+    """Return what actions add to their ranks' memory where F allocates `activation` and I keeps `kept` of it.
 
     The split release rule is the zero-bubble paper's (arXiv 2401.10241, Table 1): I frees what W does not need.
     """
-    return _WHOLE[op], _KEPT[op]
-
-
-def changes(op: NDArray[np.int8], activation: Floats, kept: Floats) -> Floats:
-    """Return what actions add to their ranks' memory where F allocates `activation` and I keeps `kept` of it."""
-    whole, of_weight = in_flight_changes(op)
-    added: Floats = whole * activation + of_weight * kept
+    added: Floats = _WHOLE[op] * activation + _KEPT[op] * kept
     return added
 
 

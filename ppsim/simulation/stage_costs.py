@@ -1,6 +1,7 @@
 """What the simulator eats: seconds and bytes per stage, and how transfers behave."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -112,18 +113,13 @@ class StageCosts(InBrief):
     slice_token_shares: Numbers | None = None
 
     def __post_init__(self) -> None:
+        self._require_right(_NUMBERS)
+
+    def _require_right(self, changed: Collection[str]) -> None:
         problems = [
             problem
-            for name in (
-                *_PER_STAGE,
-                "static_bytes",
-                *OVERHEADS,
-                "message_overhead_s",
-                "variation_s",
-                "microbatch_factors",
-                *_PER_SLICE,
-            )
-            if (problem := _what_is_wrong(name, getattr(self, name)))
+            for name in _NUMBERS
+            if name in changed and (problem := _what_is_wrong(name, getattr(self, name)))
         ]
         missing = [name for name in _SPLIT if getattr(self, name) is None]
         if missing and (len(missing) == 1 or self.backward_s is None):
@@ -249,7 +245,14 @@ class StageCosts(InBrief):
         0.1
         """
         changes = {name: value for name, value in changes.items() if value is not getattr(self, name, changes)}
-        return replace(self, **changes) if changes else self
+        if not changes:
+            return self
+        if changes.keys() - vars(self).keys():
+            return replace(self, **changes)  # which says what is wrong
+        costs = copy(self)
+        vars(costs).update(changes)
+        costs._require_right(changes)
+        return costs
 
     def taking(self, times: float) -> "StageCosts":
         """Return the costs with passes and transfers so many times as long; fixed overheads stay.
@@ -395,6 +398,9 @@ _PER_SLICE = ("slice_time_shares", "slice_token_shares")
 MATRICES = tuple(name for name in _PER_STAGE if name != "fused_s")
 """What may differ by microbatch as a matrix of shape [stages, microbatches]."""
 
+_NUMBERS = (
+    *_PER_STAGE, "static_bytes", *OVERHEADS, "message_overhead_s", "variation_s", "microbatch_factors", *_PER_SLICE,
+)  # fmt: skip
 _SECONDS = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "transfer_s")
 _BYTES = ("activation_bytes", "activation_bytes_kept_for_weight", "kept_bytes")
 _SPLIT = ("backward_input_s", "backward_weight_s")
@@ -444,7 +450,7 @@ def _of_all(name: str, values: Floats) -> Floats:
 def _entries(name: str, value: Any, length: int, unit: str, in_model: int, problems: list[str]) -> Floats:
     """The values in the shape [length, microbatches], the latter 1 where the field is no matrix."""
     values = np.array(value, dtype=np.float64)
-    values = values if values.ndim == 2 else np.atleast_1d(values)[:, None]
+    values = values if values.ndim == 2 else values.reshape(-1, 1)
     if len(values) not in (1, in_model, length):
         of_model = f" or one each of the model's {in_model}" if in_model < length else ""
         problems.append(
@@ -452,7 +458,7 @@ def _entries(name: str, value: Any, length: int, unit: str, in_model: int, probl
             f"(give one number, or one a {unit}{of_model})"
         )
         return np.zeros((length, values.shape[1]))
-    return values if len(values) == length else np.tile(values, (length // len(values), 1))
+    return values if len(values) == length else np.concatenate([values] * (length // len(values)))
 
 
 def _filled_in(given: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -154,6 +154,8 @@ def _reduced(
     each, the first starts d/k into it at the earliest, and the last ends R/k behind it.
     """
     schedule, done = timeline.schedule, timeline.rank_end_s.copy()
+    if not reduce_s.any():
+        return done
     last_end = np.zeros(schedule.num_stages)
     actions = slice(0, timeline.num_actions)
     is_backward = schedule.op != Op.F

@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import DoesNotFit, ScheduleError
 from ppsim.catalog.build import build, find
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import iteration_of, table_of
-from ppsim.schedule.kept import kept
-from ppsim.schedule.table import Op, Schedule
+from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.simulation.memory import in_flight_changes
+from ppsim.simulation.memory import held
 from ppsim.tuning.outlook import Outlook, Outlooks
 
 Status = Literal["fits", "does not fit", "dominated", "not possible"]
@@ -102,9 +100,8 @@ def exact_peak_bytes(task: Task) -> float:
 
 
 def _peak_bytes(task: Task, table: Schedule) -> float:
-    in_flight = kept(table, "in flight", lambda: _in_flight(table))
-    held = [rows @ task.activation_bytes[:, stages].ravel() for stages, rows in in_flight]
-    return max(float(static + of_rank.max()) for static, of_rank in zip(task.static_bytes, held, strict=True))
+    during, _ = held(table, *task.activation_bytes)
+    return float((np.maximum.reduceat(during, table.rank_offsets[:-1]) + task.static_bytes).max())
 
 
 def _is_fitted(plan: Plan) -> bool:
@@ -117,39 +114,3 @@ def _table(plan: Plan) -> Schedule:
         return table_of(plan, find(plan.schedule_name))[0]
     assert plan.vpp is not None
     return build(plan.schedule_name, pp=plan.pp, vpp=plan.vpp, microbatches=plan.num_microbatches)
-
-
-_InFlight: TypeAlias = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
-
-
-def _in_flight(table: Schedule) -> _InFlight:
-    """Of each rank its stages, and [moments, 2 · stages]: how many microbatches of each are in flight at its peaks.
-
-    First those that a stage holds whole, then those of which it holds what W needs. Memory grows with forwards:
-    it peaks at one that no other follows at once.
-    """
-    found = []
-    for rank in range(table.num_ranks):
-        here = slice(int(table.rank_offsets[rank]), int(table.rank_offsets[rank + 1]))
-        op, stage = table.op[here], table.stage[here]
-        stages = np.array(sorted(table.stages_of(rank)))
-        of_stage = stages[:, None] == stage[None, :]
-        held = np.cumsum(np.vstack([of_stage * changes for changes in in_flight_changes(op)]), axis=1)
-        is_peak = (op == Op.F) & np.append(op[1:] != Op.F, True)
-        found.append((stages, _different(held[:, is_peak]).T.copy()))
-    return found
-
-
-_MOST_CODES = 2**62
-
-
-def _different(columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The columns of counts, each once: numbered by their digits, anew where a number would be too large."""
-    code, size = np.zeros(columns.shape[1], dtype=np.int64), 1
-    for digits in columns:
-        base = int(digits.max(initial=0)) + 1
-        if size * base > _MOST_CODES:
-            code, size = np.unique(code, return_inverse=True)[1], columns.shape[1]
-        code, size = code * base + digits, size * base
-    different: NDArray[np.int64] = columns[:, np.unique(code, return_index=True)[1]]
-    return different

@@ -274,19 +274,14 @@ class _Search:
     @property
     def found(self) -> list[Found]:
         """What fits, fastest first."""
-        known = self.by_key | {
-            (other := replace(one, schedule=AUTO)).key: other for one in self.by_key.values() if self._has_auto
-        }
+        searched = self.by_key.values() if AUTO in self.space.schedule else ()
+        known = self.by_key | {(other := replace(one, schedule=AUTO)).key: other for one in searched}
         fitting = [
             Found(known[key], one.iteration_s, one.peak_bytes)
             for key, one in self.verdicts.items()
             if one.status == "fits"
         ]
         return sorted(fitting, key=lambda one: (one.iteration_s, one.peak_bytes, one.candidate))
-
-    @property
-    def _has_auto(self) -> bool:
-        return AUTO in self.space.schedule
 
     @property
     def front(self) -> Front:

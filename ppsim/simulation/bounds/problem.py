@@ -75,7 +75,7 @@ class Problem:
         """
         placement = np.array(stage_to_rank, dtype=np.int32)
         num_stages, num_ranks = len(placement), int(placement.max(initial=-1)) + 1
-        if num_stages == 0 or not np.array_equal(np.unique(placement), np.arange(num_ranks)):
+        if num_stages == 0 or set(placement.tolist()) != set(range(num_ranks)):
             raise ConfigError(f"stage_to_rank is {placement.tolist()}: every rank from 0 on needs a stage")
         if num_microbatches < 1:
             raise ConfigError(f"num_microbatches must be at least 1: got {num_microbatches}")
