@@ -163,6 +163,9 @@ def _later(trace: RankTrace, seconds: float, base_ns: int) -> RankTrace:
     return replace(trace, steps=steps, base_ns=base_ns)
 
 
+_SHOWN = 8
+
+
 def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
     """Return the traces by pipeline rank; raises `ConfigError` for one that is missing or there twice.
 
@@ -180,9 +183,8 @@ def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
             holder[stage] = trace
     missing = sorted(set(range(max(holder) + 1)) - set(holder)) or _stages_beyond(traces, max(holder))
     if missing:
-        raise ConfigError(
-            f"no trace of the rank with stage {', '.join(map(str, missing))}: give the traces of all pipeline ranks"
-        )
+        named = ", ".join(map(str, missing[:_SHOWN])) + ", …" * (len(missing) > _SHOWN)
+        raise ConfigError(f"no trace of the rank with stage {named}: give the traces of all pipeline ranks")
     if sorted(-1 if trace.rank is None else trace.rank for trace in traces) == list(range(len(traces))):
         return sorted(traces, key=lambda trace: trace.rank or 0)
     return sorted(traces, key=lambda trace: trace.stages[0])

@@ -189,7 +189,7 @@ REFUSED = {
     "no kernels on a rank": ([ON_DEVICE[0], TRACES[1]], [], "rank1.json holds no kernels, other ranks' traces do"),
     "no kernels in a range": (edited(ON_DEVICE, 0, lambda event: not (event.get("cat") == "kernel" and event["ts"] < 100e6 + 15e3)), [], "rank0.json: 0F0 launched no kernel"),
     "another table": (TRACES, ["--schedule", "other.csv"], "was recorded with another table than --schedule other"),
-    "no trace": ([{"traceEvents": [{"ph": "X"}]}], [], "is no trace of torch.profiler: KeyError"),
+    "no trace": ([{"traceEvents": [{"ph": "X"}]}], [], "is no trace of torch.profiler: an entry lacks 'name'"),
     "nothing known": ([{"something": 1}], [], "t/rank0.json are no ranks of one run: several files are traces of torch.profiler"),
     "a negative warm-up": (TRACES, ["--warm-up", "-1"], "--warm-up must not be negative: got -1"),
 }  # fmt: skip

@@ -5,10 +5,13 @@ that streams (ijson) gives events for single numbers, from which the items would
 """
 
 import gzip
+import io
 import json
 import re
 import zlib
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,37 +31,43 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(strict=False)  # names of operators may hold control characters
 
 
-def is_gzip(path: str | Path) -> bool:
-    """Return whether a file begins as gzip's do; raises `ConfigError` for one that cannot be read."""
-    return first_bytes(path, 2) == b"\x1f\x8b"
+@contextmanager
+def opened(path: str | Path) -> Iterator[gzip.GzipFile | BufferedReader]:
+    """Open a file for what it holds, packed with gzip or not.
 
-
-def first_bytes(path: str | Path, number: int, *, unpacked: bool = False) -> bytes:
-    """Return the begin of a file, of what it holds where it is packed and `unpacked` is asked for."""
+    Raises `ConfigError` for one that cannot be read, is cut off, or is no text where it is read as one.
+    """
     try:
-        with gzip.open(path) if unpacked and is_gzip(path) else open(path, "rb") as file:
-            return file.read(number)
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b" or str(path).endswith(".gz")
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            yield file
     except EOFError:
         raise ConfigError(f"{path} is cut off: its gzip stream has no end") from None
+    except gzip.BadGzipFile:
+        raise ConfigError(f"cannot read {path}: it is not packed by gzip") from None
     except (OSError, zlib.error) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file") from None
+
+
+def lines_of(
+    path: str | Path, *, encoding: str = "utf-8-sig", errors: str = "strict"
+) -> Generator[str, None, None]:
+    """Yield the lines of a text file, one longer than `LONGEST` in parts; raises `ConfigError` as `opened` does."""
+    with opened(path) as file, io.TextIOWrapper(file, encoding, errors) as text:
+        yield from iter(lambda: text.readline(LONGEST), "")
 
 
 def entries_of(path: str | Path, listed: str) -> Generator[tuple[str, Any], None, None]:
     """Yield the entries of the object in a JSON file as (key, value), each item of the list `listed` on its own.
 
-    Raises `ConfigError` for what is no object, is cut off, is no JSON, or is too long to be parsed.
+    An empty list is one empty item. Raises `ConfigError` for what is no object, is cut off, is no JSON, or is too
+    long to be parsed.
     """
-    packed = is_gzip(path) or str(path).endswith(".gz")
-    try:
-        with gzip.open(path) if packed else open(path, "rb") as file:
-            yield from _Window(file, str(path)).entries(listed)
-    except EOFError:
-        raise ConfigError(f"{path} is cut off: its gzip stream has no end") from None
-    except (OSError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
-        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file") from None
+    with opened(path) as file:
+        yield from _Window(file, str(path)).entries(listed)
 
 
 class _Window:
@@ -92,6 +101,7 @@ class _Window:
         """The items of a list whose bracket is read, which is read to its end."""
         if self.next() == "]":
             self.place += 1
+            yield {}
             return
         while True:
             yield self.value()
