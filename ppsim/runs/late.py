@@ -1,6 +1,6 @@
 """Whose fault it is that ranks wait: what each rank's lateness costs the step and the others."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,6 @@ class Late:
     others_wait_s: float
     action: str
     action_s: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it."""
-        return asdict(self)
 
 
 def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:

@@ -61,6 +61,14 @@ class Run:
         return sizes
 
 
+def described(schedule: Schedule) -> str:
+    """Return a table's name and size in words."""
+    return (
+        f"{schedule.name or 'a table'}, {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
+        f"{schedule.num_microbatches} microbatches"
+    )
+
+
 def costs_alone(run: Run, slowdown: float) -> StageCosts:
     """Return the costs of a run with the medians of what its passes took, less what transfers beside them added."""
     fractions = np.stack([run.fraction_beside_transfers(step) for step in range(len(run.start))])
