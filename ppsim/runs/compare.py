@@ -178,18 +178,16 @@ def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
     return float(replayed_s(build_graph(measured.schedule), steps)[0]), None, hop
 
 
+_NUMBERS = ("step_error", "span_error", "replay_s", "replay_error", "replay_gap_s", "replay_hop_s")
+
+
 def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, Any]:
     """Return a comparison as JSON; errors are signed, projected / measured − 1."""
     summary: dict[str, Any] = {
         "schedule": comparison.measured.schedule.name,
         "measured_step_time_s": comparison.measured.step_time_s,
         "projected_step_time_s": comparison.projected.step_time_s,
-        "step_error": comparison.step_error,
-        "span_error": comparison.span_error,
-        "replay_s": comparison.replay_s,
-        "replay_error": comparison.replay_error,
-        "replay_gap_s": comparison.replay_gap_s,
-        "replay_hop_s": comparison.replay_hop_s,
+        **{name: getattr(comparison, name) for name in _NUMBERS},
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],
     }

@@ -152,7 +152,7 @@ def later(times: Any) -> Any:
 BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a rank's file missing": (lambda dump: (dump / "pp_rank_2.json").unlink(), "lacks pp_rank_2.json: it is a dump of 4 pipeline ranks"),
     "half-written": (lambda dump: (dump / "pp_rank_1.json").write_text((dump / "pp_rank_1.json").read_text()[:900]), "pp_rank_1.json is not valid JSON: line 1"),
-    "fewer iterations": (lambda dump: edit(dump / "pp_rank_3.json", lambda found: {"1": found["1"]}), "has 1 iterations, dump/pp_rank_0.json has 3: files of two runs"),
+    "fewer iterations": (lambda dump: edit(dump / "pp_rank_3.json", lambda found: {"1": found["1"]}), "has 1 steps, dump/pp_rank_0.json has 3: files of two runs"),
     "another number of microbatches": (lambda dump: edit(dump / "config.json", lambda found: found | {"num_mbs": 12}), "has 8 forwards an iteration, where config.json says 12"),
     "clocks that no offset explains": (lambda dump: edit(dump / "pp_rank_2.json", later), "the clocks of the ranks cannot be aligned"),
     "no times": (lambda dump: edit(dump / "pp_rank_0.json", lambda found: found | {"2": found["2"] | {"fwd_end": ["x"] * 8}}), "iteration 2: fwd_start and fwd_end of entry 0 are no times"),

@@ -4,6 +4,7 @@ Each value is parsed by the standard library's own decoder from a window that sl
 that streams (ijson) gives events for single numbers, from which the items would be put together in Python.
 """
 
+import codecs
 import gzip
 import io
 import json
@@ -78,7 +79,7 @@ class _Window:
         self.source = source
         self.text, self.place = "", 0
         self.num_bytes, self.passed = 0, 0
-        self.rest = b""  # of a character that a chunk ends in
+        self.decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self.has_more = True
 
     def entries(self, listed: str) -> Iterator[tuple[str, Any]]:
@@ -154,27 +155,9 @@ class _Window:
         self.has_more = bool(chunk)
         if self.num_bytes > MOST_UNPACKED:
             raise ConfigError(f"{self.source} unpacks to more than {MOST_UNPACKED // 2**30} GiB: it is no trace")
-        data = self.rest + chunk
-        whole = _whole_characters(data) if chunk else len(data)
-        self.rest = data[whole:]
         self.passed += self.place
-        more = data[:whole].decode("utf-8")
-        if self.num_bytes == len(chunk):
-            more = more.removeprefix("\ufeff")
-        self.text, self.place = self.text[self.place :] + more, 0
+        self.text, self.place = self.text[self.place :] + self.decoder.decode(chunk, final=not chunk), 0
         return bool(chunk)
 
     def wrong(self, why: str) -> ConfigError:
         return ConfigError(f"{self.source} is not valid JSON: character {self.passed + self.place + 1}: {why}")
-
-
-def _whole_characters(data: bytes) -> int:
-    """How many bytes from the begin hold whole characters of UTF-8."""
-    for length in range(1, min(4, len(data)) + 1):
-        byte = data[-length]
-        if byte < 0x80:
-            return len(data)
-        if byte >= 0xC0:  # the first of a character of two to four bytes
-            needed = 2 + (byte >= 0xE0) + (byte >= 0xF0)
-            return len(data) - length if length < needed else len(data)
-    return len(data)
