@@ -80,6 +80,14 @@ def test_of_two_ranks_a_slow_one_and_a_slow_stage_are_named_or_that_nobody_can_t
     assert STAGES_OR_RANKS in {reasons[0] for reasons in found}
 
 
+def test_of_two_ranks_a_slow_one_is_told_where_stages_of_the_other_are_a_little_apart() -> None:
+    """Two of its three are 3.4 and 5 % slower than the third, as busy hosts make them: rank 1 is slow beside each."""
+    made = quiet(build("interleaved-1f1b", pp=2, vpp=3, microbatches=8))
+    for stage, factor in {1: 1.6, 2: 1.034, 3: 1.6, 4: 1.05, 5: 1.6}.items():
+        made.taken[:, made.table.stage == stage] *= factor
+    assert explained(made.run()).reasons[0].cause == "slow ranks"
+
+
 def test_a_drift_over_steps_is_told_and_noise_is_none() -> None:
     """Nine steps, each 2 % slower than the one before it: the median step lacks 8 % of the pace of the first."""
     made = Made(TABLES[0], 3, num_steps=9)
