@@ -190,9 +190,13 @@ def against(measured: Explanation, projected: Timeline, *, source: str, call_s: 
     The projected step is explained as if it had been measured; it may be of another table, which is then said.
     `call_s` as for `explained`, of the projection.
     """
-    thought_of = _explained_timeline(projected, source, call_s)
+    graph = projected.graph
+    costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
+    run = Run(source, graph, costs, projected.start[None], projected.end[None])
+    thought_of = explained(run, call_s=call_s, variation_s=projected.costs.variation_s)
     both = [measured, thought_of]
-    merged = [merge for merge in _ALIKE if len({frozenset(_named(one, merge[1])) for one in both}) > 1]
+    told = [{loss.cause for loss in one.losses} for one in both]
+    merged = [merge for merge in _ALIKE if told[0].intersection(merge[1]) != told[1].intersection(merge[1])]
     real, thought = (_by_cause(one, merged) for one in both)
     none = Loss("", 0.0, 0.0)
     differences = []
@@ -208,22 +212,11 @@ def against(measured: Explanation, projected: Timeline, *, source: str, call_s: 
     return Against(source, thought_of.step_s, differences, note, projected)
 
 
-def _explained_timeline(projected: Timeline, source: str, call_s: float | None) -> Explanation:
-    graph = projected.graph
-    costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
-    run = Run(source, graph, costs, projected.start[None], projected.end[None])
-    return explained(run, call_s=call_s, variation_s=projected.costs.variation_s)
-
-
 _ALIKE = (
     ("sends and receives", ("waits for messages", "blocking sends and receives")),
     (STAGES_OR_RANKS, ("slow ranks", "uneven stages", STAGES_OR_RANKS)),
 )
 """Causes that are compared as one where not both steps have them told apart."""
-
-
-def _named(found: Explanation, causes: Sequence[str]) -> list[str]:
-    return [loss.cause for loss in found.losses if loss.cause in causes]
 
 
 def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Loss]:

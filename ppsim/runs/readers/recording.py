@@ -22,6 +22,9 @@ from ppsim.schedule.table import Action, Op
 MOST_KEPT = 6_000_000
 """Of a process: so many ranges, launches, kernels and operators are kept, at about 200 bytes each."""
 
+_LIKE = r"(?P<kind>forward|backward) (?P<microbatch>\d+)"
+"""A pattern to begin with, where none is likely."""
+
 _Item = TypeVar("_Item")
 
 
@@ -104,25 +107,16 @@ def _require_order(begin: float, end: float, what: str) -> None:
         raise ConfigError(f"{what} is from {begin:.9g} to {end:.9g} s: it must end, and not before it begins")
 
 
-def _how_named(pattern: str | None) -> str:
-    """What to do about names that no pattern knows; `pattern` would match one that may be of passes."""
-    if pattern is None:
-        return (
-            "tell how passes are named, as ppsim read --pattern '(?P<kind>forward|backward) (?P<microbatch>\\d+)' "
-            "-o run.json, or record them, as with torch.profiler.record_function('Forward 3')"
-        )
-    return f"tell how passes are named, as ppsim read --pattern '{pattern}' -o run.json"
-
-
 def trace_of(recording: Recording) -> RankTrace:
     """Return what the rank ran, in steps where its names tell them; raises `ConfigError` for no range of a pass."""
     places = [place for _, _, place, named in recording.ranges if _op_of(named).is_compute]
     if not places:
-        seen = recording.names.most_common()
+        seen, pattern = recording.names.most_common(), recording.names.likely_pattern()
+        record = "" if pattern else ", or record them, as with torch.profiler.record_function('Forward 3')"
         raise ConfigError(
             f"{recording.source} has no range that names a pass of a pipeline (torch's PP:3F0, 'Forward 3', "
-            f"Megatron-LM's forward_step, …); it has {f'ranges {seen}' if seen else 'no named range at all'}: "
-            f"{_how_named(recording.names.likely_pattern())}"
+            f"Megatron-LM's forward_step, …); it has {f'ranges {seen}' if seen else 'no named range at all'}: tell "
+            f"how passes are named, as ppsim read --pattern '{pattern or _LIKE}' -o run.json{record}"
         )
     best = min(places)
     wanted = [(begin, end, named) for begin, end, place, named in recording.ranges if place == best]
