@@ -35,10 +35,10 @@ class Made:
         self.hop = random.uniform(0, 2e-4, (num_steps, self.graph.num_transfers))
         self.call_s: float | None = None
 
-    def put(self, cause: str) -> None:
-        """Put a cause in, of a size and at a place that are the same whatever else is."""
+    def put(self, cause: str, times: float = 1.0) -> None:
+        """Put a cause in, of a size and at a place that are the same whatever else is; `times` as large."""
         random = np.random.default_rng([self.seed, list(INJECTED).index(cause)])
-        INJECTED[cause](self, random.uniform(LEAST, MOST), random)
+        INJECTED[cause](self, times * random.uniform(LEAST, MOST), random)
 
     def run(self) -> Run:
         """Return the steps as a measured run."""
@@ -101,6 +101,9 @@ INJECTED: dict[str, Callable[[Made, float, np.random.Generator], None]] = {
     "straggling steps": _straggling_step,
     "drift over the step": _drift,
 }
+OF_NOISE = {"gaps between passes": "gap", "waits for messages": "hop"}
+"""Causes of which the noise of every step has some, and where."""
+
 LEAST, MOST = 0.1, 0.3
 """How large what is put in is, as a part of a forward."""
 
@@ -151,20 +154,29 @@ def costs_of(table: Schedule, seed: int, causes: Sequence[str]) -> dict[str, flo
 
     Steps without it have none of it: no gaps or hops at all where it is those.
     """
+    return {cause: _mean_s(made(table, seed, [cause])) - _without_s(table, seed, cause) for cause in causes}
 
-    def without_s(cause: str) -> float:
-        steps = Made(table, seed)
-        for noise in {
-            "gaps between passes": [steps.gap],
-            "waits for messages": [steps.hop],
-            BLOCKING: [steps.hop],
-        }.get(cause, []):
-            noise[:] = 0.0
-        return float(steps.run().step_times_s.mean())
 
-    return {
-        cause: float(made(table, seed, [cause]).run().step_times_s.mean()) - without_s(cause) for cause in causes
-    }
+def noise_is_first(table: Schedule, seed: int, costs: Mapping[str, float], reasons: Sequence[str]) -> bool:
+    """Whether what is named first are the noise's own gaps or hops, which cost more than all that was put in."""
+    first = reasons[0]
+    if first in costs or first not in OF_NOISE:
+        return False
+    return _mean_s(Made(table, seed)) - _without_s(table, seed, first) > max(costs.values())
+
+
+def _mean_s(steps: Made) -> float:
+    return float(steps.run().step_times_s.mean())
+
+
+def _without_s(table: Schedule, seed: int, cause: str) -> float:
+    """The mean step without a cause, nor any of it in the noise."""
+    steps = Made(table, seed)
+    if cause in OF_NOISE:
+        getattr(steps, OF_NOISE[cause])[:] = 0.0
+    if cause == BLOCKING:  # calls that take but the noise, which is not what explain is told of them
+        steps.put(cause, 0.0)
+    return _mean_s(steps)
 
 
 def expected(table: Schedule, cause: str) -> str:

@@ -15,7 +15,7 @@ from ppsim.runs.assembled import assembled
 from ppsim.runs.clocks import Alignment
 from ppsim.runs.readers import kineto, megatron_log, nsight, primus, rows
 from ppsim.runs.readers.patterns import Pattern, patterns_with
-from ppsim.runs.readers.stream import entries_of, first_bytes, is_gzip
+from ppsim.runs.readers.stream import entries_of, lines_of, opened
 from ppsim.runs.recorded import Measured, measured_in
 from ppsim.runs.run import Run
 from ppsim.runs.timeline_file import FORMAT, run_from_json, timeline_from_json
@@ -165,9 +165,8 @@ def kind_of(path: str | Path) -> str:
 
     Raises `ConfigError` for a file that is none of these, saying what there is.
     """
-    if str(path).endswith(".gz") and not is_gzip(path):
-        raise ConfigError(f"cannot read {path}: it is not packed by gzip")
-    begin = first_bytes(path, _PEEKED, unpacked=True)
+    with opened(path) as file:
+        begin = file.read(_PEEKED)
     if begin.startswith(nsight.MAGIC):
         return "sqlite"
     text = begin.decode("utf-8-sig", "replace")
@@ -188,7 +187,7 @@ def _is_long_log(path: str | Path, begin: str) -> bool:
     """Whether a text's first iteration comes late: a log begins with all the arguments."""
     if "\x00" in begin or "�" in begin:
         return False
-    with open(path, encoding="utf-8", errors="replace") as lines:
+    with closing(lines_of(path, errors="replace")) as lines:
         return any(megatron_log.is_log(line) for line in lines)
 
 

@@ -13,7 +13,6 @@ from ppsim.runs.recorded import run_of
 from ppsim.runs.run import Run
 from ppsim.runs.traces import Recordings, in_rank_order, message_bytes_of, result_of, table_rows_of
 from ppsim.schedule.check import validate
-from ppsim.schedule.choices import Communication
 from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -76,7 +75,9 @@ def assembled(
         result = result_of(ranks, num_warm_up=num_warm_up)
         try:
             run = run_of(result, ran, given, source=source, message_bytes=message_bytes_of(ranks))
-            run = replace(run, communication=_communication_of(recordings, ran))
+            # Only Primus' recordings are known to be of Megatron-LM's own calls.
+            if recordings.kind.startswith("Primus") and has_megatron_loop(ran.compute_only()):
+                run = replace(run, communication="megatron")
         except Deadlock as error:
             raise ConfigError(
                 f"{source}: these ranks' passes make no one pipeline ({str(error).splitlines()[0]}): give the "
@@ -91,13 +92,6 @@ def assembled(
         apart = list(range(len(ranks))) if by_step or len(set(hosts)) == 1 else [hosts.index(one) for one in hosts]
         run, alignment = aligned(run, apart, by_step=by_step)
     return Assembled(run, alignment, recordings, num_warm_up, stages_by)
-
-
-def _communication_of(recordings: Recordings, ran: Schedule) -> Communication:
-    """Megatron-LM's own calls, where its loop ran the table in Primus: only that is known to be Megatron-LM."""
-    return (
-        "megatron" if recordings.kind.startswith("Primus") and has_megatron_loop(ran.compute_only()) else "overlap"
-    )
 
 
 def _stages_by(recordings: Recordings, table: Schedule | None) -> str:

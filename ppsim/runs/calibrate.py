@@ -16,7 +16,7 @@ from ppsim.base.shown import Shown
 from ppsim.base.units import seconds, size
 from ppsim.runs.calls import waits_by_calls
 from ppsim.runs.run import Run, costs_alone, passes_of
-from ppsim.runs.spreads import Spreads, alone, ends_of, spreads_of
+from ppsim.runs.spreads import Spreads, ends_of, spreads_of
 from ppsim.schedule.choices import Communication
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import last_of_cell
@@ -237,7 +237,7 @@ def _fit_ends(
     firsts: list[Floats] = []
     lasts: list[Floats] = []
     for run in runs:
-        schedule, taken = run.graph.schedule, alone(run, slowdown)
+        schedule, taken = run.graph.schedule, run.alone(slowdown * run.knows_transfers)
         usual = np.full(len(schedule), np.nan)
         for _, chosen in passes_of(schedule):
             if chosen.sum() >= _LEAST_PASSES:

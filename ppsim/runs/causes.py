@@ -130,11 +130,12 @@ class Paces:
             whole[stage] += one
         return whole
 
-    def _num_reasons(self, base_s: float) -> int:
-        """How many slow ranks, and stages that differ beside, explain the stages where `base_s` is usual."""
+    def _reasons(self, base_s: float) -> tuple[list[int], int]:
+        """The slow ranks, and how many stages differ beside, that explain the stages where `base_s` is usual."""
         ratio, ranks = self.whole_s / base_s, self.schedule.stage_to_rank
         of_rank = np.array([max(float(ratio[ranks == rank].min()), 1.0) for rank in range(self.schedule.num_ranks)])
-        return int((of_rank > 1 + _ALIKE).sum() + (np.abs(ratio / of_rank[ranks] - 1) > _ALIKE).sum())
+        slow: list[int] = np.flatnonzero(of_rank > 1 + _ALIKE).tolist()
+        return slow, int((np.abs(ratio / of_rank[ranks] - 1) > _ALIKE).sum())
 
     @cached_property
     def most_are_slow(self) -> bool:
@@ -147,13 +148,14 @@ class Paces:
     def is_told(self) -> bool:
         """Whether slow ranks can be told from slow stages.
 
-        Where most stages of two ranks are slow, a slow rank and a slow stage must explain them by fewer reasons
-        than slow and fast stages would.
+        Where most stages of two ranks are slow, the same rank must be slow beside the fastest stage and beside the
+        usual one, or a slow rank and a slow stage explain them by fewer reasons than slow and fast stages would.
         """
-        if self.schedule.vpp == 1:
-            return False
-        middle, least = _lower_median(self.whole_s.tolist()), float(self.whole_s.min())
-        return not self.most_are_slow or self._num_reasons(least) < self._num_reasons(middle)
+        if self.schedule.vpp == 1 or not self.most_are_slow:
+            return self.schedule.vpp > 1
+        ranks, stages = self._reasons(float(self.whole_s.min()))
+        of_usual, others = self._reasons(_lower_median(self.whole_s.tolist()))
+        return ranks == of_usual != [] or len(ranks) + stages < len(of_usual) + others
 
     @cached_property
     def of_base(self) -> dict[tuple[Op, int], float]:

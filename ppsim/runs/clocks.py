@@ -14,7 +14,7 @@ import numpy as np
 from ppsim.base.arrays import Floats, Ints64
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
-from ppsim.runs.run import Run
+from ppsim.runs.run import Run, gaps_between
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import last_of_cell
 
@@ -68,9 +68,7 @@ def aligned(run: Run, clocks: Sequence[int], *, by_step: bool) -> tuple[Run, Ali
     sent = shift[:, graph.source] if known else end[:, made] - start[:, actions:]
     start[:, actions:] += sent
     end[:, actions:] += shift[:, graph.target] if known else end[:, made] - end[:, actions:]
-    first, last = start[:, :actions].min(axis=1), end[:, :actions].max(axis=1)
-    gaps_s = () if by_step else (first[1:] - last[:-1]).tolist()
-    moved = replace(run, start=start, end=end, gaps_s=gaps_s)
+    moved = replace(run, start=start, end=end, gaps_s=() if by_step else gaps_between(graph, start, end))
     return moved, Alignment(num_clocks, float(widths.max()), float(np.median(hops)))
 
 

@@ -12,9 +12,9 @@ from ppsim.base.units import seconds, signed_percent
 from ppsim.runs.calibrate import Calibration, calibration_to_json, with_overheads
 from ppsim.runs.peaks import PeakError
 from ppsim.runs.replays import Steps, median_gap_s, replayed_s, steps_of, waits_for_messages
-from ppsim.runs.run import Run, costs_alone, pass_medians
+from ppsim.runs.run import Run, costs_alone, described, pass_medians
 from ppsim.schedule.graph import build_graph
-from ppsim.simulation.engine import evaluate
+from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.explain import gaps
 from ppsim.simulation.run import durations_s
 from ppsim.simulation.stage_costs import StageCosts
@@ -115,17 +115,11 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
     So it does of a measured step that took no time: errors are relative to it.
     """
     if measured.schedule != projected.schedule:
-        raise ConfigError(
-            f"the two timelines run different tables: {_describe(measured)} and {_describe(projected)}"
-        )
+        ours, theirs = described(measured.schedule), described(projected.schedule)
+        raise ConfigError(f"the two timelines run different tables: {ours} and {theirs}")
     if measured.step_time_s == 0:
         raise ConfigError("the measured step took 0 s: there is nothing to compare a projection with")
-    gap = None if _has_transfers(measured) else median_gap_s(_steps(measured))
-    hop = _mean_hop_s(measured) if gap is None else None
-    if gap is not None:
-        replayed = _replay_with_gap_s(measured, gap)
-    else:
-        replayed = replay_s(measured) if hop is None else _replay_with_hops_s(measured, hop)
+    replayed, gap, hop = _replayed(measured)
     return Comparison(
         measured=measured,
         projected=projected,
@@ -161,48 +155,30 @@ def replay_s(measured: Timeline) -> float:
     simulator makes of dependencies, channels and order.
     """
     graph, num_actions = measured.graph, measured.num_actions
-    waits = gaps(measured)
     durations = durations_s(graph, measured.costs)
-    durations[:num_actions] = measured.end[:num_actions] - measured.start[:num_actions] + waits.overhead_s
-    times = evaluate(graph, durations, np.zeros(graph.num_nodes))
-    return float(times.end[:num_actions].max() - times.start[:num_actions].min())
+    durations[:num_actions] = (measured.end - measured.start)[:num_actions] + gaps(measured).overhead_s
+    return float(evaluate_many(graph, durations, np.zeros(graph.num_nodes)).step_time_s[0])
 
 
-def _has_transfers(measured: Timeline) -> bool:
-    """Whether a transfer took any time: those that were not recorded are as long as nothing."""
-    actions = measured.num_actions
-    return bool(np.any(measured.end[actions:] > measured.start[actions:])) or not measured.graph.num_transfers
-
-
-def _steps(measured: Timeline) -> Steps:
-    actions = measured.num_actions
-    return steps_of(measured.graph, measured.start[None, :actions], measured.end[None, :actions])
-
-
-def _replay_with_gap_s(measured: Timeline, gap_s: float) -> float:
-    """Every action takes what it took, a gap after the last thing that it needs: one number for all waits."""
-    taken = _steps(measured).taken
-    alone = Steps(taken, np.zeros_like(taken), np.full_like(taken, gap_s))
-    return float(replayed_s(build_graph(measured.schedule), alone)[0])
-
-
-def _mean_hop_s(measured: Timeline) -> float | None:
-    """What messages of a measured step were waited for, None where the costs know, or nothing waited."""
-    actions = measured.num_actions
-    waits = waits_for_messages(measured.graph, measured.start[:actions], measured.end[:actions])
+def _replayed(measured: Timeline) -> tuple[float, float | None, float | None]:
+    """The step time of a replay, with the gap, or what a message takes, that stands for what was not recorded."""
+    graph, actions = measured.graph, measured.num_actions
+    start, end = measured.start[None, :actions], measured.end[None, :actions]
+    steps = steps_of(graph, start, end)
+    if graph.num_transfers and not np.any(measured.end[actions:] > measured.start[actions:]):
+        # Transfers that were not recorded are as long as nothing: one number stands for all waits.
+        gap = median_gap_s(steps)
+        steps = Steps(steps.taken, np.zeros_like(start), np.full_like(start, gap))
+        return float(replayed_s(build_graph(measured.schedule), steps)[0]), gap, None
+    waits = waits_for_messages(graph, start[0], end[0])
     if measured.origin != "measured" or measured.costs.transfer_s.any() or not waits.any():
-        return None
-    return float(waits[waits > 0].mean())
+        return replay_s(measured), None, None
+    hop = float(waits[waits > 0].mean())
+    steps = Steps(steps.taken, np.full_like(start, hop), steps.after_own)
+    return float(replayed_s(build_graph(measured.schedule), steps)[0]), None, hop
 
 
-def _replay_with_hops_s(measured: Timeline, hop_s: float) -> float:
-    """Every action takes what it took and starts as long as it did after its rank was free, every message alike."""
-    steps, graph = _steps(measured), build_graph(measured.schedule)
-    hops = np.zeros(graph.num_transfers)
-    times = evaluate(
-        graph, np.concatenate([steps.taken[0], hops + hop_s]), np.concatenate([steps.after_own[0], hops])
-    )
-    return float(times.end[: graph.num_actions].max() - times.start[: graph.num_actions].min())
+_NUMBERS = ("step_error", "span_error", "replay_s", "replay_error", "replay_gap_s", "replay_hop_s")
 
 
 def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, Any]:
@@ -211,12 +187,7 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "schedule": comparison.measured.schedule.name,
         "measured_step_time_s": comparison.measured.step_time_s,
         "projected_step_time_s": comparison.projected.step_time_s,
-        "step_error": comparison.step_error,
-        "span_error": comparison.span_error,
-        "replay_s": comparison.replay_s,
-        "replay_error": comparison.replay_error,
-        "replay_gap_s": comparison.replay_gap_s,
-        "replay_hop_s": comparison.replay_hop_s,
+        **{name: getattr(comparison, name) for name in _NUMBERS},
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],
     }
@@ -224,17 +195,7 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
 
 
 def _op_errors(measured: Timeline, projected: Timeline) -> list[OpError]:
-    schedule = measured.schedule
     taken, expected = (
-        pass_medians(schedule, (timeline.end - timeline.start)[: timeline.num_actions])
-        for timeline in (measured, projected)
+        pass_medians(one.schedule, (one.end - one.start)[: one.num_actions]) for one in (measured, projected)
     )
     return [OpError(op.name, stage, taken[op, stage], expected[op, stage]) for op, stage in taken]
-
-
-def _describe(timeline: Timeline) -> str:
-    schedule = timeline.schedule
-    return (
-        f"{schedule.name or 'a table'} of {schedule.num_ranks} ranks, {schedule.num_stages} stages and "
-        f"{schedule.num_microbatches} microbatches"
-    )

@@ -21,7 +21,7 @@ from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.runs.causes import CAUSES, STAGES_OR_RANKS, Paces, Removal, removals
 from ppsim.runs.late import Late, late_ranks
 from ppsim.runs.replays import Steps, replayed_s, steps_of
-from ppsim.runs.run import Run, median_costs
+from ppsim.runs.run import Run, described, median_costs
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.timeline import Timeline
@@ -43,10 +43,6 @@ class Loss:
     detail: str = ""
     median_s: float = 0.0
     quartiles_s: tuple[float, float] = (0.0, 0.0)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -137,9 +133,9 @@ class Explanation(Shown):
             "step_s": self.step_s,
             "median_s": self.median_s,
             "num_steps": self.num_steps,
-            "losses": [loss.to_json() for loss in self.losses],
+            "losses": [asdict(loss) for loss in self.losses],
             "reasons": [loss.cause for loss in self.reasons],
-            "late": [one.to_json() for one in self.late],
+            "late": [asdict(one) for one in self.late],
             "pace_s": self.pace_s,
             **({"against": self.against.to_json()} if self.against else {}),
         }
@@ -180,7 +176,7 @@ def explained(run: Run, *, call_s: float | None = None, variation_s: float = 0.0
     losses = [_loss(term, chosen) for term in terms]
     # The replayed step is the lower of two in the middle: what it is below the mean is the stragglers'.
     beyond = mean - float(lengths[chosen])
-    losses[0] = Loss("straggling steps", beyond, beyond, *_rest_of(losses[0]))
+    losses[0] = replace(losses[0], seconds=beyond, gain_s=beyond)
     return Explanation(
         run.source, mean, median, len(lengths), losses,
         late=late_ranks(graph, steps[chosen], paces.even),
@@ -194,9 +190,13 @@ def against(measured: Explanation, projected: Timeline, *, source: str, call_s: 
     The projected step is explained as if it had been measured; it may be of another table, which is then said.
     `call_s` as for `explained`, of the projection.
     """
-    thought_of = _explained_timeline(projected, source, call_s)
+    graph = projected.graph
+    costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
+    run = Run(source, graph, costs, projected.start[None], projected.end[None])
+    thought_of = explained(run, call_s=call_s, variation_s=projected.costs.variation_s)
     both = [measured, thought_of]
-    merged = [merge for merge in _ALIKE if len({frozenset(_named(one, merge[1])) for one in both}) > 1]
+    told = [{loss.cause for loss in one.losses} for one in both]
+    merged = [merge for merge in _ALIKE if told[0].intersection(merge[1]) != told[1].intersection(merge[1])]
     real, thought = (_by_cause(one, merged) for one in both)
     none = Loss("", 0.0, 0.0)
     differences = []
@@ -205,25 +205,11 @@ def against(measured: Explanation, projected: Timeline, *, source: str, call_s: 
         differences.append(Difference(cause, ours.seconds, theirs.seconds, ours.detail))
     note = ""
     if measured.timeline is not None and measured.timeline.schedule != projected.schedule:
-        note = f"another table was projected: {_described(projected)}; measured: {_described(measured.timeline)}"
+        ran = described(measured.timeline.schedule)
+        note = f"another table was projected: {described(projected.schedule)}; measured: {ran}"
     if measured.timeline is None or measured.timeline.schedule.num_stages == projected.schedule.num_stages:
         differences = [_with_paces(one, measured, thought_of) for one in differences]
     return Against(source, thought_of.step_s, differences, note, projected)
-
-
-def _explained_timeline(projected: Timeline, source: str, call_s: float | None) -> Explanation:
-    graph = projected.graph
-    costs = median_costs(graph, (projected.end - projected.start)[None, : graph.num_actions])
-    run = Run(source, graph, costs, projected.start[None], projected.end[None])
-    return explained(run, call_s=call_s, variation_s=projected.costs.variation_s)
-
-
-def _described(timeline: Timeline) -> str:
-    schedule = timeline.schedule
-    return (
-        f"{schedule.name or 'a table'}, {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
-        f"{schedule.num_microbatches} microbatches"
-    )
 
 
 _ALIKE = (
@@ -231,10 +217,6 @@ _ALIKE = (
     (STAGES_OR_RANKS, ("slow ranks", "uneven stages", STAGES_OR_RANKS)),
 )
 """Causes that are compared as one where not both steps have them told apart."""
-
-
-def _named(found: Explanation, causes: Sequence[str]) -> list[str]:
-    return [loss.cause for loss in found.losses if loss.cause in causes]
 
 
 def _by_cause(found: Explanation, merged: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, Loss]:
@@ -270,10 +252,6 @@ def _with_paces(one: Difference, measured: Explanation, projected: Explanation) 
 def _loss(term: _Term, chosen: int) -> Loss:
     low, middle, high = np.quantile(term.seconds, [0.25, 0.5, 0.75]).tolist()
     return Loss(term.cause, float(term.seconds[chosen]), float(term.gain.mean()), term.detail, middle, (low, high))
-
-
-def _rest_of(loss: Loss) -> tuple[str, float, tuple[float, float]]:
-    return loss.detail, loss.median_s, loss.quartiles_s
 
 
 def _terms(graph: EventGraph, steps: Steps, lengths: Floats, causes: Sequence[Removal]) -> list[_Term]:

@@ -14,20 +14,37 @@ _ROUNDING_S = 1e-12
 
 ADVICE = {
     "straggling steps": "some steps take longer: look at what runs beside them (checkpoints, data, other jobs)",
-    "waits for messages": "sends and receives are not hidden: overlap them (--overlap-p2p-communication)",
-    "gaps between passes": "ranks do something between passes: launches, blocking sends and receives",
-    "blocking sends and receives": "ranks stand still at Megatron-LM's calls: interleaved stages overlap them",
-    "slow first passes": "first passes are slower: caches, clocks, compilation, the loading of data",
+    "waits for messages": (
+        "sends and receives are not hidden: overlap them (Megatron-LM's --overlap-p2p-communication, which "
+        "ppsim project takes too)"
+    ),
+    "gaps between passes": (
+        "ranks do something between passes: launches, blocking sends and receives; fewer, longer passes have "
+        "fewer (ppsim project --overheads FILE of ppsim calibrate, with a larger --micro-batch or --cuda-graphs)"
+    ),
+    "blocking sends and receives": (
+        "ranks stand still at Megatron-LM's calls: interleaved stages overlap them (ppsim project --vpp 2)"
+    ),
+    "slow first passes": (
+        "first passes are slower: caches, clocks, compilation, the loading of data (ppsim calibrate tells "
+        "projections how much)"
+    ),
     "drift over steps": "passes get slower or faster from step to step: clocks, heat, growing memory",
     "drift over the step": "passes get slower or faster within a step: clocks, heat, memory, allocation",
-    "passes that vary": "passes of a stage differ: sequence lengths, routing of experts, clocks, other processes",
-    "slow ranks": "a rank is slower than the others with all its stages: look at its device and host",
+    "passes that vary": (
+        "passes of a stage differ: sequence lengths (ppsim project --lengths FILE shows their part), routing of "
+        "experts, clocks, other processes"
+    ),
+    "slow ranks": (
+        "a rank is slower than the others with all its stages: look at its device and host (ppsim project "
+        "--straggler RANK:FACTOR shows what other plans lose to it)"
+    ),
     "uneven stages": "stages are not alike: another split (--split auto of ppsim project)",
     STAGES_OR_RANKS: (
         "a stage takes longer, or its rank is slow, which these stages cannot tell: compare layers and "
         "devices; another split (--split auto of ppsim project)"
     ),
-}  # fmt: skip
+}
 
 
 def reason(loss: Loss, step_s: float) -> str:

@@ -1,6 +1,6 @@
 """Whose fault it is that ranks wait: what each rank's lateness costs the step and the others."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,6 @@ class Late:
     action: str
     action_s: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it."""
-        return asdict(self)
-
 
 def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
     """Return the ranks without whose lateness a step would be shorter, the one with the largest gain first.
@@ -39,8 +35,8 @@ def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
     """
     schedule, gap = graph.schedule, median_gap_s(step)
     as_it_was = replay(graph, step)
-    length, waited = _length(as_it_was.end, graph), waited_s(graph, as_it_was.end[: graph.num_actions])
-    on_path = _critical_path(as_it_was.blocker, as_it_was.end[: graph.num_actions])
+    ends = as_it_was.end[: graph.num_actions]
+    waited, on_path = waited_s(graph, ends), _critical_path(as_it_was.blocker, ends)
     excess = np.where(np.isin(np.arange(len(schedule)), on_path), step.taken[0] - even, 0.0)
     found = []
     for rank in range(schedule.num_ranks):
@@ -50,21 +46,17 @@ def late_ranks(graph: EventGraph, step: Steps, even: Floats) -> list[Late]:
             step.hop,
             np.where(its, np.minimum(step.after_own, gap), step.after_own),
         )
-        end = replay(graph, on_time).end
-        gain = length - _length(end, graph)
+        sooner = replay(graph, on_time).end[: graph.num_actions]
+        gain = float(ends.max()) - float(sooner.max())
         if gain <= 0:
             continue
-        less = waited - waited_s(graph, end[: graph.num_actions])
+        others = float(np.delete(waited - waited_s(graph, sooner), rank).sum())
         worst = int(np.argmax(np.where(its, excess, -np.inf)))
         named = excess[worst] > 0
-        others = float(np.delete(less, rank).sum())
-        action = str(schedule[worst]) if named else ""
-        found.append(Late(rank, gain, others, action, float(excess[worst]) if named else 0.0))
+        found.append(
+            Late(rank, gain, others, str(schedule[worst]) if named else "", max(float(excess[worst]), 0.0))
+        )
     return sorted(found, key=lambda late: -late.gain_s)
-
-
-def _length(end: Floats, graph: EventGraph) -> float:
-    return float(end[: graph.num_actions].max())
 
 
 def _critical_path(blocker: Any, end: Floats) -> list[int]:

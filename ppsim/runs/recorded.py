@@ -7,7 +7,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
-from ppsim.runs.run import Run, median_costs
+from ppsim.runs.run import Run, gaps_between, median_costs
 from ppsim.schedule.choices import Channel
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import Op, Schedule, last_of_cell
@@ -111,8 +111,7 @@ def run_of(
     costs = median_costs(graph, taken[:, : graph.num_actions]) if given is None else given
     if given is None and knows_transfers:
         costs = costs.replace(transfer_s=float(np.median(taken[:, graph.num_actions :])))
-    first, last = start[:, : graph.num_actions].min(axis=1), end[:, : graph.num_actions].max(axis=1)
-    gaps = (first[1:] - last[:-1]).tolist()
+    gaps = gaps_between(graph, start, end)
     if result["differences"] and result["num_warm_up"] == 0:
         gaps = gaps[1:]  # the first step was compared with one process before the second began
     return Run(

@@ -46,9 +46,13 @@ class Run:
         times: Floats = self.end[:, :actions].max(axis=1) - self.start[:, :actions].min(axis=1)
         return times
 
-    def fraction_beside_transfers(self, step: int) -> Floats:
-        """Return `overlapped_fraction` of one step."""
-        return overlapped_fraction(self.graph, self.start[step], self.end[step])
+    def alone(self, slowdown: float) -> Floats:
+        """Return what the actions took, [steps, actions], less what transfers beside them added."""
+        taken: Floats = (self.end - self.start)[:, : self.graph.num_actions]
+        if slowdown:
+            times = zip(self.start, self.end, strict=True)
+            taken = taken / (1 + slowdown * np.stack([overlapped_fraction(self.graph, *step) for step in times]))
+        return taken
 
     @property
     def bytes_of_transfers(self) -> Floats | None:
@@ -61,12 +65,24 @@ class Run:
         return sizes
 
 
+def gaps_between(graph: EventGraph, start: Floats, end: Floats) -> list[float]:
+    """Return the seconds from the last end of each step to the first start of the next."""
+    first, last = start[:, : graph.num_actions].min(axis=1), end[:, : graph.num_actions].max(axis=1)
+    gaps: list[float] = (first[1:] - last[:-1]).tolist()
+    return gaps
+
+
+def described(schedule: Schedule) -> str:
+    """Return a table's name and size in words."""
+    return (
+        f"{schedule.name or 'a table'}, {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
+        f"{schedule.num_microbatches} microbatches"
+    )
+
+
 def costs_alone(run: Run, slowdown: float) -> StageCosts:
     """Return the costs of a run with the medians of what its passes took, less what transfers beside them added."""
-    fractions = np.stack([run.fraction_beside_transfers(step) for step in range(len(run.start))])
-    actions = run.graph.num_actions
-    taken = (run.end - run.start)[:, :actions] / (1 + slowdown * fractions)
-    return median_costs(run.graph, taken, run.costs)
+    return median_costs(run.graph, run.alone(slowdown), run.costs)
 
 
 def median_costs(graph: EventGraph, taken: Floats, costs: StageCosts | None = None) -> StageCosts:

@@ -49,38 +49,26 @@ def spreads_of(runs: Sequence[Run], slowdown: float = 0.0) -> Spreads:
     of_ranks: list[Floats] = []
     of_steps: list[Floats] = []
     for run in runs:
-        schedule, taken = run.graph.schedule, alone(run, slowdown)
+        schedule, taken = run.graph.schedule, run.alone(slowdown * run.knows_transfers)
         apart, medians = _apart(schedule, taken)
         of_actions += apart
         of_ranks += _ranks_apart(schedule, medians)
         if (quantiles := _quantiles(schedule, taken)) is not None:
             of_steps.append(quantiles)
-    action, action_deviation = None, 0.0
+    action = rank = factors = None
+    action_deviation = rank_deviation = 0.0
     if of_actions:
         together = np.concatenate(of_actions)
         low, high = np.quantile(together, [0.25, 0.75])
         action = float(high - low) / _NORMAL
         action_deviation = _UNCERTAIN * action / len(together) ** 0.5
-    rank, rank_deviation = None, 0.0
     if of_ranks and max(map(len, of_ranks)) >= _LEAST_RANKS:
         together = np.concatenate(of_ranks)
         rank = float(_TO_DEVIATIONS * np.median(np.abs(together)))
         rank_deviation = _UNCERTAIN * rank / len(together) ** 0.5
-    factors = None
     if of_steps:
-        typical = np.median(np.concatenate(of_steps), axis=0)
-        factors = tuple(np.round(typical, _DIGITS).tolist())
+        factors = tuple(np.round(np.median(np.concatenate(of_steps), axis=0), _DIGITS).tolist())
     return Spreads(action, rank, factors, action_deviation, rank_deviation)
-
-
-def alone(run: Run, slowdown: float) -> Floats:
-    """Return what the actions took, without what transfers beside them added; shape [steps, actions]."""
-    taken: Floats = (run.end - run.start)[:, : run.graph.num_actions]
-    if slowdown and run.knows_transfers:
-        taken = taken / (
-            1 + slowdown * np.stack([run.fraction_beside_transfers(step) for step in range(len(taken))])
-        )
-    return taken
 
 
 def ends_of(schedule: Schedule) -> tuple[Ints64, int]:

@@ -83,10 +83,15 @@ def run_from_json(data: Any, source: str) -> Run:
             f"{source} is wrong: every step of steps.start_s and steps.end_s needs {timeline.graph.num_nodes} "
             f"entries, as many as the timeline has"
         )
+    start, end = np.array(steps.start_s), np.array(steps.end_s)
+    early = np.argwhere((end < start)[:, : timeline.graph.num_actions])
+    if len(early):
+        step, entry = early[0].tolist()
+        raise ConfigError(f"{source} is wrong: steps.end_s[{step}][{entry}] is before the start of the action")
     return replace(
         run,
-        start=np.array(steps.start_s),
-        end=np.array(steps.end_s),
+        start=start,
+        end=end,
         gaps_s=steps.between_steps_s,
         message_bytes=steps.message_bytes,
         knows_transfers=steps.knows_transfers,

@@ -4,8 +4,8 @@ Every reader of recordings makes these: ranges in which a rank executed a cell, 
 steps.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
@@ -133,34 +133,26 @@ def require_like_steps(trace: RankTrace) -> RankTrace:
     return trace
 
 
-def on_one_base(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """Return the traces with times that count from one moment of the clock."""
-    least = min(trace.base_ns for trace in traces)
-    return [
-        trace if trace.base_ns == least else _later(trace, (trace.base_ns - least) / 1e9, least) for trace in traces
-    ]
+def require_as_many_steps(traces: Sequence[RankTrace]) -> None:
+    """Raise `ConfigError` for ranks with unlike numbers of steps."""
+    counts = {trace.source: len(trace.steps) for trace in traces}
+    if len(set(counts.values())) > 1:
+        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+        raise ConfigError(
+            f"{least} has {counts[least]} steps, {most} has {counts[most]}: files of two runs, or of one that was "
+            f"cut off; trace the same steps"
+        )
 
 
-def _later(trace: RankTrace, seconds: float, base_ns: int) -> RankTrace:
-    def later(span: Span) -> Span:
-        return Span(span.begin + seconds, span.end + seconds)
+def _later(told: Any, seconds: float) -> Any:
+    """A time that is told, or a span or list of such, so much later."""
+    if isinstance(told, Span):
+        times = [one.name for one in fields(told) if one.name not in ("cell", "message_bytes", "chunk")]
+        return replace(told, **{name: _later(getattr(told, name), seconds) for name in times})
+    return type(told)(_later(one, seconds) for one in told) if isinstance(told, list | tuple) else told + seconds
 
-    steps = [
-        [
-            replace(
-                cell,
-                begin=cell.begin + seconds,
-                end=cell.end + seconds,
-                waits=list(map(later, cell.waits)),
-                device=[(moment + seconds, later(one)) for moment, one in cell.device],
-                nodes=list(map(later, cell.nodes)),
-                operators=list(map(later, cell.operators)),
-            )
-            for cell in step
-        ]
-        for step in trace.steps
-    ]
-    return replace(trace, steps=steps, base_ns=base_ns)
+
+_SHOWN = 8
 
 
 def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
@@ -178,26 +170,15 @@ def in_rank_order(traces: Sequence[RankTrace]) -> list[RankTrace]:
                     f"or of two replicas (give one a pipeline rank)"
                 )
             holder[stage] = trace
-    missing = sorted(set(range(max(holder) + 1)) - set(holder)) or _stages_beyond(traces, max(holder))
+    beyond = max(holder) + 1
+    sends = [cell.members[0] for trace in traces for cell in trace.steps[0] if cell.members[0].op is Op.SEND_F]
+    missing = sorted(set(range(beyond)) - set(holder)) or [beyond] * any(one.stage == beyond - 1 for one in sends)
     if missing:
-        raise ConfigError(
-            f"no trace of the rank with stage {', '.join(map(str, missing))}: give the traces of all pipeline ranks"
-        )
+        named = ", ".join(map(str, missing[:_SHOWN])) + ", …" * (len(missing) > _SHOWN)
+        raise ConfigError(f"no trace of the rank with stage {named}: give the traces of all pipeline ranks")
     if sorted(-1 if trace.rank is None else trace.rank for trace in traces) == list(range(len(traces))):
         return sorted(traces, key=lambda trace: trace.rank or 0)
     return sorted(traces, key=lambda trace: trace.stages[0])
-
-
-def _stages_beyond(traces: Iterable[RankTrace], last: int) -> list[int]:
-    """The stage behind the last where somebody sends to it."""
-    sends = {
-        action.stage
-        for trace in traces
-        for cell in trace.steps[0]
-        for action in cell.members
-        if action.op is Op.SEND_F
-    }
-    return [last + 1] if last in sends else []
 
 
 def table_rows_of(traces: Sequence[RankTrace]) -> list[list[Cell]]:
@@ -212,19 +193,20 @@ def result_of(traces: Sequence[RankTrace], *, num_warm_up: int) -> dict[str, Any
     `ppsim.runs.recorded.run_of` makes the run of it. Raises `ConfigError` for ranks with unlike numbers of steps,
     and for too few.
     """
-    counts = {trace.source: len(trace.steps) for trace in traces}
-    if len(set(counts.values())) > 1:
-        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-        raise ConfigError(f"{least} has {counts[least]} steps, {most} has {counts[most]}: trace the same steps")
-    traces = on_one_base(traces)
+    require_as_many_steps(traces)
     number = len(traces[0].steps)
     if num_warm_up >= number:
         raise ConfigError(f"{traces[0].source} has {number} steps: none is left after {num_warm_up} of warm-up")
     if len({trace.on_device for trace in traces}) > 1:
         without = next(trace.source for trace in traces if not trace.on_device)
         raise ConfigError(f"{without} holds no kernels, other ranks' traces do: trace CPU and CUDA on all")
+    base_ns = min(trace.base_ns for trace in traces)
+    on_one_base = [
+        trace.steps if trace.base_ns == base_ns else _later(trace.steps, (trace.base_ns - base_ns) / 1e9)
+        for trace in traces
+    ]
     return {
-        "steps": [_step_record([trace.steps[step] for trace in traces], traces) for step in range(number)],
+        "steps": [_step_record(list(step), traces) for step in zip(*on_one_base, strict=True)],
         "num_warm_up": num_warm_up,
         "differences": None,
     }

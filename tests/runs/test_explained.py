@@ -1,6 +1,7 @@
 """What a step is explained by: causes that were put in are named, and all of them sum to the step."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 
 import ppsim as public
-from benchmarks.made_steps import INJECTED, Made, costs_of, expected, mixtures_of, named, reasons_of
+from benchmarks.made_steps import INJECTED, Made, costs_of, expected, mixtures_of, named, noise_is_first, reasons_of
 from ppsim import StageCosts, build
+from ppsim.cli import main
 from ppsim.runs.causes import CAUSES, STAGES_OR_RANKS
 from ppsim.runs.explained import Explanation, explained
 from ppsim.runs.explained import against as beside
+from ppsim.runs.explained_words import ADVICE
 from ppsim.runs.replays import Steps, median_gap_s, replayed_s, steps_of
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Op, Schedule
@@ -46,6 +49,14 @@ def test_what_was_put_in_is_named_first(cause: str) -> None:
         assert first == [expected(table, cause)] * len(first), table.name
 
 
+def test_where_the_gaps_of_the_noise_cost_more_than_what_was_put_in_they_are_named_first() -> None:
+    """A second chunk's slow stage in interleaved 1F1B of 8 ranks: the step hides most of it."""
+    table, causes = build("interleaved-1f1b", pp=8, vpp=2, microbatches=16), ["uneven stages"]
+    draws = [(seed, costs_of(table, seed, causes), reasons_of(table, seed, causes)) for seed in (30014, 30015)]
+    assert [reasons[0] for _, _, reasons in draws] == ["gaps between passes", "uneven stages"]
+    assert [noise_is_first(table, *draw) for draw in draws] == [True, False]
+
+
 @pytest.mark.parametrize("pair", [(one, two) for one in INJECTED for two in INJECTED if one < two])
 def test_of_two_causes_both_are_among_the_first(pair: tuple[str, str]) -> None:
     """First is the one that costs more, or, where that is 2 % at most, one of the two; both are of the first three."""
@@ -67,6 +78,14 @@ def test_of_two_ranks_a_slow_one_and_a_slow_stage_are_named_or_that_nobody_can_t
     assert all(named(table, costs, reasons)[1:] == (True, True) for reasons in found)
     assert {"slow ranks"} < {reasons[0] for reasons in found} | {reasons[1] for reasons in found}
     assert STAGES_OR_RANKS in {reasons[0] for reasons in found}
+
+
+def test_of_two_ranks_a_slow_one_is_told_where_stages_of_the_other_are_a_little_apart() -> None:
+    """Two of its three are 3.4 and 5 % slower than the third, as busy hosts make them: rank 1 is slow beside each."""
+    made = quiet(build("interleaved-1f1b", pp=2, vpp=3, microbatches=8))
+    for stage, factor in {1: 1.6, 2: 1.034, 3: 1.6, 4: 1.05, 5: 1.6}.items():
+        made.taken[:, made.table.stage == stage] *= factor
+    assert explained(made.run()).reasons[0].cause == "slow ranks"
 
 
 def test_a_drift_over_steps_is_told_and_noise_is_none() -> None:
@@ -263,6 +282,16 @@ def test_the_command_says_the_reasons_first(folder: Path) -> None:
     assert report["reasons"][0] == STAGES_OR_RANKS
     Path("train.log").write_text(" iteration 1/ 1 | elapsed time per iteration (ms): 1.0 |\n" * 2)
     assert "no timeline" in words_of(ppsim("explain", "train.log", code=2).output)
+
+
+def test_what_reasons_advise_to_try_are_commands_and_options_that_there_are() -> None:
+    """Every cause has its advice; --overlap-p2p-communication is Megatron-LM's too."""
+    assert set(ADVICE) == set(CAUSES) - {"idle by the schedule", "compute", "rest"}
+    for advice in ADVICE.values():
+        for command in re.findall(r"ppsim ([a-z]+)", advice):
+            assert command in main.commands
+        for option in re.findall(r"--[a-z0-9-]+", advice):
+            assert any(option in one.opts for one in main.commands["project"].params)
 
 
 def test_the_command_takes_a_plan_in_words_and_writes_pages(folder: Path) -> None:

@@ -185,11 +185,11 @@ REFUSED = {
     "no step after the warm-up": (TRACES, ["--warm-up", "3"], "has 3 steps: none is left after 3 of warm-up"),
     "a step that is cut off": (edited(TRACES, 1, lambda event: event.get("ts", 0) < THIRD), [], "rank1.json: step 2 lacks 1F"),
     "an action missing": (edited(TRACES, 1, is_range("PP:1B5")), [], "1B5 is missing"),
-    "unlike steps": ([TRACES[0], traces_of([timeline_of("1f1b")] * 2, gap_s=GAP_S, cuda=False)[1]], [], "has 2 steps, t/rank0.json has 3: trace the same steps"),
+    "unlike steps": ([TRACES[0], traces_of([timeline_of("1f1b")] * 2, gap_s=GAP_S, cuda=False)[1]], [], "has 2 steps, t/rank0.json has 3: files of two runs"),
     "no kernels on a rank": ([ON_DEVICE[0], TRACES[1]], [], "rank1.json holds no kernels, other ranks' traces do"),
     "no kernels in a range": (edited(ON_DEVICE, 0, lambda event: not (event.get("cat") == "kernel" and event["ts"] < 100e6 + 15e3)), [], "rank0.json: 0F0 launched no kernel"),
     "another table": (TRACES, ["--schedule", "other.csv"], "was recorded with another table than --schedule other"),
-    "no trace": ([{"traceEvents": [{"ph": "X"}]}], [], "is no trace of torch.profiler: KeyError"),
+    "no trace": ([{"traceEvents": [{"ph": "X"}]}], [], "is no trace of torch.profiler: an entry lacks 'name'"),
     "nothing known": ([{"something": 1}], [], "t/rank0.json are no ranks of one run: several files are traces of torch.profiler"),
     "a negative warm-up": (TRACES, ["--warm-up", "-1"], "--warm-up must not be negative: got -1"),
 }  # fmt: skip

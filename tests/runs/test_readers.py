@@ -152,7 +152,7 @@ def later(times: Any) -> Any:
 BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a rank's file missing": (lambda dump: (dump / "pp_rank_2.json").unlink(), "lacks pp_rank_2.json: it is a dump of 4 pipeline ranks"),
     "half-written": (lambda dump: (dump / "pp_rank_1.json").write_text((dump / "pp_rank_1.json").read_text()[:900]), "pp_rank_1.json is not valid JSON: line 1"),
-    "fewer iterations": (lambda dump: edit(dump / "pp_rank_3.json", lambda found: {"1": found["1"]}), "has 1 iterations, dump/pp_rank_0.json has 3: files of two runs"),
+    "fewer iterations": (lambda dump: edit(dump / "pp_rank_3.json", lambda found: {"1": found["1"]}), "has 1 steps, dump/pp_rank_0.json has 3: files of two runs"),
     "another number of microbatches": (lambda dump: edit(dump / "config.json", lambda found: found | {"num_mbs": 12}), "has 8 forwards an iteration, where config.json says 12"),
     "clocks that no offset explains": (lambda dump: edit(dump / "pp_rank_2.json", later), "the clocks of the ranks cannot be aligned"),
     "no times": (lambda dump: edit(dump / "pp_rank_0.json", lambda found: found | {"2": found["2"] | {"fwd_end": ["x"] * 8}}), "iteration 2: fwd_start and fwd_end of entry 0 are no times"),
@@ -463,6 +463,7 @@ def test_a_csv_of_passes_comes_back(folder: Path, columns: str) -> None:
         ("rank,kind,start,end\n-1,F,1,2\n", "line 2: rank must be a whole number from 0 on: got '-1'"),
         ("rank,kind,start,end\n0,F,2,1\n", "end not before start: got 2.0 and 1.0"),
         ("rank,kind,start,end\n0,F,a,1\n", "start and end must be numbers: got 'a' and '1'"),
+        ("rank,kind,start,end\n0,F," + "9" * 200_000 + ",1\n", "line 2 is no line of a CSV: field larger"),
         ("rank,kind,start,end\n0,F,0,1\n0,F,2,3\n0,B,3,4\n", "has 1 forwards more than backwards"),
     ],
 )
@@ -577,9 +578,46 @@ def test_a_bomb_is_refused_before_it_fills_memory(folder: Path, monkeypatch: pyt
     monkeypatch.setattr("ppsim.runs.readers.stream.MOST_UNPACKED", 2**22)
     (folder / "wide.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 2**24))
     assert "unpacks to more than" in words_of(ppsim("read", "wide.json.gz", code=2).output)
-    monkeypatch.setattr("ppsim.runs.readers.kineto.MOST_KEPT", 100)
+    monkeypatch.setattr("ppsim.runs.readers.recording.MOST_KEPT", 100)
     written(traces_of([timeline_of("1f1b")] * 2, gap_s=0.03, cuda=True), folder / "traces")
     assert "profile fewer steps" in words_of(ppsim("read", "traces", code=2).output)
+
+
+def event(**told: Any) -> str:
+    """A trace of one event: a pass, but for what is told of it."""
+    return json.dumps({"traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "PP:0F0", "ts": 1.0} | told]})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"traceEvents": []}', "it has no named range at all"),
+        ('{"traceEvents": [1]}', "is no trace of torch.profiler: an entry is not as its format says"),
+        ('{"traceEvents": [{"ph": "X", "ts": 0}]}', "is no trace of torch.profiler: an entry lacks 'name'"),
+        (event(ts="x"), "an entry is not as its format says (unsupported operand"),
+        (event(ts=float("nan")), "the range PP:0F0 is from nan to nan s: it must end"),
+        (event(dur=-5), "the range PP:0F0 is from 1e-06 to -4e-06 s: it must end, and not before it begins"),
+        (event(cat="kernel", args={"correlation": "abc"}), "(invalid literal for int() with base 10: 'abc')"),
+    ],
+)
+def test_a_trace_of_odd_events_is_refused_with_what_is_odd(folder: Path, text: str, words: str) -> None:
+    (folder / "trace.json").write_text(text)
+    assert words in words_of(ppsim("read", "trace.json", code=2).output)
+
+
+def test_logs_and_csvs_are_read_packed_too(folder: Path) -> None:
+    csv_of([timeline_of("1f1b")] * 2, folder / "passes.csv")
+    (folder / "train.log").write_text("an argument\n" * 10_000 + LOG)
+    for name in ("passes.csv", "train.log"):
+        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+        plain, packed = (ppsim("read", one, "--json").stdout for one in (name, f"{name}.gz"))
+        assert packed.replace(".gz", "") == plain
+
+
+def test_a_file_of_passes_that_end_before_they_start_is_refused(folder: Path) -> None:
+    ppsim("read", DUMP, "-o", "run.json")
+    edit(folder / "run.json", lambda found: found | {"steps": found["steps"] | {"end_s": found["steps"]["start_s"], "start_s": found["steps"]["end_s"]}})  # fmt: skip
+    assert "steps.end_s[0][0] is before the start" in words_of(ppsim("explain", "run.json", code=2).output)
 
 
 def test_no_output_replaces_a_file_of_the_run(folder: Path) -> None:

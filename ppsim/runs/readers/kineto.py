@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import naming
-from ppsim.runs.readers.patterns import PATTERNS, STEP, Names, Pattern, named_in
-from ppsim.runs.readers.recording import MOST_KEPT, Recording, Work, trace_of
+from ppsim.runs.readers.patterns import PATTERNS, Names, Pattern
+from ppsim.runs.readers.recording import Recording, reading, trace_of
 from ppsim.runs.readers.stream import entries_of
 from ppsim.runs.traces import RankTrace
 
@@ -36,6 +35,7 @@ _NAMED = ("user_annotation", "python_function")
 _AUTOGRAD = "autograd::engine::evaluate_function"
 _MESSAGE = "record_param_comms"
 _CHECKED = 2**16  # entries after which the room for them is looked at
+_FEWER = "torch.profiler.schedule(active=3)"
 _ELEMENT_BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4,
     "long": 8, "byte": 1, "char": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -56,10 +56,10 @@ def read_trace(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> Rank
 def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequence[Pattern]) -> Recording:
     """What is needed of a trace's entries: an event of its list at a time, and the rest by key."""
     found, is_one = Recording(source, Names(patterns)), False
-    try:
+    with reading(source, "trace of torch.profiler"):
         for count, (key, value) in enumerate(entries):
             if count % _CHECKED == 0:
-                _require_room(found)
+                found.require_room(_FEWER)
             if key == "traceEvents":
                 is_one = True
                 if value.get("ph") == "X":
@@ -71,9 +71,7 @@ def _recording(entries: Iterator[tuple[str, Any]], source: str, patterns: Sequen
             elif key == "distributedInfo" and isinstance(value, dict):
                 rank = value.get("rank")
                 found.rank = rank if isinstance(rank, int) else None
-    except (KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise ConfigError(f"{source} is no trace of torch.profiler: {type(error).__name__}: {error}") from None
-    _require_room(found)
+    found.require_room(_FEWER)
     if not is_one:
         raise ConfigError(f"{source} is no trace of torch.profiler: it has no list 'traceEvents' with an event")
     return found
@@ -83,14 +81,16 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
     kind, name, begin = event.get("cat"), event["name"], event["ts"] / 1e6
     end, args = begin + event.get("dur", 0) / 1e6, event.get("args") or {}
     if kind in _NAMED:
-        _keep_range(name, begin, end, found)
+        if name in _WAITS:
+            found.waits.append((begin, end))
+        else:
+            found.keep_range(name, begin, end)
     elif kind in _LAUNCHES:
         if "correlation" in args:
             found.launches.append((begin, int(args["correlation"])))
     elif kind in _ON_DEVICE:
         if "correlation" in args:
-            work = Work(begin, end, "nccl" in name.lower(), _bytes_of(args))
-            found.device.setdefault(int(args["correlation"]), []).append(work)
+            found.keep_work(int(args["correlation"]), begin, end, name, _bytes_of(args))
             found.operators.clear()  # they tell the parts of a cell where there is no device
     elif kind == "cpu_op" and name.startswith(_AUTOGRAD):
         found.nodes.append((begin, end))
@@ -99,25 +99,6 @@ def _keep(event: dict[str, Any], found: Recording) -> None:
             found.operators.append((begin, end))
         if name == _MESSAGE and args.get("Collective name") == "send" and (size := _bytes_of(args)):
             found.messages.append((begin, size))
-
-
-def _require_room(found: Recording) -> None:
-    if len(found) > MOST_KEPT:
-        raise ConfigError(
-            f"{found.source} holds more than {MOST_KEPT:,} launches, kernels and operators, which memory is to "
-            f"hold: profile fewer steps (torch.profiler.schedule(active=3))"
-        )
-
-
-def _keep_range(name: str, begin: float, end: float, found: Recording) -> None:
-    if name in _WAITS:
-        found.waits.append((begin, end))
-    elif STEP.fullmatch(name):
-        found.steps.append((begin, end))
-    elif matched := found.names.match(name):
-        place, match = matched
-        with naming(found.source):
-            found.ranges.append((begin, end, place, named_in(match, found.source)))
 
 
 def _bytes_of(args: dict[str, Any]) -> float | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from ppsim.base.errors import ConfigError
+from ppsim.runs.readers.stream import lines_of
 from ppsim.runs.totals import Totals
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -32,11 +33,7 @@ def is_log(text: str) -> bool:
 
 def read_log(path: str | Path, *, num_warm_up: int = 1) -> Totals:
     """Return the totals of a log, a line at a time; raises `ConfigError` for one without iterations."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            return _totals(lines, str(path), num_warm_up)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    return _totals(lines_of(path, errors="replace"), str(path), num_warm_up)
 
 
 def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> Totals:

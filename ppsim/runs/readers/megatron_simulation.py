@@ -12,6 +12,7 @@ Left are the memory snapshots, which are pickles: to read one is to run what it 
 """
 
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -52,24 +53,24 @@ def read_simulation(folder: str | Path) -> MegatronSimulation:
     )
     with naming(folder):
         try:
-            tasks = [ranks[str(rank)] for rank in range(len(ranks))]
-            rows = [[_action(task, rank, len(tasks)) for task in row] for rank, row in enumerate(tasks)]
-            chunks = len(layout["0"])
+            rows = [ranks[str(rank)] for rank in range(len(ranks))]
+            tasks = [task for row in rows for task in row]
+            table = [[_action(task, rank, len(rows)) for task in row] for rank, row in enumerate(rows)]
             contents = [
                 "".join(map(_letter, layout[str(rank)][str(chunk)]))
-                for chunk in range(chunks)
-                for rank in range(len(tasks))
+                for chunk in range(len(layout["0"]))
+                for rank in range(len(rows))
             ]
-            static = [memory["executor_0"][str(rank)]["static"] for rank in range(len(tasks))]
+            static = [memory["executor_0"][str(rank)]["static"] for rank in range(len(rows))]
             gib = [one["params_memory_gb"] + one["grads_memory_gb"] for one in static]
-            durations = [float(task["duration"]) / 1e3 for row in tasks for task in row]
-            step_time_s = _longest_path([task for row in tasks for task in row], durations)
+            durations = [float(task["duration"]) / 1e3 for task in tasks]
+            step_time_s = _longest_path(tasks, durations)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"this is not what Megatron-LM's simulation writes: {error!r}") from None
-        schedule = Schedule.from_rows(rows, name="megatron-simulation")
+        schedule = Schedule.from_rows(table, name="megatron-simulation")
         validate(schedule)
     taken: dict[tuple[Op, int], list[float]] = {}
-    for action, duration in zip([action for row in rows for action in row], durations, strict=True):
+    for action, duration in zip([action for row in table for action in row], durations, strict=True):
         taken.setdefault((action.op, action.stage), []).append(duration)
     forward, backward = ([median(taken[op, stage]) for stage in range(len(contents))] for op in (Op.F, Op.B))
     costs = StageCosts(
@@ -93,11 +94,9 @@ def _longest_path(tasks: list[dict[str, Any]], durations: list[float]) -> float:
     lasts = {task["task_id"]: duration for task, duration in zip(tasks, durations, strict=True)}
     before = {task["task_id"]: task["dependencies"] for task in tasks}
     ends: dict[str, float] = {}
-    waiting = list(before)
-    while waiting:
-        ready = [one for one in waiting if all(other in ends for other in before[one])]
-        if not ready:
-            raise ConfigError(f"{waiting[0]} waits for a task that never ends")
-        ends |= {one: max((ends[other] for other in before[one]), default=0.0) + lasts[one] for one in ready}
-        waiting = [one for one in waiting if one not in ends]
+    try:
+        for one in TopologicalSorter(before).static_order():
+            ends[one] = max((ends[other] for other in before[one]), default=0.0) + lasts[one]
+    except (CycleError, KeyError) as error:
+        raise ConfigError(f"a task waits for a task that never ends: {error}") from None
     return max(ends.values())

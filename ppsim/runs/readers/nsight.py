@@ -20,13 +20,14 @@ from contextlib import closing
 from pathlib import Path
 
 from ppsim.base.errors import ConfigError
-from ppsim.runs.readers.patterns import PATTERNS, STEP, Names, Pattern, named_in
-from ppsim.runs.readers.recording import MOST_KEPT, Recording, Work, trace_of
+from ppsim.runs.readers.patterns import PATTERNS, Names, Pattern
+from ppsim.runs.readers.recording import Recording, reading, trace_of
 from ppsim.runs.traces import RankTrace
 
 MAGIC = b"SQLite format 3\x00"
 _RANGES = (59, 60)
 _THREAD_BITS = 24
+_FEWER = "nsys profile --capture-range cudaProfilerApi"
 _ON_DEVICE = tuple(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
 
 
@@ -35,14 +36,10 @@ def read_processes(path: str | Path, patterns: Sequence[Pattern] = PATTERNS) -> 
 
     Raises `ConfigError` for a file that is no such export, and for one without a range of a pass.
     """
-    try:
-        # As a URI, so that nothing is written beside it; the name is quoted by Path.
-        with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
-            return _traces(file, str(path), patterns)
-    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:  # a cell may hold anything
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{path} is no export of Nsight Systems, or is cut off: {error}") from None
+    # As a URI, so that nothing is written beside it; the name is quoted by Path.
+    uri = f"{Path(path).absolute().as_uri()}?mode=ro&immutable=1"
+    with reading(str(path), "export of Nsight Systems"), closing(sqlite3.connect(uri, uri=True)) as file:
+        return _traces(file, str(path), patterns)
 
 
 def _traces(file: sqlite3.Connection, path: str, patterns: Sequence[Pattern]) -> list[RankTrace]:
@@ -65,7 +62,7 @@ def _traces(file: sqlite3.Connection, path: str, patterns: Sequence[Pattern]) ->
         ):
             kept = processes[_process(thread)]
             kept.launches.append((begin / 1e9, number))
-            _require_room(kept)
+            kept.require_room(_FEWER)
     found = sorted((device_of.get(process, 0), process) for process, one in processes.items() if one.ranges)
     base_ns, host = _session(file, tables)
     chosen = [processes[process] for _, process in found] or [Recording(path, names)]  # without, says which it saw
@@ -90,13 +87,10 @@ def _keep_ranges(file: sqlite3.Connection, has_strings: bool, processes: default
         f"SELECT start, end, {name}, globalTid FROM NVTX_EVENTS WHERE eventType IN {_RANGES} AND end IS NOT NULL"
     )
     for begin, end, text, thread in file.execute(query):
-        kept = processes[_process(thread)]
-        if STEP.fullmatch(text or ""):
-            kept.steps.append((begin / 1e9, end / 1e9))
-        elif matched := kept.names.match(text or ""):
-            place, match = matched
-            kept.ranges.append((begin / 1e9, end / 1e9, place, named_in(match, kept.source)))
-            _require_room(kept)
+        if text:
+            kept = processes[_process(thread)]
+            kept.keep_range(text, begin / 1e9, end / 1e9)
+            kept.require_room(_FEWER)
 
 
 def _keep_work(
@@ -107,18 +101,9 @@ def _keep_work(
         f"SELECT start, end, correlationId, globalPid, deviceId, {name} FROM {table}"
     ):
         kept = processes[_process(process)]
-        work = Work(begin / 1e9, end / 1e9, "nccl" in (text or "").lower(), None)
-        kept.device.setdefault(number, []).append(work)
+        kept.keep_work(number, begin / 1e9, end / 1e9, text or "", None)
         device_of.setdefault(_process(process), device)
-        _require_room(kept)
-
-
-def _require_room(kept: Recording) -> None:
-    if len(kept) > MOST_KEPT:
-        raise ConfigError(
-            f"{kept.source} holds more than {MOST_KEPT:,} ranges, launches and kernels of a process, which memory "
-            f"is to hold: profile fewer steps (nsys profile --capture-range cudaProfilerApi)"
-        )
+        kept.require_room(_FEWER)
 
 
 def _session(file: sqlite3.Connection, tables: list[str]) -> tuple[int, str]:

@@ -92,7 +92,8 @@ class Names:
     def most_common(self) -> str:
         """Return the most frequent names that no pattern matched, in quotes, such as may be passes first."""
         names = sorted(self.others, key=lambda name: (_MAY_BE.search(name) is None, -self.others[name]))
-        return ", ".join(f"'{_short(name)}'" for name in names[:_SHOWN])
+        short = (name if len(name) <= 60 else name[:57] + "…" for name in names[:_SHOWN])
+        return ", ".join(f"'{name}'" for name in short)
 
     def likely_pattern(self) -> str | None:
         """Return an expression for names seen of forwards that are seen of backwards too, None where none are.
@@ -121,10 +122,6 @@ _PAIRS = (("forward", "backward"), ("Forward", "Backward"), ("FORWARD", "BACKWAR
 def _escaped(text: str) -> str:
     """As re.escape, but for characters that mean nothing outside of verbose expressions."""
     return re.sub(r"\\([ #&~-])", r"\1", re.escape(text))
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else name[:57] + "…"
 
 
 def patterns_with(texts: Iterable[str]) -> tuple[Pattern, ...]:

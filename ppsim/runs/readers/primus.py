@@ -16,7 +16,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.runs.traces import CellRange, RankTrace, Recordings
+from ppsim.runs.traces import CellRange, RankTrace, Recordings, require_as_many_steps
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import NONE, Action, Op
 
@@ -44,7 +44,8 @@ def read_dump(folder: Path) -> Recordings:
     iterations = {rank: _iterations(files[rank]) for rank in range(num_ranks)}
     split = any("wgrad_start" in one for found in iterations.values() for one in found.values())
     traces = [_trace(str(files[rank]), rank, found, split) for rank, found in iterations.items()]
-    _require_one_run(folder, traces, config)
+    require_as_many_steps(traces)
+    _require_one_run(traces, config)
     held = [max(_memory(one) for one in found.values()) for found in iterations.values()]
     return Recordings(
         source=str(folder),
@@ -130,14 +131,7 @@ def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:
     return step
 
 
-def _require_one_run(folder: Path, traces: list[RankTrace], config: Mapping[str, int]) -> None:
-    num_steps = {trace.source: len(trace.steps) for trace in traces}
-    least, most = min(num_steps, key=num_steps.__getitem__), max(num_steps, key=num_steps.__getitem__)
-    if num_steps[least] != num_steps[most]:
-        raise ConfigError(
-            f"{least} has {num_steps[least]} iterations, {most} has {num_steps[most]}: files of two runs, or of "
-            f"one that was cut off"
-        )
+def _require_one_run(traces: list[RankTrace], config: Mapping[str, int]) -> None:
     num = config.get("num_mbs") or config.get("micro_batches")
     passes = {trace.source: sum(cell.cell.op is Op.F for cell in trace.steps[0]) for trace in traces}  # type: ignore[union-attr]
     wanted = num * (config.get("vp_size") or config.get("vpp_size") or 1) if num else passes[traces[0].source]

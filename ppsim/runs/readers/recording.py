@@ -5,18 +5,25 @@ one's end, wherever on the host it was launched within the range (a backward is 
 autograd's). NCCL's kernels are no part of it; what a send or receive launched is a transfer.
 """
 
+import sqlite3
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import NamedTuple, TypeVar
 
-from ppsim.base.errors import ConfigError
-from ppsim.runs.readers.patterns import Named, Names
+from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.files import naming
+from ppsim.runs.readers.patterns import STEP, Named, Names, named_in
 from ppsim.runs.traces import CellRange, RankTrace, Span, split_by_names
 from ppsim.schedule.table import Action, Op
 
 MOST_KEPT = 6_000_000
 """Of a process: so many ranges, launches, kernels and operators are kept, at about 200 bytes each."""
+
+_LIKE = r"(?P<kind>forward|backward) (?P<microbatch>\d+)"
+"""A pattern to begin with, where none is likely."""
 
 _Item = TypeVar("_Item")
 
@@ -53,31 +60,63 @@ class Recording:
     nodes: list[tuple[float, float]] = field(default_factory=list)
     operators: list[tuple[float, float]] = field(default_factory=list)
 
-    def __len__(self) -> int:
-        """How many entries it keeps."""
+    def keep_range(self, name: str, begin: float, end: float) -> None:
+        """Keep a range on the host that is a step or a pass, and count the names of others."""
+        if STEP.fullmatch(name):
+            self.steps.append((begin, end))
+        elif matched := self.names.match(name):
+            place, match = matched
+            _require_order(begin, end, f"{self.source}: the range {name}")
+            with naming(self.source):
+                self.ranges.append((begin, end, place, named_in(match, self.source)))
+
+    def keep_work(self, number: int, begin: float, end: float, name: str, message_bytes: float | None) -> None:
+        """Keep what the launch of this number started."""
+        _require_order(
+            begin, max(end, begin), f"{self.source}: the device's '{name}'"
+        )  # some are told to end early
+        self.device.setdefault(number, []).append(Work(begin, end, "nccl" in name.lower(), message_bytes))
+
+    def require_room(self, instead: str) -> None:
+        """Raise `ConfigError` for more than memory is to hold, saying what to do instead."""
         kept = (self.ranges, self.launches, self.messages, self.waits, self.nodes, self.operators)
-        return len(self.device) + sum(len(one) for one in kept)
+        if len(self.device) + sum(len(one) for one in kept) > MOST_KEPT:
+            raise ConfigError(
+                f"{self.source} holds more than {MOST_KEPT:,} ranges, launches, work and operators, which memory "
+                f"is to hold: profile fewer steps ({instead})"
+            )
 
 
-def _how_named(pattern: str | None) -> str:
-    """What to do about names that no pattern knows; `pattern` would match one that may be of passes."""
-    if pattern is None:
-        return (
-            "tell how passes are named, as ppsim read --pattern '(?P<kind>forward|backward) (?P<microbatch>\\d+)' "
-            "-o run.json, or record them, as with torch.profiler.record_function('Forward 3')"
-        )
-    return f"tell how passes are named, as ppsim read --pattern '{pattern}' -o run.json"
+@contextmanager
+def reading(source: str, what: str) -> Iterator[None]:
+    """Raise `ConfigError` for values of other types than `what` has, which may stand anywhere in a file."""
+    try:
+        yield
+    except PpsimError:
+        raise
+    except sqlite3.Error as error:
+        raise ConfigError(f"{source} is no {what}, or is cut off: {error}") from None
+    except KeyError as error:
+        raise ConfigError(f"{source} is no {what}: an entry lacks {error}") from None
+    except (TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"{source} is no {what}: an entry is not as its format says ({error})") from None
+
+
+def _require_order(begin: float, end: float, what: str) -> None:
+    if not -inf < begin <= end < inf:
+        raise ConfigError(f"{what} is from {begin:.9g} to {end:.9g} s: it must end, and not before it begins")
 
 
 def trace_of(recording: Recording) -> RankTrace:
     """Return what the rank ran, in steps where its names tell them; raises `ConfigError` for no range of a pass."""
     places = [place for _, _, place, named in recording.ranges if _op_of(named).is_compute]
     if not places:
-        seen = recording.names.most_common()
+        seen, pattern = recording.names.most_common(), recording.names.likely_pattern()
+        record = "" if pattern else ", or record them, as with torch.profiler.record_function('Forward 3')"
         raise ConfigError(
             f"{recording.source} has no range that names a pass of a pipeline (torch's PP:3F0, 'Forward 3', "
-            f"Megatron-LM's forward_step, …); it has {f'ranges {seen}' if seen else 'no named range at all'}: "
-            f"{_how_named(recording.names.likely_pattern())}"
+            f"Megatron-LM's forward_step, …); it has {f'ranges {seen}' if seen else 'no named range at all'}: tell "
+            f"how passes are named, as ppsim read --pattern '{pattern or _LIKE}' -o run.json{record}"
         )
     best = min(places)
     wanted = [(begin, end, named) for begin, end, place, named in recording.ranges if place == best]

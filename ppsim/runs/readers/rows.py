@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_text
 from ppsim.runs.readers.patterns import KINDS
+from ppsim.runs.readers.recording import MOST_KEPT
+from ppsim.runs.readers.stream import lines_of
 from ppsim.runs.traces import CellRange, RankTrace, Recordings, require_like_steps, split_by_names
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import NONE, Action
@@ -38,7 +39,14 @@ def _unit_of(names: Sequence[str]) -> str | None:
 
 def read_rows(path: str | Path) -> Recordings:
     """Return the ranks of a CSV; raises `ConfigError` naming the line that is wrong."""
-    lines = csv.DictReader(read_text(path).splitlines(), skipinitialspace=True)
+    lines = csv.DictReader(lines_of(path), skipinitialspace=True)
+    try:
+        return _recordings(lines, str(path))
+    except csv.Error as error:
+        raise ConfigError(f"{path}: line {lines.line_num + 1} is no line of a CSV: {error}") from None
+
+
+def _recordings(lines: "csv.DictReader[str]", path: str) -> Recordings:
     lines.fieldnames = [name.strip().lower() for name in lines.fieldnames or ()]
     unit = _unit_of(lines.fieldnames)
     known = {*lines.fieldnames, *(("start", "end") if unit is not None else ())}
@@ -49,6 +57,8 @@ def read_rows(path: str | Path) -> Recordings:
     clocks: dict[int, str] = {}
     for row in lines:
         where = f"{path}: line {lines.line_num}"
+        if lines.line_num > MOST_KEPT:
+            raise ConfigError(f"{path} has more than {MOST_KEPT:,} lines, which memory is to hold: fewer steps do")
         rank, step, cell = _cell_range(row, unit, where)
         ranks[rank][step].append(cell)
         if clocks.setdefault(rank, row.get("clock") or "") != (row.get("clock") or ""):
@@ -61,7 +71,7 @@ def read_rows(path: str | Path) -> Recordings:
         trace = RankTrace(f"{path}: rank {rank}", rank, clocks[rank], on_device=False, steps=steps)
         told = trace.is_told
         traces.append(trace if not told else require_like_steps(trace) if len(steps) > 1 else split_by_names(trace))
-    return Recordings(str(path), traces, kind="CSV of passes", passes_by="its times")
+    return Recordings(path, traces, kind="CSV of passes", passes_by="its times")
 
 
 def _cell_range(row: dict[str, str], unit: str, where: str) -> tuple[int, int, CellRange]:

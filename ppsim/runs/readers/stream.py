@@ -4,11 +4,15 @@ Each value is parsed by the standard library's own decoder from a window that sl
 that streams (ijson) gives events for single numbers, from which the items would be put together in Python.
 """
 
+import codecs
 import gzip
+import io
 import json
 import re
 import zlib
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,37 +32,43 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(strict=False)  # names of operators may hold control characters
 
 
-def is_gzip(path: str | Path) -> bool:
-    """Return whether a file begins as gzip's do; raises `ConfigError` for one that cannot be read."""
-    return first_bytes(path, 2) == b"\x1f\x8b"
+@contextmanager
+def opened(path: str | Path) -> Iterator[gzip.GzipFile | BufferedReader]:
+    """Open a file for what it holds, packed with gzip or not.
 
-
-def first_bytes(path: str | Path, number: int, *, unpacked: bool = False) -> bytes:
-    """Return the begin of a file, of what it holds where it is packed and `unpacked` is asked for."""
+    Raises `ConfigError` for one that cannot be read, is cut off, or is no text where it is read as one.
+    """
     try:
-        with gzip.open(path) if unpacked and is_gzip(path) else open(path, "rb") as file:
-            return file.read(number)
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b" or str(path).endswith(".gz")
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            yield file
     except EOFError:
         raise ConfigError(f"{path} is cut off: its gzip stream has no end") from None
+    except gzip.BadGzipFile:
+        raise ConfigError(f"cannot read {path}: it is not packed by gzip") from None
     except (OSError, zlib.error) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a text file") from None
+
+
+def lines_of(
+    path: str | Path, *, encoding: str = "utf-8-sig", errors: str = "strict"
+) -> Generator[str, None, None]:
+    """Yield the lines of a text file, one longer than `LONGEST` in parts; raises `ConfigError` as `opened` does."""
+    with opened(path) as file, io.TextIOWrapper(file, encoding, errors) as text:
+        yield from iter(lambda: text.readline(LONGEST), "")
 
 
 def entries_of(path: str | Path, listed: str) -> Generator[tuple[str, Any], None, None]:
     """Yield the entries of the object in a JSON file as (key, value), each item of the list `listed` on its own.
 
-    Raises `ConfigError` for what is no object, is cut off, is no JSON, or is too long to be parsed.
+    An empty list is one empty item. Raises `ConfigError` for what is no object, is cut off, is no JSON, or is too
+    long to be parsed.
     """
-    packed = is_gzip(path) or str(path).endswith(".gz")
-    try:
-        with gzip.open(path) if packed else open(path, "rb") as file:
-            yield from _Window(file, str(path)).entries(listed)
-    except EOFError:
-        raise ConfigError(f"{path} is cut off: its gzip stream has no end") from None
-    except (OSError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
-        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a text file") from None
+    with opened(path) as file:
+        yield from _Window(file, str(path)).entries(listed)
 
 
 class _Window:
@@ -69,7 +79,7 @@ class _Window:
         self.source = source
         self.text, self.place = "", 0
         self.num_bytes, self.passed = 0, 0
-        self.rest = b""  # of a character that a chunk ends in
+        self.decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self.has_more = True
 
     def entries(self, listed: str) -> Iterator[tuple[str, Any]]:
@@ -92,6 +102,7 @@ class _Window:
         """The items of a list whose bracket is read, which is read to its end."""
         if self.next() == "]":
             self.place += 1
+            yield {}
             return
         while True:
             yield self.value()
@@ -144,27 +155,9 @@ class _Window:
         self.has_more = bool(chunk)
         if self.num_bytes > MOST_UNPACKED:
             raise ConfigError(f"{self.source} unpacks to more than {MOST_UNPACKED // 2**30} GiB: it is no trace")
-        data = self.rest + chunk
-        whole = _whole_characters(data) if chunk else len(data)
-        self.rest = data[whole:]
         self.passed += self.place
-        more = data[:whole].decode("utf-8")
-        if self.num_bytes == len(chunk):
-            more = more.removeprefix("\ufeff")
-        self.text, self.place = self.text[self.place :] + more, 0
+        self.text, self.place = self.text[self.place :] + self.decoder.decode(chunk, final=not chunk), 0
         return bool(chunk)
 
     def wrong(self, why: str) -> ConfigError:
         return ConfigError(f"{self.source} is not valid JSON: character {self.passed + self.place + 1}: {why}")
-
-
-def _whole_characters(data: bytes) -> int:
-    """How many bytes from the begin hold whole characters of UTF-8."""
-    for length in range(1, min(4, len(data)) + 1):
-        byte = data[-length]
-        if byte < 0x80:
-            return len(data)
-        if byte >= 0xC0:  # the first of a character of two to four bytes
-            needed = 2 + (byte >= 0xE0) + (byte >= 0xF0)
-            return len(data) - length if length < needed else len(data)
-    return len(data)
