@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -136,17 +137,13 @@ class _Step:
         self._stopped = False
         self._failure: BaseException | None = None
         self.rows = [_RankLog() for _ in range(self._table.num_ranks)]
-        self._begun: list[threading.Event] = []
+        self._begun: list[Future[None]] = []
 
     def run(self, threads: Sequence[JobThread]) -> None:
         """Run every rank to its end, or raise what the first of them failed with."""
         self._device.clock.zero()
-        for rank, thread in enumerate(threads):
-            self._begun.append(threading.Event())
-            thread.put(partial(self._guarded, rank, self._begun[-1]))
-        for is_over in self._begun:
-            while not is_over.wait(0.1) and self._failure is None:
-                pass
+        self._begun = [thread.put(partial(self._guarded, rank)) for rank, thread in enumerate(threads)]
+        wait(self._begun, return_when=FIRST_EXCEPTION)
         if self._failure is not None:
             raise self._failure
 
@@ -157,10 +154,9 @@ class _Step:
         self._start.abort()
         for slot in self._slots.values():
             slot.posted.set()
-        for is_over in self._begun:
-            is_over.wait(_SHUTDOWN_S)
+        wait(self._begun, _SHUTDOWN_S)
 
-    def _guarded(self, rank: int, is_over: threading.Event) -> None:
+    def _guarded(self, rank: int) -> None:
         try:
             counting = self._counters[rank].counting() if self._counters else nullcontext()
             with self._device.rank(rank), counting:
@@ -172,8 +168,7 @@ class _Step:
             with self._lock:
                 if self._failure is None and not self._stopped:
                     self._failure = _as_failure(rank, error)
-        finally:
-            is_over.set()
+            raise
 
     def _run_rank(self, rank: int) -> None:
         table, executor, device, row = self._table, self._executor, self._device, self.rows[rank]
