@@ -58,12 +58,13 @@ class Clock:
 
         return done, seconds
 
-    def time_launch(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-        """Return what the work returned, and the seconds until the host is free again, its stream idle before."""
+    def time_launch(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, Seconds]:
+        """As `time`, but of the seconds until the host is free again, its stream idle before."""
         self._settle()
         begin = time.perf_counter()
         done = work(*arguments)
-        return done, time.perf_counter() - begin
+        taken = time.perf_counter() - begin
+        return done, lambda: taken
 
     def _sleep(self, seconds: float) -> None:
         """Keep the device from what is given to it next."""
