@@ -129,9 +129,11 @@ class MegatronBuilder:
         shape = (self.micro_batch, self.sequence_length // self.config.context_parallel_size)
         return torch.randint(0, self.vocab_size, shape, device=self.device)
 
-    def hidden(self) -> Tensor:
-        """Return hidden states, [tokens of a rank, micro-batch, hidden size]."""
+    def input_of(self, window: Window) -> Tensor:
+        """Return tokens, or hidden states, [tokens of a rank, micro-batch, hidden size]."""
         config = self.config
+        if window.is_first:
+            return self.tokens()
         length = self.sequence_length // config.context_parallel_size
         if config.sequence_parallel:
             length //= config.tensor_model_parallel_size

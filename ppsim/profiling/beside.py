@@ -34,7 +34,7 @@ def in_partition(subject: Module, device: str, num_partitions: int, *, num_threa
     running = {rank: threading.Event() for rank in copies}
 
     def keep_busy(rank: int) -> None:
-        """Repeat F and B; on a GPU, never idle and never far ahead: behind a launch, the one before is waited for."""
+        """Repeat F and B; on a GPU never idle, never far ahead: behind a launch, the one before is waited for."""
         before = None
         try:
             with shared.rank(rank):

@@ -1,4 +1,4 @@
-"""The device that the ranks of a process share, each a thread: here a CPU, on CUDA `ppsim.runtime.partitions.cuda`."""
+"""The device that the ranks of a process share: here a CPU, on CUDA `ppsim.runtime.partitions.cuda.Streams`."""
 
 import sys
 import threading
