@@ -1,12 +1,12 @@
 """What runs inside Megatron-LM: `preflight` looks at its `args`, `measure` times the chunks of its model."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 
 if TYPE_CHECKING:
     from ppsim.profiling.harness import ModuleSettings
@@ -24,12 +24,10 @@ def preflight(path: str | Path, args: Any) -> list[str]:
     `path` is what `ppsim export --to megatron -o FILE.json` wrote, `args` what Megatron-LM parsed, before or after
     `validate_args`. Raises `ConfigError` for a file that is no such export.
     """
+    exported = read_json(path)
     try:
-        exported = json.loads(Path(path).read_text())
         arguments, microbatches = exported["arguments"], exported["num_microbatches"]
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise ConfigError(f"{path} is not what ppsim export --to megatron writes") from None
     wanted = {name.replace("-", "_"): value for name, value in arguments.items()}
     group = wanted.pop("microbatch_group_size_per_virtual_pipeline_stage", None)

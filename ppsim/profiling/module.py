@@ -90,9 +90,7 @@ def _profile_stages(
         ):
             flops = counted(subjects[0])[0] / num_units
             measurements.append(
-                component_of(
-                    component, subjects, settings, shape=shape, flops=flops, num_units=num_units, say=say
-                )
+                component_of(component, subjects, settings, shape=shape, flops=flops, num_units=num_units, say=say)
             )
     notes = [
         f"A model of one's own: stages of 0, {NUM_BLOCKS} and 0 layers, per layer divided by {NUM_BLOCKS}. Median "

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -115,6 +116,27 @@ class CudaClock(Clock):
 
     def _settle(self) -> None:
         torch.cuda.current_stream().synchronize()
+
+
+@dataclass
+class Range:
+    """One cell as a rank ran it: its name, begin and end, the waits inside it, when the stage was called."""
+
+    name: str
+    begin: Any
+    end: Any = None
+    waits: list[tuple[Any, Any]] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+
+    def record(self, at: Callable[[Any], float]) -> dict[str, Any]:
+        """Return it as a plain record; `at` gives a moment in seconds of the host's time."""
+        return {
+            "name": self.name,
+            "begin": at(self.begin),
+            "end": at(self.end),
+            "waits": [[at(begin), at(end)] for begin, end in self.waits],
+            "calls": [at(moment) for moment in self.calls],
+        }
 
 
 def clock_of(where: torch.device) -> Clock:

@@ -13,9 +13,9 @@ pytest.importorskip("torch")
 import torch
 
 from ppsim.runtime import clock
-from ppsim.runtime.clock import clock_of
+from ppsim.runtime.clock import Range, clock_of
 from ppsim.runtime.partitions import cuda
-from ppsim.runtime.recorder import Range, Recorder
+from ppsim.runtime.recorder import Recorder
 
 
 class Device:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
+from ppsim.runtime.clock import Range
 from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.live_bytes import LiveBytes
 from ppsim.runtime.partitions.device import Parcel, SharedDevice, timed_out
@@ -94,25 +95,16 @@ class Executor:
     def _in_seconds(self, row: "_RankLog") -> dict[str, Any]:
         at = self.device.clock.seconds
         return {
-            "records": [
-                {
-                    "name": name,
-                    "begin": at(begin),
-                    "end": at(end),
-                    "waits": [[at(begin), at(call)]] if call is not begin else [],
-                    "calls": [at(call)],
-                }
-                for name, begin, call, end in row.actions
-            ],
+            "records": [action.record(at) for action in row.actions],
             "transfers": {name: tuple(map(at, parcel.span())) for name, parcel in row.parcels.items()},
         }
 
 
 @dataclass
 class _RankLog:
-    """What a rank did: name, begin, call after the wait, end; and what it sent."""
+    """What a rank did, and what it sent."""
 
-    actions: list[tuple[str, Any, Any, Any]] = field(default_factory=list)
+    actions: list[Range] = field(default_factory=list)
     parcels: dict[str, Parcel] = field(default_factory=dict)
 
 
@@ -179,23 +171,23 @@ class _Step:
                 raise _Stopped
             action = table[entry]
             source = executor._takes_from[entry]
-            begin = call = now()
-            received = None
+            name, begin = str(action), now()
+            call, received = begin, None
             if source in self._slots:
                 received = self._receive(source, rank)
                 call = now()
             elif source != NONE:
                 received = kept.pop(source)
             if self._counters:
-                self._counters[rank].action = str(action)
+                self._counters[rank].action = name
             kept[entry] = executor.stages[action.stage].run(action.op, action.microbatch, received)
             del received
-            row.actions.append((str(action), begin, call, now()))
+            row.actions.append(Range(name, begin, now(), [(begin, call)] if call is not begin else [], [call]))
             for made, receiver in executor._sends.get(entry, ()):
                 begin = now()
                 parcel = device.send(kept.pop(made), (rank, receiver), executor.transfer_s(made))
                 name = executor.name_of_send(made)
-                row.actions.append((name, begin, begin, now()))
+                row.actions.append(Range(name, begin, now(), [], [begin]))
                 row.parcels[name] = parcel
                 self._slots[made].parcel = parcel
                 self._slots[made].posted.set()
