@@ -52,6 +52,7 @@ def run_partitions(config: TrainConfig) -> dict[str, Any]:
     with closing(device), quick_turns():
         try:
             run = _train(config, table, device) if costs is None else _emulate(config, table, device, costs[1])
+            config.require_finite(run["losses"])
             return run | {"partitions": device.facts()}
         except KeyboardInterrupt:
             raise RunFailed("the run was interrupted by SIGINT; its ranks were stopped") from None
