@@ -3,16 +3,71 @@
     python scripts/device_log.py device.csv                      the whole log
     python scripts/device_log.py device.csv profiles/*.json      of each profile's own time, into its provenance
 
-`scripts/gpu_session.sh` keeps the log (`ppsim.profiling.device_log`) and calls this. Needs no torch, no pydantic.
+    python scripts/device_log.py --fields                        what nvidia-smi is asked for
+
+The log is what nvidia-smi prints beside, a line every 200 ms, which `scripts/gpu_session.sh` keeps:
+
+    nvidia-smi --query-gpu=FIELDS --format=csv,noheader,nounits -lms 200
+
+Needs no torch, no pydantic.
 """
 
+import datetime
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from ppsim.base.files import read_json, to_json, write_whole
 from ppsim.base.units import percent
-from ppsim.profiling.device_log import under_load
+from ppsim.profiling.samples import quantity
+
+FIELDS = (
+    "timestamp,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu,utilization.gpu,"
+    "clocks_event_reasons.active"
+)
+_QUANTITIES = {"sm_clock_mhz": 2, "memory_clock_mhz": 3, "power_w": 4, "temperature_c": 5}
+"""Columns of `FIELDS`."""
+
+_UTILIZATION, _REASONS = 6, 7
+_REASON_LENGTH = len("0x0000000000000004")
+_BUSY_PERCENT = 50.0
+_HELD_BACK = {
+    0x04: "power cap", 0x08: "hardware slowdown", 0x10: "sync boost", 0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown", 0x80: "hardware power brake",
+}  # fmt: skip
+"""Bits of `nvmlClocksEventReasons` that hold the clock back (nvml.h)."""
+
+
+def under_load(path: str | Path, spans: Sequence[Sequence[float]] | None = None) -> dict[str, Any] | None:
+    """Return medians and quartiles of clocks, power and temperature while the GPU was busy, as a profile has them.
+
+    `spans` are times of the day in seconds of the epoch, all times without; `held_back` has the part of the samples
+    in which each reason held the clock back. None where the log has no such sample. Lines that nvidia-smi did not
+    finish, or in which it has no number, are left out.
+    """
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    rows = [row for line in lines if (row := _sample_of(line)) is not None]
+    rows = [row for row in rows if spans is None or any(begin <= row[0] <= end for begin, end in spans)]
+    rows = [row for row in rows if row[_UTILIZATION] >= _BUSY_PERCENT]
+    if not rows:
+        return None
+    found: dict[str, Any] = {"driver": rows[0][1], "num_samples": len(rows)}
+    for name, column in _QUANTITIES.items():
+        found[name] = quantity([row[column] for row in rows])
+    parts = {why: sum(bool(row[_REASONS] & bit) for row in rows) / len(rows) for bit, why in _HELD_BACK.items()}
+    return found | {"held_back": {why: part for why, part in parts.items() if part}}
+
+
+def _sample_of(line: str) -> list[Any] | None:
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells[-1]) != _REASON_LENGTH:  # the last line may be cut off
+        return None
+    try:
+        at = datetime.datetime.strptime(cells[0], "%Y/%m/%d %H:%M:%S.%f").timestamp()
+        return [at, cells[1], *map(float, cells[2:_REASONS]), int(cells[_REASONS], 16)]
+    except (ValueError, IndexError):
+        return None
 
 
 def in_words(found: dict[str, Any] | None) -> str:
@@ -42,4 +97,7 @@ def main(log: str, profiles: Sequence[str]) -> None:
 if __name__ == "__main__":
     if not sys.argv[1:]:
         sys.exit("give the log, and the paths of profiles")
-    main(sys.argv[1], sys.argv[2:])
+    if sys.argv[1] == "--fields":
+        print(FIELDS)
+    else:
+        main(sys.argv[1], sys.argv[2:])

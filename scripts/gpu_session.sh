@@ -104,7 +104,7 @@ inside() { # chunks of a model of 7 billion parameters, as Megatron-core builds 
 }
 
 if command -v nvidia-smi >/dev/null 2>&1; then
-    fields=$("$python" -c "from ppsim.profiling.device_log import FIELDS; print(FIELDS)")
+    fields=$("$python" scripts/device_log.py --fields)
     nvidia-smi --query-gpu="$fields" --format=csv,noheader,nounits -lms 200 >>"$work/device.csv" 2>/dev/null &
     logger=$!
 fi

@@ -1,10 +1,10 @@
 """A table of ppsim's in DeepSpeed's pipeline engine: `install`, before its first `train_batch`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 
 FORMAT = "ppsim-deepspeed/1"
 
@@ -15,10 +15,7 @@ def install(engine: Any, path: str | Path) -> None:
     Raises `ConfigError` for a file that is none, and for stages or microbatches (`gradient_accumulation_steps`)
     that are not the engine's.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+    content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ConfigError(f"{path} was not written by ppsim export --to deepspeed: its format is not {FORMAT}")
     for name, theirs in (("stages", engine.num_stages), ("microbatches", engine.gradient_accumulation_steps())):

@@ -1,12 +1,12 @@
 """What runs inside Megatron-LM: `preflight` looks at its `args`, `measure` times the chunks of its model."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 
 if TYPE_CHECKING:
     from ppsim.profiling.harness import ModuleSettings
@@ -24,12 +24,10 @@ def preflight(path: str | Path, args: Any) -> list[str]:
     `path` is what `ppsim export --to megatron -o FILE.json` wrote, `args` what Megatron-LM parsed, before or after
     `validate_args`. Raises `ConfigError` for a file that is no such export.
     """
+    exported = read_json(path)
     try:
-        exported = json.loads(Path(path).read_text())
         arguments, microbatches = exported["arguments"], exported["num_microbatches"]
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise ConfigError(f"{path} is not what ppsim export --to megatron writes") from None
     wanted = {name.replace("-", "_"): value for name, value in arguments.items()}
     group = wanted.pop("microbatch_group_size_per_virtual_pipeline_stage", None)
@@ -94,7 +92,7 @@ def measure(
     import torch
 
     from ppsim.integrations.megatron_chunks import MegatronBuilder, layer_shape_of
-    from ppsim.profiling.chunks import named, profile_chunks, written
+    from ppsim.profiling.chunks import profile_inside
     from ppsim.profiling.settings import Settings
 
     where = "cuda" if torch.cuda.is_available() else "cpu"
@@ -102,22 +100,18 @@ def measure(
         model_provider, config, micro_batch=micro_batch, sequence_length=sequence_length, vocab_size=vocab_size,
         device=where,
     )  # fmt: skip
-    sizes = layer_shape_of(config)
-    model = {"name": named(output), "hidden_size": config.hidden_size, "vocab_size": vocab_size}
+    sizes, model = layer_shape_of(config), {"hidden_size": config.hidden_size, "vocab_size": vocab_size}
     if sizes is not None:
         whole = {key: value for key, value in asdict(sizes).items() if value is not None}
         model |= {"num_heads": sizes.num_heads, "layer_sizes": whole}
-    counted = "by torch's counter" if builder.forward_flops("t") is None else "by formula"
-    notes = [
+    note = (
         "Chunks of a Megatron-core model, a pipeline rank after the other with a fake process group: no collective "
-        f"is in the times. Median and quartiles. FLOPs {counted}."
-    ]
+        "is in the times."
+    )
     try:
-        content = profile_chunks(
-            builder, [builder.own_split(), *splits], builder.shape(), Settings(where, **settings), model=model,
-            notes=notes, say=say,
+        return profile_inside(
+            ("Megatron-core", megatron.core.__version__), builder, splits, Settings(where, **settings), model=model,
+            note=note, output=output, say=say,
         )  # fmt: skip
     finally:
         builder.close()
-    software = {"megatron-core": megatron.core.__version__}
-    return written(content, inside="Megatron-core", software=software, output=output)

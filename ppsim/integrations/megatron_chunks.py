@@ -101,7 +101,7 @@ class MegatronBuilder:
         """Return the chunk that holds a window of the layers; process groups are those of its rank from now on."""
         self.close()
         layout, rank = _layout_of(window, self.num_layers, self.config.mtp_num_layers or 0)
-        self._around.enter_context(_changed(self.config, _pipeline(layout)))
+        self._around.enter_context(patch.multiple(self.config, **_pipeline(layout)))
         self._around.enter_context(_as_rank(self.config, rank, len(layout)))
         if self.device.type == "cuda":
             tensor_parallel.model_parallel_cuda_manual_seed(_SEED)
@@ -129,9 +129,11 @@ class MegatronBuilder:
         shape = (self.micro_batch, self.sequence_length // self.config.context_parallel_size)
         return torch.randint(0, self.vocab_size, shape, device=self.device)
 
-    def hidden(self) -> Tensor:
-        """Return hidden states, [tokens of a rank, micro-batch, hidden size]."""
+    def input_of(self, window: Window) -> Tensor:
+        """Return tokens, or hidden states, [tokens of a rank, micro-batch, hidden size]."""
         config = self.config
+        if window.is_first:
+            return self.tokens()
         length = self.sequence_length // config.context_parallel_size
         if config.sequence_parallel:
             length //= config.tensor_model_parallel_size
@@ -220,19 +222,6 @@ def _pipeline(layout: list[list[str]]) -> dict[str, Any]:
         **dict.fromkeys(("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")),
         **dict.fromkeys(("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"), False),
     }
-
-
-@contextmanager
-def _changed(config: Any, fields: dict[str, Any]) -> Iterator[None]:
-    """Within it, the configuration has these fields."""
-    before = {name: getattr(config, name) for name in fields}
-    try:
-        for name, value in fields.items():
-            setattr(config, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(config, name, value)
 
 
 def num_ranks_of_stage(config: Any) -> int:

@@ -5,11 +5,11 @@ gradients are parted from the backward, and which options go to the algorithm. S
 algorithm of its own placement.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json
 
 FORMAT = "ppsim-primus/1"
 
@@ -74,15 +74,10 @@ def install(path: str | Path, *, replace: str) -> None:
 
 def read(path: str | Path) -> dict[str, Any]:
     """Return the table of a file; raises `ConfigError` for one that `ppsim export --to primus` did not write."""
-    try:
-        table = json.loads(Path(path).read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
-        table = None
+    table = read_json(path)
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise ConfigError(f"{path} is no table of the format {FORMAT}: write it by ppsim export --to primus")
-    return table
+    return dict(table)
 
 
 def placement_of(table: dict[str, Any]) -> str:

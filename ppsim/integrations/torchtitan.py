@@ -83,18 +83,14 @@ def measure(
     import torchtitan
 
     from ppsim.integrations.torchtitan_chunks import TitanBuilder
-    from ppsim.profiling.chunks import named, profile_chunks, written
+    from ppsim.profiling.chunks import profile_inside
     from ppsim.profiling.settings import Settings
 
-    builder, sizes = TitanBuilder(trainer), trainer.model_config
-    notes = [
-        "Chunks of a TorchTitan model, built in its dry mode: no collective is in the times. Median and quartiles. "
-        "FLOPs by torch's counter."
-    ]
-    content = profile_chunks(
-        builder, [builder.own_split(), *splits], builder.shape(),
+    sizes = trainer.model_config
+    return profile_inside(
+        ("TorchTitan", torchtitan.__version__), TitanBuilder(trainer), splits,
         Settings(trainer.device.type, compiled=bool(trainer.config.compile.enable), **settings),
-        model={"name": named(output), "hidden_size": sizes.dim, "vocab_size": sizes.vocab_size}, notes=notes,
+        model={"hidden_size": sizes.dim, "vocab_size": sizes.vocab_size},
+        note="Chunks of a TorchTitan model, built in its dry mode: no collective is in the times.", output=output,
         say=say,
     )  # fmt: skip
-    return written(content, inside="TorchTitan", software={"torchtitan": torchtitan.__version__}, output=output)

@@ -107,17 +107,16 @@ class TitanBuilder:
         loss: Tensor = self.trainer.loss_fn(output, self._labels, global_valid_tokens=valid)[0]
         return loss
 
-    def close(self) -> None:
-        """Nothing is left behind: the trainer's own model is untouched."""
-
     def tokens(self) -> Tensor:
         """Return tokens at random, of one context-parallel rank."""
         batch, length = self.config.parallelism.pipeline_parallel_microbatch_size, self.config.training.seq_len
         length //= self.trainer.parallel_dims.cp
         return torch.randint(0, self.trainer.model_config.vocab_size, (batch, length), device=self.trainer.device)
 
-    def hidden(self) -> Tensor:
-        """Return hidden states in the shape and type that the embedding alone sends on."""
+    def input_of(self, window: Window) -> Tensor:
+        """Return tokens, or hidden states in the shape and type that the embedding alone sends on."""
+        if window.is_first:
+            return self.tokens()
         if self._hidden is None:
             built = self.build(Window(0, 0, is_first=True))
             with torch.no_grad():

@@ -4,12 +4,14 @@ import copy
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import torch
 
 from ppsim.profiling.measure import Module
+from ppsim.runtime.jobs import JobThread
+from ppsim.runtime.partitions.cuda import open_device
 from ppsim.runtime.partitions.device import SharedDevice, quick_turns
-from ppsim.runtime.partitions.opened import open_device
 
 _SHUTDOWN_S = 60.0
 
@@ -27,54 +29,45 @@ def in_partition(subject: Module, device: str, num_partitions: int, *, num_threa
         yield
         return
     shared = open_device(device, num_partitions, spinning=False, num_threads=num_threads)
-    neighbours = [_Neighbour(copy.deepcopy(subject), shared, rank) for rank in range(1, num_partitions)]
-    with closing(shared), quick_turns():
+    copies = {rank: copy.deepcopy(subject) for rank in range(1, num_partitions)}
+    is_over = threading.Event()
+    running = {rank: threading.Event() for rank in copies}
+
+    def keep_busy(rank: int) -> None:
+        """Repeat F and B; on a GPU never idle, never far ahead: behind a launch, the one before is waited for."""
+        before = None
         try:
-            for neighbour in neighbours:
-                neighbour.start()
-            for neighbour in neighbours:
-                neighbour.running.wait()
+            with shared.rank(rank):
+                while not is_over.is_set():
+                    copies[rank].pass_once(copies[rank].next_input())
+                    running[rank].set()
+                    before = _keep_up(shared, before)
+        finally:
+            running[rank].set()
+
+    with closing(shared), quick_turns():
+        threads = [JobThread(f"rank {rank}") for rank in copies]
+        try:
+            busy = [thread.put(partial(keep_busy, rank)) for thread, rank in zip(threads, copies, strict=True)]
+            for event in running.values():
+                event.wait()
             with shared.rank(0):
                 yield
         finally:
-            for neighbour in neighbours:
-                neighbour.is_over = True
-            for neighbour in neighbours:
-                neighbour.join(_SHUTDOWN_S)
-    for neighbour in neighbours:
-        if neighbour.error is not None:
-            raise neighbour.error
+            is_over.set()
+            for thread in threads:
+                thread.end(_SHUTDOWN_S)
+    for future in busy:
+        if future.done():
+            future.result()
 
 
-class _Neighbour(threading.Thread):
-    """Another partition at work."""
-
-    def __init__(self, subject: Module, shared: SharedDevice, rank: int) -> None:
-        super().__init__(name=f"rank {rank}", daemon=True)
-        self._subject, self._shared, self._rank = subject, shared, rank
-        self.running = threading.Event()
-        self.is_over = False
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            with self._shared.rank(self._rank):
-                before = None
-                while not self.is_over:
-                    self._subject.pass_once(self._subject.next_input())
-                    self.running.set()
-                    before = self._keep_up(before)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.running.set()
-
-    def _keep_up(self, before: "torch.cuda.Event | None") -> "torch.cuda.Event | None":
-        """On a GPU, wait for the work before the one just launched: never idle, never far ahead."""
-        if self._shared.where.type != "cuda":
-            return None
-        if before is not None:
-            before.synchronize()
-        event = torch.cuda.Event()
-        event.record()
-        return event
+def _keep_up(shared: SharedDevice, before: "torch.cuda.Event | None") -> "torch.cuda.Event | None":
+    """On a GPU, an event behind what was just launched, once the one before has come."""
+    if shared.where.type != "cuda":
+        return None
+    if before is not None:
+        before.synchronize()
+    event = torch.cuda.Event()
+    event.record()
+    return event

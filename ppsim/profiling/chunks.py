@@ -19,7 +19,7 @@ from ppsim.base.files import to_json, write_whole
 from ppsim.base.version import __version__
 from ppsim.costs.chunks import FIRST, KINDS, LAST, alike, short_contents, untold
 from ppsim.costs.utilization import split_ratio
-from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, header, measured_costs, num_inputs
+from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, counted, header, measured_costs, num_inputs
 from ppsim.profiling.measure import Module
 from ppsim.profiling.settings import Say, Settings
 
@@ -50,14 +50,12 @@ class Window:
 class Built:
     """A chunk ready to be called with tokens, or with the hidden states that the chunk before it sends.
 
-    `layers` are its layers in order; `loss` makes a number of the last chunk's output. `make_input` is for a chunk
-    whose input is like no other chunk's (None: as the builder's).
+    `layers` are its layers in order; `loss` makes a number of the last chunk's output.
     """
 
     module: nn.Module
     layers: Sequence[nn.Module]
     loss: Callable[[Tensor], Tensor] | None = None
-    make_input: Callable[[], Tensor] | None = None
 
 
 class Builder(Protocol):
@@ -70,14 +68,21 @@ class Builder(Protocol):
     def build(self, window: Window) -> Built:
         """Return the chunk that holds a window of the layers, as a pipeline of the trainer would have it."""
 
-    def tokens(self) -> Tensor:
-        """Return the input of the first chunk."""
-
-    def hidden(self) -> Tensor:
-        """Return what a chunk sends to the next: random numbers in its shape, type and place."""
+    def input_of(self, window: Window) -> Tensor:
+        """Return what its chunk is called with: tokens, or random numbers such as the chunk before sends."""
 
     def forward_flops(self, contents: str) -> float | None:
         """Return the model FLOPs of a chunk's forward, None where the sizes of its layers have no formula here."""
+
+    def shape(self) -> dict[str, Any]:
+        """Return the key of the measurements, as a profile file has it."""
+
+
+class TrainersBuilder(Builder, Protocol):
+    """What knows the trainer's own pipeline too."""
+
+    def own_split(self) -> list[int]:
+        """Return the layers of each stage of the configuration's own pipeline, by the trainer's rule."""
 
 
 def windows_of(counts: Sequence[int]) -> list[Window]:
@@ -99,7 +104,6 @@ def windows_of(counts: Sequence[int]) -> list[Window]:
 def profile_chunks(
     builder: Builder,
     splits: Sequence[Sequence[int]],
-    shape: dict[str, Any],
     settings: Settings,
     *,
     model: dict[str, Any],
@@ -118,7 +122,7 @@ def profile_chunks(
             )
     torch.set_num_threads(settings.num_threads)
     torch.manual_seed(0)
-    kinds = kinds_of(builder, splits[0], say=say)
+    kinds, shape = kinds_of(builder, splits[0], say=say), builder.shape()
     chunks = []
     for contents, window in _wanted(kinds, splits).items():
         say(f"measuring {short_contents(contents)}")
@@ -131,18 +135,31 @@ def profile_chunks(
     return content | {"chunks": chunks}
 
 
-def named(output: str | Path | None) -> str:
-    """Return what a profile is called: as its file, or chunks."""
-    return "chunks" if output is None else Path(output).stem
-
-
-def written(
-    content: dict[str, Any], *, inside: str, software: dict[str, str], output: str | Path | None
+def profile_inside(
+    trainer: tuple[str, str],
+    builder: TrainersBuilder,
+    splits: Sequence[Sequence[int]],
+    settings: Settings,
+    *,
+    model: dict[str, Any],
+    note: str,
+    output: str | Path | None,
+    say: Say,
 ) -> dict[str, Any]:
-    """Return the content with the trainer inside which it was measured; it is also the file `output`, if any."""
+    """Return the profile of the chunks that a trainer builds: of its own pipeline, and of these splits.
+
+    `trainer` is its name and version. The profile is also the file `output`, if any, by which it is named.
+    """
+    name, version = trainer
+    counted = "by torch's counter" if builder.forward_flops("t") is None else "by formula"
+    content = profile_chunks(
+        builder, [builder.own_split(), *splits], settings,
+        model={"name": "chunks" if output is None else Path(output).stem} | model,
+        notes=[f"{note} Median and quartiles. FLOPs {counted}."], say=say,
+    )  # fmt: skip
     provenance = content["provenance"]
-    provenance["source"] = f"ppsim {__version__} inside {inside}"
-    provenance["software"] |= software
+    provenance["source"] = f"ppsim {__version__} inside {name}"
+    provenance["software"][name.lower()] = version
     if output is not None:
         write_whole(output, to_json(content))
     return content
@@ -252,29 +269,24 @@ def _built(builder: Builder, window: Window) -> Built:
 
 def _measured(builder: Builder, window: Window, contents: str, settings: Settings, say: Say) -> dict[str, Any]:
     """The costs of a chunk; the model is let go of before the next is built."""
-    built = _built(builder, window)
-    make = built.make_input or (builder.tokens if window.is_first else builder.hidden)
-    first = make()
-    inputs = [first, *(make() for _ in range(num_inputs(first.device, first) - 1))]
-    subject = Module(built.module, inputs, is_first=window.is_first, loss=built.loss)
+    subject = subject_of(builder, window)
     flops = builder.forward_flops(contents)
     if flops is None:
-        flops = _counted(subject)
+        flops, _ = counted(subject)
     found = measured_costs([subject], settings, say=lambda why: say(f"{short_contents(contents)}: {why}"))
     if window.is_first:
         found |= {"backward_input_s": None, "backward_weight_s": None}
         found["activation_bytes_kept_for_weight"] = found["activation_bytes"]
-    del built, subject
+    del subject
     _forget()
     return found | {"forward_flops": flops}
 
 
-def _counted(subject: Module) -> float:
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        subject.forward(subject.next_input())
-    return float(counter.get_total_flops())
+def subject_of(builder: Builder, window: Window) -> Module:
+    """Return the chunk of a window, ready to be measured."""
+    built, first = _built(builder, window), builder.input_of(window)
+    inputs = [first, *(builder.input_of(window) for _ in range(num_inputs(first.device, first) - 1))]
+    return Module(built.module, inputs, is_first=window.is_first, loss=built.loss)
 
 
 def _forget() -> None:

@@ -82,5 +82,5 @@ def _component_flops(
     # A trial of the split, which is a repeat; two forwards in flight; bytes kept and held.
     flops = row * repeat + both * (_IN_FLIGHT + (settings.num_warm_up + repeats) * repeat + _F + split)
     if settings.device != "cpu":  # transient bytes, and launches
-        flops += both * (_F + whole) + launched * (LAUNCHES_BEFORE + LAUNCHES) * repeat
+        flops += both * (_F + whole) + launched * (_IN_FLIGHT + (LAUNCHES_BEFORE + LAUNCHES) * repeat)
     return flops

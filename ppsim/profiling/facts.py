@@ -120,7 +120,7 @@ class _Bench:
         once = max(clock.time(run, len(works))[1]() / len(works), 1e-7)
         times = max(1, min(_MOST_RUNS, round(self.grid.sample_s / once)))
         num_samples = max(_FEWEST, min(_MOST, int(self.grid.point_s / (once * times))))
-        launch_s = clock.time_launch(run, times)[1] if is_beside(self.where) else 0.0
+        launch_s = clock.time_launch(run, times)[1]() if is_beside(self.where) else 0.0
         samples = [clock.time(run, times, launch_s=launch_s)[1] for _ in range(num_samples)]
         return quantity([seconds() / times for seconds in samples])
 

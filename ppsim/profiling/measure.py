@@ -5,22 +5,19 @@ may import beside torch: click, rich, numpy.
 """
 
 import gc
-import weakref
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining._backward import stage_backward, stage_backward_input, stage_backward_weight
 
 from ppsim.base.errors import ConfigError
-from ppsim.profiling.recompute import HeldTensor, held_seen_by
 from ppsim.profiling.settings import LEAST_REPEATS, Settings
 from ppsim.profiling.timing import sampled, undisturbed
-from ppsim.runtime.clock import Clock, Seconds, clock_of
+from ppsim.runtime.clock import Seconds, clock_of
+from ppsim.runtime.live_bytes import LiveBytes
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ def measure(subjects: Sequence[Module], settings: Settings, *, can_split: bool =
     """
     device, num_repeats = torch.device(settings.device), settings.num_repeats
     clock = clock_of(device)
-    runs = [_Run(subject, clock, can_split=can_split) for subject in subjects]
+    runs = [_Run(subject, clock.time, can_split=can_split) for subject in subjects]
 
     def repeat() -> dict[tuple[int, str], Seconds]:
         return {(index, name): taken for index, run in enumerate(runs) for name, taken in run.repeat().items()}
@@ -157,22 +154,25 @@ def is_beside(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+Timed = Callable[..., tuple[Any, Seconds]]
+"""Does a piece of work with its arguments; returns what comes out, and what gives its seconds."""
+
+
 class _Run:
     """Repeats of all passes of one module."""
 
-    def __init__(self, subject: Module, clock: Clock, *, can_split: bool) -> None:
-        self.subject, self.can_split = subject, can_split
-        self._clock = clock
+    def __init__(self, subject: Module, timed: Timed, *, can_split: bool) -> None:
+        self.subject, self.can_split, self._timed = subject, can_split, timed
         self._waiting = [self._forward() for _ in range(2)]
 
     def _forward(self) -> tuple[Input, Tensor, Seconds]:
         x = self.subject.next_input()
-        output, seconds = self._clock.time(self.subject.forward, x)
+        output, seconds = self._timed(self.subject.forward, x)
         return x, output, seconds
 
     def repeat(self) -> dict[str, Seconds]:
         """Do every pass once and return what gives its seconds."""
-        subject, timed = self.subject, self._clock.time
+        subject, timed = self.subject, self._timed
         (x, output, forward_s), self._waiting[0] = self._waiting[0], self._forward()
         _, backward_s = timed(subject.backward, x, output, subject.grad_of(output))
         passes = {"F": forward_s, "B": backward_s}
@@ -200,49 +200,21 @@ def launch_seconds(subject: Module, *, device: torch.device, can_split: bool) ->
 
     On a CPU, which computes as it goes, these are the passes themselves.
     """
-    clock = clock_of(device)
-    taken: dict[str, list[float]] = defaultdict(list)
-
-    def timed(name: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        done, seconds = clock.time_launch(work, *arguments)
-        taken[name].append(seconds)
-        return done
-
+    run = _Run(subject, clock_of(device).time_launch, can_split=can_split)
     with undisturbed():
-        for _ in range(LAUNCHES_BEFORE + LAUNCHES):
-            x = subject.next_input()
-            output = timed("F", subject.forward, x)
-            timed("B", subject.backward, x, output, subject.grad_of(output))
-            if can_split:
-                x = subject.next_input()
-                output = subject.forward(x)
-                grad = subject.grad_of(output)
-                groups = timed("I", subject.backward_input, x, output, grad)
-                timed("W", subject.backward_weight, x, output, grad, groups)
-                del groups
-    subject.module.zero_grad(set_to_none=True)
-    return {name: samples[LAUNCHES_BEFORE:] for name, samples in taken.items()}
+        taken = [run.repeat() for _ in range(LAUNCHES_BEFORE + LAUNCHES)][LAUNCHES_BEFORE:]
+    run.forget()
+    return {name: [one[name]() for one in taken] for name in taken[0]}
 
 
 def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
     """Bytes of distinct storages that autograd keeps after F, of those kept after I too, and of the output."""
-    static = (*subject.module.parameters(), *subject.module.buffers())
-    own = {tensor.untyped_storage().data_ptr() for tensor in static}
-    seen: list[tuple[weakref.ref[HeldTensor], int, int]] = []
-
-    def watch(held: HeldTensor) -> None:
-        storage = held.tensor().untyped_storage()
-        if storage.data_ptr() not in own:
-            seen.append((weakref.ref(held), storage.data_ptr(), storage.nbytes()))
-
-    def total() -> int:
-        return sum({pointer: size for held, pointer, size in seen if held() is not None}.values())
-
-    with held_seen_by(watch), saved_tensors_hooks(HeldTensor, lambda held: held.tensor()):
+    held = LiveBytes([subject.module])
+    with held.counting():
         x = subject.next_input()
         output = subject.forward(x)
-    output_bytes = output.numel() * output.element_size()
-    after_forward = total()
+    output_bytes = output.nbytes
+    after_forward = held.live_bytes
     if not can_split:
         return after_forward, after_forward, output_bytes
     grad = subject.grad_of(output)
@@ -250,7 +222,7 @@ def _saved_bytes(subject: Module, *, can_split: bool) -> tuple[int, int, int]:
     if not subject.is_first:
         output.detach_()  # as the runtime does
     gc.collect()
-    after_input = total()
+    after_input = held.live_bytes
     subject.backward_weight(x, output, grad, groups)
     subject.module.zero_grad(set_to_none=True)
     return after_forward, min(after_input, after_forward), output_bytes

@@ -8,20 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ppsim.base.errors import ConfigError
+from ppsim.profiling.chunks import Window, subject_of
 from ppsim.profiling.failures import is_out_of_memory
-from ppsim.profiling.harness import (
-    NUM_BLOCKS,
-    component_of,
-    counted,
-    header,
-    num_inputs,
-    profile_module,
-    shape_of,
-)
-from ppsim.profiling.measure import Module
-from ppsim.profiling.own_chunks import SEED, profile_pipeline
+from ppsim.profiling.harness import NUM_BLOCKS, component_of, counted, header, profile_module, shape_of
+from ppsim.profiling.own_chunks import FIRST, SEED, OwnBuilder, profile_pipeline
 from ppsim.profiling.settings import Say, Settings
-from ppsim.runtime.own_model import Function, Made, function_of, made_by, tried
+from ppsim.runtime.own_model import Function, function_of, tried
 
 
 def profile_made(
@@ -87,44 +79,22 @@ def _profile_stages(
     measurements, width = [], 1
     for micro_batch in micro_batches or [2]:
         tried(function, [0, 1, 0], micro_batch=micro_batch, seed=SEED, device=settings.device)
-        found, width = _measured_stages(function, settings, micro_batch=micro_batch, say=say)
-        measurements += found
+        builder = OwnBuilder(function, NUM_BLOCKS, micro_batch, settings.device)
+        row, alone = (subject_of(builder, Window(0, count)) for count in (NUM_BLOCKS, 1))
+        like, shape = row.next_input()[0], shape_of(builder.input_of(FIRST), row.module)
+        width = like.shape[-1] if like.dim() else 1
+        for component, subjects, num_units in (
+            ("embedding", [subject_of(builder, FIRST)], 1),
+            ("layer", [row, alone], NUM_BLOCKS),
+            ("head", [subject_of(builder, Window(NUM_BLOCKS, NUM_BLOCKS, is_last=True))], 1),
+        ):
+            flops = counted(subjects[0])[0] / num_units
+            measurements.append(
+                component_of(component, subjects, settings, shape=shape, flops=flops, num_units=num_units, say=say)
+            )
     notes = [
         f"A model of one's own: stages of 0, {NUM_BLOCKS} and 0 layers, per layer divided by {NUM_BLOCKS}. Median "
         f"and quartiles. FLOPs by torch's counter."
     ]
     model = {"name": function.name, "num_layers": num_layers, "hidden_size": width}
     return {**header(function.name, model, settings, notes), "measurements": measurements}
-
-
-def _measured_stages(
-    function: Function, settings: Settings, *, micro_batch: int, say: Say
-) -> tuple[list[dict[str, Any]], int]:
-    """The measurements of embedding, layer and head at a micro-batch, and the width between."""
-    where = torch.device(settings.device)
-    made = made_by(function, [0, NUM_BLOCKS, 0], seed=SEED)
-    first, row, last = (module.to(where) for module in made.stages())
-    _, alone, _ = (module.to(where) for module in made_by(function, [0, 1, 0], seed=SEED).stages())
-    inputs, targets = _data(made, micro_batch, where)
-    with torch.no_grad():
-        like = first(inputs[0])
-    hidden = [torch.randn_like(like) for _ in range(num_inputs(where, like))]
-    shape = shape_of(inputs[0], row)
-
-    def measured(component: str, *subjects: Module, num_units: int = 1) -> dict[str, Any]:
-        flops = counted(subjects[0])[0] / num_units
-        return component_of(component, subjects, settings, shape=shape, flops=flops, num_units=num_units, say=say)
-
-    parts = [
-        measured("embedding", Module(first, inputs, is_first=True)),
-        measured("layer", Module(row, hidden), Module(alone, hidden), num_units=NUM_BLOCKS),
-        measured("head", Module(last, hidden, loss=lambda output: made.loss(output, targets))),
-    ]
-    return parts, like.shape[-1] if like.dim() else 1
-
-
-def _data(made: Made, micro_batch: int, where: torch.device) -> tuple[list[Tensor], Tensor]:
-    """Microbatches to rotate, and the targets of one."""
-    one, targets = made.rows(micro_batch, SEED)
-    count = num_inputs(where, one)
-    return [made.rows(micro_batch, seed)[0].to(where) for seed in range(count)], targets.to(where)

@@ -23,6 +23,9 @@ from ppsim.schedule.choices import Dtype
 SEED = 0
 """Of the weights and of the first microbatch that are measured."""
 
+FIRST = Window(0, 0, is_first=True)
+"""The first stage without layers."""
+
 
 @dataclass(frozen=True)
 class OwnBuilder:
@@ -38,7 +41,7 @@ class OwnBuilder:
         before = [] if window.is_first else [window.start]
         behind = [] if window.is_last else [self.num_layers - window.stop]
         made = made_by(self.function, [*before, window.num_layers, *behind], seed=SEED)
-        module = stage_of(made, len(before)).to(self.device)
+        [module] = [one.to(self.device) for stage, one in enumerate(made.stages()) if stage == len(before)]
         loss: Callable[[Tensor], Tensor] | None = None
         if window.is_last:
             targets = made.rows(self.micro_batch, SEED)[1].to(self.device)
@@ -46,17 +49,21 @@ class OwnBuilder:
             def loss(output: Tensor) -> Tensor:
                 return made.loss(output, targets)
 
-        layers = self._layers[window.start : window.stop]
-        make = self.tokens if window.is_first else lambda: self._between(window.start)
-        return Built(module, layers, loss, make)
+        return Built(module, self._layers[window.start : window.stop], loss)
 
-    def tokens(self) -> Tensor:
-        """Return the inputs of a microbatch."""
-        return self._made.rows(self.micro_batch, SEED)[0].to(self.device)
+    def input_of(self, window: Window) -> Tensor:
+        """Return the inputs of a microbatch, or random numbers as a first stage of the layers before sends them."""
+        if window.is_first:
+            return self._made.rows(self.micro_batch, SEED)[0].to(self.device)
+        if window.start not in self._sent:
+            first = self.build(Window(0, window.start, is_first=True)).module
+            with torch.no_grad():
+                self._sent[window.start] = first(self.input_of(FIRST))
+        return torch.randn_like(self._sent[window.start])
 
-    def hidden(self) -> Tensor:
-        """Return random numbers as the first stage without layers sends them."""
-        return self._between(0)
+    def shape(self) -> dict[str, Any]:
+        """Return the key of the measurements, as a profile file has it; the type is that of the first stage."""
+        return shape_of(self.input_of(FIRST), self.build(Window(0, 1, is_first=True)).module)
 
     def forward_flops(self, contents: str) -> float | None:
         """None: torch's counter has them."""
@@ -72,24 +79,10 @@ class OwnBuilder:
         made = made_by(self.function, [0, *[1] * self.num_layers, 0], seed=SEED)
         return [module.to("meta") for module in made.stages()][1:-1]
 
-    def _between(self, num_layers: int) -> Tensor:
-        """Random numbers in the shape, type and place of what a first stage of so many layers sends."""
-        if num_layers not in self._sent:
-            made = made_by(self.function, [num_layers, self.num_layers - num_layers], seed=SEED)
-            with torch.no_grad():
-                self._sent[num_layers] = stage_of(made, 0).to(self.device)(self.tokens())
-        return torch.randn_like(self._sent[num_layers])
-
     @cached_property
     def _sent(self) -> dict[int, Tensor]:
         """What first stages of so many layers sent."""
         return {}
-
-
-def stage_of(made: Made, index: int) -> nn.Module:
-    """Return one stage of those that a function made."""
-    [stage] = [module for place, module in enumerate(made.stages()) if place == index]
-    return stage
 
 
 def profile_pipeline(
@@ -121,9 +114,8 @@ def profile_pipeline(
     for micro_batch in micro_batches:
         boundaries, _ = tried(function, counts, micro_batch=micro_batch, seed=SEED, device=settings.device)
         builder = OwnBuilder(function, num_layers, micro_batch, settings.device)
-        shape = shape_of(builder.tokens(), stage_of(made_by(function, counts, seed=SEED), 0))
         model = {"name": function.name, "hidden_size": boundaries[1].shape[-1]}
-        content = profile_chunks(builder, [counts], shape, settings, model=model, notes=notes, say=say)
+        content = profile_chunks(builder, [counts], settings, model=model, notes=notes, say=say)
         chunks += content["chunks"]
     content["chunks"] = chunks
     if reason := _why_not_rehearsed(content, settings):

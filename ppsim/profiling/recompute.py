@@ -14,36 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from ppsim.runtime.live_bytes import HeldTensor
+
 Function = Callable[..., Tensor]
 Cheaply = Callable[..., AbstractContextManager[Tensor]]
 """Called with a function and its inputs; what it yields is the function's result."""
-
-
-class HeldTensor:
-    """A tensor that is kept for a backward, so that its release can be seen."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        # Detached: an output that autograd saves would hold the node that holds it, and never be released.
-        self._tensor = tensor.detach()
-        if watch := _WATCH.get():
-            watch(self)
-
-    def tensor(self) -> Tensor:
-        """Return it."""
-        return self._tensor
-
-
-_WATCH: ContextVar[Callable[[HeldTensor], None] | None] = ContextVar("_WATCH", default=None)
-
-
-@contextmanager
-def held_seen_by(watch: Callable[[HeldTensor], None]) -> Iterator[None]:
-    """Within, `watch` gets every `HeldTensor` made: hooks inside hide from torch's outer ones what they keep."""
-    token = _WATCH.set(watch)
-    try:
-        yield
-    finally:
-        _WATCH.reset(token)
 
 
 @contextmanager

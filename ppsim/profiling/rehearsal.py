@@ -6,6 +6,7 @@ more, tell both apart: what grows with the layers is the slow-down, what does no
 vary in them as they will in a run, so that neither holds what the waits of varying passes for each other cost.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,9 @@ _LEAST_STEPS, _MOST_STEPS = 3, 15
 _HALVINGS = 25
 """Of the intervals in which the slow-down and an action's overhead are sought."""
 
+_CALM = 0.1
+"""How far apart, at most, half of the steps are where nothing else keeps the cores busy."""
+
 _FURTHEST = 2.0
 """The slow-down is at most so many times that of the passes' medians, and at least as small a part of it."""
 
@@ -90,27 +94,12 @@ def rehearse(
 def rehearsal_of(
     profile: Profile, model_of: ModelOf, key: Key, settings: Settings, *, num_processes: int, say: Say
 ) -> dict[str, Any]:
-    """Rehearse with as many ranks, and return what a profile file has of it; raises `RunFailed` as `rehearse`."""
-    how = {"num_processes": num_processes, "num_threads": settings.num_threads}
+    """Rehearse with as many ranks, and return what a profile file has of it, a `ppsim.costs.profile.Rehearsal`.
+
+    `model_of` gives what the runtime trains, of as many layers as it is told. Raises `RunFailed` as `rehearse`.
+    """
     conditions = f"{num_processes} processes at once, {threads(settings.num_threads)}"
     say(f"rehearsing with {conditions}")
-    found = how | rehearsed(profile, model_of, key, **how)
-    say(
-        f"measured by one process, rehearsed with {conditions}: passes take {found['slowdown']:.2f} times as "
-        f"long and vary by {percent(relative_spread(tuple(found['pass_factors'])))}, "
-        f"{seconds(found['action_overhead_s'])} an action and {seconds(found['hop_overhead_s'])} a hop "
-        f"beside; half of the steps took within {percent(found['step_spread'])} of each other"
-    )
-    return found
-
-
-def rehearsed(
-    profile: Profile, model_of: ModelOf, key: Key, *, num_processes: int, num_threads: int
-) -> dict[str, Any]:
-    """Return the numbers of a `ppsim.costs.profile.Rehearsal`, from steps that are run now.
-
-    `model_of` gives what the runtime trains, of as many layers as it is told.
-    """
     table = build(_SCHEDULE, pp=num_processes, microbatches=_MICROBATCHES * num_processes)
     shape = profile.shape_at(micro_batch=key.micro_batch, sequence_length=key.sequence_length, tp=1, cp=1, ep=1)
     with tempfile.TemporaryDirectory(prefix="ppsim-rehearsal-") as folder:
@@ -121,13 +110,25 @@ def rehearsed(
                 schedule=str(path), num_ranks=num_processes, model=model_of(layers * num_processes),
                 layers_per_stage=[layers] * num_processes, micro_batch=key.micro_batch,
                 num_steps=_num_steps(_projected(profile, shape, table, layers).timeline.step_time_s),
-                dtype=cast(Dtype, key.dtype), num_threads=num_threads,
+                dtype=cast(Dtype, key.dtype), num_threads=settings.num_threads,
             )
             for layers in (FEW, MORE)
         ]  # fmt: skip
         results = launch_all(configs * _TURNS, quiet=True)
-    pair = [measured_of(joined(results[index::2]), table, None) for index in range(2)]
-    return told(profile, shape, pair)
+    found = told(profile, shape, [measured_of(joined(results[index::2]), table, None) for index in range(2)])
+    say(
+        f"measured by one process, rehearsed with {conditions}: passes take {found['slowdown']:.2f} times as "
+        f"long and vary by {percent(relative_spread(tuple(found['pass_factors'])))}, "
+        f"{seconds(found['action_overhead_s'])} an action and {seconds(found['hop_overhead_s'])} a hop "
+        f"beside; half of the steps took within {percent(found['step_spread'])} of each other"
+    )
+    if (spread := found["step_spread"]) > _CALM:
+        load = f" (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)" if hasattr(os, "getloadavg") else ""
+        say(
+            f"steps so far apart say that this machine is busy{load}: a run comes no nearer to its projection than "
+            f"{percent(spread)}; measure again, with --start-over, when it is idle"
+        )
+    return {"num_processes": num_processes, "num_threads": settings.num_threads} | found
 
 
 def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, Any]:

@@ -17,10 +17,9 @@ from ppsim.profiling.expect import expected
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.float8 import fused_cast
 from ppsim.profiling.harness import measure_shape, model_header, require_measurable
-from ppsim.profiling.optimizer import require_optimizer
+from ppsim.profiling.optimizer import measure_optimizer, require_optimizer
 from ppsim.profiling.pace import Pace
 from ppsim.profiling.settings import Key, Say, Settings
-from ppsim.profiling.steps import measure_optimizer
 from ppsim.runtime.clock import raise_clock
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -58,12 +59,13 @@ class Clock:
 
         return done, seconds
 
-    def time_launch(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-        """Return what the work returned, and the seconds until the host is free again, its stream idle before."""
+    def time_launch(self, work: Callable[..., Any], *arguments: Any) -> tuple[Any, Seconds]:
+        """As `time`, but of the seconds until the host is free again, its stream idle before."""
         self._settle()
         begin = time.perf_counter()
         done = work(*arguments)
-        return done, time.perf_counter() - begin
+        taken = time.perf_counter() - begin
+        return done, lambda: taken
 
     def _sleep(self, seconds: float) -> None:
         """Keep the device from what is given to it next."""
@@ -114,6 +116,27 @@ class CudaClock(Clock):
 
     def _settle(self) -> None:
         torch.cuda.current_stream().synchronize()
+
+
+@dataclass
+class Range:
+    """One cell as a rank ran it: its name, begin and end, the waits inside it, when the stage was called."""
+
+    name: str
+    begin: Any
+    end: Any = None
+    waits: list[tuple[Any, Any]] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+
+    def record(self, at: Callable[[Any], float]) -> dict[str, Any]:
+        """Return it as a plain record; `at` gives a moment in seconds of the host's time."""
+        return {
+            "name": self.name,
+            "begin": at(self.begin),
+            "end": at(self.end),
+            "waits": [[at(begin), at(end)] for begin, end in self.waits],
+            "calls": [at(moment) for moment in self.calls],
+        }
 
 
 def clock_of(where: torch.device) -> Clock:

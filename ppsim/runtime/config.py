@@ -1,6 +1,8 @@
 """What a training run is told. Imports no torch: the command line and the launcher read it too."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
@@ -98,6 +100,19 @@ class TrainConfig:
     straggling_steps: tuple[tuple[int, float], ...] = ()
     timeout_s: float = 120.0
     trace: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.learning_rate < float("inf"):
+            raise ConfigError(f"--learning-rate must be a number from 0 on: got {self.learning_rate:g} (as 0.001)")
+
+    def require_finite(self, losses: Sequence[float | None]) -> None:
+        """Raise `ConfigError` where the loss of a step is no number, which no file of a run could hold."""
+        if wrong := [step for step, loss in enumerate(losses, 1) if loss is not None and not isfinite(loss)]:
+            also = "--dtype bfloat16 or float32, or " if self.dtype == "float16" else ""
+            raise ConfigError(
+                f"the loss of step {wrong[0]} is {losses[wrong[0] - 1]:g}: --learning-rate {self.learning_rate:g} "
+                f"is too much in {self.dtype}: give {also}a smaller one"
+            )
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "TrainConfig":

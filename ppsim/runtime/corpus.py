@@ -5,31 +5,17 @@ from importlib import resources
 import torch
 from torch import Tensor
 
-from ppsim.runtime.config import GPTShape, TrainConfig
-
-
-def corpus() -> bytes:
-    """Return the text: twelve of Shakespeare's sonnets, in the public domain."""
-    return (resources.files("ppsim") / "runtime" / "sonnets.txt").read_bytes()
-
 
 def batch(step: int, *, batch_size: int, sequence_length: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and next-byte targets, both int64 [batch_size, sequence_length], the same on every rank."""
-    text = torch.frombuffer(bytearray(corpus()), dtype=torch.uint8).to(torch.int64)
+    """Return inputs and next-byte targets, both int64 [batch_size, sequence_length], the same on every rank.
+
+    The text is twelve of Shakespeare's sonnets, in the public domain.
+    """
+    sonnets = (resources.files("ppsim") / "runtime" / "sonnets.txt").read_bytes()
+    text = torch.frombuffer(bytearray(sonnets), dtype=torch.uint8).to(torch.int64)
     text = text.repeat(1 + (sequence_length + 1) // len(text))
     generator = torch.Generator().manual_seed(1_000_003 * seed + step)
     starts = torch.randint(0, len(text) - sequence_length, (batch_size,), generator=generator).tolist()
     inputs = torch.stack([text[start : start + sequence_length] for start in starts])
     targets = torch.stack([text[start + 1 : start + 1 + sequence_length] for start in starts])
     return inputs, targets
-
-
-def batch_of(config: TrainConfig, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
-    """Return what `batch` does, for a step of a run of a GPT."""
-    assert isinstance(config.model, GPTShape)
-    return batch(
-        step,
-        batch_size=num_microbatches * config.micro_batch,
-        sequence_length=config.model.sequence_length,
-        seed=config.seed,
-    )

@@ -4,9 +4,9 @@ Eight ranks then fit two cores, and what is tested is the runtime: its host time
 receives, and what a first-in-first-out channel makes of it.
 """
 
-import threading
 import time
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -179,9 +179,7 @@ class EmulatedNetwork:
         key = self._queue_key(operation.group_peer, is_send, forward=action.op in (Op.SEND_F, Op.RECV_F))
         if key not in self._queues:
             self._queues[key] = JobThread(f"transfers {key}")
-        transfer = _Transfer(lambda: self._carry_out(operation, seconds, name))
-        self._queues[key].put(transfer.run)
-        return transfer
+        return _Transfer(self._queues[key].put(lambda: self._carry_out(operation, seconds, name)))
 
     def _queue_key(self, peer: int, is_send: bool, *, forward: bool) -> Any:
         return {
@@ -221,23 +219,12 @@ class _Arrival:
 class _Transfer:
     """One transfer; `wait` returns when it is done, or raises what went wrong."""
 
-    def __init__(self, carry_out: Callable[[], None]) -> None:
-        self._carry_out = carry_out
-        self._done = threading.Event()
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._carry_out()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._done.set()
+    def __init__(self, carried_out: "Future[None]") -> None:
+        self._carried_out = carried_out
 
     def wait(self) -> None:
-        self._done.wait()
-        if self._error is not None:
-            raise RunFailed(f"a transfer failed: {self._error}") from self._error
+        if (error := self._carried_out.exception()) is not None:
+            raise RunFailed(f"a transfer failed: {error}") from error
 
 
 def _post(operation: Any) -> Any:

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from ppsim.model.shapes import LayerShape
 from ppsim.runtime.config import GPTShape, TrainConfig
-from ppsim.runtime.corpus import batch_of
+from ppsim.runtime.corpus import batch
 
 
 class Embedding(nn.Module):
@@ -88,14 +88,6 @@ def build_stage(
     return nn.Sequential(*parts).to(dtype)
 
 
-def stage_of(config: TrainConfig, stage: int) -> nn.Sequential:
-    """Return one stage of a run's GPT."""
-    assert isinstance(config.model, GPTShape)
-    num_layers, dtype = config.layers_per_stage[stage], getattr(torch, config.dtype)
-    num_stages = len(config.layers_per_stage)
-    return build_stage(stage, num_stages, num_layers, config.model, seed=config.seed, dtype=dtype)
-
-
 class GPT:
     """The GPT of a run, as `ppsim.runtime.trained.TrainedModel` has it."""
 
@@ -105,7 +97,11 @@ class GPT:
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
         """Return these stages by index."""
-        return {stage: stage_of(self.config, stage) for stage in wanted}
+        layers, dtype = self.config.layers_per_stage, getattr(torch, self.config.dtype)
+        return {
+            stage: build_stage(stage, len(layers), layers[stage], self.shape, seed=self.config.seed, dtype=dtype)
+            for stage in wanted
+        }
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
         """Return all stages in a row, and the parameters of each."""
@@ -123,7 +119,8 @@ class GPT:
 
     def batch(self, step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of a step."""
-        return batch_of(self.config, step, num_microbatches)
+        size = num_microbatches * self.config.micro_batch
+        return batch(step, batch_size=size, sequence_length=self.shape.sequence_length, seed=self.config.seed)
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return what `loss_of` does."""

@@ -1,8 +1,10 @@
 """Bytes that autograd keeps for the backward, counted while a rank trains."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import TypedDict
 
 import torch
@@ -21,6 +23,40 @@ class Peak(TypedDict):
     peak_activation_bytes: int
     peak_at: str
     peak_allocated_bytes: int | None
+
+
+class HeldTensor:
+    """A tensor that is kept for a backward; `on_release`, if any, is called when it is dropped."""
+
+    __slots__ = ("_tensor", "on_release")
+
+    def __init__(self, tensor: Tensor) -> None:
+        # Detached: an output that autograd saves would hold the node that holds it, and never be released.
+        self._tensor = tensor.detach()
+        self.on_release: Callable[[], None] | None = None
+        if watch := _WATCH.get():
+            watch(self)
+
+    def __del__(self) -> None:
+        if self.on_release is not None:
+            self.on_release()
+
+    def tensor(self) -> Tensor:
+        """Return it."""
+        return self._tensor
+
+
+_WATCH: ContextVar[Callable[[HeldTensor], None] | None] = ContextVar("_WATCH", default=None)
+
+
+@contextmanager
+def held_seen_by(watch: Callable[[HeldTensor], None]) -> Iterator[None]:
+    """Within, `watch` gets every `HeldTensor` made: hooks inside hide from torch's outer ones what they keep."""
+    token = _WATCH.set(watch)
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
 
 
 class LiveBytes:
@@ -43,7 +79,7 @@ class LiveBytes:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Count what this thread's forwards save within the context."""
-        with saved_tensors_hooks(self._pack, lambda saved: saved.tensor):
+        with held_seen_by(self._count), saved_tensors_hooks(HeldTensor, HeldTensor.tensor):
             yield
 
     @property
@@ -61,12 +97,11 @@ class LiveBytes:
             peak_allocated_bytes=allocated_bytes,
         )
 
-    def _pack(self, tensor: Tensor) -> "_Saved":
-        storage = tensor.untyped_storage()
+    def _count(self, held: HeldTensor) -> None:
+        storage = held.tensor().untyped_storage()
         pointer, size = storage.data_ptr(), storage.nbytes()
-        tensor = tensor.detach()  # an output that autograd saves would hold the node that holds it
         if pointer in self._static:
-            return _Saved(tensor, pointer, None)
+            return
         self._settle()
         if pointer not in self._held:
             self._held[pointer] = [0, size]
@@ -74,7 +109,7 @@ class LiveBytes:
             if self._live > self.peak_bytes:
                 self.peak_bytes, self.peak_at = self._live, self.action
         self._held[pointer][0] += 1
-        return _Saved(tensor, pointer, self._released)
+        held.on_release = partial(self._released.append, pointer)
 
     def _settle(self) -> None:
         while self._released:
@@ -82,19 +117,6 @@ class LiveBytes:
             self._held[pointer][0] -= 1
             if not self._held[pointer][0]:
                 self._live -= self._held.pop(pointer)[1]
-
-
-class _Saved:
-    """Holds a tensor that autograd saved, and tells when it is dropped."""
-
-    __slots__ = ("_pointer", "_released", "tensor")
-
-    def __init__(self, tensor: Tensor, pointer: int, released: "deque[int] | None") -> None:
-        self.tensor, self._pointer, self._released = tensor, pointer, released
-
-    def __del__(self) -> None:
-        if self._released is not None:
-            self._released.append(self._pointer)
 
 
 class AllocatedPeak:

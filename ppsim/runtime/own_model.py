@@ -58,6 +58,7 @@ class Function:
 
         Raises `ConfigError` where neither is there, and for a number that no model has.
         """
+        self.require_parameter()
         if given is not None:
             require_layers(given, "--layers")
             return given
@@ -71,6 +72,14 @@ class Function:
             ) from None
         require_layers(total, f"the layers of {self.where}")
         return total
+
+    def require_parameter(self) -> None:
+        """Raise `ConfigError` for a function that can make no stages."""
+        if not self.takes_layers:
+            raise ConfigError(
+                f"{self.where} takes no layers of each stage, so that there is nothing to split: write "
+                f"{self.name}(layers)"
+            )
 
     def made(self, *arguments: Any) -> Any:
         """Return what it returns; raises `ConfigError` for what it raises."""
@@ -145,11 +154,7 @@ def made_by(function: Function, layers: Sequence[int], *, seed: int) -> Made:
     Raises `ConfigError` where it does not return stages, inputs, targets and loss.
     """
     where, form = function.where, "it must return stages, inputs, targets and loss"
-    if not function.takes_layers:
-        raise ConfigError(
-            f"{where} takes no layers of each stage, so that there is nothing to split: write "
-            f"{function.name}(layers)"
-        )
+    function.require_parameter()
     torch.manual_seed(seed)
     made = function.made(list(layers))
     if not isinstance(made, tuple | list) or len(made) != 4:

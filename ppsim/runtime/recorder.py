@@ -7,28 +7,16 @@ CLOCK_MONOTONIC; on CUDA, events on the compute stream, tied to it at the start 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 from ppsim.runs.readers.kineto import WAIT_MARK
-from ppsim.runtime.clock import Clock
+from ppsim.runtime.clock import Clock, Range
 from ppsim.runtime.torch_private import schedules
 
 _ONE_CHUNK = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
 
 BeforeCall = Callable[[Any, str, int], None]
-
-
-@dataclass
-class Range:
-    """One cell as the runtime ran it: its name, begin and end, the waits inside it, when the stage was called."""
-
-    name: str
-    begin: Any
-    end: Any = None
-    waits: list[tuple[Any, Any]] = field(default_factory=list)
-    calls: list[Any] = field(default_factory=list)
 
 
 class Recorder:
@@ -108,16 +96,6 @@ class Recorder:
 
     def take_step(self) -> list[dict[str, Any]]:
         """Return the step's ranges as plain records in seconds, and forget them."""
-        at = self.seconds
-        records = [
-            {
-                "name": item.name,
-                "begin": at(item.begin),
-                "end": at(item.end),
-                "waits": [[at(begin), at(end)] for begin, end in item.waits],
-                "calls": [at(moment) for moment in item.calls],
-            }
-            for item in self.ranges
-        ]
+        records = [item.record(self.seconds) for item in self.ranges]
         self.ranges = []
         return records

@@ -196,6 +196,7 @@ def _traced(path: Path) -> Iterator[None]:
 
 def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]) -> dict[str, Any]:
     last_rank = int(table.stage_to_rank[-1])
+    config.require_finite(everyone[last_rank]["losses"])
     found = [rank["differences"] for rank in everyone if rank["differences"]]
     return {
         "torch": torch.__version__,

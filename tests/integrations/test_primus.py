@@ -116,7 +116,8 @@ def test_other_sizes_are_refused_when_primus_asks(factory, tmp_path, sizes, opti
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "ppsim-table/1"}'])
 def test_another_file_is_refused(factory, tmp_path, text):
     (tmp_path / "T.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"T\.json is no table of the format ppsim-primus/1"):
+    what = "is no table of the format ppsim-primus/1" if text else "is not valid JSON: line 1, column 1"
+    with pytest.raises(ConfigError, match=rf"T\.json {what}"):
         install(tmp_path / "T.json", replace="1f1b")
     with pytest.raises(ConfigError, match=r"cannot read .*none\.json: No such file"):
         install(tmp_path / "none.json", replace="1f1b")

@@ -1,6 +1,7 @@
 """Which chunks of a model are built and measured, and which of its layers are taken to be alike."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,6 @@ from ppsim.profiling.chunks import Built, Window, kinds_of, profile_chunks
 from ppsim.profiling.settings import Settings
 
 WIDTH = 8
-SHAPE = {"micro_batch": 2, "sequence_length": 4, "dtype": "float32"}
 
 
 class Layer(nn.Module):
@@ -59,11 +59,11 @@ class Stack:
         module = nn.Sequential(*ends, *layers, *([nn.Linear(WIDTH, 16)] if window.is_last else []))
         return Built(module, layers, torch.mean if window.is_last else None)
 
-    def tokens(self) -> torch.Tensor:
-        return torch.randint(0, 16, (2, 4))
+    def input_of(self, window: Window) -> torch.Tensor:
+        return torch.randint(0, 16, (2, 4)) if window.is_first else torch.randn(2, 4, WIDTH)
 
-    def hidden(self) -> torch.Tensor:
-        return torch.randn(2, 4, WIDTH)
+    def shape(self) -> dict[str, Any]:
+        return {"micro_batch": 2, "sequence_length": 4, "dtype": "float32"}
 
     def forward_flops(self, contents: str) -> float | None:
         return None
@@ -87,7 +87,7 @@ def test_layers_are_alike_where_all_but_their_place_is(stack, counts, kinds):
 def measured(stack, *splits):
     settings = Settings(num_repeats=2, num_warm_up=0)
     model = {"name": "stack", "hidden_size": WIDTH, "vocab_size": 16}
-    return profile_chunks(stack, splits, SHAPE, settings, model=model, notes=[], say=lambda message: None)
+    return profile_chunks(stack, splits, settings, model=model, notes=[], say=lambda message: None)
 
 
 @pytest.mark.parametrize("counts", [[1], [1, 1], [2, 1], [0, 3, 0], [2, 2, 2], [6, 1, 1], [3, 0]])

@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("torch")
 
 from ppsim.costs.profile import load_profile
-from ppsim.profiling.device_log import FIELDS, under_load
 from ppsim.profiling.settings import Key, Settings
 from ppsim.profiling.sweep import sweep
 from tests.profiling.once import ONCE
@@ -21,6 +20,7 @@ PATH = Path(__file__).parents[2] / "scripts" / "device_log.py"
 spec = importlib.util.spec_from_file_location("device_log", PATH)
 device_log = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(device_log)
+FIELDS, under_load = device_log.FIELDS, device_log.under_load
 
 
 def line(at: float, clock: Any, utilization: int = 100, reasons: str = "0x0000000000000004") -> str:

@@ -43,12 +43,12 @@ if {str(ROOT)!r} not in os.environ["PYTHONPATH"].split(os.pathsep):  # the path 
 
 NVIDIA_SMI = """#!/bin/sh
 echo $$ > "$SMI_PID"
-while :; do
+while kill -0 $PPID 2>/dev/null; do
     echo "$(date '+%Y/%m/%d %H:%M:%S.%3N'), 580.159.04, 1755, 3201, 690.12, 61, 100, 0x0000000000000004"
     sleep 0.05
 done
 """
-"""Stands in for nvidia-smi -lms 200, whose arguments it does not read."""
+"""Stands in for nvidia-smi -lms 200, whose arguments it does not read; ends with a session that was killed, too."""
 
 
 @pytest.fixture
@@ -138,6 +138,26 @@ def test_it_ends_before_its_limit_and_packs_what_there_is(environment: dict[str,
     assert done.stdout.count("left for the next call: the time is over") == 5
     assert "device.csv" in packed(environment)
     assert session(environment, "profile").stdout.startswith("unknown part 'profile': there are probe, run, ")
+
+
+def test_a_session_that_is_killed_leaves_no_stand_in_behind(environment: dict[str, str]) -> None:
+    """As where the test of one was: the shell then runs no trap."""
+    killed = subprocess.Popen(["sh", str(SCRIPT), "run"], env=environment | {"PYTHON": "true", "LIMIT": "600"})
+    pid_file = Path(environment["SMI_PID"])
+    deadline = time.monotonic() + 60
+    while not pid_file.exists() or not pid_file.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait()
+    pid = int(pid_file.read_text())
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"process {pid} goes on")
 
 
 def test_a_step_that_fails_stops_no_other_and_is_named(environment: dict[str, str]) -> None:

@@ -17,8 +17,9 @@ from ppsim.model import shapes
 from ppsim.profiling.attention import Core
 from ppsim.profiling.layers import build_layer
 from ppsim.profiling.measure import Module, measure
-from ppsim.profiling.recompute import again, held_seen_by
+from ppsim.profiling.recompute import again
 from ppsim.profiling.split import why_not_split
+from ppsim.runtime.live_bytes import held_seen_by
 from tests.profiling.once import ONCE
 
 from .test_layers import BATCH, LAYERS, SEQUENCE, SHARDS, shard_of

@@ -12,8 +12,10 @@ import ppsim
 from ppsim.costs.profile import Profile, Rehearsal, load_profile
 from ppsim.profiling import rehearsal
 from ppsim.profiling.rehearsal import FEW, MORE, told
+from ppsim.profiling.settings import Key, Settings
 from ppsim.runs.recorded import Measured, measured_in
 from ppsim.runs.run import Run, median_costs
+from ppsim.runtime.config import GPTShape
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.run import durations_s
 from tests.cli.running import ppsim as command
@@ -125,6 +127,30 @@ def test_a_profile_is_rehearsed_once_and_the_projection_says_so(
     plan = ppsim.project(pp=2, profile=path)
     assert plan.costs.hop_overhead_s == found["hop_overhead_s"]
     assert any(line.startswith("rehearsed with 2 processes at once") for line in plan.assumptions)
+
+
+@pytest.mark.parametrize(("spread", "is_said"), [(0.09, False), (0.36, True)])
+def test_steps_that_other_work_drew_apart_are_said_to_be_of_a_busy_machine(
+    published: Profile, spread: float, is_said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"slowdown": 1.0, "action_overhead_s": 0.0, "hop_overhead_s": 0.0, "step_spread": spread}
+    monkeypatch.setattr(rehearsal, "launch_all", lambda configs, quiet: [])
+    monkeypatch.setattr(rehearsal, "joined", lambda turns: None)
+    monkeypatch.setattr(rehearsal, "measured_of", lambda *arguments: None)
+    monkeypatch.setattr(rehearsal, "told", lambda *arguments: found | {"pass_factors": [1.0]})
+    monkeypatch.setattr(rehearsal.os, "getloadavg", lambda: (12.2, 8.0, 8.0))
+    monkeypatch.setattr(rehearsal.os, "cpu_count", lambda: 2)
+    key, said = Key(published.shape_at().micro_batch, published.shape_at().sequence_length, "float32"), []
+    rehearsal.rehearsal_of(
+        published,
+        lambda layers: GPTShape(layers, 64, 4, key.sequence_length),
+        key,
+        Settings(),
+        num_processes=2,
+        say=said.append,
+    )
+    assert ("this machine is busy (load 12.2 on 2 cores)" in said[-1]) == is_said
+    assert ("no nearer to its projection than 36" in said[-1]) == is_said
 
 
 @pytest.mark.parametrize(

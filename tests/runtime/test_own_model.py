@@ -190,6 +190,8 @@ WRONG: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "targets": ("data[:, 1:], loss", "data[:, 2:], loss", {}, r"the loss fails on float32 \[2, 12, 40\] and targets int64"),
     "a view": (FORWARD, "return x[:] if self.head is None else self.head(x)", {"split": [3, 3, 2], **SPLITS},
                "what stage 1 returns is a view of another tensor, which torch's split backward cannot detach"),
+    "no parameter, no layers": ("def stages(", "def stages():\n    return 3\n\ndef other(", {},
+                     r"stages takes no layers of each stage, so that there is nothing to split: write stages\(layers\)"),
     "a model too": ("", "", {"model": "nano"}, "--module says what is trained: leave out --model"),
     "a type too": ("", "", {"dtype": "float64"}, "--module says what is trained: leave out --dtype"),
     "emulated": ("", "", {"emulate_costs": ppsim.StageCosts(forward_s=1, backward_s=1)}, "so that no --module is run"),

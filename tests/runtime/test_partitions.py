@@ -27,11 +27,11 @@ from ppsim.runs.recorded import TOLERANCE, measured_of
 from ppsim.runs.timeline_file import read_timeline
 from ppsim.runtime.partitions import green
 from ppsim.runtime.partitions.check import check_streams
+from ppsim.runtime.partitions.device import SharedDevice
 from ppsim.runtime.partitions.executor import Executor
 from ppsim.runtime.partitions.green import largest_partition
 from ppsim.runtime.partitions.run import run_partitions
 from ppsim.runtime.partitions.stages import SpinningStage
-from ppsim.runtime.partitions.threads import Threads
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Op
 from tests.runtime.cases import BUILDERS, config_of, sizes_of, table_of
@@ -94,7 +94,7 @@ class Failing(SpinningStage):
 def executor_of(
     table: ppsim.Schedule, kind: type[SpinningStage], forward_s: list[float], timeout_s: float
 ) -> Executor:
-    device = Threads()
+    device = SharedDevice()
     seconds = [
         {(op, mb): forward if op == "F" else 0.001 for op in "FBIW" for mb in range(table.num_microbatches)}
         for forward in forward_s

@@ -107,6 +107,8 @@ def test_without_torch_the_extra_is_named(command: list[str], monkeypatch: pytes
         (["--heads", "5"], "the hidden size must be a multiple of the heads: got 64 and 5"),
         (["--timeout", "0"], "--timeout must be more than 0 seconds: got 0"),
         (["--threads", "0"], "--threads must be at least 1: got 0"),
+        (["--learning-rate", "nan"], "--learning-rate must be a number from 0 on: got nan"),
+        (["--learning-rate", "-1"], "--learning-rate must be a number from 0 on: got -1"),
         (["--emulate-costs", "none.json"], "none.json"),
         (["--split", "1,1,1"], "4 stages"),
         (["-o", "nowhere/measured.json"], "there is no folder nowhere"),
@@ -144,3 +146,12 @@ def test_what_torch_cannot_run_ends_before_anything_is_started(
     result = CliRunner().invoke(main, ["train", *arguments])
     assert result.exit_code == 2
     assert sentence in result.stderr
+
+
+@pytest.mark.parametrize("how", [(), ("--partitions", "2")])
+def test_a_loss_that_is_no_number_is_said_with_what_trains(how: tuple[str, ...], folder: Path) -> None:
+    """AdamW's epsilon is 0 in 16 bit, so that its first step divides by 0; no file is written of it."""
+    code, _, err = finished(started(folder, *TINY, *how, "--dtype", "float16", "--steps", "2", "-o", "m.json"))
+    assert code == 2
+    assert "the loss of step 2 is nan: --learning-rate 0.001 is too much in float16: give --dtype bfloat16" in err
+    assert not (folder / "m.json").exists()

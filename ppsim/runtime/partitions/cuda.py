@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ppsim.runtime.clock import Clock, CudaClock, raise_clock
-from ppsim.runtime.partitions.device import Edge, timed_out
+from ppsim.runtime.partitions.device import Edge, Parcel, SharedDevice, timed_out
 from ppsim.runtime.partitions.green import release, split_device
 
 _POLL_S = 5e-4
@@ -22,7 +22,7 @@ _ALIKE, _ALIKE_WITHIN = 5, 2e-3
 _MOST_CALIBRATIONS = 400
 
 
-class Streams:
+class Streams(SharedDevice):
     """Ranks as streams of one GPU.
 
     Spinning ranks have plain streams: a spin kernel is one block, which leaves room for all others. Ranks that
@@ -33,7 +33,7 @@ class Streams:
     def __init__(self, num_ranks: int, *, spinning: bool) -> None:
         torch.cuda.init()
         self.where = torch.device("cuda", torch.cuda.current_device())
-        self.clock: Clock = CudaClock(self.where)
+        self.clock = CudaClock(self.where)
         torch.zeros(1, device=self.where)  # makes the primary context, from which the partitions are cut
         name = torch.cuda.get_device_name(self.where)
         if not spinning:
@@ -45,7 +45,7 @@ class Streams:
         self._cycles_per_s = _cycles_per_s(self.clock) if spinning else 0.0
         self._edges: dict[Edge, Any] = {}
         self._lock = threading.Lock()
-        self._stopped = False
+        self._is_given_up = False
 
     def facts(self) -> dict[str, Any]:
         """Return its name, and the cycles of a second of spinning or the multiprocessors of each partition."""
@@ -65,7 +65,7 @@ class Streams:
         if seconds > 0:
             torch.cuda._sleep(round(seconds * self._cycles_per_s))
 
-    def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> "_Copy":
+    def send(self, tensor: Tensor | None, edge: Edge, seconds: float) -> Parcel:
         """Copy on the edge's stream; without a tensor or seconds, the receiver waits for the sender alone."""
         made = self.clock.now()
         if tensor is None and not seconds:
@@ -95,11 +95,11 @@ class Streams:
 
     def stop(self) -> None:
         """Give up what is under way: no rank waits on the host for the device."""
-        self._stopped = True
+        self._is_given_up = True
 
     def close(self) -> None:
         """Destroy the partitions, after what is under way; where that was given up, the process' end does it."""
-        if self._stopped:
+        if self._is_given_up:
             return
         torch.cuda.synchronize(self.where)
         if self._partitions:
@@ -108,24 +108,18 @@ class Streams:
             release(self._partitions)
 
 
-class _Copy:
+class _Copy(Parcel):
     """What the receiver's stream waits for, and then owns."""
-
-    def __init__(self, tensor: Tensor | None, begin: Any, end: Any) -> None:
-        self._tensor, self._begin, self._end = tensor, begin, end
 
     def receive(self) -> Tensor | None:
         """Make the current stream wait for the copy."""
-        stream = torch.cuda.current_stream()
-        stream.wait_event(self._end)
-        tensor, self._tensor = self._tensor, None
+        tensor = super().receive()
         if tensor is not None:
-            tensor.record_stream(stream)
+            tensor.record_stream(torch.cuda.current_stream())
         return tensor
 
-    def span(self) -> tuple[Any, Any]:
-        """Return the events at its begin and end."""
-        return self._begin, self._end
+    def _wait(self) -> None:
+        torch.cuda.current_stream().wait_event(self._end)
 
 
 def _cycles_per_s(clock: Clock) -> float:
@@ -146,3 +140,11 @@ def _cycles_per_s(clock: Clock) -> float:
         if len(last) == _ALIKE and max(last) < min(last) * (1 + _ALIKE_WITHIN):
             break
     return statistics.median(last)
+
+
+def open_device(kind: str, num_ranks: int, *, spinning: bool, num_threads: int = 1) -> SharedDevice:
+    """Return the device "cpu" or "cuda" for that many ranks; with `spinning` they only wait, on the whole of it.
+
+    Raises `ConfigError` where it cannot be cut into as many partitions.
+    """
+    return SharedDevice(num_threads) if kind == "cpu" else Streams(num_ranks, spinning=spinning)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import RunFailed
+from ppsim.runtime.clock import Range
 from ppsim.runtime.jobs import JobThread
 from ppsim.runtime.live_bytes import LiveBytes
 from ppsim.runtime.partitions.device import Parcel, SharedDevice, timed_out
@@ -93,25 +95,16 @@ class Executor:
     def _in_seconds(self, row: "_RankLog") -> dict[str, Any]:
         at = self.device.clock.seconds
         return {
-            "records": [
-                {
-                    "name": name,
-                    "begin": at(begin),
-                    "end": at(end),
-                    "waits": [[at(begin), at(call)]] if call is not begin else [],
-                    "calls": [at(call)],
-                }
-                for name, begin, call, end in row.actions
-            ],
+            "records": [action.record(at) for action in row.actions],
             "transfers": {name: tuple(map(at, parcel.span())) for name, parcel in row.parcels.items()},
         }
 
 
 @dataclass
 class _RankLog:
-    """What a rank did: name, begin, call after the wait, end; and what it sent."""
+    """What a rank did, and what it sent."""
 
-    actions: list[tuple[str, Any, Any, Any]] = field(default_factory=list)
+    actions: list[Range] = field(default_factory=list)
     parcels: dict[str, Parcel] = field(default_factory=dict)
 
 
@@ -136,17 +129,13 @@ class _Step:
         self._stopped = False
         self._failure: BaseException | None = None
         self.rows = [_RankLog() for _ in range(self._table.num_ranks)]
-        self._begun: list[threading.Event] = []
+        self._begun: list[Future[None]] = []
 
     def run(self, threads: Sequence[JobThread]) -> None:
         """Run every rank to its end, or raise what the first of them failed with."""
         self._device.clock.zero()
-        for rank, thread in enumerate(threads):
-            self._begun.append(threading.Event())
-            thread.put(partial(self._guarded, rank, self._begun[-1]))
-        for is_over in self._begun:
-            while not is_over.wait(0.1) and self._failure is None:
-                pass
+        self._begun = [thread.put(partial(self._guarded, rank)) for rank, thread in enumerate(threads)]
+        wait(self._begun, return_when=FIRST_EXCEPTION)
         if self._failure is not None:
             raise self._failure
 
@@ -157,10 +146,9 @@ class _Step:
         self._start.abort()
         for slot in self._slots.values():
             slot.posted.set()
-        for is_over in self._begun:
-            is_over.wait(_SHUTDOWN_S)
+        wait(self._begun, _SHUTDOWN_S)
 
-    def _guarded(self, rank: int, is_over: threading.Event) -> None:
+    def _guarded(self, rank: int) -> None:
         try:
             counting = self._counters[rank].counting() if self._counters else nullcontext()
             with self._device.rank(rank), counting:
@@ -172,8 +160,7 @@ class _Step:
             with self._lock:
                 if self._failure is None and not self._stopped:
                     self._failure = _as_failure(rank, error)
-        finally:
-            is_over.set()
+            raise
 
     def _run_rank(self, rank: int) -> None:
         table, executor, device, row = self._table, self._executor, self._device, self.rows[rank]
@@ -184,23 +171,23 @@ class _Step:
                 raise _Stopped
             action = table[entry]
             source = executor._takes_from[entry]
-            begin = call = now()
-            received = None
+            name, begin = str(action), now()
+            call, received = begin, None
             if source in self._slots:
                 received = self._receive(source, rank)
                 call = now()
             elif source != NONE:
                 received = kept.pop(source)
             if self._counters:
-                self._counters[rank].action = str(action)
+                self._counters[rank].action = name
             kept[entry] = executor.stages[action.stage].run(action.op, action.microbatch, received)
             del received
-            row.actions.append((str(action), begin, call, now()))
+            row.actions.append(Range(name, begin, now(), [(begin, call)] if call is not begin else [], [call]))
             for made, receiver in executor._sends.get(entry, ()):
                 begin = now()
                 parcel = device.send(kept.pop(made), (rank, receiver), executor.transfer_s(made))
                 name = executor.name_of_send(made)
-                row.actions.append((name, begin, begin, now()))
+                row.actions.append(Range(name, begin, now(), [], [begin]))
                 row.parcels[name] = parcel
                 self._slots[made].parcel = parcel
                 self._slots[made].posted.set()

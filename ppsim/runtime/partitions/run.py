@@ -18,9 +18,9 @@ from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.emulate import emulated_costs, factor_of, waits_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.partitions.check import check_emulated, check_streams
+from ppsim.runtime.partitions.cuda import open_device
 from ppsim.runtime.partitions.device import SharedDevice, quick_turns
 from ppsim.runtime.partitions.executor import Executor
-from ppsim.runtime.partitions.opened import open_device
 from ppsim.runtime.partitions.stages import ModelStage, SpinningStage, StageRunner
 from ppsim.runtime.trained import model_of
 from ppsim.runtime.verify import differences
@@ -52,6 +52,7 @@ def run_partitions(config: TrainConfig) -> dict[str, Any]:
     with closing(device), quick_turns():
         try:
             run = _train(config, table, device) if costs is None else _emulate(config, table, device, costs[1])
+            config.require_finite(run["losses"])
             return run | {"partitions": device.facts()}
         except KeyboardInterrupt:
             raise RunFailed("the run was interrupted by SIGINT; its ranks were stopped") from None
