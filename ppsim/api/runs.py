@@ -11,7 +11,6 @@ from typing import Any, Unpack
 import numpy as np
 
 from ppsim.api.recorded import Recorded
-from ppsim.api.suffixes import Drawn
 from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
@@ -21,7 +20,6 @@ from ppsim.base.words import fields_of, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
-from ppsim.plot.view import View
 from ppsim.runs.recorded import Measured, measured_of, require_agreement
 from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
@@ -128,11 +126,6 @@ def table_from(
         raise ConfigError(f"{schedule} says how many ranks it has: leave out --pp, or name a schedule")
     name = schedule or ("1f1b" if vpp in (None, 1) else "interleaved-1f1b")
     return build(name, pp=pp, vpp=vpp, microbatches=4 * pp if microbatches is None else microbatches)
-
-
-def run_drawn(trained: Trained) -> Drawn:
-    """Return what files hold of a run: the median step; .json has every step."""
-    return Drawn([View(trained.timeline, trained.title)], trained.to_json)
 
 
 def require_verified(trained: Trained) -> None:

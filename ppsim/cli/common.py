@@ -13,6 +13,7 @@ import click
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.names import Names
+from ppsim.base.shown import show
 from ppsim.schedule.choices import Trainer
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made", "Drawn", "Explained", "Searched")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_LOOK = ("with_rows", "with_timeline")
 _WORDS = "ppsim.words"
 
 
@@ -34,6 +36,14 @@ def print_json(value: Any) -> None:
     from ppsim.base.files import to_json
 
     click.echo(to_json(value), nl=False)
+
+
+def tell(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
+    """Print a result: as one JSON object, which is `content()` or its own, or as text, with the options of that."""
+    if as_json:
+        print_json(content() if content else found.to_json())
+    else:
+        show(found, **options)
 
 
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
@@ -188,6 +198,11 @@ def step_options(command: _Command) -> _Command:
     for option in (output_option, json_option, rows_option, timeline_option):
         command = option(command)
     return command
+
+
+def look_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Take from the options of a command how much of a step is printed."""
+    return {name: options.pop(name) for name in _LOOK}
 
 
 to_config_option = click.option(

@@ -10,10 +10,11 @@ from ppsim.base.words import Option
 from ppsim.cli.common import (
     by_command,
     check_outputs,
-    print_json,
+    look_of,
     run_config_of,
     say,
     step_options,
+    tell,
     to_config_option,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
@@ -52,14 +53,7 @@ _SECTIONS = {
 @command_with(ProjectOptions, _SECTIONS)
 @to_config_option
 @step_options
-def project(
-    outputs: tuple[str, ...],
-    as_json: bool,
-    with_rows: bool,
-    with_timeline: bool | None,
-    to_config: Trainer | None,
-    **options: Any,
-) -> None:
+def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **options: Any) -> None:
     """Project a step: time, throughput, bubble, memory per rank, and why.
 
     \b
@@ -75,9 +69,9 @@ def project(
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
     from ppsim.api.plans import plan_from
-    from ppsim.printing import plans as show
 
     check_outputs(outputs, TIMELINE)
+    look = look_of(options)
     names = _compared(options["schedule"])
     if options["pp"] is None and options["run_config"] is None:
         raise click.UsageError("--pp must be given: the pipeline ranks")
@@ -102,12 +96,8 @@ def project(
         from ppsim.api.to_config import trainer_options
 
         found["to_config"] = trainer_options(shown[0], to_config)
-    if as_json:
-        print_json(found)
-    elif answer:
-        show.print_answer(one, answer, with_rows=with_rows, with_timeline=with_timeline)
-    else:
-        show.print_plans(several, with_timeline=with_timeline)
+    look = look | {"answer": answer} if answer else {"with_timeline": look["with_timeline"]}
+    tell(one if answer else several, as_json, content=lambda: found, **look)
     if to_config is not None and shown and not as_json:
         click.echo(f"\n# {to_config}\n{found['to_config']}")
     if not shown:

@@ -12,9 +12,9 @@ from ppsim.cli.common import (
     check_outputs,
     json_option,
     output_option_of,
-    print_json,
     run_config_of,
     say,
+    tell,
     to_config_option,
 )
 from ppsim.cli.progress import progress
@@ -48,7 +48,6 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
     set are simulated, so that the answer is that of trying all.
     """
     from ppsim.api.tuning import tune_from
-    from ppsim.printing import tuning as show_tune
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
     options["run_config"] = run_config_of(options["run_config"])
@@ -67,9 +66,6 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
         from ppsim.api.to_config import trainer_options
 
         configuration = trainer_options(found, to_config)
-    if as_json:
-        print_json(found.to_json() | ({"to_config": configuration} if configuration else {}))
-        return
-    show_tune.print_tuned(found)
-    if configuration:
+    tell(found, as_json, content=lambda: found.to_json() | ({"to_config": configuration} if to_config else {}))
+    if configuration and not as_json:
         click.echo(f"\n# {to_config}\n{configuration}")

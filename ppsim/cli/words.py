@@ -124,6 +124,18 @@ def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], 
     return decorate
 
 
+def options_in(command: click.Command, declared: type, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the words that arguments of a command give; raises `ConfigError` with click's sentence."""
+    try:
+        with command.make_context(str(command.name), list(arguments)) as context:
+            given = context.params
+    except click.exceptions.Exit:
+        raise ConfigError("--help is for a terminal: leave it out") from None
+    except click.ClickException as error:
+        raise ConfigError(error.format_message()) from None
+    return {name: given.get(name) for name in words_of(declared)}
+
+
 def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
     """Return the click option of a word; `changed` are parameters that differ."""
     said = word.option

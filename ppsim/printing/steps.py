@@ -20,12 +20,21 @@ _MOST_LINES = 48
 """Lines with ranks of a timeline in characters that is asked for, before it is drawn coarser instead."""
 
 
-def print_simulated(timeline: "Timeline", *, costs: "StageCosts | None" = None) -> None:
-    """Print what `ppsim simulate` does; raises `ConfigError` without the costs that it was simulated at."""
-    if costs is None:
-        raise ConfigError("the report of a timeline has bounds at its costs: give them as costs=")
-    print_report(report_of(timeline, costs))
-    print_timeline(timeline, is_wanted=None)
+def print_simulated(
+    timeline: "Timeline",
+    *,
+    costs: "StageCosts | None" = None,
+    report: dict[str, Any] | None = None,
+    with_rows: bool = False,
+    with_timeline: bool | None = None,
+) -> None:
+    """Print what `ppsim simulate` does: its report, or that at the costs that it was simulated at."""
+    if report is None:
+        if costs is None:
+            raise ConfigError("the report of a timeline has bounds at its costs: give them as costs=")
+        report = report_of(timeline, costs)
+    print_report(report, with_rows=with_rows)
+    print_timeline(timeline, is_wanted=with_timeline)
 
 
 def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), *, with_rows: bool = False) -> None:
