@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast, get_args
 from ppsim.api.reading import MeasuredRun
 from ppsim.api.recorded import Recorded
 from ppsim.api.runs import Trained
-from ppsim.api.suffixes import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Explained, Searched
+from ppsim.api.suffixes import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Searched
 from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
@@ -164,7 +164,7 @@ def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) 
     return Drawn(views, report, comparison=comparison)
 
 
-def explanation_drawn(found: Explanation) -> Explained:
+def explanation_drawn(found: Explanation) -> Drawn:
     """Return what files hold of an explanation: its words, and the step (and a projected one) with the losses."""
     words, timeline, against = explained_words, found.timeline, found.against
     if timeline is None:
@@ -179,7 +179,7 @@ def explanation_drawn(found: Explanation) -> Explained:
         views.append(_explained_view(against.timeline, "projected", [("", text) for text in told if text], thought))
         if timeline.schedule == against.timeline.schedule:
             comparison = compare(timeline, against.timeline)
-    return Explained(Drawn(views, found.to_json, comparison=comparison), found)
+    return Drawn(views, found.to_json, comparison=comparison, explanation=found)
 
 
 def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: dict[str, float]) -> View:

@@ -16,7 +16,7 @@ from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.names import Names
-from ppsim.base.words import fields_of, with_defaults, words_of
+from ppsim.base.words import fields_of, require_least, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
@@ -208,8 +208,7 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
     if options["timeout"] <= 0:
         raise ConfigError(f"--timeout must be more than 0 seconds: got {options['timeout']:g}")
     for option in ("micro_batch", "threads"):
-        if options[option] < 1:
-            raise ConfigError(f"--{option.replace('_', '-')} must be at least 1: got {options[option]}")
+        require_least(option, options[option])
     require_device(options["device"])
     trace = None if options["trace"] is None else str(options["trace"])
     given = {**options, "straggling_steps": _straggling(options), "trace": trace}

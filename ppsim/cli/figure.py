@@ -10,7 +10,9 @@ from ppsim.api.suffixes import FIGURE
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.base.outputs import write
-from ppsim.cli.common import Commands, check_outputs, parse_names, parse_numbers, say
+from ppsim.base.words import require_least
+from ppsim.cli import Commands
+from ppsim.cli.common import check_outputs, parse_names, parse_numbers, say
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
 
@@ -254,8 +256,7 @@ def _sweep(
     names = parse_names("schedule", schedule) or []
     counts = parse_numbers("microbatches", microbatches) or [times * pp for times in (1, 2, 4, 8)]
     require_shape(pp=pp, microbatches=1)
-    if vpp is not None and vpp < 1:
-        raise ConfigError(f"--vpp must be at least 1: got {vpp}")
+    require_least("vpp", vpp)
     if costs is not None:
         if profile or runtime:
             given = "--profile" if profile else "--runtime"

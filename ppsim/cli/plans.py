@@ -16,6 +16,7 @@ from ppsim.cli.common import (
     step_options,
     tell,
     to_config_option,
+    trainer_lines,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.words import command_with
@@ -92,14 +93,11 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
         write(outputs, TIMELINE, by_command(projections_drawn(drawn, answer)), announce=say)
     if config is not None:
         found["run_config"] = config.to_json()
-    if to_config is not None and shown:
-        from ppsim.api.to_config import trainer_options
-
-        found["to_config"] = trainer_options(shown[0], to_config)
+    lines = trainer_lines(shown[0], to_config) if shown else {}
     look = look | {"answer": answer} if answer else {"with_timeline": look["with_timeline"]}
-    tell(one if answer else several, as_json, content=lambda: found, **look)
-    if to_config is not None and shown and not as_json:
-        click.echo(f"\n# {to_config}\n{found['to_config']}")
+    tell(one if answer else several, as_json, content=lambda: found | lines, **look)
+    if lines and not as_json:
+        click.echo(f"\n# {to_config}\n{lines['to_config']}")
     if not shown:
         raise click.exceptions.Exit(1)
 

@@ -16,6 +16,7 @@ from ppsim.cli.common import (
     say,
     tell,
     to_config_option,
+    trainer_lines,
 )
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with
@@ -61,11 +62,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
 
         found = tune_from(options, show)
     write(outputs, SEARCH, by_command(Searched(found)), announce=say)
-    configuration = None
-    if to_config:
-        from ppsim.api.to_config import trainer_options
-
-        configuration = trainer_options(found, to_config)
-    tell(found, as_json, content=lambda: found.to_json() | ({"to_config": configuration} if to_config else {}))
-    if configuration and not as_json:
-        click.echo(f"\n# {to_config}\n{configuration}")
+    lines = trainer_lines(found, to_config)
+    tell(found, as_json, content=lambda: found.to_json() | lines)
+    if lines and not as_json:
+        click.echo(f"\n# {to_config}\n{lines['to_config']}")
