@@ -61,7 +61,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         return None
     given = options["model"]
     name = given.source if isinstance(given, RunConfig) else str(given)
-    model = _model(given, options)
+    model = _model(given, name, options)
     cluster = cluster_of(options["cluster"])
     layout = _layout(options, cluster.num_devices)
     micro_batch = 1 if options["micro_batch"] is None else options["micro_batch"]
@@ -98,13 +98,13 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     )
 
 
-def _model(given: str | Path | RunConfig, options: Mapping[str, Any]) -> Model:
+def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any]) -> Model:
     """The model of a name or file with --layers of its layers, or a GPT of its sizes."""
     sizes = given_of({name: options[name] for name in ("hidden", "heads", "vocab", "kv_heads")})
     is_tied = options["tied_embeddings"]
     if given != GPT:
         if wrong := [*sizes, *([] if is_tied is None else ["tied_embeddings"])]:
-            raise ConfigError(f"--{wrong[0].replace('_', '-')} is for --model gpt: {given} has its own")
+            raise ConfigError(f"--{wrong[0].replace('_', '-')} is for --model gpt: {source} has its own")
         model = model_named(given)
         model = model if options["layers"] is None else model.with_layers(options["layers"])
         return replace(model, mtp=()) if options["mtp"] is False else model

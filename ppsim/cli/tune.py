@@ -7,6 +7,7 @@ import click
 from ppsim.api.suffixes import SEARCH, Searched
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
+from ppsim.base.words import words_of
 from ppsim.cli.common import (
     by_command,
     check_outputs,
@@ -21,7 +22,7 @@ from ppsim.cli.common import (
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with
 from ppsim.schedule.choices import Trainer
-from ppsim.tuning.options import TuneOptions
+from ppsim.tuning.options import RangeOptions, TuneOptions
 
 _SECTIONS = {
     "model": "Model and batch",
@@ -51,7 +52,9 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
     from ppsim.api.tuning import tune_from
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
-    options["run_config"] = run_config_of(options["run_config"])
+    config = options["run_config"] = run_config_of(options["run_config"])
+    if config and (tried := [word for word in words_of(RangeOptions) if word in config.words and not options[word]]):
+        say(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
     with progress("finding a lower bound of each", total=1, unit="configurations") as bar:
 
         def show(decided: int, total: int, best_s: float | None) -> None:
