@@ -34,9 +34,9 @@ _DISPLACES: dict[str, tuple[str, ...]] = {
 def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> dict[str, Any]:
     """Return options with what their `run_config` says where they are None, and the model that it names.
 
-    A word that is given overrides the configuration's, and what there depends on it; those that a search has `tried`
-    stay None. Raises `ConfigError` for a
-    file that is no configuration, and for a model that is neither in it nor given.
+    A word that is given overrides the configuration's, and what there depends on it; those that a search has
+    `tried` stay None. Raises `ConfigError` for a file that is no configuration, and for a model that is neither in
+    it nor given.
     """
     filled = dict(options)
     path = filled.get("run_config")

@@ -23,7 +23,7 @@ from ppsim.cli.common import (
 )  # fmt: skip
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
-from ppsim.cli.words import command_with, option_of, options_of
+from ppsim.cli.words import Choice, command_with, option_of, options_of
 from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
 from ppsim.schedule.choices import Channel, Communication, Receives, Target
 
@@ -169,18 +169,11 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     tell(timeline, as_json, content=lambda: report, report=report, **look_of(options))
 
 
-class _Target(click.Choice[str]):
-    """A choice that takes transformer_engine for transformer-engine."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return super().convert(value.replace("_", "-"), param, ctx)
-
-
 @click.command()
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,
-    type=_Target(get_args(Target)), metavar="TARGET",
+    type=Choice(get_args(Target)), metavar="TARGET",
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
          "version (--torch-version). torchtitan: torch's, and the settings to paste. json: neutral, for runtimes "
          "whose tables are made in Python. primus: its nodes, and how to start it with them. megatron: the "

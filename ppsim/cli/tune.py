@@ -53,7 +53,9 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
     config = options["run_config"] = run_config_of(options["run_config"])
-    if config and (tried := [word for word in words_of(RangeOptions) if word in config.words and not options[word]]):
+    if config and (
+        tried := [word for word in words_of(RangeOptions) if word in config.words and not options[word]]
+    ):
         say(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
     with progress("finding a lower bound of each", total=1, unit="configurations") as bar:
 
