@@ -79,6 +79,13 @@ def test_the_plan_goes_back_as_the_trainers_options(script: Path) -> None:
         assert line in lines
 
 
+def test_only_a_model_with_experts_is_given_options_of_experts() -> None:
+    found = [ppsim.project(model=model, gpus=2, pp=2, ep=1) for model in ("gpt2", "gpt-oss-20b")]
+    dense, sparse = (ppsim.trainer_options(one, "megatron") for one in found)
+    assert "moe" not in dense
+    assert "--moe-token-dispatcher-type flex" in sparse
+
+
 def test_a_search_of_a_configuration_gives_the_best_back(script: Path) -> None:
     command = ["tune", "--run-config", str(script), "--pp", "2,4", "--tp", "2", "--micro-batch", "2", "--schedule",
                "1f1b", "--recompute", "none", "--to-config", "primus"]  # fmt: skip
