@@ -1,6 +1,6 @@
 """A trainer's configuration behind the words of the command line: it says what they leave open."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
@@ -31,11 +31,12 @@ _DISPLACES: dict[str, tuple[str, ...]] = {
 """What of a configuration a word of the user leaves without meaning, beside that word itself."""
 
 
-def configured(options: Mapping[str, Any]) -> dict[str, Any]:
+def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> dict[str, Any]:
     """Return options with what their `run_config` says where they are None, and the model that it names.
 
-    A word that is given overrides the configuration's, and what there depends on it. Raises `ConfigError` for a
-    file that is no configuration, and for a model that is neither in it nor given.
+    A word that is given overrides the configuration's, and what there depends on it; those that a search has
+    `tried` stay None. Raises `ConfigError` for a file that is no configuration, and for a model that is neither in
+    it nor given.
     """
     filled = dict(options)
     path = filled.get("run_config")
@@ -48,7 +49,7 @@ def configured(options: Mapping[str, Any]) -> dict[str, Any]:
 
     config = path if isinstance(path, RunConfig) else read_run_config(path)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
-    left = {name for word in given for name in _DISPLACES.get(word, ())}
+    left = {name for word in given for name in _DISPLACES.get(word, ())} | {*tried}
     for name, value in config.words.items():
         if name in filled and name not in given and name not in left:
             filled[name] = value

@@ -9,7 +9,7 @@ from ppsim.api.configured import configured
 from ppsim.api.texts import parse_parts, parse_share
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import fields_of, words_of
+from ppsim.base.words import fields_of, given_of, require_least, words_of
 from ppsim.configs.run_config import RunConfig
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
@@ -60,12 +60,11 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         return None
     given = options["model"]
     name = given.source if isinstance(given, RunConfig) else str(given)
-    model = _model(given, options)
+    model = _model(given, name, options)
     cluster = cluster_of(options["cluster"])
     layout = _layout(options, cluster.num_devices)
     micro_batch = 1 if options["micro_batch"] is None else options["micro_batch"]
-    if micro_batch < 1:
-        raise ConfigError(f"--micro-batch must be at least 1: got {micro_batch}")
+    require_least("micro_batch", micro_batch)
     microbatches = 4 * layout.pp if options["microbatches"] is None else options["microbatches"]
     if options["global_batch"] is not None and options["microbatches"] is not None:
         raise ConfigError("--global-batch and --microbatches say the same twice: give one of them")
@@ -80,7 +79,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         "cuda_graphs": cuda_graphs_of(options["cuda_graphs"] or "none"),
         "profile": None if options["profile"] is None else profile_of(options["profile"]),
     }
-    given = depending | {one: value for one, value in options.items() if value is not None} | read
+    given = depending | given_of(options) | read
     execution = fields_of(_WORDS, given, "job.execution")
     hidden = parse_parts(given.get("overlap_tp", _WORDS["overlap_tp"].option.default))
     execution |= {"hidden_tp_forward": hidden[0], "hidden_tp_backward": hidden[-1]}
@@ -98,13 +97,13 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     )
 
 
-def _model(given: str | Path | RunConfig, options: Mapping[str, Any]) -> Model:
+def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any]) -> Model:
     """The model of a name or file with --layers of its layers, or a GPT of its sizes."""
-    sizes = {name: options[name] for name in ("hidden", "heads", "vocab", "kv_heads") if options[name] is not None}
+    sizes = given_of({name: options[name] for name in ("hidden", "heads", "vocab", "kv_heads")})
     is_tied = options["tied_embeddings"]
     if given != GPT:
         if wrong := [*sizes, *([] if is_tied is None else ["tied_embeddings"])]:
-            raise ConfigError(f"--{wrong[0].replace('_', '-')} is for --model gpt: {given} has its own")
+            raise ConfigError(f"--{wrong[0].replace('_', '-')} is for --model gpt: {source} has its own")
         from ppsim.configs.read import model_named  # every trainer's format
 
         model = model_named(given)
@@ -115,15 +114,13 @@ def _model(given: str | Path | RunConfig, options: Mapping[str, Any]) -> Model:
     if missing := [name for name in ("layers", "hidden", "heads") if options[name] is None]:
         raise ConfigError(f"--model gpt needs {', '.join(f'--{name}' for name in missing)}")
     for name in ("layers", *sizes):
-        if options[name] < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1: got {options[name]}")
+        require_least(name, options[name])
     for part, whole in (("heads", "hidden"), ("kv_heads", "heads")):
         if part in sizes and sizes[whole] % sizes[part]:
             of = part.replace("_", "-")
             raise ConfigError(f"--{of} must divide --{whole}: got {sizes[part]} with {sizes[whole]}")
-    length = {} if options["seq_len"] is None else {"sequence_length": options["seq_len"]}
-    vocab = {} if options["vocab"] is None else {"vocab": options["vocab"]}
-    model = gpt(options["layers"], sizes["hidden"], sizes["heads"], **vocab, **length)
+    others = given_of({"vocab": options["vocab"], "sequence_length": options["seq_len"]})
+    model = gpt(options["layers"], sizes["hidden"], sizes["heads"], **others)
     [layer] = model.kinds
     attention = replace(layer.attention, num_kv_heads=sizes.get("kv_heads", sizes["heads"]))
     layers = (replace(layer, attention=attention),) * options["layers"]

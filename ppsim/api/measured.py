@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ppsim.api.plans import overheads_of
-from ppsim.api.reading import MeasuredRun, Opened, at_costs, kind_of, open_run
+from ppsim.api.reading import MeasuredRun, at_costs, kind_of, open_run
+from ppsim.api.recorded import Recorded
 from ppsim.api.runs import Trained
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
@@ -69,9 +70,9 @@ def compare(
     >>> abs(ppsim.compare(run).step_error) < 0.5
     True
     """
-    source = "the run" if isinstance(measured, Trained | MeasuredRun) else str(measured)
+    source = "the run" if isinstance(measured, Recorded) else str(measured)
     opened = _opened(measured)
-    run, real = opened.run, opened.measured.timeline
+    run, real = opened.measured.run, opened.timeline
     costs: StageCosts | None = None
     if projected is None:
         fixed = Overheads({}) if overheads is None else overheads_of(overheads)
@@ -119,8 +120,8 @@ def explain(
     True
     """
     opened = _opened(measured)
-    real = opened.measured.timeline
-    found = explained(opened.run, call_s=_megatron_call_s(opened.facts))
+    real = opened.timeline
+    found = explained(opened.measured.run, call_s=_megatron_call_s(opened.facts))
     found = replace(found, timeline=replace(real, start=real.start - real.begin_s, end=real.end - real.begin_s))
     if against is None:
         return found
@@ -200,14 +201,11 @@ def _costs_of(given: StageCosts | str | Path) -> StageCosts:
     return found.replace(**dict.fromkeys(OVERHEADS, 0.0))
 
 
-def _opened(measured: Trained | MeasuredRun | str | Path) -> Opened:
-    """A run with its timeline, of an object, a file or a folder."""
-    if isinstance(measured, Trained | MeasuredRun):
-        return Opened(measured.measured.run, measured.measured, measured.facts)
-    return _with_timeline(open_run(measured))
-
-
-def _with_timeline(opened: Opened | Totals) -> Opened:
+def _opened(*measured: Any, **options: Any) -> Recorded:
+    """A run with its timeline: an object itself, or what `open_run` returns of files and folders."""
+    if isinstance(measured[0], Recorded):
+        return measured[0]
+    opened = open_run(*measured, **options)
     if isinstance(opened, Totals):
         raise ConfigError(
             f"{opened.source} is a log, which has totals and no timeline: ppsim read prints them, and says how a "
@@ -217,20 +215,17 @@ def _with_timeline(opened: Opened | Totals) -> Opened:
 
 
 def _runs(
-    measured: Sequence[Trained | MeasuredRun | str | Path],
-    table: Schedule | None,
-    given: StageCosts | None,
-    warm_up: int,
+    measured: Sequence[Recorded | str | Path], table: Schedule | None, given: StageCosts | None, warm_up: int
 ) -> list[Run]:
     """The runs, each at the costs given: of objects, of files and folders, and all loose traces as one."""
     runs, loose = [], []
     for one in measured:
-        if isinstance(one, Trained | MeasuredRun):
+        if isinstance(one, Recorded):
             runs.append(at_costs(one.measured.run, "the run", table, given))
         elif not Path(one).is_dir() and kind_of(one) in ("trace", "sqlite"):
             loose.append(one)
         else:
-            runs.append(_with_timeline(open_run(one, table=table, given=given, warm_up=warm_up)).run)
+            runs.append(_opened(one, table=table, given=given, warm_up=warm_up).measured.run)
     if loose:
-        runs.append(_with_timeline(open_run(*loose, table=table, given=given, warm_up=warm_up)).run)
+        runs.append(_opened(*loose, table=table, given=given, warm_up=warm_up).measured.run)
     return runs

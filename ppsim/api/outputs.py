@@ -1,12 +1,14 @@
 """Files of what was found, by their suffix, the text that the command line prints, and tables for runtimes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast, get_args
 
 from ppsim.api.reading import MeasuredRun
+from ppsim.api.recorded import Recorded
 from ppsim.api.runs import Trained
-from ppsim.api.suffixes import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Explained, Searched
+from ppsim.api.suffixes import CALIBRATION, EXPLANATION, FITTED, SEARCH, TABLE, TIMELINE, Drawn, Searched
 from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
@@ -78,7 +80,6 @@ def save(
         _require_suffix(path, CALIBRATION, "a calibration")
         write([path], CALIBRATION, what)
     elif isinstance(what, Fitted):
-        suffix_of(path, FITTED)
         write([path], FITTED, (what, path))
     elif isinstance(what, Tuned):
         write([path], SEARCH, Searched(what))
@@ -106,39 +107,29 @@ def _drawn(those: Sequence[OneOfThem], path: str, titles: Sequence[str] | None, 
         raise ConfigError(f"titles names {len(titles)} of {len(those)}")
     if len(those) > 1 and (suffix := suffix_of(path, TIMELINE)) in (".json", ".csv"):
         raise ConfigError(f"{suffix} holds one of them: got {len(those)}")
-    first, plans = those[0], [one.plan for one in those if isinstance(one, Projection)]
+    first = those[0]
     if isinstance(first, Timeline) and costs is None and suffix_of(path, TIMELINE) == ".json":
         raise ConfigError("the .json of a timeline holds its costs: give them as costs=")
-    limits = {plan.memory_bound_bytes for plan in plans}
-    names = [_title_of(one) for one in those] if titles is None else titles
+    limits = {one.plan.memory_bound_bytes for one in those if isinstance(one, Projection)}
     is_page = suffix_of(path, TIMELINE) == ".html" and len(those) == 1
-    return Drawn(
-        [_view_of(one, name, is_page=is_page) for one, name in zip(those, names, strict=True)],
-        lambda: _report_json(first, costs),
-        limits.pop() if len(limits) == 1 else None,
-    )
+    views = [_view_of(one, is_page=is_page) for one in those]
+    if titles is not None:
+        views = [replace(view, title=title) for view, title in zip(views, titles, strict=True)]
+    return Drawn(views, lambda: _report_json(first, costs), limits.pop() if len(limits) == 1 else None)
 
 
-def _view_of(one: OneOfThem, title: str, *, is_page: bool) -> View:
+def _view_of(one: OneOfThem, *, is_page: bool) -> View:
     if isinstance(one, Projection):
-        return view_of(one, title, one.answer if is_page else None)
-    return View(one.timeline if isinstance(one, Trained | MeasuredRun) else one, title)
-
-
-def _title_of(one: OneOfThem) -> str:
-    if isinstance(one, Projection):
-        return one.plan.schedule_name
-    if isinstance(one, Trained | MeasuredRun):
-        return one.title
-    return one.schedule.name + (", measured" if one.origin == "measured" else "")
+        return view_of(one, one.plan.schedule_name, one.answer if is_page else None)
+    if isinstance(one, Recorded):
+        return View(one.timeline, one.title)
+    return View(one, one.schedule.name + (", measured" if one.origin == "measured" else ""))
 
 
 def _report_json(one: OneOfThem, costs: StageCosts | None) -> dict[str, Any]:
     if isinstance(one, Projection):
         return _projection_json(one, one.answer)
-    if isinstance(one, Trained | MeasuredRun):
-        return one.to_json()
-    return timeline_to_json(one, cast(StageCosts, costs))
+    return one.to_json() if isinstance(one, Recorded) else timeline_to_json(one, cast(StageCosts, costs))
 
 
 def _projection_json(projection: Projection, answer: Answer | None) -> dict[str, Any]:
@@ -157,8 +148,8 @@ def projections_drawn(projections: Sequence[Projection], answer: Answer | None) 
     return Drawn(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
 
 
-def measured_drawn(run: MeasuredRun) -> Drawn:
-    """Return what files hold of a measured run: the median step; .json has every step."""
+def recorded_drawn(run: Recorded) -> Drawn:
+    """Return what files hold of a run: the median step; .json has every step."""
     return Drawn([View(run.timeline, run.title)], run.to_json)
 
 
@@ -173,7 +164,7 @@ def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) 
     return Drawn(views, report, comparison=comparison)
 
 
-def explanation_drawn(found: Explanation) -> Explained:
+def explanation_drawn(found: Explanation) -> Drawn:
     """Return what files hold of an explanation: its words, and the step (and a projected one) with the losses."""
     words, timeline, against = explained_words, found.timeline, found.against
     if timeline is None:
@@ -188,7 +179,7 @@ def explanation_drawn(found: Explanation) -> Explained:
         views.append(_explained_view(against.timeline, "projected", [("", text) for text in told if text], thought))
         if timeline.schedule == against.timeline.schedule:
             comparison = compare(timeline, against.timeline)
-    return Explained(Drawn(views, found.to_json, comparison=comparison), found)
+    return Drawn(views, found.to_json, comparison=comparison, explanation=found)
 
 
 def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: dict[str, float]) -> View:

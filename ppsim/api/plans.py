@@ -10,7 +10,7 @@ from ppsim.api.jobs import job_from, profile_of
 from ppsim.api.texts import parse_size, parse_split
 from ppsim.api.words import hints_of, require_words, takes
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import fields_of, words_of
+from ppsim.base.words import fields_of, require_least, words_of
 from ppsim.configs.run_config import RunConfig
 from ppsim.costs.estimate import with_estimates
 from ppsim.costs.job import Job
@@ -102,8 +102,7 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     pp = job.layout.pp if job and options["pp"] is None else options["pp"]
     if pp is None:
         raise ConfigError("--pp must be given: the pipeline ranks")
-    if options["vpp"] is not None and options["vpp"] < 1:
-        raise ConfigError(f"--vpp must be at least 1: got {options['vpp']}")
+    require_least("vpp", options["vpp"])
     if options["layers"] is not None:
         require_layers(options["layers"], "--layers")
     if options["schedule"] != AUTO and options["search_time"] is not None:

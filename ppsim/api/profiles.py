@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, to_json, write_whole
-from ppsim.base.words import words_of
+from ppsim.base.words import given_of, require_least, words_of
 from ppsim.model.recompute import recompute_of
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
 from ppsim.runtime.config import MODELS
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be miss
     from ppsim.costs.profile import Profile
     from ppsim.model.shapes import ModelShape
     from ppsim.profiling.settings import Key, Say, Settings
+    from ppsim.profiling.sweep import SuiteJob
 
 _LEAST_S = 1.0
 
@@ -53,31 +54,40 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
     from ppsim.profiling.grids import grid_of
     from ppsim.profiling.rehearsal import rehearse
     from ppsim.profiling.suite import run_jobs
-    from ppsim.profiling.sweep import SuiteJob, require_success
+    from ppsim.profiling.sweep import require_success
 
     settings = settings_from(options)
     require_device(settings.device)
-    name = options.get("model") or DEFAULT_MODEL
-    optimizers = ["adamw"] if options.get("optimizer") is None else list(options["optimizer"] or ())
+    name = options["model"] or DEFAULT_MODEL
+    optimizers = ["adamw"] if options["optimizer"] is None else list(options["optimizer"])
     with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
         path = Path(folder) / f"{name}.json" if output is None else Path(output)
         if path.suffix != ".json":
             raise ConfigError(f"a profile is a .json file: got {path}")
         check_place(path)
-        if options.get("module") is not None:
+        if options["module"] is not None:
             write_whole(path, to_json(profiled_module(options, settings)))
             return load_profile(path)
-        model = model_from(options)
-        keys = keys_from(options, model)
+        job, num_processes = job_from(options, path)
         contents = run_jobs(
-            [SuiteJob(name, model, tuple(keys), path)], settings, optimizers=optimizers,
-            facts=grid_of(settings.device) if options.get("facts") else None,
-            start_over=bool(options.get("start_over")), time_limit_s=options.get("time_limit"),
+            [job], settings, optimizers=optimizers, facts=grid_of(settings.device) if options["facts"] else None,
+            start_over=bool(options["start_over"]), time_limit_s=options["time_limit"],
         )  # fmt: skip
         require_success(contents)
-        if (num_processes := ranks_to_rehearse(options, model, keys[0])) > 1:
-            rehearse(path, model, keys[0], settings, num_processes=num_processes)
+        if num_processes > 1:
+            rehearse(path, job.model, job.keys[0], settings, num_processes=num_processes)
         return load_profile(path)
+
+
+def job_from(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
+    """Return what the options have measured into a file, and with how many ranks it is rehearsed, 1 for none."""
+    from ppsim.profiling.sweep import SuiteJob
+
+    model = model_from(options)
+    keys = tuple(keys_from(options, model))
+    return SuiteJob(options["model"] or DEFAULT_MODEL, model, keys, path), ranks_to_rehearse(
+        options, model, keys[0]
+    )
 
 
 def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Key") -> int:
@@ -88,8 +98,7 @@ def ranks_to_rehearse(options: Mapping[str, Any], model: "ModelShape", key: "Key
     from ppsim.profiling.settings import why_not_rehearsed
 
     given = options["pp"]
-    if given is not None and given < 1:
-        raise ConfigError(f"--pp must be at least 1: got {given}")
+    require_least("pp", given)
     device = options["device"] or "cpu"
     reason = why_not_rehearsed(model, key, device=device, compiled=bool(options["compile"]))
     if not reason and (options["partitions"] or 1) > 1:
@@ -112,8 +121,7 @@ def profiled_module(
     if settings.num_partitions > 1:
         raise ConfigError("--module is measured on the whole device: leave out --partitions")
     pp = 1 if options["pp"] is None else options["pp"]
-    if pp < 1:
-        raise ConfigError(f"--pp must be at least 1: got {pp}")
+    require_least("pp", pp)
     if options["facts"] or options["time_limit"] is not None:
         raise ConfigError("--facts and --time-limit are for models: leave them out with --module")
     micro_batches = _listed("micro_batch", options["micro_batch"]) or None
@@ -136,14 +144,13 @@ def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None
         raise ConfigError(f"--time-limit must be more than 0 seconds: got {limit:g}")
     counts = {name: 1 if options[name] is None else options[name] for name in ("threads", "partitions")}
     for name, value in counts.items():
-        if value < 1:
-            raise ConfigError(f"--{name} must be at least 1: got {value}")
+        require_least(name, value)
     if counts["partitions"] > 1:
         queue_streams_apart()
     given = {"device": options["device"], "num_repeats": repeats, "num_warm_up": warm_up}
     settings = dataclasses.replace(
         of_suite or Settings(least_s=_LEAST_S if repeats is None else 0.0),
-        **{name: value for name, value in given.items() if value is not None},
+        **given_of(given),
         num_threads=counts["threads"],
         num_partitions=counts["partitions"],
         compiled=bool(options["compile"]),
@@ -160,8 +167,7 @@ def model_from(options: Mapping[str, Any]) -> "ModelShape":
 
     name = options["model"] or DEFAULT_MODEL
     model = find_model(name)
-    of_gpts = {"hidden_size": options["hidden"], "num_heads": options["heads"]}
-    if changed := {field: value for field, value in of_gpts.items() if value is not None}:
+    if changed := given_of({"hidden_size": options["hidden"], "num_heads": options["heads"]}):
         if name not in MODELS:
             raise ConfigError(
                 f"--hidden and --heads are for {', '.join(MODELS)}: {name} has other sizes beside them"
@@ -174,30 +180,22 @@ def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
     """Return every combination of the shapes that were given, in that order."""
     from ppsim.profiling.settings import Key
 
-    given = {name: _listed(name, options[name]) for name in ("micro_batch", "seq_len", "tp", "cp", "ep")}
+    usual = {"tp": 1, "cp": 1, "ep": 1, "seq_len": model.sequence_length, "micro_batch": 2}
+    dtype = options["dtype"] or _WORDS["dtype"].option.default
+    recompute = recompute_of(options["recompute"] or "none")
     return [
         Key(
-            micro_batch=micro_batch,
-            sequence_length=sequence_length,
-            dtype=options["dtype"] or _WORDS["dtype"].option.default,
-            tp=tp,
-            cp=cp,
-            ep=ep,
-            recompute=recompute_of(options["recompute"] or "none"),
+            micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype, tp=tp, cp=cp, ep=ep,
+            recompute=recompute,
         )
         for tp, cp, ep, sequence_length, micro_batch in product(
-            given["tp"] or [1],
-            given["cp"] or [1],
-            given["ep"] or [1],
-            given["seq_len"] or [model.sequence_length],
-            given["micro_batch"] or [2],
+            *(_listed(name, options[name]) or [one] for name, one in usual.items())
         )
-    ]
+    ]  # fmt: skip
 
 
 def _listed(name: str, given: int | Sequence[int] | None) -> list[int]:
     """The numbers to measure; none where nothing was given."""
     numbers = [] if given is None else [given] if isinstance(given, int) else list(given)
-    if numbers and min(numbers) < 1:
-        raise ConfigError(f"--{name.replace('_', '-')} must be at least 1: got {min(numbers)}")
+    require_least(name, min(numbers, default=None))
     return numbers

@@ -76,18 +76,9 @@ def read(
     opened = open_run(*recorded, table=table, patterns=patterns_with(pattern), warm_up=warm_up)
     if isinstance(opened, Totals):
         return opened
-    found = recognised(opened.measured.timeline.schedule)
-    told = {"names": found.names, "nearest": found.nearest, "difference": found.difference}
-    return MeasuredRun(opened.measured, opened.facts | {"schedule": told | {"sentence": found.sentence}})
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A run with its steps and what its file says of it."""
-
-    run: Run
-    measured: Measured
-    facts: dict[str, Any]
+    found = recognised(opened.timeline.schedule)
+    told = vars(found) | {"sentence": found.sentence}
+    return replace(opened, facts=opened.facts | {"schedule": told})
 
 
 def open_run(
@@ -96,8 +87,8 @@ def open_run(
     patterns: Sequence[Pattern] | None = None,
     given: StageCosts | None = None,
     warm_up: int = 1,
-) -> Opened | Totals:
-    """Return the run in files or a folder; arguments and errors as of `read`, `given` what passes should take."""
+) -> MeasuredRun | Totals:
+    """Return the run in files or a folder, its schedule not recognised; `given` is what passes should take."""
     if warm_up < 0:
         raise ConfigError(f"--warm-up must not be negative: got {warm_up}")
     if not recorded:
@@ -114,10 +105,10 @@ def open_run(
         table = _table_told(recordings)
     found = assembled(recordings, table=table, given=given, num_warm_up=warm_up)
     measured = measured_in(found.run, warm_up)
-    return Opened(found.run, measured, found.facts() | {"chosen_step": measured.chosen_step})
+    return MeasuredRun(measured, found.facts() | {"chosen_step": measured.chosen_step})
 
 
-def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None) -> Opened:
+def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None) -> MeasuredRun:
     """The run in a file of ppsim's own."""
     data = read_json(path)
     run, (timeline, _) = run_from_json(data, str(path)), timeline_from_json(data, str(path))
@@ -134,7 +125,7 @@ def _of_file(path: str | Path, table: Schedule | None, given: StageCosts | None)
         "reserved_bytes": told["reserved_bytes"] if _are_numbers(told.get("reserved_bytes")) else None,
     }
     measured = Measured(timeline, run, known["step_times_s"], known["chosen_step"])
-    return Opened(run, measured, told | known)
+    return MeasuredRun(measured, told | known)
 
 
 def _is_alignment(told: Any) -> bool:

@@ -11,17 +11,15 @@ from typing import Any, Unpack
 import numpy as np
 
 from ppsim.api.recorded import Recorded
-from ppsim.api.suffixes import Drawn
 from ppsim.api.texts import parse_split
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, to_json, write_whole
 from ppsim.base.names import Names
-from ppsim.base.words import fields_of, with_defaults, words_of
+from ppsim.base.words import fields_of, require_least, with_defaults, words_of
 from ppsim.catalog.build import build
 from ppsim.exporting.torch_csv import why_not_loaded
 from ppsim.layout.split import counts_of, even_split, given_split
-from ppsim.plot.view import View
 from ppsim.runs.recorded import Measured, measured_of, require_agreement
 from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
@@ -130,11 +128,6 @@ def table_from(
     return build(name, pp=pp, vpp=vpp, microbatches=4 * pp if microbatches is None else microbatches)
 
 
-def run_drawn(trained: Trained) -> Drawn:
-    """Return what files hold of a run: the median step; .json has every step."""
-    return Drawn([View(trained.timeline, trained.title)], trained.to_json)
-
-
 def require_verified(trained: Trained) -> None:
     """Raise `RunFailed` where the run was compared with one process and differs by more than rounding explains."""
     require_agreement(trained.facts["differences"], trained.config.dtype)
@@ -215,8 +208,7 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
     if options["timeout"] <= 0:
         raise ConfigError(f"--timeout must be more than 0 seconds: got {options['timeout']:g}")
     for option in ("micro_batch", "threads"):
-        if options[option] < 1:
-            raise ConfigError(f"--{option.replace('_', '-')} must be at least 1: got {options[option]}")
+        require_least(option, options[option])
     require_device(options["device"])
     trace = None if options["trace"] is None else str(options["trace"])
     given = {**options, "straggling_steps": _straggling(options), "trace": trace}

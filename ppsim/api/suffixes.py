@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,28 +29,21 @@ if TYPE_CHECKING:  # a run is written where pydantic, which a search needs, may 
 class Drawn:
     """What files of timelines hold: pictures and trace of all views, the table of the first, the report.
 
-    `comparison` is that of the two views, measured and projected, where they are; `command` made them.
+    `comparison` is that of the two views, measured and projected, where they are, `explanation` that of the first;
+    `command` made them.
     """
 
     views: "Sequence[View]"
     report: Callable[[], dict[str, Any]]
     memory_limit_bytes: float | None = None
     comparison: "Comparison | None" = None
+    explanation: "Explanation | None" = None
     command: str = ""
 
     @property
     def titles(self) -> list[str]:
         """Of the views."""
         return [view.title for view in self.views]
-
-
-@dataclass(frozen=True)
-class Explained:
-    """What files of an explanation hold: its words, and the timeline with the losses beside."""
-
-    drawn: Drawn
-    found: "Explanation"
-    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,26 +54,22 @@ class Searched:
     command: str = ""
 
 
-def _figure(suffix: str, figure_of: "Callable[[Any], Figure]", what: Any) -> bytes:
-    from ppsim.plot.figures.style import figure_bytes
-
-    return figure_bytes(figure_of(what), suffix)
-
-
 def _figures(name: str, figure_of: "Callable[[Any], Figure]") -> dict[str, tuple[str, Callable[[Any], bytes]]]:
-    return {suffix: (name, partial(_figure, suffix, figure_of)) for suffix in (".svg", ".pdf", ".png")}
+    def made(suffix: str, what: Any) -> bytes:
+        from ppsim.plot.figures.style import figure_bytes
+
+        return figure_bytes(figure_of(what), suffix)
+
+    return {suffix: (name, partial(made, suffix)) for suffix in (".svg", ".pdf", ".png")}
 
 
 def _timeline_page(drawn: Drawn) -> str:
     from ppsim.plot.html import timeline_html
 
     return timeline_html(
-        drawn.views,
-        memory_limit_bytes=drawn.memory_limit_bytes,
-        comparison=drawn.comparison,
-        command=drawn.command,
-        date=_today(),
-    )
+        drawn.views, memory_limit_bytes=drawn.memory_limit_bytes, comparison=drawn.comparison,
+        command=drawn.command, date=_today(),
+    )  # fmt: skip
 
 
 def _today() -> str:
@@ -88,10 +77,6 @@ def _today() -> str:
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
     return now.strftime("%Y-%m-%d")
-
-
-def _explanation_page(explained: Explained) -> str:
-    return _timeline_page(replace(explained.drawn, command=explained.command))
 
 
 def _timeline_figure(drawn: Drawn) -> "Figure":
@@ -153,9 +138,9 @@ TIMELINE: Formats = {
     ".json.gz": ("trace for Perfetto", _trace),
 }
 EXPLANATION: Formats = {
-    ".html": ("interactive timeline with the losses beside", _explanation_page),
-    ".json": ("explanation", lambda explained: to_json(explained.found.to_json())),
-    ".md": ("explanation", lambda explained: loaded("ppsim.runs.explained_words:markdown")(explained.found)),
+    ".html": ("interactive timeline with the losses beside", _timeline_page),
+    ".json": ("explanation", lambda drawn: to_json(drawn.report())),
+    ".md": ("explanation", lambda drawn: loaded("ppsim.runs.explained_words:markdown")(drawn.explanation)),
 }
 SEARCH: Formats = {
     ".json": ("answer, with which a search goes on", lambda searched: to_json(searched.found.to_json())),

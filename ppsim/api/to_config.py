@@ -36,6 +36,8 @@ def trainer_options(result: Projection | Tuned, trainer: Trainer) -> str:
     if plan.job is not None:
         words |= {"seq_len": plan.job.length, "overlap_tp": plan.job.execution.overlap_tp}
         words |= {"ep": words["ep"] if words["ep"] > 1 else None}
+        if not any(layer.is_moe for layer in plan.job.model.kinds):
+            words["moe_dispatcher"] = None
     if not isinstance(plan.split, MegatronSplit) and len(set(made.split)) > 1:
         words["split"] = layout_string(made.split)
     return written(words, trainer)

@@ -47,7 +47,7 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
 
 def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
     """Return what the options ask for; they have every word of `TuneOptions`, None where it was not given."""
-    options = configured(options)
+    options = configured(options, tried=_RANGES)
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES}
     if ranges["recompute"] is not None:

@@ -5,7 +5,7 @@ import os
 import stat
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,26 +15,17 @@ from ppsim.base.errors import ConfigError, MissingExtra, PpsimError
 
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file; raises `ConfigError` naming line and column of what is not JSON."""
-    text = read_text(path)
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f"{path} is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
-        ) from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
+
+    def told(error: json.JSONDecodeError) -> str:
+        return f"JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+
+    return _parsed(path, json.loads, json.JSONDecodeError, told)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the content of a TOML file; raises `ConfigError` for what is none."""
-    text = read_text(path)
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
+    found: dict[str, Any] = _parsed(path, tomllib.loads, tomllib.TOMLDecodeError, "TOML: {}".format)
+    return found
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -43,13 +34,25 @@ def read_yaml(path: str | Path) -> Any:
         import yaml
     except ImportError:
         raise MissingExtra(f"{path} needs PyYAML, which is not installed: pip install 'ppsim[yaml]'") from None
+
+    def told(error: Exception) -> str:
+        return f"YAML: {' '.join(str(error).split())}"
+
+    return _parsed(path, yaml.safe_load, yaml.YAMLError, told, unread="a date that is none,")
+
+
+def _parsed(
+    path: str | Path, parse: Callable[[str], Any], wrong: type[Exception], told: Callable[[Any], str],
+    unread: str = "a number too long",
+) -> Any:  # fmt: skip
+    """What a parser makes of a file; `told` says which format it is not, and why."""
     text = read_text(path)
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+        return parse(text)
+    except wrong as error:
+        raise ConfigError(f"{path} is not valid {told(error)}") from None
     except (ValueError, RecursionError):
-        raise ConfigError(f"{path} holds a date that is none, or lists too deep to be read") from None
+        raise ConfigError(f"{path} holds {unread} or lists too deep to be read") from None
 
 
 def read_text(path: str | Path) -> str:

@@ -14,6 +14,10 @@ def plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name.lower())
 
 
+NUMBER_FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64", "fp8": "float8"}
+"""Of short names of number formats, the ones that torch has."""
+
+
 class Names:
     """The names of one kind of thing, and other words for some of them (`also`, from the word to the name).
 

@@ -96,11 +96,16 @@ def _in_short(value: Any) -> str:
     return f"{type(value).__name__}(… {len(value)})" if hasattr(value, "__len__") else f"{type(value).__name__}(…)"
 
 
-def text_of(what: Any, **options: Any) -> str:
-    """Return the text of a result; `ppsim.TEXTS` says what prints it, by the name of its class."""
+def show(what: Any, **options: Any) -> None:
+    """Print a result; `ppsim.TEXTS` says how, by the name of its class."""
     import ppsim
 
-    return printed(loaded(ppsim.TEXTS[type(what).__name__]), what, **options)
+    loaded(ppsim.TEXTS[type(what).__name__])(what, **options)
+
+
+def text_of(what: Any, **options: Any) -> str:
+    """Return the text of a result."""
+    return printed(show, what, **options)
 
 
 def printed(show: Callable[..., None], *shown: Any, **options: Any) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ForwardRef, Literal, get_args, get_origin
 
+from ppsim.base.errors import ConfigError
+
 NamesOf = Literal["schedule", "model", "cluster", "profile"]
 
 
@@ -141,10 +143,20 @@ def sections_of(words: Iterable[Word]) -> dict[str, list[str]]:
     return found
 
 
+def require_least(name: str, value: float | None, least: int = 1) -> None:
+    """Raise `ConfigError` for a word's value below the least that it can be."""
+    if value is not None and value < least:
+        raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}: got {value}")
+
+
+def given_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are given: not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def with_defaults(words: Mapping[str, Word], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options, with the default of each word that was not given."""
-    given = {name: value for name, value in options.items() if value is not None}
-    return {name: word.option.default for name, word in words.items()} | given
+    return {name: word.option.default for name, word in words.items()} | given_of(options)
 
 
 def fields_of(words: Mapping[str, Word], options: Mapping[str, Any], under: str = "") -> dict[str, Any]:

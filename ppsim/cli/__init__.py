@@ -5,7 +5,10 @@ command is imported when it is asked for, and imports what it needs when it runs
 """
 
 import errno
+import os
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -13,7 +16,6 @@ import click
 
 from ppsim.base.errors import PpsimError
 from ppsim.base.version import __version__
-from ppsim.cli.common import Commands, close_output, was_help_asked
 
 COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
     "project": ("plans", "Project a step: time, throughput, memory per rank, and why."),
@@ -37,6 +39,51 @@ COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
     "warm-up": ("warm_up", "Compile every kernel now, for an image or a cluster's workers."),
     "figure": ("figure", "Make a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
 }
+
+WORDS = "ppsim.words"  # in a context's meta
+HELP_OPTIONS = ("-h", "--help", "--help-all")
+_HELP_ASKED = "ppsim.help_asked"
+
+
+class Commands(click.Group):
+    """A group that meets an unknown command with close matches, and keeps what was typed."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context of a command line, with its words: parsing takes them from `args`."""
+        words: list[str] = list(args)
+        context = super().make_context(info_name, args, parent, **extra)
+        context.meta.setdefault(WORDS, words)
+        return context
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse them; a help page whose reader went early (`--help | head`) is fine."""
+        ctx.meta[_HELP_ASKED] = ctx.meta.get(_HELP_ASKED) or any(one in HELP_OPTIONS for one in args)
+        try:
+            return super().parse_args(ctx, args)
+        except BrokenPipeError:
+            close_output()
+            ctx.exit()
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command of the first argument, or fail with those that it may stand for."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from ppsim.base.names import Names
+
+            ctx.fail(Names("command", self.commands).unknown(args[0]))
+        return super().resolve_command(ctx, args)
+
+
+def was_help_asked(ctx: click.Context) -> bool:
+    """Return whether an option of a command line asks for help."""
+    return bool(ctx.meta.get(_HELP_ASKED))
+
+
+def close_output() -> None:
+    """Let nothing more be written to standard output, where what is still buffered would fail again."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Imported(Mapping[str, click.Command]):

@@ -9,7 +9,7 @@ from ppsim.api.suffixes import TABLE
 from ppsim.base.errors import ConfigError, CostsError
 from ppsim.base.files import naming, write_whole
 from ppsim.base.units import percent, seconds
-from ppsim.base.words import Option, words_of
+from ppsim.base.words import Option, given_of, words_of
 from ppsim.cli.common import check_outputs, say
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress, searching
@@ -135,7 +135,7 @@ def _searched(options: dict[str, Any]) -> "Optimised":
 
 def _of_search(options: dict[str, Any]) -> dict[str, Any]:
     """What was given of the search's options."""
-    return {name: options[name] for name in words_of(SearchOptions) if options[name] is not None}
+    return given_of({name: options[name] for name in words_of(SearchOptions)})
 
 
 def _built(name: str, options: dict[str, Any]) -> "Schedule":

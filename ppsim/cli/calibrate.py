@@ -6,7 +6,7 @@ import click
 
 from ppsim.api.suffixes import CALIBRATION
 from ppsim.base.outputs import write
-from ppsim.cli.common import check_outputs, json_option, print_json, say
+from ppsim.cli.common import check_outputs, json_option, say, tell
 from ppsim.cli.progress import progress
 
 
@@ -39,7 +39,6 @@ def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **op
     """
     from ppsim.api import measured as runs
     from ppsim.api.reading import inputs_of
-    from ppsim.printing import runs as show
     from ppsim.runs.calibrate import calibration_to_json
 
     if output:
@@ -48,7 +47,4 @@ def calibrate(measured: tuple[str, ...], output: str | None, as_json: bool, **op
         found = runs.calibrate(*measured, **options)
     if output:
         write([output], CALIBRATION, found, announce=say)
-    if as_json:
-        print_json(calibration_to_json(found))
-    else:
-        show.print_calibration(found)
+    tell(found, as_json, content=lambda: calibration_to_json(found))

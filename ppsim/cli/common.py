@@ -3,26 +3,26 @@
 import gc
 import os
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.names import Names
+from ppsim.base.shown import show
+from ppsim.base.words import require_least
+from ppsim.cli import WORDS
 from ppsim.schedule.choices import Trainer
 
 if TYPE_CHECKING:
-    from ppsim.api.suffixes import Drawn, Explained, Searched
+    from ppsim.api.suffixes import Drawn, Searched
     from ppsim.schedule.table import Schedule
 
-Made = TypeVar("Made", "Drawn", "Explained", "Searched")
+Made = TypeVar("Made", "Drawn", "Searched")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_WORDS = "ppsim.words"
+_LOOK = ("with_rows", "with_timeline")
 
 
 def say(message: str) -> None:
@@ -48,13 +48,20 @@ def print_json(value: Any) -> None:
     click.echo(to_json(value), nl=False)
 
 
+def tell(found: Any, as_json: bool, *, content: Callable[[], Any] | None = None, **options: Any) -> None:
+    """Print a result: as one JSON object, which is `content()` or its own, or as text, with the options of that."""
+    if as_json:
+        print_json(content() if content else found.to_json())
+    else:
+        show(found, **options)
+
+
 def read_table(path: str, *, replicas: int | None = None, slices: int | None = None) -> "Schedule":
     """Read a table: neutral JSON by its suffix, torch's CSV otherwise, which cannot say what it has of the two."""
     for option, value in (("--replicas", replicas), ("--slices", slices)):
         if value is not None and path.endswith(".json"):
             raise ConfigError(f"{path} says itself what it holds; {option} is for a CSV, which cannot")
-        if value is not None and value < 1:
-            raise ConfigError(f"{option} must be at least 1: got {value}")
+        require_least(option[2:], value)
     if path.endswith(".json"):
         from ppsim.exporting.table_json import read_table as read_json_table
 
@@ -125,51 +132,8 @@ def parse_names(name: str, text: str | None, choices: Sequence[str] | None = Non
 
 def by_command(what: Made) -> Made:
     """Return what files hold with the command line that made it, which pages show."""
-    typed: list[str] = click.get_current_context().meta.get(_WORDS, [])
+    typed: list[str] = click.get_current_context().meta.get(WORDS, [])
     return replace(what, command=shlex.join(["ppsim", *typed]) if typed else "")
-
-
-HELP_OPTIONS = ("-h", "--help", "--help-all")
-_HELP_ASKED = "ppsim.help_asked"
-
-
-class Commands(click.Group):
-    """A group that meets an unknown command with close matches, and keeps what was typed."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """Return the context of a command line, with its words: parsing takes them from `args`."""
-        words: list[str] = list(args)
-        context = super().make_context(info_name, args, parent, **extra)
-        context.meta.setdefault(_WORDS, words)
-        return context
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse them; a help page whose reader went early (`--help | head`) is fine."""
-        ctx.meta[_HELP_ASKED] = ctx.meta.get(_HELP_ASKED) or any(one in HELP_OPTIONS for one in args)
-        try:
-            return super().parse_args(ctx, args)
-        except BrokenPipeError:
-            close_output()
-            ctx.exit()
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Return the command of the first argument, or fail with those that it may stand for."""
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            ctx.fail(Names("command", self.commands).unknown(args[0]))
-        return super().resolve_command(ctx, args)
-
-
-def was_help_asked(ctx: click.Context) -> bool:
-    """Return whether an option of a command line asks for help."""
-    return bool(ctx.meta.get(_HELP_ASKED))
-
-
-def close_output() -> None:
-    """Let nothing more be written to standard output, where what is still buffered would fail again."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def output_option_of(formats: str) -> Callable[[_Command], _Command]:
@@ -202,10 +166,24 @@ def step_options(command: _Command) -> _Command:
     return command
 
 
+def look_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Take from the options of a command how much of a step is printed."""
+    return {name: options.pop(name) for name in _LOOK}
+
+
 to_config_option = click.option(
     "--to-config", type=click.Choice(get_args(Trainer)),
     help="Print the plan as options of a trainer, too: of the fastest where several are compared.",
 )  # fmt: skip
+
+
+def trainer_lines(result: Any, trainer: Trainer | None) -> dict[str, str]:
+    """Return what a result is as options of a trainer, where one is asked for: `to_config` of --json."""
+    if trainer is None:
+        return {}
+    from ppsim.api.to_config import trainer_options
+
+    return {"to_config": trainer_options(result, trainer)}
 
 
 def run_config_of(path: str | None) -> Any:

@@ -1,5 +1,7 @@
 """The command `figure`: what other commands wrote, as figures for a paper."""
 
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,25 +10,43 @@ from ppsim.api.suffixes import FIGURE
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.base.outputs import write
-from ppsim.cli.common import Commands, check_outputs, parse_names, parse_numbers, say
+from ppsim.base.words import require_least
+from ppsim.cli import Commands
+from ppsim.cli.common import check_outputs, parse_names, parse_numbers, say
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
-    from ppsim.plot.figures.style import Width
     from ppsim.simulation.timeline import Timeline
 
-_output = click.option(
-    "-o", "--output", "outputs", multiple=True, required=True, metavar="PATH",
-    help="Where to write it, as .pdf, .svg or .png. May be repeated.",
-)  # fmt: skip
 _width = click.option(
     "--width", type=click.Choice(["one-column", "two-column"]), default="two-column", show_default=True,
     help="How wide the figure is on the page: 3.33 in or 7.0 in.",
 )  # fmt: skip
 _title = click.option("--title", default="", help="A title inside the figure. Default: none.")
+
+
+def _output(suffixes: str) -> Callable[[Any], Any]:
+    return click.option(
+        "-o", "--output", "outputs", multiple=True, required=True, metavar="PATH",
+        help=f"Where to write it, as {suffixes}. May be repeated.",
+    )  # fmt: skip
+
+
+def _drawn(command: "Callable[..., Figure]") -> Any:
+    """A command of a function that makes a figure: it has the figure's width, and writes what was made."""
+
+    @wraps(command)
+    def draw(outputs: tuple[str, ...], **options: Any) -> None:
+        check_outputs(outputs, FIGURE)
+        write(outputs, FIGURE, command(**options), announce=say)
+
+    return _width(_output(".pdf, .svg or .png")(draw))
+
+
 _memory_limit = click.option(
     "--memory-limit", metavar="SIZE", help="Memory a rank to be drawn, as 80GiB. Default: what the file says."
 )
@@ -62,17 +82,15 @@ def figure() -> None:
     help="Whether the critical path is drawn.",
 )
 @_memory_limit
-@_width
-@_output
+@_drawn
 def timeline(
     files: tuple[str, ...],
     titles: tuple[str, ...],
     panels: str | None,
     critical_path: bool,
     memory_limit: str | None,
-    width: "Width",
-    outputs: tuple[str, ...],
-) -> None:
+    **look: Any,
+) -> "Figure":
     """Draw timelines on one time axis, the first on top.
 
     \b
@@ -88,27 +106,24 @@ def timeline(
     if titles and len(titles) != len(files):
         raise ConfigError(f"give a --title for each timeline or none: got {len(titles)} for {len(files)}")
     chosen = parse_names("panels", panels, PANELS)
-    check_outputs(outputs, FIGURE)
     read = [_read(path) for path in files]
     limits = [limit for _, limit in read if limit is not None]
-    made = timeline_figure(
+    return timeline_figure(
         [found for found, _ in read],
         titles=titles or None,
         panels=[panel for panel in PANELS if chosen is None or panel in chosen],
         with_critical_path=critical_path,
         memory_limit_bytes=parse_size(memory_limit) or min(limits, default=None),
-        width=width,
+        **look,
     )
-    write(outputs, FIGURE, made, announce=say)
 
 
 @figure.command(short_help="Memory of each rank over a step.")
 @click.argument("file", metavar="STEP.json")
 @_memory_limit
 @_title
-@_width
-@_output
-def memory(file: str, memory_limit: str | None, title: str, width: "Width", outputs: tuple[str, ...]) -> None:
+@_drawn
+def memory(file: str, memory_limit: str | None, **look: Any) -> "Figure":
     """Draw the memory of each rank over a step, with the limit and where it peaks.
 
     \b
@@ -121,12 +136,9 @@ def memory(file: str, memory_limit: str | None, title: str, width: "Width", outp
     from ppsim.api.texts import parse_size
     from ppsim.plot.figures.memory import memory_figure
 
-    check_outputs(outputs, FIGURE)
     found, limit = _read(file)
-    limit = parse_size(memory_limit) or limit
     with naming(file):
-        made = memory_figure(found, memory_limit_bytes=limit, title=title, width=width)
-    write(outputs, FIGURE, made, announce=say)
+        return memory_figure(found, memory_limit_bytes=parse_size(memory_limit) or limit, **look)
 
 
 @figure.command(short_help="Bubble ratio against microbatches.")
@@ -153,11 +165,8 @@ def memory(file: str, memory_limit: str | None, title: str, width: "Width", outp
 )  # fmt: skip
 @_title
 @_width
-@click.option(
-    "-o", "--output", "outputs", multiple=True, required=True, metavar="PATH",
-    help="Where to write it, as .pdf, .svg or .png, or .csv for the numbers. May be repeated.",
-)  # fmt: skip
-def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any) -> None:
+@_output(".pdf, .svg or .png, or .csv for the numbers")
+def bubble(title: str, width: Any, by: Any, outputs: tuple[str, ...], **options: Any) -> None:
     """Draw the bubble ratio of schedules against the number of microbatches.
 
     \b
@@ -175,7 +184,7 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
     for row in sweep[sweep["reason"] != ""].itertuples():
         say(f"left out: {row.schedule} with {row.microbatches} microbatches: {row.reason}")
     if drawn := [path for path in outputs if not path.endswith(".csv")]:
-        write(drawn, FIGURE, bubble_figure(sweep, by=options["by"], title=title, width=width), announce=say)
+        write(drawn, FIGURE, bubble_figure(sweep, by=by, title=title, width=width), announce=say)
     numbers = {".csv": ("numbers", lambda rows: rows.to_csv(index=False, lineterminator="\n"))}
     write([path for path in outputs if path not in drawn], numbers, sweep, announce=say)
 
@@ -183,9 +192,8 @@ def bubble(title: str, width: "Width", outputs: tuple[str, ...], **options: Any)
 @figure.command(short_help="Time over memory of a search.")
 @click.argument("file", metavar="TUNE.json")
 @_title
-@_width
-@_output
-def pareto(file: str, title: str, width: "Width", outputs: tuple[str, ...]) -> None:
+@_drawn
+def pareto(file: str, **look: Any) -> "Figure":
     """Draw iteration time over memory of all configurations that tune simulated, and the Pareto set.
 
     \b
@@ -198,18 +206,15 @@ def pareto(file: str, title: str, width: "Width", outputs: tuple[str, ...]) -> N
     from ppsim.plot.figures.pareto import pareto_figure
     from ppsim.tuning.configurations import read_answer
 
-    check_outputs(outputs, FIGURE)
     configurations, limit = read_answer(file)
-    made = pareto_figure(configurations, memory_limit_bytes=limit, title=title, width=width)
-    write(outputs, FIGURE, made, announce=say)
+    return pareto_figure(configurations, memory_limit_bytes=limit, **look)
 
 
 @figure.command(short_help="Projected against measured.")
 @click.argument("file", metavar="VALIDATION.json")
 @_title
-@_width
-@_output
-def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) -> None:
+@_drawn
+def accuracy(file: str, **look: Any) -> "Figure":
     """Draw what was projected over what was measured, and the signed errors by set.
 
     \b
@@ -222,10 +227,8 @@ def accuracy(file: str, title: str, width: "Width", outputs: tuple[str, ...]) ->
     from ppsim.plot.figures.accuracy import accuracy_figure
     from ppsim.validation.rows import read_rows
 
-    check_outputs(outputs, FIGURE)
     with naming(file):
-        made = accuracy_figure(read_rows(file), title=title, width=width)
-    write(outputs, FIGURE, made, announce=say)
+        return accuracy_figure(read_rows(file), **look)
 
 
 def _read(path: str) -> "tuple[Timeline, float | None]":
@@ -241,17 +244,9 @@ def _read(path: str) -> "tuple[Timeline, float | None]":
 
 
 def _sweep(
-    *,
-    pp: int,
-    vpp: int | None,
-    schedule: str,
-    microbatches: str | None,
-    profile: str | None,
-    costs: str | None,
+    *, pp: int, vpp: int | None, schedule: str, microbatches: str | None, profile: str | None, costs: str | None,
     runtime: Any,
-    by: str,
-) -> "pandas.DataFrame":
-    del by  # which of its columns is drawn
+) -> "pandas.DataFrame":  # fmt: skip
     from ppsim.catalog.build import require_shape
     from ppsim.costs.profile import DEFAULT, load_profile
     from ppsim.projection.bubbles import bubbles_at, bubbles_of_plan
@@ -261,8 +256,7 @@ def _sweep(
     names = parse_names("schedule", schedule) or []
     counts = parse_numbers("microbatches", microbatches) or [times * pp for times in (1, 2, 4, 8)]
     require_shape(pp=pp, microbatches=1)
-    if vpp is not None and vpp < 1:
-        raise ConfigError(f"--vpp must be at least 1: got {vpp}")
+    require_least("vpp", vpp)
     if costs is not None:
         if profile or runtime:
             given = "--profile" if profile else "--runtime"

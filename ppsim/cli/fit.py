@@ -6,7 +6,7 @@ import click
 
 from ppsim.api.suffixes import FITTED
 from ppsim.base.outputs import write
-from ppsim.cli.common import check_outputs, json_option, print_json, say
+from ppsim.cli.common import check_outputs, json_option, say, tell
 from ppsim.cli.progress import progress
 
 
@@ -41,7 +41,6 @@ def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any
     the class's.
     """
     from ppsim.api.fitting import fit as fit_runs
-    from ppsim.printing import fits as show
 
     if output:
         read = (*runs, options["cluster"], options["run_config"])
@@ -50,7 +49,4 @@ def fit(runs: tuple[str, ...], output: str | None, as_json: bool, **options: Any
         found = fit_runs(*runs, **options)
     if output:
         write([output], FITTED, (found, output), announce=say)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        show.print_fitted(found)
+    tell(found, as_json)

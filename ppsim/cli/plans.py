@@ -10,12 +10,14 @@ from ppsim.base.words import Option
 from ppsim.cli.common import (
     by_command,
     check_outputs,
-    print_json,
+    look_of,
     run_config_of,
     say,
     start_lean,
     step_options,
+    tell,
     to_config_option,
+    trainer_lines,
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.words import command_with
@@ -53,14 +55,7 @@ _SECTIONS = {
 @command_with(ProjectOptions, _SECTIONS)
 @to_config_option
 @step_options
-def project(
-    outputs: tuple[str, ...],
-    as_json: bool,
-    with_rows: bool,
-    with_timeline: bool | None,
-    to_config: Trainer | None,
-    **options: Any,
-) -> None:
+def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **options: Any) -> None:
     """Project a step: time, throughput, bubble, memory per rank, and why.
 
     \b
@@ -77,9 +72,9 @@ def project(
     """
     start_lean()
     from ppsim.api.plans import plan_from
-    from ppsim.printing import plans as show
 
     check_outputs(outputs, TIMELINE)
+    look = look_of(options)
     names = _compared(options["schedule"])
     if options["pp"] is None and options["run_config"] is None:
         raise click.UsageError("--pp must be given: the pipeline ranks")
@@ -100,18 +95,11 @@ def project(
         write(outputs, TIMELINE, by_command(projections_drawn(drawn, answer)), announce=say)
     if config is not None:
         found["run_config"] = config.to_json()
-    if to_config is not None and shown:
-        from ppsim.api.to_config import trainer_options
-
-        found["to_config"] = trainer_options(shown[0], to_config)
-    if as_json:
-        print_json(found)
-    elif answer:
-        show.print_answer(one, answer, with_rows=with_rows, with_timeline=with_timeline)
-    else:
-        show.print_plans(several, with_timeline=with_timeline)
-    if to_config is not None and shown and not as_json:
-        click.echo(f"\n# {to_config}\n{found['to_config']}")
+    lines = trainer_lines(shown[0], to_config) if shown else {}
+    look = look | {"answer": answer} if answer else {"with_timeline": look["with_timeline"]}
+    tell(one if answer else several, as_json, content=lambda: found | lines, **look)
+    if lines and not as_json:
+        click.echo(f"\n# {to_config}\n{lines['to_config']}")
     if not shown:
         raise click.exceptions.Exit(1)
 

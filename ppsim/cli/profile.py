@@ -64,25 +64,17 @@ def profile(output: str, **options: Any) -> None:
 
     require_extra("ppsim profile")
     _check(output, options)
-    from ppsim.api.profiles import (
-        DEFAULT_MODEL,
-        keys_from,
-        model_from,
-        ranks_to_rehearse,
-        settings_from,
-    )
+    from ppsim.api.profiles import job_from, settings_from
     from ppsim.cli.profile_jobs import dry_run, measure
     from ppsim.profiling.suite import SUITES
-    from ppsim.profiling.sweep import SuiteJob
 
     given = options | {"threads": _threads(options["threads"])}
     suite = SUITES[options["suite"]] if options["suite"] else None
     settings = settings_from(given, suite.settings if suite else None)
     jobs, num_processes = suite.jobs(output) if suite else [], 1
     if suite is None and options["module"] is None:
-        model = model_from(given)
-        num_processes = ranks_to_rehearse(given, model, keys_from(given, model)[0])
-        jobs = [SuiteJob(options["model"] or DEFAULT_MODEL, model, tuple(keys_from(given, model)), Path(output))]
+        job, num_processes = job_from(given, Path(output))
+        jobs = [job]
     if options["dry_run"]:
         if options["module"] is not None:
             raise ConfigError("--dry-run knows the FLOPs of models only: leave out --module")

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.words import given_of
 from ppsim.cli.common import say
 
 if TYPE_CHECKING:
@@ -24,12 +25,8 @@ class Bar:
         if self.progress is None:
             return
         task = self.progress.tasks[0]
-        changes: dict[str, Any] = {
-            "completed": task.elapsed if self.is_timed else done,
-            "total": total,
-            "text": text,
-        }
-        self.progress.update(task.id, **{name: value for name, value in changes.items() if value is not None})
+        completed: Any = task.elapsed if self.is_timed else done
+        self.progress.update(task.id, **given_of({"completed": completed, "total": total, "text": text}))
 
     def say(self, message: str) -> None:
         """Print a line about the work, above the bar."""

@@ -8,21 +8,23 @@ import click
 from ppsim.api.suffixes import CALIBRATION, EXPLANATION, TIMELINE, TOTALS
 from ppsim.base.errors import ConfigError
 from ppsim.base.outputs import suffix_of, write
+from ppsim.base.shown import show
 from ppsim.base.words import Option, words_of
 from ppsim.cli.common import (
     by_command,
     check_outputs,
     json_option,
+    look_of,
     output_option,
     output_option_of,
-    print_json,
     rows_option,
     run_config_of,
     say,
     step_options,
+    tell,
 )  # fmt: skip
 from ppsim.cli.progress import progress
-from ppsim.cli.words import command_with, option_of
+from ppsim.cli.words import command_with, option_of, options_in
 from ppsim.projection.options import PlanOptions
 from ppsim.runtime.options import TrainOptions
 
@@ -59,9 +61,7 @@ _SECTIONS = {"processes": "Processes and device", "model": "Model and data", "ru
 
 @command_with(RunOptions, _SECTIONS)
 @step_options
-def train(
-    outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None, **options: Any
-) -> None:
+def train(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Execute a table for real with torch: losses, gradients, measured timeline.
 
     \b
@@ -74,24 +74,22 @@ def train(
     executor of ppsim's own instead of torch's runtime. The last warm-up step counts the activation bytes of every
     rank.
     """
-    from ppsim.api.runs import as_files, require_verified, run_drawn, table_from, train_from
-    from ppsim.printing import steps as show
+    from ppsim.api.outputs import recorded_drawn
+    from ppsim.api.runs import as_files, require_verified, table_from, train_from
     from ppsim.runtime.launch import require_extra
 
     require_extra("ppsim train")
     check_outputs(outputs, TIMELINE)
+    look = look_of(options)
     table = table_from(**{name: options.pop(name) for name in words_of(TableOptions)})
     with as_files(table, None) as (schedule, _):
         trained = train_from(options | {"schedule": schedule})
     if trained is None:
         return
     try:
-        write(outputs, TIMELINE, by_command(run_drawn(trained)), announce=say)
+        write(outputs, TIMELINE, by_command(recorded_drawn(trained)), announce=say)
     finally:  # a run that cannot be written is not to be lost as well
-        if as_json:
-            print_json(trained.report() | {"run": trained.facts})
-        else:
-            show.print_trained(trained, with_rows=with_rows, with_timeline=with_timeline)
+        tell(trained, as_json, content=lambda: trained.report() | {"run": trained.facts}, **look)
     require_verified(trained)
 
 
@@ -112,10 +110,7 @@ def train(
     help="Steps dropped at the start of a recording (a timeline of ppsim has its own left out).",
 )  # fmt: skip
 @step_options
-def read(
-    recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, with_rows: bool, with_timeline: bool | None,
-    **options: Any,
-) -> None:  # fmt: skip
+def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Read a run of any trainer: its timeline, which schedule it ran, and what its recording tells.
 
     \b
@@ -129,23 +124,20 @@ def read(
     they differ.
     """
     from ppsim.api import reading
-    from ppsim.api.outputs import measured_drawn
-    from ppsim.printing import runs as show
+    from ppsim.api.outputs import recorded_drawn
     from ppsim.runs.totals import Totals
 
+    look = look_of(options)
     inputs = [file for one in recorded for file in reading.inputs_of(one)]
     check_outputs(outputs, TIMELINE, inputs=inputs)
     with progress("reading every pass of every rank"):
         found = reading.read(*recorded, **options)
     if isinstance(found, Totals):
         write(outputs, TOTALS, found, announce=say)
-        print_json(found.to_json()) if as_json else show.print_totals(found)
+        tell(found, as_json)
         return
-    write(outputs, TIMELINE, by_command(measured_drawn(found)), announce=say)
-    if as_json:
-        print_json(found.report() | {"run": found.facts})
-    else:
-        show.print_measured(found, with_rows=with_rows, with_timeline=with_timeline)
+    write(outputs, TIMELINE, by_command(recorded_drawn(found)), announce=say)
+    tell(found, as_json, content=lambda: found.report() | {"run": found.facts}, **look)
 
 
 @click.command()
@@ -173,7 +165,6 @@ def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[st
     from ppsim.api import measured as runs
     from ppsim.api.outputs import explanation_drawn
     from ppsim.api.reading import inputs_of
-    from ppsim.printing import runs as show
 
     check_outputs(outputs, EXPLANATION, inputs=inputs_of(measured))
     projected = _projection_of(against) if against is not None and against.lstrip().startswith("-") else against
@@ -181,10 +172,7 @@ def explain(measured: str, against: str | None, as_json: bool, outputs: tuple[st
         found = runs.explain(measured, against=projected)
     if outputs:
         write(outputs, EXPLANATION, by_command(explanation_drawn(found)), announce=say)
-    if as_json:
-        print_json(found.to_json())
-    else:
-        show.print_explanation(found)
+    tell(found, as_json)
 
 
 def _projection_of(words: str) -> "Projection":
@@ -194,11 +182,9 @@ def _projection_of(words: str) -> "Projection":
     from ppsim.projection.project import project
 
     try:
-        given = command.make_context("ppsim project", shlex.split(words)).params
-    except (click.UsageError, ValueError) as error:
-        told = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        raise ConfigError(f"--against '{words}' is no plan of ppsim project: {told}") from None
-    options = {name: given[name] for name in words_of(PlanOptions)}
+        options = options_in(command, PlanOptions, shlex.split(words))
+    except ValueError as error:
+        raise ConfigError(f"--against '{words}' is no plan of ppsim project: {error}") from None
     options["run_config"] = run_config_of(options["run_config"])
     if options["pp"] is None and options["run_config"] is None:
         raise ConfigError(f"--against '{words}' lacks --pp: the pipeline ranks")
@@ -235,7 +221,6 @@ def compare(
     from ppsim.api import measured as runs
     from ppsim.api.outputs import comparison_drawn
     from ppsim.api.reading import inputs_of
-    from ppsim.printing import runs as show
     from ppsim.runs.compare import summary_of
 
     if fit:
@@ -247,9 +232,6 @@ def compare(
     if fit and fitted:
         write([fit], CALIBRATION, fitted, announce=say)
     write(outputs, TIMELINE, by_command(comparison_drawn(comparison, fitted)), announce=say)
-    if as_json:
-        print_json(summary_of(comparison, fitted))
-    else:
-        show.print_comparison(comparison, with_rows=with_rows)
-        if fitted:
-            show.print_calibration(fitted)
+    tell(comparison, as_json, content=lambda: summary_of(comparison, fitted), with_rows=with_rows)
+    if fitted and not as_json:
+        show(fitted)

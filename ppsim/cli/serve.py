@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ppsim.cli.common import say
+from ppsim.cli.words import options_in
 
 
 @click.command()
@@ -58,25 +59,11 @@ def _read_project(arguments: Sequence[str]) -> dict[str, Any]:
     from ppsim.cli.plans import project
     from ppsim.projection.options import PlanOptions
 
-    return _read(project, PlanOptions, arguments)
+    return options_in(project, PlanOptions, arguments)
 
 
 def _read_tune(arguments: Sequence[str]) -> dict[str, Any]:
     from ppsim.cli.tune import tune
     from ppsim.tuning.options import TuneOptions
 
-    return _read(tune, TuneOptions, arguments)
-
-
-def _read(command: click.Command, declared: type, arguments: Sequence[str]) -> dict[str, Any]:
-    from ppsim.base.errors import ConfigError
-    from ppsim.base.words import words_of
-
-    try:
-        with command.make_context(str(command.name), list(arguments)) as context:
-            given = context.params
-    except click.exceptions.Exit:
-        raise ConfigError("--help is for a terminal: leave it out") from None
-    except click.ClickException as error:
-        raise ConfigError(error.format_message()) from None
-    return {name: given.get(name) for name in words_of(declared)}
+    return options_in(tune, TuneOptions, arguments)

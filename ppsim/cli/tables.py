@@ -14,14 +14,16 @@ from ppsim.cli.common import (
     by_command,
     check_outputs,
     json_option,
+    look_of,
     print_json,
     read_table,
     say,
     step_options,
+    tell,
 )  # fmt: skip
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress
-from ppsim.cli.words import command_with, option_of, options_of
+from ppsim.cli.words import Choice, command_with, option_of, options_of
 from ppsim.projection.options import CHANNEL, OVERHEADS, RECEIVES, PlanOptions
 from ppsim.schedule.choices import Channel, Communication, Receives, Target
 
@@ -114,20 +116,11 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
     """
     from dataclasses import asdict
 
-    from ppsim.printing import schedules as show
     from ppsim.schedule.check import check as check_table
 
     with progress(f"checking {table}, on every kind of channel"):
         report = check_table(read_table(table, **read))
-    if as_json:
-        print_json(
-            {
-                "findings": [asdict(finding) for finding in report.findings],
-                "verdicts": [asdict(verdict) for verdict in report.verdicts],
-            }
-        )
-    else:
-        show.print_check(report, table)
+    tell(report, as_json, content=lambda: asdict(report), name=table)
     if report.errors:
         raise click.exceptions.Exit(1 if report.errors[0].rule == "deadlock" else 2)
 
@@ -138,14 +131,7 @@ def check(table: str, as_json: bool, **read: int | None) -> None:
 )
 @click.argument("table", metavar="T.csv")
 @step_options
-def simulate(
-    table: str,
-    with_timeline: bool | None,
-    with_rows: bool,
-    as_json: bool,
-    outputs: tuple[str, ...],
-    **options: Any,
-) -> None:
+def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any) -> None:
     """Simulate any table at any costs: step time, bubble, idle time by cause, memory, a timeline.
 
     \b
@@ -156,7 +142,6 @@ def simulate(
     T.csv is a table as `ppsim build` writes it. Options for the network override what the costs file says.
     """
     from ppsim.plot.view import View
-    from ppsim.printing import steps as show
     from ppsim.runs.timeline_file import timeline_to_json
     from ppsim.simulation.cost_schema import read_costs, read_overheads
     from ppsim.simulation.report import report_of
@@ -181,25 +166,14 @@ def simulate(
         say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
     drawn = Drawn([View(timeline, title)], lambda: timeline_to_json(timeline, stage_costs))
     write(outputs, TIMELINE, by_command(drawn), announce=say)
-    if as_json:
-        print_json(report)
-    else:
-        show.print_report(report, with_rows=with_rows)
-        show.print_timeline(timeline, is_wanted=with_timeline)
-
-
-class _Target(click.Choice[str]):
-    """A choice that takes transformer_engine for transformer-engine."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return super().convert(value.replace("_", "-"), param, ctx)
+    tell(timeline, as_json, content=lambda: report, report=report, **look_of(options))
 
 
 @click.command()
 @click.argument("table", metavar="T.csv")
 @click.option(
     "--to", "target", required=True,
-    type=_Target(get_args(Target)), metavar="TARGET",
+    type=Choice(get_args(Target)), metavar="TARGET",
     help="torch: the compute-only CSV, which every version takes. torch-comms: with sends and receives, for one "
          "version (--torch-version). torchtitan: torch's, and the settings to paste. json: neutral, for runtimes "
          "whose tables are made in Python. primus: its nodes, and how to start it with them. megatron: the "

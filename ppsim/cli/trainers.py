@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from ppsim.base.words import require_least
 from ppsim.cli.common import say
 
 _FOR = {
@@ -23,8 +24,7 @@ def check_options(target: str, options: dict[str, Any]) -> None:
             raise ConfigError(f"{option} is for --to {' and '.join(targets)}: got --to {target}")
     if options["layers_by"] and options["split"] is None:
         raise ConfigError("--layers-by says the layers of --split: give it too")
-    if options["micro_batch"] is not None and options["micro_batch"] < 1:
-        raise ConfigError(f"--micro-batch must be at least 1: got {options['micro_batch']}")
+    require_least("micro_batch", options["micro_batch"])
 
 
 def for_trainer(target: str, schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:

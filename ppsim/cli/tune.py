@@ -7,21 +7,23 @@ import click
 from ppsim.api.suffixes import SEARCH, Searched
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
+from ppsim.base.words import words_of
 from ppsim.cli.common import (
     by_command,
     check_outputs,
     json_option,
     output_option_of,
-    print_json,
     run_config_of,
     say,
     start_lean,
+    tell,
     to_config_option,
+    trainer_lines,
 )
 from ppsim.cli.progress import progress
 from ppsim.cli.words import command_with
 from ppsim.schedule.choices import Trainer
-from ppsim.tuning.options import TuneOptions
+from ppsim.tuning.options import RangeOptions, TuneOptions
 
 _SECTIONS = {
     "model": "Model and batch",
@@ -50,10 +52,13 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
     """
     start_lean()
     from ppsim.api.tuning import tune_from
-    from ppsim.printing import tuning as show_tune
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
-    options["run_config"] = run_config_of(options["run_config"])
+    config = options["run_config"] = run_config_of(options["run_config"])
+    if config and (
+        tried := [word for word in words_of(RangeOptions) if word in config.words and not options[word]]
+    ):
+        say(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
     with progress("finding a lower bound of each", total=1, unit="configurations") as bar:
 
         def show(decided: int, total: int, best_s: float | None) -> None:
@@ -64,14 +69,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
 
         found = tune_from(options, show)
     write(outputs, SEARCH, by_command(Searched(found)), announce=say)
-    configuration = None
-    if to_config:
-        from ppsim.api.to_config import trainer_options
-
-        configuration = trainer_options(found, to_config)
-    if as_json:
-        print_json(found.to_json() | ({"to_config": configuration} if configuration else {}))
-        return
-    show_tune.print_tuned(found)
-    if configuration:
-        click.echo(f"\n# {to_config}\n{configuration}")
+    lines = trainer_lines(found, to_config)
+    tell(found, as_json, content=lambda: found.to_json() | lines)
+    if lines and not as_json:
+        click.echo(f"\n# {to_config}\n{lines['to_config']}")

@@ -5,7 +5,7 @@ import click
 from ppsim.api.suffixes import VALIDATION
 from ppsim.base.errors import ConfigError
 from ppsim.base.outputs import write
-from ppsim.cli.common import check_outputs, json_option, output_option_of, print_json, say
+from ppsim.cli.common import check_outputs, json_option, output_option_of, say, tell
 from ppsim.cli.progress import progress
 
 
@@ -63,7 +63,8 @@ def validate(
     if fit_on is not None:
         if as_markdown or is_fit or with_commands or outputs:
             raise ConfigError("--fit-on prints rows before and after: leave out all but SET, --json and --rows")
-        _print_after_fits(name, fit_on, as_json=as_json)
+        with progress("fitting") as bar:
+            tell(validated(name, fit_on=fit_on, announce=lambda one: bar.update(f"fitting {one}")), as_json)
         return
     if outputs and (is_fit or with_commands):
         raise ConfigError(f"-o writes a comparison; {'--fit' if is_fit else '--commands'} prints")
@@ -81,25 +82,10 @@ def validate(
         number = count()
         found = validated(name, announce=lambda one: bar.update(f"projecting {one}", done=next(number)))
     write(outputs, VALIDATION, found.to_json()["sets"], announce=say)
-    if as_json:
-        print_json(found.to_json())
-    elif as_markdown:
+    if as_markdown:
         click.echo(show_validation.markdown(found.sets), nl=False)
     else:
-        show_validation.print_validations(found, with_rows=with_rows or None)
-
-
-def _print_after_fits(name: str | None, fit_on: str, *, as_json: bool) -> None:
-    """Print rows before and after a fit on others."""
-    from ppsim.api.validation import validate as validated
-    from ppsim.printing.fits import print_after_fits
-
-    with progress("fitting") as bar:
-        found = validated(name, fit_on=fit_on, announce=lambda one: bar.update(f"fitting {one}"))
-    if as_json:
-        print_json(found.to_json())
-    else:
-        print_after_fits(found)
+        tell(found, as_json, with_rows=with_rows or None)
 
 
 def _fitted_clusters(names: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import click
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.names import NUMBER_FORMATS, Names
 from ppsim.base.words import Word, sections_of, words_of
 from ppsim.cli.common import parse_names, parse_numbers
 from ppsim.cli.completion import completing
@@ -32,6 +33,15 @@ class SectionedCommand(click.Command):
                     help="Show every option, in full, and exit.",
                 )
             )  # fmt: skip
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse them; of what is no number, say how it is written."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            if not (hint := _number_meant(error.message)):
+                raise
+            raise click.BadParameter(error.message + hint, error.ctx, error.param) from None
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return the option `--help`, which shows the short help where there is one."""
@@ -75,6 +85,14 @@ class SectionedCommand(click.Command):
 _FIRST_COLUMN = 28
 _SHORT = "ppsim.short_help"
 _COMMON_OUTPUT = ("outputs", "as_json")
+
+
+def _number_meant(message: str) -> str:
+    """What to write instead, where a sentence is about what is no number."""
+    if re.search("is not a valid float", message):
+        return " Write it without a unit, as 0.5 or 15e12."
+    whole = re.match(r"'(\d{1,9})(\.0*)?([eE]\+?(\d\d?))?' is not a valid int", message)
+    return f" Write {int(whole[1]) * 10 ** int(whole[4] or 0)}." if whole else ""
 
 
 def _show_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -124,6 +142,18 @@ def options_of(declared: type, **changed: Mapping[str, Any]) -> Callable[[Any], 
     return decorate
 
 
+def options_in(command: click.Command, declared: type, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the words that arguments of a command give; raises `ConfigError` with click's sentence."""
+    try:
+        with command.make_context(str(command.name), list(arguments)) as context:
+            given = context.params
+    except click.exceptions.Exit:
+        raise ConfigError("--help is for a terminal: leave it out") from None
+    except click.ClickException as error:
+        raise ConfigError(error.format_message()) from None
+    return {name: given.get(name) for name in words_of(declared)}
+
+
 def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
     """Return the click option of a word; `changed` are parameters that differ."""
     said = word.option
@@ -145,13 +175,22 @@ def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
     return click.option(*names, word.name, **(given | changed))
 
 
+class Choice(click.Choice[str]):
+    """A choice that is taken as people write it: without regard to capitals and dashes, bf16 for bfloat16."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the choice that is meant."""
+        also = {short: name for short, name in NUMBER_FORMATS.items() if name in self.choices}
+        return super().convert(Names("", self.choices, also=also).find(value) or value, param, ctx)
+
+
 def _type_of(word: Word) -> Any:
     """What click reads, text where it is no number and no choice."""
     if word.listed is not None:
         return str
     if choices := word.choices:
         is_number = isinstance(choices[0], int)
-        return click.IntRange(min(choices), max(choices)) if is_number else click.Choice(choices)
+        return click.IntRange(min(choices), max(choices)) if is_number else Choice(choices)
     if int in word.kinds:
         return int if word.option.least is None else click.IntRange(word.option.least)
     return float if float in word.kinds and str not in word.kinds else str

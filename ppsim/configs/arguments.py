@@ -200,6 +200,7 @@ _MATTERS = (
         r"check_.*|use_legacy_models|model_type|trainable|primus.*|exp_name|trust_remote_code|skip_train|"
         r"original_max_position_embeddings|qk_l2_norm|barrier_with_L1_time|hf_path|use_cpu_initialization|"
         r"perform_initialization|retro_.*|dino_.*|biencoder.*|iteration|consumed_.*|params_dtype|kv_lora_rank|"
+        r"master_(addr|port)|node_rank|nnodes|nproc_per_node|rdzv_.*|standalone|max_restarts|tee|redirects|"
         r"data_parallel_size|encoder_.*|decoder_.*|.*_seed|test_mode|rotary_base|disable_gloo_process_groups|"
         r"enable_(gloo_process_groups|one_logger|experimental)|te_rng_tracker|mmap_bin_files|logging_level|"
         r"moe_per_layer_logging|spec|v_head_dim|q(k)?_.*|max_tokens_to_oom|fim_.*|prompts?|temperature|top_.*|"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments
 from ppsim.configs.megatron_experts import arguments_of_experts, cuda_graphs_in, experts_of
 from ppsim.configs.megatron_hybrid import hybrid_pattern, layout_of
@@ -51,7 +52,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     return RunConfig(
         trainer,
         arguments.source,
-        {name: value for name, value in words.items() if value is not None},
+        given_of(words),
         model,
         why_no_model,
         arguments.understood,

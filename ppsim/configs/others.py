@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.megatron import BRIDGE, from_megatron
 from ppsim.configs.run_config import Ignored, RunConfig
@@ -63,7 +64,7 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     return RunConfig(
         "DeepSpeed",
         source,
-        {name: value for name, value in words.items() if value is not None},
+        given_of(words),
         None,
         f"{source}: DeepSpeed's configuration has no model: give --model",
         arguments.understood,

@@ -1,51 +1,34 @@
 """TorchTitan's job configuration: TOML (to 0.2), flags (0.3), or the same tree as Primus' YAML has it."""
 
-import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.run_config import Ignored, RunConfig, replicas_for_experts
 from ppsim.model.architecture import Model
-from ppsim.model.names import find_model
+from ppsim.model.names import NAMES, find_model
 
-_MODELS: Mapping[tuple[str, str], str] = MappingProxyType(
-    {
-        ("llama3", "8b"): "llama3-8b",
-        ("llama3", "70b"): "llama3-70b",
-        ("llama3", "405b"): "llama3-405b",
-        ("qwen3", "06b"): "qwen3-0.6b",
-        ("qwen3", "17b"): "qwen3-1.7b",
-        ("qwen3", "4b"): "qwen3-4b",
-        ("qwen3", "8b"): "qwen3-8b",
-        ("qwen3", "14b"): "qwen3-14b",
-        ("qwen3", "32b"): "qwen3-32b",
-        ("qwen3", "30ba3b"): "qwen3-30b-a3b",
-        ("qwen3", "235ba22b"): "qwen3-235b-a22b",
-        ("deepseek_v3", "16b"): "deepseek-v2-lite",
-        ("deepseek_v3", "236b"): "deepseek-v2",
-        ("deepseek_v3", "671b"): "deepseek-v3",
-        ("llama4", "17bx16e"): "llama4-scout",
-        ("llama4", "17bx128e"): "llama4-maverick",
-        ("gpt_oss", "20b"): "gpt-oss-20b",
-        ("gpt_oss", "120b"): "gpt-oss-120b",
-    }
-)
-"""TorchTitan's model names and flavors without their points and dashes, as `ppsim models` has them."""
+_BETWEEN = str.maketrans("", "", "._-")
+_MODELS = {
+    "deepseekv316b": "deepseek-v2-lite",
+    "deepseekv3236b": "deepseek-v2",
+    "deepseekv3671b": "deepseek-v3",
+    "llama417bx16e": "llama4-scout",
+    "llama417bx128e": "llama4-maverick",
+} | {name.translate(_BETWEEN): name for name in NAMES}
+"""TorchTitan's model names and flavors without what is between their words, as `ppsim models` has them."""
 
-_SCHEDULES: Mapping[str, str] = MappingProxyType(
-    {
-        "gpipe": "GPipe",
-        "1f1b": "1F1B",
-        "interleaved-1f1b": "Interleaved1F1B",
-        "looped-bfs": "LoopedBFS",
-        "interleaved-zb": "InterleavedZeroBubble",
-        "zbv-fixed": "ZBVZeroBubble",
-        "dualpipev": "DualPipeV",
-    }
-)
+_SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "looped-bfs": "LoopedBFS",
+    "interleaved-zb": "InterleavedZeroBubble",
+    "zbv-fixed": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}
 """Schedules as TorchTitan spells them."""
 
 HIDDEN_BY_ASYNC_TP = "0.5"
@@ -107,7 +90,7 @@ def from_torchtitan(
     return RunConfig(
         trainer,
         source,
-        {name: value for name, value in words.items() if value is not None},
+        given_of(words),
         model,
         why_no_model,
         arguments.read,
@@ -154,7 +137,7 @@ def _schedule(arguments: Arguments) -> str | None:
 
 
 def _model(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
-    known = _MODELS.get((name, re.sub(r"[._-]", "", flavor.lower())))
+    known = _MODELS.get(f"{name}{flavor}".lower().translate(_BETWEEN))
     if known is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
     return find_model(known), ""

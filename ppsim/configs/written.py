@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.words import given_of
 from ppsim.configs.megatron import arguments_of, primus_pipeline_of
 from ppsim.configs.torchtitan import options_of
 from ppsim.schedule.choices import Trainer
@@ -27,7 +28,7 @@ def written(words: Mapping[str, Any], trainer: Trainer) -> str:
     --recompute-method uniform
     --recompute-num-layers 1
     """
-    given = {word: value for word, value in words.items() if value is not None}
+    given = given_of(words)
     if trainer == "torchtitan":
         options, left = options_of(given)
         lines = [f"--{name} {value}" for name, value in options.items()]

@@ -24,8 +24,7 @@ def print_clusters(clusters: Sequence[Cluster]) -> None:
     ]
     out = Page()
     out.add(Columns.of(rows, left=2, spare=["bandwidth", "memory"]))
-    out.add()
-    out.add("bfloat16: dense peak. links: devices of a domain, and what one device sends. NAME gives sources.")
+    out.add("", "bfloat16: dense peak. links: devices of a domain, and what one device sends. NAME gives sources.")
 
 
 def _devices_of(tier: Tier) -> str:
@@ -53,19 +52,19 @@ def print_cluster(cluster: Cluster) -> None:
         ("kernels", f"{seconds(gets.kernel_s)} between, {seconds(gets.host_s)} to launch"),
         ("source", gets.source),
     ]
-    out.add()
+    out.add("")
     _add_section(out, "device", device.name, of_device)
-    out.add()
+    out.add("")
     _add_section(out, "what runs get of it", f"class {device.efficiency_class}", of_runs)
     if constants := cluster.constants.named:
-        out.add()
+        out.add("")
         fitted_on = ", ".join(cluster.constants.fitted_on)
         _add_section(
             out, "constants", f"from runs of its own: {fitted_on}" if fitted_on else "from the file",
             [(name, _constant(name, one)) for name, one in constants.items()],
         )  # fmt: skip
     for tier in cluster.tiers:
-        out.add()
+        out.add("")
         _add_section(out, tier.name, f"{_devices_of(tier)} devices by {tier.link.name}", _link_facts(tier.link))
 
 

@@ -1,20 +1,17 @@
 """What a terminal shows of constants fitted to measured steps, and of sets before and after."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ppsim.base.units import percent, seconds, signed_percent
 from ppsim.printing.page import Columns, Page, facts
 from ppsim.printing.validation import errors_of, markdown_table
+from ppsim.validation.after_fit import AfterFit, AfterFits
+from ppsim.validation.fitted import Fitted
 from ppsim.validation.posterior import Told
 from ppsim.validation.score import Score, coverage_of, score_of
 
-if TYPE_CHECKING:
-    from ppsim.validation.after_fit import AfterFit, AfterFits
-    from ppsim.validation.fitted import Fitted
 
-
-def print_fitted(found: "Fitted") -> None:
+def print_fitted(found: Fitted) -> None:
     """Print what rows told, what they did not, and how far off they were before and are now."""
     posterior, out = found.posterior, Page()
     num_rows = len(posterior.rows)
@@ -27,17 +24,8 @@ def print_fitted(found: "Fitted") -> None:
     for name, one in found.rests.items():
         spread = seconds(one.value * one.spread)
         out.add(f"job {name}: add --rest {one.value:.4g} (± {spread}), which is none of the cluster's")
-    out.add()
     rows = zip(posterior.rows, posterior.before, posterior.after, strict=True)
-    out.add(
-        Columns.of(
-            [
-                {"row": row.name, "measured": seconds(row.measured_s), "before": signed_percent(before),
-                 "after": signed_percent(after)}
-                for row, before, after in rows
-            ]
-        )
-    )  # fmt: skip
+    out.add("", Columns.of([_changed(row.name, row.measured_s, *errors) for row, *errors in rows]))
     left = ", ".join(one.prior.name for one in posterior.left)
     told: list[tuple[str, str]] = [
         ("left of a step", f"{percent(posterior.residual)} (standard deviation), with what jobs differ by"),
@@ -49,6 +37,12 @@ def print_fitted(found: "Fitted") -> None:
         told.append(("priors", f"{counts}: what the rows do not tell apart, the priors divide"))
     told += [("listed", f"{case.number or case.told.title}: {reason}") for case, reason in found.listed]
     out.add(facts(told), markup=False)
+
+
+def _changed(name: str, measured_s: float, before: float, after: float) -> dict[str, str]:
+    """A row of errors before and after a fit."""
+    errors = {"before": signed_percent(before), "after": signed_percent(after)}
+    return {"row": name, "measured": seconds(measured_s)} | errors
 
 
 def _steps(number: int) -> str:
@@ -67,47 +61,40 @@ def _as_row(name: str, one: Told) -> dict[str, str]:
     }
 
 
-def print_after_fits(found: "AfterFits") -> None:
+def print_after_fits(found: AfterFits) -> None:
     """Print a line a set: the judged rows as they are, and after the fit; then the rows of one set."""
     out = Page()
     out.add(Columns.of([_summary(one) for one in found.sets]))
     if len(found.sets) == 1:
         (one,) = found.sets
-        out.add()
+        out.add("")
         for cluster in one.fits:
             machine = ", ".join(f"{told.prior.name} {told.value:.4g}" for told in cluster.found)
             out.add(f"{cluster.cluster.name}: {machine or 'nothing told'}", markup=False)
             out.add(f"  on {', '.join(row.name for row in cluster.rows)}", markup=False)
             for doubt in cluster.doubted:
                 out.add(f"  far off: {doubt}", markup=False)
-        out.add()
-        out.add(
-            Columns.of(
-                [
-                    {"row": str(before.case.number), "measured": seconds(before.measured),
-                     "before": signed_percent(before.error), "after": signed_percent(after.error)}
-                    for before, after in one.judged
-                ]
-            )
-        )  # fmt: skip
-        listed = [(str(case.number), reason) for case, reason in one.listed]
-        if listed:
-            out.add("listed:")
-            out.add(facts(listed), markup=False)
-    out.add()
+        pairs = [
+            _changed(str(before.case.number), before.measured, before.error, after.error)
+            for before, after in one.judged
+        ]
+        out.add("", Columns.of(pairs))
+        if listed := [(str(case.number), reason) for case, reason in one.listed]:
+            out.add("listed:", facts(listed), markup=False)
     out.add(
+        "",
         "Errors of the rows that were not fitted: predicted / measured - 1, negative is optimistic. fit rows: what "
         "each set's cluster was fitted on. listed: rows for which no projection can be asked. inside: times in the "
-        "90 % interval after the fit."
+        "90 % interval after the fit.",
     )
 
 
-def markdown_after_fits(found: "AfterFits") -> str:
+def markdown_after_fits(found: AfterFits) -> str:
     """Return the sets of docs/results/published_runs.md before and after a fit on one run."""
     return "\n".join(markdown_table([_summary(one) for one in found.sets if one.judged])) + "\n"
 
 
-def _summary(one: "AfterFit") -> dict[str, str]:
+def _summary(one: AfterFit) -> dict[str, str]:
     before, after = (score_of([pair[index].error for pair in one.judged]) for index in (0, 1))
     inside = coverage_of([pair[1] for pair in one.judged])
     return {

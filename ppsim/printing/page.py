@@ -32,12 +32,12 @@ class Page:
         return self._console.width
 
     def add(self, *renderables: Any, markup: bool = True) -> None:
-        """Print the renderables, one a line; nothing for an empty line. A number and its unit stay together."""
+        """Print the renderables below each other, "" for an empty line. A number and its unit stay together."""
         import click
 
-        tied = [_tied(one) if isinstance(one, str) else one for one in renderables]
         with self._console.capture() as capture:
-            self._console.print(*tied, markup=markup)
+            for one in renderables:
+                self._console.print(_tied(one) if isinstance(one, str) else one, markup=markup)
         click.echo("\n".join(line.rstrip() for line in capture.get().replace(_TIE, " ").splitlines()))
 
 

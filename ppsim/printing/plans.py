@@ -1,26 +1,23 @@
 """How the answer of `ppsim project` reads: the answer first, then fit, where the time goes, and what to change."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
 from ppsim.costs.of_job import stack_of
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.printing.page import Columns, Page, facts
-from ppsim.printing.steps import print_assumptions, print_report, print_timeline
+from ppsim.printing.steps import print_report, print_timeline
+from ppsim.projection.projection import Answer, Fit, Projection, Projections
 from ppsim.simulation.report import gap_of
-
-if TYPE_CHECKING:
-    from ppsim.projection.projection import Answer, Fit, Projection, Projections
 
 _MOST_SENSITIVE = 4
 _LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
 
 
 def print_answer(
-    projection: "Projection",
-    answer: "Answer | None" = None,
+    projection: Projection,
+    answer: Answer | None = None,
     *,
     with_rows: bool = False,
     with_timeline: bool | None = None,
@@ -31,14 +28,12 @@ def print_answer(
     print_report(projection.report, _delivered(projection, answer), with_rows=with_rows)
     print_timeline(projection.timeline, is_wanted=with_timeline)
     out = Page()
-    out.add()
     whole = projection.iteration_s
     budget = [
         {"where an iteration goes": name, "time": seconds(value), "part": percent(value / whole)}
         for name, value in answer.budget_s.items()
     ]
-    out.add(Columns.of(budget))
-    out.add()
+    out.add("", Columns.of(budget), "")
     sensitive = [
         f"{name} {percent(value)}"
         for name, value in list(answer.sensitivities.items())[:_MOST_SENSITIVE]
@@ -58,12 +53,10 @@ def print_answer(
         ("to change", advice or [_no_advice(answer.fit)]),
         ("by channel", ", ".join(others)),
     ]
-    out.add(facts(rows))
-    out.add()
-    print_assumptions(out, projection.assumptions)
+    out.add(facts(rows), "", facts([("assumed", projection.assumptions)]))
 
 
-def what_is_projected(projection: "Projection") -> str:
+def what_is_projected(projection: Projection) -> str:
     """Return the sentence that says which model is projected on what, and where the costs are from."""
     plan, devices = projection.plan, projection.num_gpus
     if plan.job is not None:
@@ -81,7 +74,7 @@ def what_is_projected(projection: "Projection") -> str:
     return f"{on}: packaged profile; --model/--cluster or --profile for yours"
 
 
-def _delivered(projection: "Projection", answer: "Answer") -> list[tuple[str, str]]:
+def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
     """What an iteration takes and delivers, and whether it fits."""
     low, high = map(seconds, answer.interval_s)
     tokens, num_gpus, plan = projection.tokens_per_s, projection.num_gpus, projection.plan
@@ -100,13 +93,13 @@ def _delivered(projection: "Projection", answer: "Answer") -> list[tuple[str, st
     return [*rows, ("fit", _fit(answer.fit, " (95 % of the device's)" if of_device else ""))]
 
 
-def _no_advice(fit: "Fit") -> str:
+def _no_advice(fit: Fit) -> str:
     if fit.margin_bytes is not None and fit.margin_bytes < 0:
         return "nothing near that was tried fits"
     return "nothing near that was tried gains half a percent"
 
 
-def _fit(fit: "Fit", whose: str) -> str:
+def _fit(fit: Fit, whose: str) -> str:
     fullest = f"rank {fit.rank} is the fullest with {size(fit.peak_bytes)}"
     if fit.limit_bytes is None or fit.margin_bytes is None:
         return f"{fullest} (--memory-limit says how much there is)"
@@ -115,12 +108,11 @@ def _fit(fit: "Fit", whose: str) -> str:
     return f"no, {size(-fit.margin_bytes)} more than the {size(fit.limit_bytes)} there are{whose}: {fullest}"
 
 
-def print_plans(comparison: "Projections", *, with_timeline: bool | None = None) -> None:
+def print_plans(comparison: Projections, *, with_timeline: bool | None = None) -> None:
     """Print every schedule that is possible, best first, why the others are not, and the best one's timeline."""
     out = Page()
     if comparison.projections:
-        out.add(what_is_projected(comparison.projections[0]), markup=False)
-        out.add()
+        out.add(what_is_projected(comparison.projections[0]), "", markup=False)
         fastest = comparison.projections[0].iteration_s
         has_steps = any(one.iteration_s != one.timeline.step_time_s for one in comparison.projections)
         rows = [
@@ -140,21 +132,18 @@ def print_plans(comparison: "Projections", *, with_timeline: bool | None = None)
             for one in comparison.projections
         ]
         out.add(Columns.of(rows, spare=["rank", "span bubble", "above bound", "step time", "vpp", "bubble"]))
-        for line in (*_of_names(comparison.projections), *_of_marks(comparison.projections)):
-            out.add(line)
+        out.add(*_of_names(comparison.projections), *_of_marks(comparison.projections))
     if comparison.reasons:
-        out.add()
-        out.add(facts([("not possible", _by_reason(comparison.reasons))]))
+        out.add("", facts([("not possible", _by_reason(comparison.reasons))]))
     if comparison.projections:
         name = comparison.projections[0].plan.schedule_name
-        out.add()
-        out.add(facts([(f"assumed for {name}", comparison.projections[0].assumptions)]))
+        out.add("", facts([(f"assumed for {name}", comparison.projections[0].assumptions)]))
         if with_timeline:
             out.add(f"\n[bold]{name}[/bold]")
             print_timeline(comparison.projections[0].timeline, is_wanted=True)
 
 
-def _of_names(projections: Sequence["Projection"]) -> list[str]:
+def _of_names(projections: Sequence[Projection]) -> list[str]:
     """What the names of a list mean that tell how a table was made: fitted, to memory too, or as published."""
     entries = [find(one.plan.schedule_name) for one in projections]
     to_memory = sorted(entry.name for entry in entries if entry.takes("memory_limit_bytes"))
@@ -166,11 +155,11 @@ def _of_names(projections: Sequence["Projection"]) -> list[str]:
     return ["; ".join(filter(None, said)) + "."] if any(said) else []
 
 
-def _marks(projection: "Projection") -> str:
+def _marks(projection: Projection) -> str:
     return ("*" if projection.not_in_runtime else "") + ("!" if projection.not_in_memory else "")
 
 
-def _of_marks(projections: Sequence["Projection"]) -> list[str]:
+def _of_marks(projections: Sequence[Projection]) -> list[str]:
     """What the marks behind names say; a schedule with one comes behind all without."""
     plan, lines = projections[0].plan, []
     if any(one.not_in_runtime for one in projections):

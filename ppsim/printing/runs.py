@@ -1,17 +1,15 @@
 """What a terminal shows of measured steps beside projected ones, and of what was fitted to them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppsim.base.units import percent, rate, seconds, signed_percent, size
 from ppsim.printing.page import Columns, Page, facts, some_of
 from ppsim.printing.steps import print_report, print_timeline
 from ppsim.runs import explained_words as words
-
-if TYPE_CHECKING:
-    from ppsim.runs.calibrate import Calibration
-    from ppsim.runs.compare import Comparison
-    from ppsim.runs.peaks import PeakError
+from ppsim.runs.calibrate import Calibration
+from ppsim.runs.compare import Comparison
+from ppsim.runs.peaks import PeakError
 
 
 def print_measured(found: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:
@@ -82,18 +80,14 @@ def _not_recorded(run: dict[str, Any]) -> str:
 def print_explanation(found: Any) -> None:
     """Print a `ppsim.Explanation`: the likeliest reasons, where the step goes, whom ranks wait for."""
     out = Page()
-    out.add(f"[bold]a step of {seconds(found.step_s)}[/bold], the mean of {found.num_steps}", "")
-    out.add(words.GAINS)
+    out.add(f"[bold]a step of {seconds(found.step_s)}[/bold], the mean of {found.num_steps}", words.GAINS)
     for number, sentence in enumerate(words.reasons(found), start=1):
         out.add(f"{number}. {sentence}")
-    out.add()
-    out.add(Columns.of(words.table_of(found), wraps=True))
+    out.add("", Columns.of(words.table_of(found), wraps=True))
     if late := words.faults(found):
-        out.add("\nthe others wait for")
-        for sentence in late:
-            out.add(sentence)
+        out.add("\nthe others wait for", *late)
     if found.against:
-        out.add()
+        out.add("")
         _add_against(out, found.against, found.step_s)
     spread = "half of the steps: what the middle half of them loses. " if found.num_steps > 1 else ""
     out.add(
@@ -109,9 +103,8 @@ def _add_against(out: Page, against: Any, measured_s: float) -> None:
         out.add(against.note)
     for number, sentence in enumerate(words.lacks(against, measured_s), start=1):
         out.add(f"{number}. {sentence}")
-    out.add()
     rows = words.differences_of(against)
-    out.add(Columns.of([{name: cell for name, cell in row.items() if name != "where"} for row in rows]))
+    out.add("", Columns.of([{name: cell for name, cell in row.items() if name != "where"} for row in rows]))
 
 
 def print_totals(found: Any) -> None:
@@ -128,27 +121,23 @@ def print_totals(found: Any) -> None:
     ]  # fmt: skip
     out.add(facts(rows))
     if found.timers_s:
-        out.add()
-        out.add(
-            Columns.of(
-                [
-                    {
-                        "timer": name,
-                        "least of the ranks": seconds(least),
-                        "most": seconds(most),
-                        "of the iteration": percent(most / found.iteration_s),
-                    }
-                    for name, (least, most) in found.timers_s.items()
-                ]
-            )
-        )
+        timers = [
+            {
+                "timer": name,
+                "least of the ranks": seconds(least),
+                "most": seconds(most),
+                "of the iteration": percent(most / found.iteration_s),
+            }
+            for name, (least, most) in found.timers_s.items()
+        ]
+        out.add("", Columns.of(timers))
 
 
 _WORTH_SAYING = 0.01
 """Of a step: how long messages are waited for."""
 
 
-def print_comparison(comparison: "Comparison", *, with_rows: bool = False) -> None:
+def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None:
     """Print a measured step beside a projected one: signed errors, by step, pass, stage and peak memory.
 
     `with_rows` prints every stage and rank; without, of more than `MOST_ROWS` only some.
@@ -168,8 +157,7 @@ def print_comparison(comparison: "Comparison", *, with_rows: bool = False) -> No
         for op in comparison.ops
         if op.stage in shown
     ]
-    out.add()
-    out.add(Columns.of(rows))
+    out.add("", Columns.of(rows))
     if len(shown) < num_stages:
         out.add(f"{len(shown)} of {num_stages} stages; stage {worst} has the largest error. --rows prints all")
     replayed = "each taking what it took from when it could start"
@@ -200,7 +188,7 @@ _FITTED = {
 _CALL = "a blocking call"
 
 
-def print_calibration(found: "Calibration") -> None:
+def print_calibration(found: Calibration) -> None:
     """Print what was fitted and on how much, what could not be and why, and what is left."""
     out = Page()
     rows = []
@@ -226,16 +214,15 @@ def print_calibration(found: "Calibration") -> None:
         out.add(f"latency {seconds(found.line[0])}, bandwidth {rate(found.line[1])}")
     if found.not_fitted:
         out.add(facts([("not told by this run", [f"{name}: {why}" for name, why in found.not_fitted.items()])]))
-    out.add()
     errors = [
         {"step time": one.source, **_errors(one.measured_step_s, one.projected_step_s, one.error)}
         | {"without overheads": signed_percent(one.error_without)}
         for one in found.residuals
     ]
-    out.add(Columns.of(errors))
+    out.add("", Columns.of(errors))
 
 
-def _add_peaks(out: Page, peaks: "Sequence[PeakError]", *, with_all: bool) -> None:
+def _add_peaks(out: Page, peaks: Sequence[PeakError], *, with_all: bool) -> None:
     """Print measured peaks of activation memory beside projected ones, a row a rank."""
     worst = max(peaks, key=lambda peak: abs(peak.error)).rank
     shown = range(len(peaks)) if with_all else some_of(len(peaks), [worst])
@@ -247,7 +234,6 @@ def _add_peaks(out: Page, peaks: "Sequence[PeakError]", *, with_all: bool) -> No
         ]
         for peak in (peaks[rank] for rank in shown)
     ]  # fmt: skip
-    out.add()
-    out.add(Columns(header, rows))
+    out.add("", Columns(header, rows))
     if len(shown) < len(peaks):
         out.add(f"{len(shown)} of {len(peaks)} ranks; rank {worst} has the largest error. --rows prints all")

@@ -1,20 +1,17 @@
 """Schedules of the catalogue, and what a check found, in a terminal."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ppsim.catalog.build import Entry
 from ppsim.printing.page import Columns, Page, facts
-
-if TYPE_CHECKING:
-    from ppsim.catalog.build import Entry
-    from ppsim.schedule.check import CheckReport
-
+from ppsim.schedule.check import CheckReport
 
 _MOST_LINKS = 6
 """Waits of a circle that are told in full."""
 
 
-def print_catalog(entries: Sequence["Entry"]) -> None:
+def print_catalog(entries: Sequence[Entry]) -> None:
     """Print one line a schedule."""
     out = Page()
     rows = [
@@ -32,7 +29,7 @@ def print_catalog(entries: Sequence["Entry"]) -> None:
     out.add("\nppsim schedules NAME prints constraints, closed forms and source of one.")
 
 
-def print_entry(entry: "Entry", runtimes: Sequence[tuple[str, str]]) -> None:
+def print_entry(entry: Entry, runtimes: Sequence[tuple[str, str]]) -> None:
     """Print one schedule in full, with what is known of the runtimes that take it."""
     out = Page()
     out.add(f"[bold]{entry.name}[/bold]   {entry.title}")
@@ -45,7 +42,7 @@ def print_entry(entry: "Entry", runtimes: Sequence[tuple[str, str]]) -> None:
     )
 
 
-def print_check(report: "CheckReport", name: str = "the table") -> None:
+def print_check(report: CheckReport, name: str = "the table") -> None:
     """Print what a check found, and the channels and receives under which the table runs."""
     from rich.text import Text
 

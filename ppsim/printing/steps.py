@@ -1,17 +1,15 @@
 """What a terminal shows: tables that fit 100 columns, coloured on a terminal and plain in a pipe."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds, size
 from ppsim.printing.page import Columns, Page, facts, some_of
 from ppsim.printing.timeline import Drawing, drawing_of, lines_of, readable_drawing
 from ppsim.simulation.report import gap_of, report_of
-
-if TYPE_CHECKING:
-    from ppsim.simulation.stage_costs import StageCosts
-    from ppsim.simulation.timeline import Timeline
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.timeline import Timeline
 
 _NOTABLE = {"computes longest": "busy_s", "idles longest": "idle_s", "is the fullest": "peak_bytes"}
 
@@ -20,12 +18,21 @@ _MOST_LINES = 48
 """Lines with ranks of a timeline in characters that is asked for, before it is drawn coarser instead."""
 
 
-def print_simulated(timeline: "Timeline", *, costs: "StageCosts | None" = None) -> None:
-    """Print what `ppsim simulate` does; raises `ConfigError` without the costs that it was simulated at."""
-    if costs is None:
-        raise ConfigError("the report of a timeline has bounds at its costs: give them as costs=")
-    print_report(report_of(timeline, costs))
-    print_timeline(timeline, is_wanted=None)
+def print_simulated(
+    timeline: Timeline,
+    *,
+    costs: StageCosts | None = None,
+    report: dict[str, Any] | None = None,
+    with_rows: bool = False,
+    with_timeline: bool | None = None,
+) -> None:
+    """Print what `ppsim simulate` does: its report, or that at the costs that it was simulated at."""
+    if report is None:
+        if costs is None:
+            raise ConfigError("the report of a timeline has bounds at its costs: give them as costs=")
+        report = report_of(timeline, costs)
+    print_report(report, with_rows=with_rows)
+    print_timeline(timeline, is_wanted=with_timeline)
 
 
 def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), *, with_rows: bool = False) -> None:
@@ -45,8 +52,7 @@ def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), 
         ("lower bound", _bounds(report)),
         ("critical path", _shortened(report["critical_path"])),
     ]
-    out.add(facts(rows))
-    out.add()
+    out.add(facts(rows), "")
     _add_ranks(out, report["ranks"], with_all=with_rows)
 
 
@@ -77,7 +83,7 @@ def _add_ranks(out: Page, ranks: Sequence[dict[str, Any]], *, with_all: bool) ->
         out.add(f"{len(shown)} of {len(ranks)} ranks: {said}. --rows prints all")
 
 
-def print_timeline(timeline: "Timeline", *, is_wanted: bool | None) -> None:
+def print_timeline(timeline: Timeline, *, is_wanted: bool | None) -> None:
     """Print a step in characters; where nobody said whether it is wanted, if a few lines suffice to read it."""
     if is_wanted is False:
         return
@@ -87,9 +93,7 @@ def print_timeline(timeline: "Timeline", *, is_wanted: bool | None) -> None:
     else:
         drawing = readable_drawing(timeline, width=out.width)
     if drawing is not None:
-        out.add()
-        for line in lines_of(drawing, out.width):
-            out.add(line)
+        out.add("", *lines_of(drawing, out.width))
 
 
 def _iteration(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -121,11 +125,6 @@ def _bounds(report: dict[str, Any]) -> str:
 def _shortened(path: Sequence[str]) -> str:
     shown = list(path) if len(path) <= 9 else [*path[:4], "…", *path[-4:]]
     return " → ".join(shown) + (f" ({len(path)} actions)" if len(path) > 9 else "")
-
-
-def print_assumptions(out: Page, lines: Sequence[str]) -> None:
-    """Print what a projection assumed."""
-    out.add(facts([("assumed", lines)]))
 
 
 def print_trained(trained: Any, *, with_rows: bool = False, with_timeline: bool | None = None) -> None:

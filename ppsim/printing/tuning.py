@@ -1,36 +1,32 @@
 """What a terminal shows of `ppsim tune`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ppsim.base.units import size
 from ppsim.plot.pareto import in_columns
 from ppsim.printing.page import Columns, Page, facts
 from ppsim.tuning.command import command_of
-
-if TYPE_CHECKING:
-    from ppsim.tuning.search import Found, Tuned
+from ppsim.tuning.search import Found, Tuned
 
 _MOST_OF_THE_FRONT = 12
 
 
-def print_tuned(tuned: "Tuned") -> None:
+def print_tuned(tuned: Tuned) -> None:
     """Print the ranking, the Pareto set, and how to look at the first."""
     out = Page()
     question, counts = tuned.question, tuned.counts
     job = question.job
     out.add(
         f"[bold]{job.model_name} on {question.num_gpus} × {job.cluster.device.name}[/bold] ({job.cluster.name}), "
-        f"{job.global_batch} sequences of {job.length} tokens a step"
+        f"{job.global_batch} sequences of {job.length} tokens a step",
+        "",
     )
-    out.add()
     _add_found(out, tuned, tuned.best)
     front = tuned.pareto[:_MOST_OF_THE_FRONT]
     if len(front) > 1:
         more = len(tuned.pareto) - len(front)
         out.add("\nless memory takes more time" + (f"; {more} more with --json" if more else ""))
         _add_found(out, tuned, front)
-    out.add()
     too_large = counts["too_large_without_a_table"] + counts["too_large_by_their_table"]
     not_run = f", {counts['cannot_run']} cannot run on these channels" if counts["cannot_run"] else ""
     limit = size(question.memory_limit_bytes)
@@ -43,10 +39,10 @@ def print_tuned(tuned: "Tuned") -> None:
         f"ZeRO stage {job.optimizer.zero_stage}"
     )
     rows = [("searched", searched), ("costs", costs), ("the first in full", command_of(tuned, tuned.best[0]))]
-    out.add(facts(rows))
+    out.add("", facts(rows))
 
 
-def _add_found(out: Page, tuned: "Tuned", found: Sequence["Found"]) -> None:
+def _add_found(out: Page, tuned: Tuned, found: Sequence[Found]) -> None:
     rows = [in_columns(tuned.row(one)) for one in found]
     used = [name for name in rows[0] if any(row[name] for row in rows)]  # recomputation and split where unusual
     shown = [{name: row[name] for name in used} for row in rows]

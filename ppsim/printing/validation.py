@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from ppsim.base.units import percent, seconds, signed_percent, size
 from ppsim.printing.page import Columns, Page, facts
@@ -10,41 +10,34 @@ from ppsim.projection.options import GPT
 from ppsim.validation.cases import Case, Section
 from ppsim.validation.fit import FittedCluster
 from ppsim.validation.score import CaseError, Score, Validation, coverage_of, hardware_scores, score_of
-
-if TYPE_CHECKING:
-    from ppsim.validation.validated import Validated
+from ppsim.validation.validated import Validated
 
 
-def print_validations(found: "Validated", *, with_rows: bool | None = None) -> None:
+def print_validations(found: Validated, *, with_rows: bool | None = None) -> None:
     """Print a line a set and, if asked or where there is only one, every row with what is said of the set."""
     out = Page()
     if len(found.sets) == 1 if with_rows is None else with_rows:
         for one in found.sets:
             _print_rows(out, one)
-            out.add()
+            out.add("")
     for section, sets in _sections(found.sets):
         if len(found.sets) > 1:
             out.add(f"[bold]{section}[/bold]")
-        out.add(Columns.of([_summary(one) for one in sets], spare=["others", "order"]))
-        out.add()
+        out.add(Columns.of([_summary(one) for one in sets], spare=["others", "order"]), "")
     if len(found.sets) > 1:
-        out.add("[bold]times of all sets, by hardware[/bold]")
-        out.add(Columns.of(_hardware_rows(found.sets), left=3))
-        out.add()
-        out.add(_total(found.sets), markup=False)
-        out.add()
-        out.add("[bold]the ten times that are furthest off[/bold]")
-        out.add(Columns.of(_worst_rows(found.sets), wraps=True))
-        out.add()
-        out.add(Columns.of(_listed_rows(found.sets), wraps=True))
-        out.add()
+        hardware = Columns.of(_hardware_rows(found.sets), left=3)
+        out.add("[bold]times of all sets, by hardware[/bold]", hardware, "")
+        out.add(_total(found.sets), "", markup=False)
+        worst = Columns.of(_worst_rows(found.sets), wraps=True)
+        out.add("[bold]the ten times that are furthest off[/bold]", worst, "")
+        out.add(Columns.of(_listed_rows(found.sets), wraps=True), "")
     out.add(
         "Errors of the rows that were not fitted (*: all were): predicted / measured - 1 of time or bytes, "
         "negative is optimistic; absolute: mean of their sizes, given for a constant MFU and others too. listed: "
-        "rows for which no projection can be asked, in no error."
+        "rows for which no projection can be asked, in no error.",
+        "inside: how many of the measurements lie in the projection's 90 % interval.",
+        "order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.",
     )
-    out.add("inside: how many of the measurements lie in the projection's 90 % interval.")
-    out.add("order: rank correlation of schedules, mean of the groups; groups with every pair in the right order.")
 
 
 def print_fits(fits: Sequence[FittedCluster]) -> None:
@@ -52,16 +45,12 @@ def print_fits(fits: Sequence[FittedCluster]) -> None:
     out = Page()
     for fit in fits:
         out.add(f"[bold]{fit.cluster.name}[/bold]   {fit.cluster.title}")
-        out.add(
-            Columns.of(
-                [
-                    {"constant": name, "found": f"{value:g}", "in use": f"{fit.in_use[name]:g}"}
-                    for name, value in fit.found.items()
-                ]
-            )
-        )
-        out.add(f"{fit.num_rows} rows, of {', '.join(fit.cluster.constants.fitted_on)}", markup=False)
-        out.add()
+        rows = [
+            {"constant": name, "found": f"{value:g}", "in use": f"{fit.in_use[name]:g}"}
+            for name, value in fit.found.items()
+        ]
+        out.add(Columns.of(rows))
+        out.add(f"{fit.num_rows} rows, of {', '.join(fit.cluster.constants.fitted_on)}", "", markup=False)
 
 
 def markdown(found: Sequence[Validation]) -> str:

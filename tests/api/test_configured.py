@@ -79,6 +79,13 @@ def test_the_plan_goes_back_as_the_trainers_options(script: Path) -> None:
         assert line in lines
 
 
+def test_only_a_model_with_experts_is_given_options_of_experts() -> None:
+    found = [ppsim.project(model=model, gpus=2, pp=2, ep=1) for model in ("gpt2", "gpt-oss-20b")]
+    dense, sparse = (ppsim.trainer_options(one, "megatron") for one in found)
+    assert "moe" not in dense
+    assert "--moe-token-dispatcher-type flex" in sparse
+
+
 def test_a_search_of_a_configuration_gives_the_best_back(script: Path) -> None:
     command = ["tune", "--run-config", str(script), "--pp", "2,4", "--tp", "2", "--micro-batch", "2", "--schedule",
                "1f1b", "--recompute", "none", "--to-config", "primus"]  # fmt: skip
@@ -86,6 +93,24 @@ def test_a_search_of_a_configuration_gives_the_best_back(script: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert "pipeline_model_parallel_size: " in done.stdout
     assert f"--model {script}" in " ".join(done.stdout.split())  # the command that projects it in full
+
+
+def test_a_search_tries_what_the_configuration_has_one_of(script: Path) -> None:
+    """Its own tp, pp, vpp, microbatch and recomputation are what the search is about; the rest of it stays."""
+    words = {"run_config": script, "cp": [1], "ep": [1], "schedule": ["1f1b"], "split": ["even"], "pp": [2, 4]}
+    found = ppsim.tune(**words, recompute=["none"])  # type: ignore[arg-type]
+    given = ppsim.tune(**words, recompute=["none"], tp=[1, 2, 4, 8], micro_batch=[1, 2, 4, 8])  # type: ignore[arg-type]
+    assert {one.candidate.pp for one in found.simulated} == {2, 4}
+    assert found.best[0].candidate == given.best[0].candidate
+    assert found.question.job.global_batch == 64
+    done = CliRunner().invoke(main, ["tune", "--run-config", str(script), "--pp", "2", "--schedule", "1f1b"])
+    assert done.exit_code == 0, done.stderr
+    assert "tried, not taken from it: tp, vpp, micro-batch, recompute" in " ".join(done.stderr.split())
+
+
+def test_sizes_beside_a_configuration_are_refused_by_its_name(script: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^--hidden is for --model gpt: {script} has its own$"):
+        ppsim.project(run_config=script, hidden=512)
 
 
 def test_a_configuration_without_a_model_needs_one(tmp_path: Path) -> None:

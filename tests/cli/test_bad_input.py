@@ -63,6 +63,8 @@ WRONG_ARGUMENTS = {
     "a size without a unit": ("project --pp 4 --memory-limit 40", 2, ["the size '40' has no unit: is 40GiB meant? (or 40B, bytes)"]),
     "a size of nothing": ("project --pp 4 --memory-limit 0GiB", 2, ["cannot read the size '0GiB'"]),
     "a negative size": ("project --pp 4 --memory-limit -80GiB", 2, ["cannot read the size '-80GiB'"]),
+    "a number in another notation": ("project --pp 2 --microbatches 1e2", 2, ["'1e2' is not a valid integer. Write 100."]),
+    "tokens with a unit": ("project --pp 2 --tokens 15T", 2, ["Write it without a unit, as 0.5 or 15e12."]),
     "an unknown channel": ("simulate T.csv --costs C.json --channel wire", 2, ["'wire' is not one of 'ideal', 'edge', 'pair'"]),
     "no costs": ("simulate T.csv", 2, ["--costs must be given, a file of what a pass takes: {"]),
     "a file for a schedule's name": ("project --pp 4 --schedule T.csv", 2, ["'T.csv' is a file, no schedule's name", "ppsim simulate T.csv --costs C.json"]),

@@ -11,6 +11,7 @@ import ppsim
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import Option, fields_of, sections_of, words_of
+from ppsim.cli import main
 from ppsim.cli.words import command_with
 from ppsim.configs.run_config import RunConfig
 from ppsim.costs.job import Job
@@ -83,3 +84,12 @@ def test_an_option_that_is_declared_is_in_the_command_of_a_search_where_it_is_no
 def test_a_help_page_lists_every_word_once(words: Any) -> None:
     listed = [name for names in sections_of(words_of(words).values()).values() for name in names]
     assert sorted(listed) == sorted(words_of(words))
+
+
+def test_a_choice_is_taken_as_people_write_it() -> None:
+    lines = [
+        ["project", "--model", "gpt2", "--pp", "2", "--dtype", dtype] for dtype in ("bfloat16", "bf16", "BF16")
+    ]
+    made = {CliRunner().invoke(main, line).stdout for line in lines}
+    assert len(made) == 1
+    assert "bfloat16" in made.pop()
