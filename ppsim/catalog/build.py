@@ -145,6 +145,8 @@ def fit(
     The fastest on the network that the costs name, of those that a fit to an ideal network finds and of the
     published patterns that keep the memory limit. `shape` are the other arguments of `build`.
     """
+    from ppsim.catalog.search.fitted import Judge  # the search and its kernels
+
     judge = Judge(costs, criterion)
     differ = costs.differ_by_microbatch
     network = costs.communication, costs.channel, costs.overlap_slowdown
