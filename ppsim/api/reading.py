@@ -236,7 +236,11 @@ def files_of(path: str | Path) -> list[str]:
     files = sorted(str(file) for file in Path(path).iterdir() if file.name.endswith(_SUFFIXES))
     if not files:
         reports = [file.name for file in Path(path).iterdir() if file.name.endswith(".nsys-rep")]
-        hint = f"; export {reports[0]} with nsys export --type sqlite" if reports else ""
+        hint = (
+            f"; export {reports[0]} with nsys export --type sqlite"
+            if reports
+            else "; give a CSV or a log as a file"
+        )
         raise ConfigError(f"{path} holds no .json or .json.gz file, and no .sqlite{hint}")
     return files
 

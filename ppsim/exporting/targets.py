@@ -4,11 +4,11 @@ That is asked of the exporters themselves, on a small table: what one of them le
 here, in `ppsim schedules NAME` and in docs/schedules.md by itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ppsim.base.errors import PpsimError
-from ppsim.catalog.build import build
+from ppsim.catalog.build import build, every_schedule
 from ppsim.catalog.entry import Entry
 from ppsim.exporting.deepspeed import deepspeed_instructions
 from ppsim.exporting.megatron import megatron_arguments
@@ -58,6 +58,23 @@ def runtime_facts(entry: Entry) -> list[tuple[str, str]]:
         ("runs on", ", ".join(runs) or "none of them"),
         *((f"not on {name}", reason) for name, reason in reasons.items() if reason is not None),
     ]
+
+
+def not_run_by(runtime: str, names: Iterable[str]) -> str:
+    """Say which of these schedules a runtime cannot run, and which runtimes do; empty where it runs all.
+
+    A runtime that is none of `RUNTIMES` refuses nothing; of a name that is no schedule's nothing is known.
+
+    >>> not_run_by("megatron", ["1f1b", "zb-h1"])
+    'zb-h1: run by torch, primus, transformer-engine'
+    """
+    schedules, elsewhere = every_schedule(), dict[str, list[str]]()
+    for name in dict.fromkeys(names):
+        reasons = refusals(schedules[name]) if name in schedules else {}
+        if reasons.get(runtime):
+            runs = ", ".join(other for other, reason in reasons.items() if reason is None)
+            elsewhere.setdefault(f"run by {runs}" if runs else "run by none of them", []).append(name)
+    return "; ".join(f"{', '.join(refused)}: {others}" for others, refused in elsewhere.items())
 
 
 def _sentence(error: PpsimError) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import size
+from ppsim.exporting.targets import not_run_by
 from ppsim.plot.pareto import in_columns
 from ppsim.printing.page import Columns, Page, facts
 from ppsim.tuning.command import command_of
@@ -38,7 +39,10 @@ def print_tuned(tuned: Tuned) -> None:
         f"estimated from specifications, {job.execution.dtype}, {question.runtime} network; {job.optimizer.name}, "
         f"ZeRO stage {job.optimizer.zero_stage}"
     )
-    rows = [("searched", searched), ("costs", costs), ("the first in full", command_of(tuned, tuned.best[0]))]
+    rows = [("searched", searched), ("costs", costs)]
+    if refused := not_run_by(question.runtime, (one.candidate.schedule for one in (*tuned.best, *front))):
+        rows.append((f"not on {question.runtime}", refused))
+    rows.append(("the first in full", command_of(tuned, tuned.best[0])))
     out.add("", facts(rows))
 
 

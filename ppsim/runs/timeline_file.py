@@ -65,7 +65,7 @@ def run_from_json(data: Any, source: str) -> Run:
     """
     file, timeline, costs = _loaded(data, source)
     if timeline.origin != "measured":
-        raise ConfigError(f"{source} is not measured but simulated; ppsim train -o {source} measures one")
+        raise ConfigError(f"{source} is not measured but simulated; ppsim train -o run.json measures one")
     run = Run(
         source=source,
         graph=timeline.graph,

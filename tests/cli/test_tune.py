@@ -34,6 +34,14 @@ def test_the_command_of_the_first_says_what_was_asked_otherwise(folder, changed)
     assert json.loads(ppsim(*command, "--json").stdout)["iteration_time_s"] == best["iteration_time_s"]
 
 
+def test_schedules_that_the_runtime_of_the_question_refuses_are_named_with_those_that_run_them(folder):
+    asked = (*SMALL, "--schedule", "1f1b,zb-h1", "--pp", 2)
+    said = words_of(ppsim(*asked, "--runtime", "megatron").stdout)
+    assert "not on megatron zb-h1: run by torch, primus, transformer-engine the first" in said
+    assert "not on" not in ppsim(*asked, "--runtime", "torch").stdout
+    assert "not on" not in ppsim(*asked, "--runtime", "ideal").stdout
+
+
 def test_every_output_is_written(folder):
     names = ("a.json", "a.csv", "a.html", "a.svg", "a.png", "a.pdf")
     ppsim(*SMALL, *(word for name in names for word in ("-o", name)))
