@@ -148,11 +148,6 @@ def projections_drawn(projections: Sequence[Projection], answer: Answer | None) 
     return Drawn(views, lambda: _projection_json(first, answer), first.plan.memory_bound_bytes)
 
 
-def recorded_drawn(run: Recorded) -> Drawn:
-    """Return what files hold of a run: the median step; .json has every step."""
-    return Drawn([View(run.timeline, run.title)], run.to_json)
-
-
 def comparison_drawn(comparison: Comparison, fitted: Calibration | None = None) -> Drawn:
     """Return what files hold of a comparison: both timelines, the errors, and the projection with its costs."""
 

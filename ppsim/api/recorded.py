@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ppsim.api.suffixes import Drawn
 from ppsim.base.shown import Shown
 from ppsim.base.units import seconds
+from ppsim.plot.view import View
 from ppsim.runs.recorded import Measured
 from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.simulation.report import report_of
@@ -64,3 +66,8 @@ class Recorded(Shown):
         ['0F0', '0F1', '0B0', '0B1']
         """
         return self.timeline.to_frame()
+
+
+def recorded_drawn(run: Recorded) -> Drawn:
+    """Return what files hold of a run: the median step; .json has every step."""
+    return Drawn([View(run.timeline, run.title)], run.to_json)

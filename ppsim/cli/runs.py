@@ -74,7 +74,7 @@ def train(outputs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     executor of ppsim's own instead of torch's runtime. The last warm-up step counts the activation bytes of every
     rank.
     """
-    from ppsim.api.outputs import recorded_drawn
+    from ppsim.api.recorded import recorded_drawn
     from ppsim.api.runs import as_files, require_verified, table_from, train_from
     from ppsim.runtime.launch import require_extra
 
@@ -124,7 +124,7 @@ def read(recorded: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, **o
     they differ.
     """
     from ppsim.api import reading
-    from ppsim.api.outputs import recorded_drawn
+    from ppsim.api.recorded import recorded_drawn
     from ppsim.runs.totals import Totals
 
     look = look_of(options)
