@@ -19,8 +19,9 @@ from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
+from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.memory import held
-from ppsim.simulation.stage_costs import CostArrays, StageCosts
+from ppsim.simulation.stage_costs import StageCosts
 
 if TYPE_CHECKING:
     from ppsim.catalog.search.fitted import Judge

@@ -17,7 +17,7 @@ from ppsim.base.units import percent
 from ppsim.costs.assembled import Assembled
 from ppsim.projection.plan import Plan
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.stage_costs import CostArrays
+from ppsim.simulation.cost_arrays import CostArrays
 
 _PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
 _MOST_TOKENS = 10**9

@@ -20,9 +20,10 @@ from ppsim.schedule.choices import Channel
 from ppsim.schedule.grammar import parse_cell
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Action, Op, Schedule
+from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.cost_files import read_costs
 from ppsim.simulation.run import durations_s
-from ppsim.simulation.stage_costs import CostArrays, StageCosts
+from ppsim.simulation.stage_costs import StageCosts
 
 SPIN_S = 3e-4
 """A sleep overshoots by up to this, so that the rest is spun."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats, Ints32, Ints64
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.stage_costs import CostArrays
+from ppsim.simulation.cost_arrays import CostArrays
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.overlap import evaluate_slowed
 from ppsim.simulation.relaxed import without_wraparound
-from ppsim.simulation.stage_costs import CostArrays, StageCosts
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
 

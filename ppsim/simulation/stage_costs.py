@@ -2,18 +2,19 @@
 
 from collections.abc import Collection, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ppsim.base.arrays import Floats, Ints32, Numbers
+from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import CostsError
 from ppsim.base.shown import InBrief
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.graph import CHANNELS, COMMUNICATIONS
 from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.cost_arrays import CostArrays
 
 OVERHEADS = (
     "action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s", "first_pass_s", "last_pass_s",
@@ -147,7 +148,7 @@ class StageCosts(InBrief):
         """
         return any(np.ndim(getattr(self, name)) == 2 for name in MATRICES) or self.microbatch_factors is not None
 
-    def resolved_for(self, schedule: Schedule) -> "CostArrays":
+    def resolved_for(self, schedule: Schedule) -> CostArrays:
         """Return `resolved` for the stages, ranks, replicas and slices of a table.
 
         >>> import ppsim
@@ -184,7 +185,7 @@ class StageCosts(InBrief):
         num_replicas: int = 1,
         num_slices: int = 1,
         num_microbatches: int | None = None,
-    ) -> "CostArrays":
+    ) -> CostArrays:
         """Return arrays with one entry a stage (a rank for `static_bytes`), B and what W keeps filled in.
 
         Where I and W are not known, I is the whole backward. Raises `ConfigError` naming every field whose length
@@ -303,7 +304,7 @@ class StageCosts(InBrief):
             activation_bytes_kept_for_weight=on_first("activation_bytes", "kept_bytes"),
         )
 
-    def plain(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> "CostArrays":
+    def plain(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> CostArrays:
         """Return `resolved` without what slices share and `microbatch_factors` multiply: as the fields have it.
 
         >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, microbatch_factors=[1, 3])
@@ -335,60 +336,6 @@ class StageCosts(InBrief):
 
         return self.replace(microbatch_factors=None, **{name: of_all(name) for name in _PER_STAGE})
 
-
-@dataclass(frozen=True, eq=False)
-class CostArrays:
-    """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank, shares one a slice;
-    overheads are numbers.
-
-    `fused_s` is None where a fused cell is the sum of its parts. Where microbatches differ the seconds are those of
-    the mean microbatch and the bytes those of the largest, and `by_microbatch` has the fields that differ in
-    matrices of shape [stages, microbatches].
-    """
-
-    forward_s: Floats
-    backward_s: Floats
-    backward_input_s: Floats
-    backward_weight_s: Floats
-    activation_bytes: Floats
-    kept_bytes: Floats
-    transfer_s: Floats
-    static_bytes: Floats
-    fused_s: Floats | None
-    time_shares: Floats
-    token_shares: Floats
-    action_overhead_s: float
-    hop_overhead_s: float
-    first_pass_s: float = 0.0
-    last_pass_s: float = 0.0
-    variation_s: float = 0.0
-    by_microbatch: Mapping[str, Floats] = field(default_factory=dict)
-
-    def values(self, name: str) -> Floats:
-        """Return a field in the shape [stages, microbatches], or [stages, 1] where microbatches do not differ."""
-        found: Floats = self.by_microbatch.get(name, getattr(self, name)[:, None])
-        return found
-
-    def of(self, name: str, stage: Ints32, microbatch: Ints32) -> Floats:
-        """Return a field for pairs of stage and whole microbatch, one entry a pair."""
-        if name in self.by_microbatch:
-            return self.by_microbatch[name][stage, microbatch]
-        found: Floats = getattr(self, name)[stage]
-        return found
-
-    def least(self) -> "CostArrays":
-        """Return the costs that no microbatch undercuts, of which none differs."""
-        if not self.by_microbatch:
-            return self
-        smallest: dict[str, Any] = {name: values.min(axis=1) for name, values in self.by_microbatch.items()}
-        if self.fused_s is not None:
-            parts = [name for name in ("forward_s", "backward_s") if name in smallest]
-            ratios = [smallest[name] / np.maximum(getattr(self, name), _TINY) for name in parts]
-            smallest["fused_s"] = self.fused_s * float(np.min(ratios, initial=1.0))
-        return replace(self, **smallest, by_microbatch={})
-
-
-_TINY = float(np.finfo(np.float64).tiny)
 
 _PER_STAGE = (
     "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "activation_bytes",

@@ -12,8 +12,8 @@ from ppsim.base.units import percent, seconds
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.networks import name_of, network_of
 from ppsim.schedule.table import NONE, Op, Schedule, last_of_cell
+from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.memory import Memory, memory_of
-from ppsim.simulation.stage_costs import CostArrays
 
 if TYPE_CHECKING:
     import networkx

@@ -28,7 +28,7 @@ from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.stage_costs import CostArrays
+from ppsim.simulation.cost_arrays import CostArrays
 
 
 def run_partitions(config: TrainConfig) -> dict[str, Any]:

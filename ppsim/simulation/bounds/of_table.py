@@ -8,7 +8,8 @@ from ppsim.base.arrays import Ints32
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.lower import LowerBounds, lower_bounds
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
-from ppsim.simulation.stage_costs import CostArrays, StageCosts
+from ppsim.simulation.cost_arrays import CostArrays
+from ppsim.simulation.stage_costs import StageCosts
 
 
 def bounds_of(schedule: Schedule, costs: StageCosts, *, memory_limit_bytes: float | None = None) -> LowerBounds:

@@ -1,0 +1,63 @@
+"""Costs for the stages of one schedule: arrays, which `StageCosts.resolved` makes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ppsim.base.arrays import Floats, Ints32
+
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class CostArrays:
+    """`StageCosts` for a given schedule: float64, one entry a stage; `static_bytes` one a rank, shares one a slice;
+    overheads are numbers.
+
+    `fused_s` is None where a fused cell is the sum of its parts. Where microbatches differ the seconds are those of
+    the mean microbatch and the bytes those of the largest, and `by_microbatch` has the fields that differ in
+    matrices of shape [stages, microbatches].
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    backward_input_s: Floats
+    backward_weight_s: Floats
+    activation_bytes: Floats
+    kept_bytes: Floats
+    transfer_s: Floats
+    static_bytes: Floats
+    fused_s: Floats | None
+    time_shares: Floats
+    token_shares: Floats
+    action_overhead_s: float
+    hop_overhead_s: float
+    first_pass_s: float = 0.0
+    last_pass_s: float = 0.0
+    variation_s: float = 0.0
+    by_microbatch: Mapping[str, Floats] = field(default_factory=dict)
+
+    def values(self, name: str) -> Floats:
+        """Return a field in the shape [stages, microbatches], or [stages, 1] where microbatches do not differ."""
+        found: Floats = self.by_microbatch.get(name, getattr(self, name)[:, None])
+        return found
+
+    def of(self, name: str, stage: Ints32, microbatch: Ints32) -> Floats:
+        """Return a field for pairs of stage and whole microbatch, one entry a pair."""
+        if name in self.by_microbatch:
+            return self.by_microbatch[name][stage, microbatch]
+        found: Floats = getattr(self, name)[stage]
+        return found
+
+    def least(self) -> "CostArrays":
+        """Return the costs that no microbatch undercuts, of which none differs."""
+        if not self.by_microbatch:
+            return self
+        smallest: dict[str, Any] = {name: values.min(axis=1) for name, values in self.by_microbatch.items()}
+        if self.fused_s is not None:
+            parts = [name for name in ("forward_s", "backward_s") if name in smallest]
+            ratios = [smallest[name] / np.maximum(getattr(self, name), _TINY) for name in parts]
+            smallest["fused_s"] = self.fused_s * float(np.min(ratios, initial=1.0))
+        return replace(self, **smallest, by_microbatch={})
