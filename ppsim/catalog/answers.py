@@ -87,7 +87,8 @@ def _state_of_code() -> list[object]:
 
 def _forget_oldest(place: Path) -> None:
     """Remove those asked for longest ago, where all together take more than they may."""
-    files = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in place.glob(f"*{_SUFFIX}"))
+    states = ((path.stat(), path) for path in place.glob(f"*{_SUFFIX}"))
+    files = sorted((state.st_mtime_ns, state.st_size, path) for state, path in states)
     left = sum(size for _, size, _ in files)
     for _, size, path in files:
         if left <= _MOST_BYTES:
