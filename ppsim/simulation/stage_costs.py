@@ -330,9 +330,7 @@ class StageCosts(InBrief):
             given = getattr(self, name)
             if given is None:
                 return None
-            values = np.asarray(given, dtype=np.float64)
-            values = values if values.ndim == 2 else np.atleast_1d(values)[:, None]
-            return _of_all(name, values * factors)
+            return _of_all(name, _by_microbatch(given) * factors)
 
         return self.replace(microbatch_factors=None, **{name: of_all(name) for name in _PER_STAGE})
 
@@ -394,10 +392,15 @@ def _of_all(name: str, values: Floats) -> Floats:
     return found
 
 
+def _by_microbatch(value: Numbers) -> Floats:
+    """A field in the shape [its entries, microbatches], the latter 1 where it is no matrix."""
+    values = np.array(value, dtype=np.float64)
+    return values if values.ndim == 2 else values.reshape(-1, 1)
+
+
 def _entries(name: str, value: Any, length: int, unit: str, in_model: int, problems: list[str]) -> Floats:
     """The values in the shape [length, microbatches], the latter 1 where the field is no matrix."""
-    values = np.array(value, dtype=np.float64)
-    values = values if values.ndim == 2 else values.reshape(-1, 1)
+    values = _by_microbatch(value)
     if len(values) not in (1, in_model, length):
         of_model = f" or one each of the model's {in_model}" if in_model < length else ""
         problems.append(
