@@ -1,6 +1,5 @@
 """What the commands share: options, and how they speak."""
 
-import gc
 import os
 import shlex
 from collections import Counter
@@ -28,17 +27,6 @@ _LOOK = ("with_rows", "with_timeline")
 def say(message: str) -> None:
     """Print a line about the work, beside the result: on standard error."""
     click.echo(message, err=True)
-
-
-def start_lean() -> None:
-    """Spend nothing, from here on, on what a short command has no use for; called before numpy is imported.
-
-    Threads of numpy's linear algebra turn for 25 ms each while they wait for work; pydantic looks for plug-ins in
-    all that is installed; Python collects garbage each time that imports have made 700 objects more.
-    """
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    gc.set_threshold(100_000)
 
 
 def print_json(value: Any) -> None:

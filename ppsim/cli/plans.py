@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from ppsim.api.suffixes import TIMELINE
+from ppsim.base.lean import start_lean
 from ppsim.base.outputs import write
 from ppsim.base.words import Option
 from ppsim.cli.common import (
@@ -13,7 +14,6 @@ from ppsim.cli.common import (
     look_of,
     run_config_of,
     say,
-    start_lean,
     step_options,
     tell,
     to_config_option,

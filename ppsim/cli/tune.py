@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from ppsim.api.suffixes import SEARCH, Searched
+from ppsim.base.lean import start_lean
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
 from ppsim.base.words import words_of
@@ -15,7 +16,6 @@ from ppsim.cli.common import (
     output_option_of,
     run_config_of,
     say,
-    start_lean,
     tell,
     to_config_option,
     trainer_lines,

@@ -4,7 +4,6 @@ One of four, all by futures of `concurrent.futures`. What was not done when a wo
 results come in the order of the calls: the answer is the same whoever works.
 """
 
-import gc
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
+from ppsim.base.lean import start_lean
 from ppsim.base.version import __version__
 
 HERE = "processes:1"
@@ -138,13 +138,10 @@ class _Processes(_Pool):
         self.renew()
 
     def renew(self) -> None:
-        # loky's processes are started anew, without the script that asks for them, and die with it. They do nothing
-        # else, so that garbage can wait: an eighth of their time went into looking for it.
+        # loky's processes are started anew, without the script that asks for them, and die with it.
         from joblib.externals.loky import ProcessPoolExecutor
 
-        self._executor: Executor = ProcessPoolExecutor(
-            max_workers=self._number, initializer=gc.set_threshold, initargs=(100_000,)
-        )
+        self._executor: Executor = ProcessPoolExecutor(max_workers=self._number, initializer=start_lean)
 
     def submit(self, *call: Any) -> "Future[Any]":
         return self._executor.submit(*call)
