@@ -151,6 +151,7 @@ def later(times: Any) -> Any:
 
 BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a rank's file missing": (lambda dump: (dump / "pp_rank_2.json").unlink(), "lacks pp_rank_2.json: it is a dump of 4 pipeline ranks"),
+    "the last ranks' files missing, and no configuration": (lambda dump: [(dump / name).unlink() for name in ("config.json", "pp_rank_2.json", "pp_rank_3.json")], "lacks pp_rank_2.json: rank 1 begins with 3 forwards, which is 1F1B of 4 pipeline ranks"),
     "half-written": (lambda dump: (dump / "pp_rank_1.json").write_text((dump / "pp_rank_1.json").read_text()[:900]), "pp_rank_1.json is not valid JSON: line 1"),
     "fewer iterations": (lambda dump: edit(dump / "pp_rank_3.json", lambda found: {"1": found["1"]}), "has 1 steps, dump/pp_rank_0.json has 3: files of two runs"),
     "another number of microbatches": (lambda dump: edit(dump / "config.json", lambda found: found | {"num_mbs": 12}), "has 8 forwards an iteration, where config.json says 12"),

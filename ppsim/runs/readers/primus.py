@@ -46,6 +46,8 @@ def read_dump(folder: Path) -> Recordings:
     traces = [_trace(str(files[rank]), rank, found, split) for rank, found in iterations.items()]
     require_as_many_steps(traces)
     _require_one_run(traces, config)
+    if "pp_size" not in config:
+        _require_last_rank(folder, traces)
     held = [max(_memory(one) for one in found.values()) for found in iterations.values()]
     return Recordings(
         source=str(folder),
@@ -129,6 +131,21 @@ def _one_by_one(step: list[CellRange], source: str) -> list[CellRange]:
             f"does not tell how long each took; trace such a run with torch.profiler"
         )
     return step
+
+
+def _require_last_rank(folder: Path, traces: list[RankTrace]) -> None:
+    """Raise `ConfigError` where 1F1B goes on behind the last file: each rank begins with one forward more."""
+    forwards = [_num_forwards_first(trace) for trace in traces]
+    if forwards[-1] > 1 and all(one == other + 1 for one, other in pairwise(forwards)):
+        raise ConfigError(
+            f"{folder} lacks pp_rank_{len(traces)}.json: rank {len(traces) - 1} begins with {forwards[-1]} "
+            f"forwards, which is 1F1B of {len(traces) - 1 + forwards[-1]} pipeline ranks"
+        )
+
+
+def _num_forwards_first(trace: RankTrace) -> int:
+    ops = [cell.cell.op for cell in trace.steps[0]]  # type: ignore[union-attr]
+    return next((place for place, op in enumerate(ops) if op is not Op.F), 0)
 
 
 def _require_one_run(traces: list[RankTrace], config: Mapping[str, int]) -> None:
