@@ -11,13 +11,12 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import communicated_again
 from ppsim.costs.estimate import estimated
 from ppsim.costs.of_profile import is_whole, line_of
-from ppsim.costs.parts import BASIS, Estimate, Known, Parts
+from ppsim.costs.parts import BASIS, MEASURED, Estimate, Known, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
 from ppsim.machine.devices import TYPE_NAMES
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.shapes import LayerShape, shape_of
 
-MEASURED = "measured"
 INTERPOLATED = "interpolated by the profile's device facts"
 
 

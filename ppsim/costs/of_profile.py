@@ -10,7 +10,6 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import percent, rate, seconds, size
 from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
 from ppsim.costs.chunks import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
-from ppsim.costs.estimate import assumption
 from ppsim.costs.lines import line_through
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
 from ppsim.layout.split import MegatronSplit, Split, balanced_split, layer_split, rule_of, split_layers
@@ -157,6 +156,18 @@ def assemble(
     flops = float(parts.per_stage("forward_flops", counts).sum())
     contents = stages_of(num_layers * LAYER, counts)
     return Assembled(costs, counts, flops, assumptions + rehearsed + slices, contents=contents)
+
+
+def assumption(profile: Profile, shape: Shape) -> str | None:
+    """Return the line that says from where the costs at a shape were estimated, None where all were measured."""
+    parts = [part for part in profile.measurements if part.shape == shape and part.estimated_from]
+    if not parts:
+        return None
+    origins = dict.fromkeys(describe(one) for part in parts for one in part.estimated_from)
+    return (
+        f"{', '.join(part.component for part in parts)} at {describe(shape)}: estimated from those measured at "
+        f"{' and at '.join(origins)}, by device facts"
+    )
 
 
 def threads(number: int) -> str:

@@ -18,8 +18,8 @@ from ppsim.base.shown import InBrief
 from ppsim.costs.chunks import LAYER, alike, components_of, require_contents
 from ppsim.layout.split import MOST_LAYERS
 from ppsim.machine.kernels.facts import DeviceFacts
+from ppsim.model.kinds import Kind, in_words
 from ppsim.model.recompute import Recompute, recompute_of
-from ppsim.model.shapes import Kind, in_words
 
 FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
 DEFAULT = "zb-a100-6.2b"
@@ -468,3 +468,8 @@ def load_profile(name_or_path: str | Path) -> Profile:
     else:
         raise ConfigError(f"{names.unknown(text)} (or give the path of a .json file)")
     return validated(Profile, read_json(path), known or text)
+
+
+def profile_of(given: str | Path | Profile) -> Profile:
+    """Return the profile itself, or the one of a name or file."""
+    return given if isinstance(given, Profile) else load_profile(given)

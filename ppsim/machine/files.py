@@ -13,6 +13,7 @@ from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, valida
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml, read_yaml
 from ppsim.base.names import Names, plain
+from ppsim.machine.choices import CLUSTER
 from ppsim.machine.cluster import (
     PER_NAME,
     PLAIN,
@@ -228,6 +229,11 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     if known := _names().find(text):
         return cluster_from(_extended(packaged_clusters()[known]), known)
     raise ConfigError(f"{_names().unknown(text)} (or give the path of a .toml, .yaml or .json file)")
+
+
+def cluster_of(given: str | Path | Cluster | None) -> Cluster:
+    """Return the cluster itself, or the one of a name or file; that of `CLUSTER` where there is none."""
+    return given if isinstance(given, Cluster) else load_cluster(given or CLUSTER)
 
 
 def cluster_named(name: str) -> str:

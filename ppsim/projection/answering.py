@@ -6,7 +6,7 @@ from statistics import NormalDist
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent
-from ppsim.costs.measured import MEASURED
+from ppsim.costs.parts import MEASURED
 from ppsim.projection.advice import advise
 from ppsim.projection.budget import bottleneck, interval, loss_budget, sensitivities
 from ppsim.projection.fitted_spread import fitted_spread

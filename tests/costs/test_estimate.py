@@ -8,8 +8,9 @@ from click.testing import CliRunner
 
 from ppsim.base.errors import ConfigError
 from ppsim.cli import main
-from ppsim.costs.estimate import assumption, estimated, model_of, with_estimates
+from ppsim.costs.estimate import estimated, model_of, with_estimates
 from ppsim.costs.kernels import estimate
+from ppsim.costs.of_profile import assumption
 from ppsim.costs.profile import Profile, Shape
 from ppsim.machine.kernels.curves import Curves
 from ppsim.machine.kernels.facts import DeviceFacts
