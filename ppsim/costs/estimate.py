@@ -83,13 +83,13 @@ def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
             raise
 
     def preference(shape: Shape) -> tuple[float, int, int, bool]:
-        distance = _distance(shape, shape.model_copy(update=given))
+        distance = _distance(shape, replace(shape, **given))
         return distance, shape.tp, shape.ep, shape.recompute != "none"
 
     first = min(alike, key=preference)
-    shape = first.model_copy(update=given)
+    shape = replace(first, **given)
     parts = [estimated(component, profile, shape) for component in COMPONENTS]
-    return profile.model_copy(update={"measurements": [*profile.measurements, *parts]}), shape
+    return replace(profile, measurements=[*profile.measurements, *parts]), shape
 
 
 def model_of(profile: Profile) -> ModelShape | None:
@@ -97,7 +97,7 @@ def model_of(profile: Profile) -> ModelShape | None:
     model = profile.model
     if model.layer_sizes is None or model.vocab_size is None:
         return None
-    layer = LayerShape(**model.layer_sizes.model_dump())
+    layer = LayerShape(**vars(model.layer_sizes))
     return ModelShape(layer, num_layers=model.num_layers, vocab_size=model.vocab_size, sequence_length=1)
 
 

@@ -33,13 +33,13 @@ class ProfileCosts:
         names = {
             shape.dtype for shape in profile.shapes if TYPE_NAMES.get(shape.dtype, shape.dtype) == wanted.dtype
         }
-        return cls(profile, wanted.model_copy(update={"dtype": min(names, default=wanted.dtype)}))
+        return cls(profile, replace(wanted, dtype=min(names, default=wanted.dtype)))
 
     def layer(self, layer: Layer, by_specifications: Estimate) -> tuple[Estimate, Estimate]:
         """Return what one more layer takes on a stage, and what a stage takes beside its layers."""
         sizes, shape = self.profile.model.layer_sizes, shape_of(layer)
         nothing = Estimate(Parts(), Parts(), Parts())
-        if sizes is None or shape is None or LayerShape(**sizes.model_dump()) != shape:
+        if sizes is None or shape is None or LayerShape(**vars(sizes)) != shape:
             return by_specifications, nothing
         part = self._find("layer")
         if part is None:

@@ -1,7 +1,7 @@
 """Profile + placement + layer split → costs per stage."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,7 +210,7 @@ def _components(profile: Profile, shape: Shape) -> _Components:
     if _is_only_layers(profile):
         return _Components(_nothing(layer), layer, _nothing(layer))
     embedding, head = profile.find("embedding", shape), profile.find("head", shape)
-    if chunks := [chunk.model_dump() for chunk in profile.chunks if chunk.shape == shape]:
+    if chunks := [asdict(chunk) for chunk in profile.chunks if chunk.shape == shape]:
         kinds = profile.model.layer_kinds or profile.model.num_layers * LAYER
         return _Chunks(embedding, layer, head, ChunkNumbers(chunks), kinds, profile.name)
     return _Components(embedding, layer, head)

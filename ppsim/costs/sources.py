@@ -1,6 +1,6 @@
 """Where the costs of a plan come from: a profile at one shape, or what was measured of ranks."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -88,9 +88,8 @@ class ProfileSource:
     def peak(self) -> tuple[float | None, list[str]]:
         """Return the data sheet's peak, else the best product measured; None where there is neither."""
         device, facts, dtype = self.profile.provenance.device, self.profile.device_facts, self.shape.dtype
-        found = peak_of(
-            {"provenance": {"device": device.model_dump()}, "device_facts": facts and facts.model_dump()}, dtype
-        )
+        sheet = {"provenance": {"device": vars(device)}}
+        found = peak_of(sheet, dtype) or peak_of(sheet | {"device_facts": facts and asdict(facts)}, dtype)
         if found is None or found[1] == BY_DATA_SHEET:
             return found and found[0], []
         return found[0], [f"MFU: of {found[1]}"]
@@ -111,7 +110,7 @@ class ProfileSource:
                 "source": profile.provenance.source,
                 "device": profile.provenance.device.name,
                 "model": profile.model.name,
-                "shape": self.shape.model_dump(),
+                "shape": dict(vars(self.shape)),
             }
         }
 
