@@ -87,7 +87,7 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
         found = {"projections": all_of_it, "not_possible": several.reasons}
     else:
         one, answer = _answered(plan, options["tokens"])
-        shown, found = [one], one.to_json() | answer.to_json()
+        shown, found = [one], one.to_json() | answer.to_json() if as_json else {}
     drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
     if outputs and drawn:
         from ppsim.api.outputs import projections_drawn  # with all that is ever drawn

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from ppsim.base.boundary import Strict, packaged
+from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml
 
@@ -54,7 +53,7 @@ class StackDefaults(Strict):
 @cache
 def stacks() -> dict[str, StackDefaults]:
     """Return the stacks by name."""
-    found = read_toml(Path(str(resources.files("ppsim.configs"))) / "data" / "stacks.toml")
+    found = read_toml(data_folder("configs/data") / "stacks.toml")
     return {name: packaged(StackDefaults, data) for name, data in found.items()}
 
 

@@ -4,11 +4,11 @@ import difflib
 import re
 from dataclasses import field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ppsim.base.boundary import AboveZero, After, Before, NonNegative, Positive, Strict, Within, packaged, validated
+from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml, read_yaml
 from ppsim.base.names import Names, plain
@@ -203,7 +203,7 @@ class _Cluster(Strict):
 
 def packaged_clusters() -> dict[str, Path]:
     """Return the clusters that ship with ppsim, by name."""
-    folder = Path(str(resources.files("ppsim.machine"))) / "data" / "clusters"
+    folder = data_folder("machine/data") / "clusters"
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 

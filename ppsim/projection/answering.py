@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from math import exp
-from statistics import NormalDist
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent
@@ -107,4 +106,5 @@ def interval_by_spread(seconds: float, spread: float) -> tuple[float, float]:
     return seconds * exp(-_TIMES_OF_90 * spread), seconds * exp(_TIMES_OF_90 * spread)
 
 
-_TIMES_OF_90 = NormalDist().inv_cdf(0.95)
+_TIMES_OF_90 = 1.6448536269514722
+"""Standard deviations below which 95 % of a normal distribution are."""

@@ -6,17 +6,16 @@ common. A file of one's own has the same columns.
 
 import csv
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
 from ppsim.base.boundary import AboveZero, Strict, packaged, retyped, validated
+from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_text
+from ppsim.base.files import read_text, read_toml
 from ppsim.base.words import Word, sections_of, texts_of, words_of
 from ppsim.projection.options import PlanOptions
 from ppsim.validation.flops import Counted
@@ -32,7 +31,7 @@ Section = Literal[
 ]  # fmt: skip
 """What a table of sets is divided by, in this order."""
 
-FOLDER = Path(str(resources.files("ppsim.validation"))) / "data"
+FOLDER = data_folder("validation/data")
 WORDS = words_of(PlanOptions)
 
 
@@ -119,8 +118,7 @@ class CaseSet(Strict):
 @cache
 def case_sets() -> dict[str, CaseSet]:
     """Return what is said of each set, by name, in the order of sets.toml."""
-    sets = tomllib.loads((FOLDER / "sets.toml").read_text(encoding="utf-8"))
-    return {name: packaged(CaseSet, data) for name, data in sets.items()}
+    return {name: packaged(CaseSet, data) for name, data in read_toml(FOLDER / "sets.toml").items()}
 
 
 def require_set(name: str) -> CaseSet:
