@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from ppsim.api.suffixes import TIMELINE
-from ppsim.base.lean import start_lean
 from ppsim.base.outputs import write
 from ppsim.base.words import Option
 from ppsim.cli.common import (
@@ -70,7 +69,6 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
 
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
-    start_lean()
     from ppsim.api.plans import plan_from
 
     check_outputs(outputs, TIMELINE)
