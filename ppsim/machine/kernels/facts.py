@@ -4,7 +4,7 @@ from dataclasses import field
 from typing import Literal
 
 from ppsim.base.boundary import AboveZero, Positive, Strict
-from ppsim.machine.kernels.times import Form, MemoryKernel
+from ppsim.machine.kernels.names import Form, MemoryKernel
 
 
 class Time(Strict):
