@@ -15,6 +15,7 @@ import gc
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from ppsim.costs.estimate import estimated, model_of
@@ -60,9 +61,7 @@ def held_out(profile: Profile, again: Profile | None = None) -> list[tuple[str, 
         if truth.component == "embedding" or truth.shape.dtype == "fp8":  # which no facts are of
             continue
         shape = truth.shape
-        rest = profile.model_copy(
-            update={"measurements": [part for part in profile.measurements if part.shape != shape]}
-        )
+        rest = replace(profile, measurements=[part for part in profile.measurements if part.shape != shape])
         where = f"{truth.component}, {describe(shape)}"
         rows.append((where, f"{truth.component}, held out", errors(estimated(truth.component, rest, shape), truth)))
         rows.append(

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import ppsim
+from ppsim.base.boundary import validated
 from ppsim.base.files import to_json, write_whole
 from ppsim.base.units import seconds, signed_percent, size
 from ppsim.layout.split import even_split
@@ -156,7 +157,7 @@ def projected_of(case: dict[str, Any], table: ppsim.Schedule) -> ppsim.Timeline:
         given = ppsim.StageCosts(**case["costs"])
         counts = {"num_stages": table.num_stages, "num_ranks": table.num_ranks}
         return ppsim.simulate(table, given.with_torch_first_stage(**counts))
-    profile = Profile.model_validate(case["profile"])
+    profile = validated(Profile, case["profile"], "the profile")
     plan = Plan(pp=case["p"], profile=profile, split="even", channel="ideal")
     return project_table(plan, table).timeline
 

@@ -15,6 +15,7 @@ import torch
 from torch.distributed.pipelining._backward import stage_backward_input
 
 import ppsim
+from ppsim.base.boundary import validated
 from ppsim.base.units import percent, signed_percent, size
 from ppsim.costs.of_profile import assemble
 from ppsim.costs.profile import Profile
@@ -35,7 +36,7 @@ def measured_profile() -> Profile:
     model, settings = of_gpt(SHAPE), Settings(num_repeats=2, num_warm_up=0)
     content = model_header("nano", "nano", model, settings)
     content["measurements"] = measure_shape(model, Key(MICRO_BATCH, SHAPE.sequence_length, "float32"), settings)
-    return Profile.model_validate(content)
+    return validated(Profile, content, "the profile")
 
 
 def gradients_held() -> tuple[int, int]:

@@ -5,11 +5,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import words_of
-from ppsim.configs.run_config import RunConfig
-from ppsim.configs.stacks import stack_of
-from ppsim.machine.cluster import Cluster
-from ppsim.machine.files import load_cluster
-from ppsim.projection.options import GPT, StudyOptions
+from ppsim.projection.options import GPT, JobOptions, StudyOptions
 
 _MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
@@ -30,6 +26,9 @@ _DISPLACES: dict[str, tuple[str, ...]] = {
 }
 """What of a configuration a word of the user leaves without meaning, beside that word itself."""
 
+_OF_STUDIES = {*words_of(StudyOptions), "etp", "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
+_ONLY_FOR_JOBS = [name for name in words_of(JobOptions) if name in _OF_STUDIES]
+
 
 def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> dict[str, Any]:
     """Return options with what their `run_config` says where they are None, and the model that it names.
@@ -46,6 +45,7 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
     if filled.get("job") is not None:
         raise ConfigError("the job says everything itself: leave out run_config, or give it to ppsim.job")
     from ppsim.configs.read import read_run_config  # every trainer's format
+    from ppsim.configs.run_config import RunConfig
 
     config = path if isinstance(path, RunConfig) else read_run_config(path)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
@@ -61,15 +61,22 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
     return _with_stack(filled)
 
 
+def require_no_job(options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for options of a job, where there is no model."""
+    if wrong := [name for name in _ONLY_FOR_JOBS if options.get(name) is not None]:
+        raise ConfigError(f"--{wrong[0].replace('_', '-')} is for a --model on a --cluster")
+
+
 def _with_stack(options: dict[str, Any]) -> dict[str, Any]:
     """The options with what their stack does by default where they are still None; only jobs have one."""
     name = options.get("stack")
     if options.get("model") is None or name is None:
         return options
     from ppsim.configs.read import model_named  # every trainer's format
+    from ppsim.configs.stacks import stack_of
+    from ppsim.machine.files import cluster_of
 
-    model, cluster = options["model"], options.get("cluster") or words_of(StudyOptions)["cluster"].option.default
-    cluster = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
+    model, cluster = options["model"], cluster_of(options.get("cluster"))
     has_experts = model != GPT and any(layer.is_moe for layer in model_named(model).kinds)
     said = stack_of(name, options, device=cluster.device.name, has_experts=has_experts)
     return options | {word: value for word, value in said.items() if options.get(word, "") is None}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from ppsim.api.configured import configured
+from ppsim.api.configured import configured, require_no_job
 from ppsim.api.texts import parse_parts, parse_share
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
@@ -13,22 +13,20 @@ from ppsim.base.words import fields_of, given_of, require_least, words_of
 from ppsim.configs.run_config import RunConfig
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
-from ppsim.costs.profile import Profile, load_profile
+from ppsim.costs.profile import profile_of
 from ppsim.layout.layout import Layout, layout_on
-from ppsim.machine.cluster import Cluster
-from ppsim.machine.files import load_cluster
+from ppsim.machine.files import cluster_of
 from ppsim.model.architecture import Model
 from ppsim.model.graphs import cuda_graphs_of
 from ppsim.model.memory import Optimizer, Precision
 from ppsim.model.names import gpt
 from ppsim.model.recompute import recompute_of
-from ppsim.projection.options import GPT, JobOptions, StudyOptions
+from ppsim.projection.options import GPT, JobOptions
 
 _WORDS = words_of(JobOptions)
-_ONLY_FOR_JOBS = {*words_of(StudyOptions), "etp", "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
 
 
-@takes(JobOptions, Cluster=Cluster, Profile=Profile, RunConfig=RunConfig)
+@takes(JobOptions)
 def job(**options: Unpack[JobOptions]) -> Job:
     """Return a training job: a `model` on a `cluster`, and how it is divided among `gpus`.
 
@@ -55,8 +53,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     without a model, and for whatever model, cluster and layout forbid.
     """
     if options["model"] is None:
-        if wrong := [name for name in _WORDS if name in _ONLY_FOR_JOBS and options.get(name) is not None]:
-            raise ConfigError(f"--{wrong[0].replace('_', '-')} is for a --model on a --cluster")
+        require_no_job(options)
         return None
     given = options["model"]
     name = given.source if isinstance(given, RunConfig) else str(given)
@@ -128,16 +125,6 @@ def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any
 
 
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "float32": "fp32"}
-
-
-def cluster_of(given: str | Path | Cluster | None) -> Cluster:
-    """Return the cluster itself, or the one of a name or file; dgx-h100 where there is none."""
-    return given if isinstance(given, Cluster) else load_cluster(given or _WORDS["cluster"].option.default)
-
-
-def profile_of(given: str | Path | Profile) -> Profile:
-    """Return the profile itself, or the one of a name or file."""
-    return given if isinstance(given, Profile) else load_profile(given)
 
 
 def _layout(options: Mapping[str, Any], num_devices: int | None) -> Layout:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.api.plans import overheads_of
+from ppsim.api.overheads import overheads_of
 from ppsim.api.reading import MeasuredRun, at_costs, kind_of, open_run
 from ppsim.api.recorded import Recorded
 from ppsim.api.runs import Trained

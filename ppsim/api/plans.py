@@ -3,37 +3,32 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from ppsim.api.configured import configured
-from ppsim.api.jobs import job_from, profile_of
+from ppsim.api.configured import configured, require_no_job
 from ppsim.api.texts import parse_size, parse_split
 from ppsim.api.words import hints_of, require_words, takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import fields_of, require_least, words_of
-from ppsim.configs.run_config import RunConfig
-from ppsim.costs.estimate import with_estimates
-from ppsim.costs.job import Job
-from ppsim.costs.profile import DEFAULT, Profile
+from ppsim.costs.profile import DEFAULT, Profile, Shape, profile_of
 from ppsim.costs.sources import RankCosts
 from ppsim.layout.split import MegatronSplit, Split, require_layers
-from ppsim.machine.cluster import Cluster
 from ppsim.model.recompute import recompute_of
 from ppsim.projection import project as planning
 from ppsim.projection.lengths import read_lengths
 from ppsim.projection.options import JobOptions, PlanOptions
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
-from ppsim.runs.calibrate import Calibration
-from ppsim.simulation.cost_schema import Overheads, read_overheads
+
+if TYPE_CHECKING:
+    from ppsim.costs.job import Job
 
 _WORDS = words_of(PlanOptions)
 _OF_JOBS = tuple(name for name in words_of(JobOptions) if name != "pp")
-_CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration, "RunConfig": RunConfig}
-_HINTS = hints_of(PlanOptions, **_CLASSES)
+_HINTS = hints_of(PlanOptions)
 
 
-@takes(PlanOptions, **_CLASSES)
+@takes(PlanOptions)
 def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Projection:
     """Return the projection of a step: time, throughput, bubble, memory per rank, and why.
 
@@ -56,7 +51,7 @@ def project(plan: Plan | None = None, **options: Unpack[PlanOptions]) -> Project
     return planning.project(_plan(plan, options))
 
 
-@takes(PlanOptions, **_CLASSES)
+@takes(PlanOptions)
 def project_all(
     plan: Plan | None = None,
     *,
@@ -111,17 +106,11 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         raise ConfigError("--seed is for --schedule auto and for --lengths")
     shape = None
     if profile is not None:
-        profile, shape = with_estimates(
-            profile,
-            micro_batch=options["micro_batch"],
-            sequence_length=options["seq_len"],
-            tp=options["tp"],
-            cp=options["cp"],
-            ep=options["ep"],
-            recompute=None if options["recompute"] is None else recompute_of(options["recompute"]),
-        )
+        profile, shape = _at_shape(profile, options)
     overheads: dict[str, Any] = {}
     if options["overheads"]:
+        from ppsim.api.overheads import overheads_of  # calibrations
+
         fitted = overheads_of(options["overheads"])
         overheads |= fitted.constants | fitted.spreads
         if options["runtime"] is None and fitted.communication != "overlap":
@@ -149,6 +138,19 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     return Plan(pp=pp, job=job, profile=profile, shape=shape, measured=measured, **fields, **overheads)
 
 
+def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Shape]:
+    """The profile, with what it lacks at the shape asked for estimated, and that shape."""
+    wanted: dict[str, Any] = {name: options[name] for name in ("micro_batch", "tp", "cp", "ep")}
+    wanted["sequence_length"] = options["seq_len"]
+    wanted["recompute"] = None if options["recompute"] is None else recompute_of(options["recompute"])
+    try:
+        return profile, profile.shape_at(**wanted)
+    except ConfigError:
+        from ppsim.costs.estimate import with_estimates  # a layer's kernels
+
+        return with_estimates(profile, **wanted)
+
+
 def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None:
     """The tokens of each sequence, as they are given or as a file has them."""
     if given is None or isinstance(given, str | Path):
@@ -173,11 +175,16 @@ def _split(options: Mapping[str, Any]) -> Split | None:
     return MegatronSplit(**given) if given or split == "megatron" else None if split is None else parse_split(split)
 
 
-def _job(options: Mapping[str, Any]) -> Job | None:
-    given: Job | None = options.get("job")
-    if given and (wrong := [name for name in _OF_JOBS if options[name] is not None]):
+def _job(options: Mapping[str, Any]) -> "Job | None":
+    job: Job | None = options.get("job")
+    if job and (wrong := [name for name in _OF_JOBS if options[name] is not None]):
         raise ConfigError(f"the job says everything itself: leave out {wrong[0]}, or give it to ppsim.job")
-    job = given or job_from(options)
+    if options["model"] is not None:
+        from ppsim.api.jobs import job_from  # models on clusters
+
+        job = job_from(options)
+    else:
+        require_no_job(options)
     if job and options["transfer_ms"] is not None and options["forward_ms"] is None:
         raise ConfigError(
             "--transfer-ms is for one pipeline of a profile: with --model, hops are the cluster's links"
@@ -231,12 +238,3 @@ def _numbers(name: str, given: Any, read: Callable[[Any], float | None] = _secon
             f"{_WORDS[name].flag} is '{given}': give milliseconds as 12.5, or one a stage as 10,12,12,14"
         ) from None
     return found[0] if len(found) == 1 else found
-
-
-def overheads_of(given: str | Path | Calibration) -> Overheads:
-    """Return the overheads of a calibration, or of the file that one was written to."""
-    if not isinstance(given, Calibration):
-        return read_overheads(given)
-    constants = {name: fit.value for name, fit in given.fits.items() if fit is not None}
-    spreads = given.spreads.action, given.spreads.rank, given.spreads.factors
-    return Overheads(constants, given.line, *spreads, given.communication)

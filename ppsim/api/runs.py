@@ -62,7 +62,7 @@ class Trained(Recorded):
         return f"{self.timeline.schedule.name}, measured"
 
 
-@takes(TrainOptions, StageCosts=StageCosts)
+@takes(TrainOptions)
 def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trained:
     """Execute a table for real with torch, and return losses and the measured timeline.
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.exporting.megatron import parse_layout
 
 
 def parse_split(given: str | Sequence[int]) -> Any:
@@ -18,6 +17,8 @@ def parse_split(given: str | Sequence[int]) -> Any:
     if given in ("auto", "even"):
         return given
     if "|" in given or given.startswith("E"):
+        from ppsim.exporting.megatron import parse_layout  # Megatron-LM's own words
+
         return parse_layout(given)
     try:
         return [int(part) for part in given.split(",")]

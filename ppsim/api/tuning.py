@@ -9,8 +9,6 @@ from ppsim.api.texts import parse_size
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import with_defaults, words_of
-from ppsim.configs.run_config import RunConfig
-from ppsim.machine.cluster import Cluster
 from ppsim.model.recompute import recompute_of
 from ppsim.projection.options import JobOptions
 from ppsim.tuning import search
@@ -24,7 +22,7 @@ _OF_JOBS = [name for name in words_of(JobOptions) if name in _WORDS and name not
 _SPLITS = get_args(_RANGES["split"].listed)
 
 
-@takes(TuneOptions, Cluster=Cluster, RunConfig=RunConfig)
+@takes(TuneOptions)
 def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: Unpack[TuneOptions]) -> Tuned:
     """Return the best layouts, schedules and batches for a model on so many GPUs.
 

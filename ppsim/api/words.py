@@ -2,10 +2,9 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache, wraps
+from functools import wraps
 from numbers import Integral
-from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ForwardRef, TypeVar, get_args
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.names import Names
@@ -14,15 +13,15 @@ from ppsim.base.words import choices_of, kinds_of
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
 
-def takes(declared: type, **names: type) -> Callable[[_Verb], _Verb]:
+def takes(declared: type) -> Callable[[_Verb], _Verb]:
     """Return a decorator for a function of `**options: Unpack[declared]`.
 
     The function gets every word, None for those that were not given. Its signature names them, so that `help()` and
     completion do. A call raises `ConfigError` for an unknown word, with the close matches, for a choice that there
-    is not, and for a number that is not whole where it must be. `names` are classes that the declaration has in
-    quotes.
+    is not, and for a number that is not whole where it must be. Classes that the declaration has in quotes
+    stay so, and are not imported.
     """
-    hints = hints_of(declared, **names)
+    hints = hints_of(declared)
 
     def decorate(verb: _Verb) -> _Verb:
         signature = inspect.signature(verb)
@@ -36,7 +35,7 @@ def takes(declared: type, **names: type) -> Callable[[_Verb], _Verb]:
             return verb(*args, **dict.fromkeys(hints) | options)
 
         added = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_quoted(hint))
             for name, hint in hints.items()
         ]
         checked.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
@@ -45,10 +44,15 @@ def takes(declared: type, **names: type) -> Callable[[_Verb], _Verb]:
     return decorate
 
 
-@cache
-def hints_of(declared: type, **names: type) -> dict[str, Any]:
-    """Return the types of the words, with the classes that the declaration has in quotes."""
-    return get_type_hints(declared, localns={"Path": Path, **names})
+def hints_of(declared: type) -> dict[str, Any]:
+    """Return the types of the words, as they are declared."""
+    hints = declared.__annotations__.items()
+    return {name: get_args(hint)[0] if hasattr(hint, "__metadata__") else hint for name, hint in hints}
+
+
+def _quoted(hint: Any) -> Any:
+    """A type, or the text of one that is declared in quotes."""
+    return hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
 
 
 def require_words(hints: Mapping[str, Any], options: Mapping[str, Any], verb: str) -> None:

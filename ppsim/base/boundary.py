@@ -1,55 +1,190 @@
-"""Where files come in: pydantic's findings as sentences with key paths, all of them at once."""
+"""Where files come in: what is wrong with them as sentences with key paths, all of them at once.
+
+What a file holds is declared once, as a frozen dataclass. Pydantic checks files of users (`validated`) and is
+imported when the first of them is read; what ships with ppsim is taken as it is (`packaged`), since tests check it.
+"""
 
 import difflib
-from typing import Annotated, Any, TypeVar
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from functools import cache
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
-class Strict(BaseModel):
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+class Strict:
     """A model of a file: unknown keys, strings for numbers, NaN and infinity are refused.
 
-    What checks it is built when the first file is read, not when its class is imported.
+    Each subclass is made a frozen dataclass of keywords, whose methods are those below: to compile its own takes a
+    command's start 1 ms a class. `config` is pydantic's, where it differs.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
+    __pydantic_config__: Mapping[str, Any] = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+
+    def __init_subclass__(cls, **config: Any) -> None:
+        cls.__pydantic_config__ = {**cls.__pydantic_config__, **config}
+        dataclass(init=False, repr=False, eq=False, kw_only=True)(cls)
+
+    def __init__(self, **given: Any) -> None:
+        there = fields(self)  # type: ignore[arg-type]
+        if wrong := [name for name in given if name not in {one.name for one in there}]:
+            raise TypeError(f"{type(self).__name__} has no field '{wrong[0]}'")
+        for one in there:
+            if one.name not in given and one.default is MISSING and one.default_factory is MISSING:
+                raise TypeError(f"{type(self).__name__} needs the field '{one.name}'")
+            made = one.default if one.default_factory is MISSING or one.name in given else one.default_factory()
+            vars(self)[one.name] = given.get(one.name, made)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Check what is wrong with fields together; raises `ValueError`."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise FrozenInstanceError(f"cannot assign to field '{name}'")
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return pydantic's schema, which takes a mapping for an object; its fields stay as strict as they are."""
+        return handler(source) | {"strict": False}
 
 
-NonNegative = Annotated[float, Field(ge=0, le=1e30)]  # what a sum of many cannot push to infinity
-AboveZero = Annotated[float, Field(gt=0, le=1e30)]
-Count = Annotated[int, Field(ge=0, le=10**15)]
-Positive = Annotated[int, Field(ge=1, le=10**15)]
+class Within:
+    """Bounds of a number or of a length in an annotation: `ge`, `gt`, `le`, `lt`, `min_length`."""
+
+    __is_annotated_types_grouped_metadata__ = True  # by which pydantic looks into it
+
+    def __init__(self, **bounds: float) -> None:
+        self.bounds = bounds
+
+    def __iter__(self) -> Iterator[Any]:
+        from pydantic import Field
+
+        yield from Field(**self.bounds).metadata  # type: ignore[call-overload]
+
+
+class Before:
+    """What an annotation makes of a value before it is checked; a `ValueError` says what is wrong with it."""
+
+    def __init__(self, made: Callable[[Any], Any]) -> None:
+        self.made = made
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return pydantic's schema of both."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(self.made, handler(source))
+
+
+class After(Before):
+    """The same, of a value that was checked."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return pydantic's schema of both."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self.made, handler(source))
+
+
+NonNegative = Annotated[float, Within(ge=0, le=1e30)]  # what a sum of many cannot push to infinity
+AboveZero = Annotated[float, Within(gt=0, le=1e30)]
+Count = Annotated[int, Within(ge=0, le=10**15)]
+Positive = Annotated[int, Within(ge=1, le=10**15)]
 OneOrMany = Annotated[
     list[NonNegative],
-    Field(min_length=1),
-    BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
+    Within(min_length=1),
+    Before(lambda value: value if isinstance(value, list) else [value]),
 ]
 
-Matrix = Annotated[list[Annotated[list[NonNegative], Field(min_length=1)]], Field(min_length=1)]
+Matrix = Annotated[list[Annotated[list[NonNegative], Within(min_length=1)]], Within(min_length=1)]
 """Rows of numbers."""
 
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=Strict)
 
 
 def validated(model: type[Model], data: Any, source: str) -> Model:
     """Return `data` as a `model`; raises `ConfigError` naming `source` and every wrong key with its path."""
+    from pydantic import ValidationError
+
     try:
-        return model.model_validate(data)
+        checked: Model = _checker(model).validate_python(data)  # type: ignore[arg-type]
     except ValidationError as error:
         findings = [_sentence(model, finding, _path(finding["loc"], data)) for finding in error.errors()]
         sentences = list(dict.fromkeys(findings))
         if len(sentences) > _MOST_SENTENCES:
             sentences[_MOST_SENTENCES:] = [f"… and {len(sentences) - _MOST_SENTENCES} more"]
         raise ConfigError(f"{source} is wrong: " + "\n  ".join(sentences)) from None
+    return checked
 
 
-def retyped(model: type[Model], fields: dict[str, Any]) -> type[Model]:
-    """Return a model whose fields named have other types, and must be there, or are of a type and a default."""
-    types: dict[str, Any] = {name: one if isinstance(one, tuple) else (one, ...) for name, one in fields.items()}
-    return create_model(model.__name__, __base__=model, **types)
+@cache
+def _checker(model: Any) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(model)
+
+
+def packaged(model: type[Model], data: Any) -> Model:
+    """Return `data` as a `model`, as `validated` does, of a file that ships with ppsim and is known to be right."""
+    made: Model = _maker(model)(data)  # type: ignore[arg-type]
+    return made
+
+
+@cache
+def _maker(kind: Any) -> Callable[[Any], Any]:
+    """What makes a value of a type of what a file has."""
+    origin, inner = get_origin(kind), [one for one in get_args(kind) if one is not NoneType]
+    if isinstance(kind, type) and issubclass(kind, Strict):
+        makers = {one.name: _maker(one.type) for one in fields(kind)}  # type: ignore[arg-type]
+        return lambda data: kind(**{name: makers[name](value) for name, value in data.items()})
+    if origin is Annotated:
+        steps = [_maker(inner[0])]
+        for one in kind.__metadata__:
+            if isinstance(one, Before):
+                steps.insert(len(steps) if isinstance(one, After) else 0, one.made)
+        return lambda value: _through(steps, value)
+    if origin is list:
+        return lambda value: [*map(_maker(inner[0]), value)]
+    if origin is dict:
+        return lambda value: {key: _maker(inner[1])(one) for key, one in value.items()}
+    if len(inner) == 1 and len(get_args(kind)) == 2:
+        return lambda value: value if value is None else _maker(inner[0])(value)
+    return float if kind is float else lambda value: value
+
+
+def _through(steps: list[Callable[[Any], Any]], value: Any) -> Any:
+    for step in steps:
+        value = step(value)
+    return value
+
+
+def retyped(model: type[Model], types: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> type[Model]:
+    """Return a model whose fields named have other types, and must be there where `defaults` has none for them."""
+    of_class = {name: (defaults or {}).get(name, field()) for name in types}
+    return type(model.__name__, (model,), {"__annotations__": dict(types), **of_class})
+
+
+def beside_defaults(what: Strict) -> dict[str, Any]:
+    """Return the fields of an object that are not as they are by default."""
+    return {
+        one.name: value for one in fields(what)  # type: ignore[arg-type]
+        if (value := getattr(what, one.name)) != one.default or one.default is MISSING
+    }  # fmt: skip
 
 
 _MOST_SENTENCES = 20
@@ -60,7 +195,7 @@ _MESSAGES = {  # where pydantic's own words are long or speak of Python
     "greater_than_equal": "must be at least {ge:g}",
     "less_than_equal": "must be at most {le:g}",
     "too_short": "must not be empty",
-    "model_type": "must be a JSON object",
+    "dataclass_type": "must be a JSON object",
     "dict_type": "must be a JSON object",
     "list_type": "must be a list",
 }
@@ -80,8 +215,8 @@ def _path(loc: tuple[Any, ...], data: Any) -> str:
     return text.lstrip(".")
 
 
-def _sentence(model: type[BaseModel], finding: Any, path: str) -> str:
-    if finding["type"] == "extra_forbidden":
+def _sentence(model: type[Strict], finding: Any, path: str) -> str:
+    if finding["type"] == "unexpected_keyword_argument":
         close = difflib.get_close_matches(str(finding["loc"][-1]), _keys_at(model, finding["loc"][:-1]), n=1)
         return f"{path}: unknown key" + (f" (did you mean {close[0]}?)" if close else "")
     if finding["type"] == "missing":
@@ -96,18 +231,22 @@ def _sentence(model: type[BaseModel], finding: Any, path: str) -> str:
     return f"{path or 'the whole'}: {message}, got {got if len(got) < 60 else got[:57] + '…'}"
 
 
-def _keys_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+def _keys_at(model: type[Strict], path: tuple[Any, ...]) -> list[str]:
     """The keys that the model knows at a path of nested models; none where the path leaves them."""
     for part in path:
         if isinstance(part, int):
             continue
-        annotation = model.model_fields[part].annotation if part in model.model_fields else None
-        nested = [a for a in (annotation, *getattr(annotation, "__args__", ())) if _is_model(a)]
-        if not nested:
+        types = {one.name: one.type for one in fields(model)}  # type: ignore[arg-type]
+        nested = next(_models_in(types.get(part)), None)
+        if nested is None:
             return []
-        model = nested[0]
-    return list(model.model_fields)
+        model = nested
+    return [one.name for one in fields(model)]  # type: ignore[arg-type]
 
 
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _models_in(kind: Any) -> "Iterator[type[Strict]]":
+    """The models that a type is made of."""
+    if isinstance(kind, type) and issubclass(kind, Strict):
+        yield kind
+    for one in get_args(kind):
+        yield from _models_in(one)

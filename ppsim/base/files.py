@@ -3,8 +3,6 @@
 import json
 import os
 import stat
-import tempfile
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +22,8 @@ def read_json(path: str | Path) -> Any:
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the content of a TOML file; raises `ConfigError` for what is none."""
+    import tomllib
+
     found: dict[str, Any] = _parsed(path, tomllib.loads, tomllib.TOMLDecodeError, "TOML: {}".format)
     return found
 
@@ -117,6 +117,8 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
+    import tempfile
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".ppsim-")
     try:
         with open(descriptor, "wb") as file:

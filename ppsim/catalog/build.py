@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable
 from functools import partial
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,6 +64,8 @@ def every_schedule() -> dict[str, Entry]:
 
     Raises `ConfigError` for an entry point that cannot be loaded or takes a name of the catalogue.
     """
+    from importlib.metadata import entry_points  # which reads a file of each installed package
+
     found = dict(CATALOG)
     for point in entry_points(group=PLUGINS):
         try:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from ppsim.base.errors import PpsimError
+from ppsim.base.lean import start_lean
 from ppsim.base.version import __version__
 
 COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
@@ -39,6 +40,8 @@ COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
     "warm-up": ("warm_up", "Compile every kernel now, for an image or a cluster's workers."),
     "figure": ("figure", "Make a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
 }
+
+_RUN_TORCH = ("train", "profile")  # whose tensors are not to wait for a late collection of garbage
 
 WORDS = "ppsim.words"  # in a context's meta
 HELP_OPTIONS = ("-h", "--help", "--help-all")
@@ -87,9 +90,11 @@ def close_output() -> None:
 
 
 class _Imported(Mapping[str, click.Command]):
-    """The commands by name, each imported when it is asked for."""
+    """The commands by name, each imported when it is asked for, into a process that starts lean."""
 
     def __getitem__(self, name: str) -> click.Command:
+        if name not in _RUN_TORCH:
+            start_lean()
         command: click.Command = getattr(import_module(f"ppsim.cli.{COMMANDS[name][0]}"), name.replace("-", "_"))
         return command
 

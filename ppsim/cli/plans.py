@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from ppsim.api.suffixes import TIMELINE
-from ppsim.base.lean import start_lean
 from ppsim.base.outputs import write
 from ppsim.base.words import Option
 from ppsim.cli.common import (
@@ -70,7 +69,6 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
 
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
-    start_lean()
     from ppsim.api.plans import plan_from
 
     check_outputs(outputs, TIMELINE)
@@ -87,7 +85,7 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
         found = {"projections": all_of_it, "not_possible": several.reasons}
     else:
         one, answer = _answered(plan, options["tokens"])
-        shown, found = [one], one.to_json() | answer.to_json()
+        shown, found = [one], one.to_json() | answer.to_json() if as_json else {}
     drawn = shown[:_DRAWN_OF_ALL] if options["schedule"] == "all" else shown
     if outputs and drawn:
         from ppsim.api.outputs import projections_drawn  # with all that is ever drawn

@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from ppsim.api.suffixes import SEARCH, Searched
-from ppsim.base.lean import start_lean
 from ppsim.base.outputs import write
 from ppsim.base.units import seconds
 from ppsim.base.words import words_of
@@ -50,7 +49,6 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
     set are simulated, so that the answer is that of trying all.
     """
-    start_lean()
     from ppsim.api.tuning import tune_from
 
     check_outputs(outputs, SEARCH, beside=options["resume"])

@@ -1,14 +1,12 @@
 """What a training stack does by default, in the words of `ppsim project`: data/stacks.toml, a source a line."""
 
 from collections.abc import Mapping
+from dataclasses import field
 from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from ppsim.base.boundary import Strict, validated
+from ppsim.base.boundary import Strict, packaged
+from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml
 
@@ -28,7 +26,7 @@ class Line(Strict):
     pipelined: bool | None = None
     devices: list[str] | None = None
     experts: bool | None = None
-    unless: dict[str, list[str]] = Field(default_factory=dict)
+    unless: dict[str, list[str]] = field(default_factory=dict)
 
     def holds(self, options: Mapping[str, Any], *, device: str, has_experts: bool) -> bool:
         """Whether it does for a job of these options, of a model with experts or none, on such devices."""
@@ -49,14 +47,14 @@ class StackDefaults(Strict):
     """What a stack is, and its defaults; what it has no line for is as `ppsim project` has it."""
 
     title: str
-    lines: list[Line] = Field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
 
 @cache
 def stacks() -> dict[str, StackDefaults]:
     """Return the stacks by name."""
-    found = read_toml(Path(str(resources.files("ppsim.configs"))) / "data" / "stacks.toml")
-    return {name: validated(StackDefaults, data, f"stacks.toml [{name}]") for name, data in found.items()}
+    found = read_toml(data_folder("configs/data") / "stacks.toml")
+    return {name: packaged(StackDefaults, data) for name, data in found.items()}
 
 
 def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.kernels import estimate
-from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape, describe
+from ppsim.costs.profile import Component, Measurement, Profile, Quantity, Shape
 from ppsim.machine.kernels.curves import ELEMENT_BYTES
 from ppsim.model import shapes
 from ppsim.model.shapes import LayerShape, ModelShape
@@ -83,25 +83,13 @@ def with_estimates(profile: Profile, **wanted: Any) -> tuple[Profile, Shape]:
             raise
 
     def preference(shape: Shape) -> tuple[float, int, int, bool]:
-        distance = _distance(shape, shape.model_copy(update=given))
+        distance = _distance(shape, replace(shape, **given))
         return distance, shape.tp, shape.ep, shape.recompute != "none"
 
     first = min(alike, key=preference)
-    shape = first.model_copy(update=given)
+    shape = replace(first, **given)
     parts = [estimated(component, profile, shape) for component in COMPONENTS]
-    return profile.model_copy(update={"measurements": [*profile.measurements, *parts]}), shape
-
-
-def assumption(profile: Profile, shape: Shape) -> str | None:
-    """Return the line that says from where the costs at a shape were estimated, None where all were measured."""
-    parts = [part for part in profile.measurements if part.shape == shape and part.estimated_from]
-    if not parts:
-        return None
-    origins = dict.fromkeys(describe(one) for part in parts for one in part.estimated_from)
-    return (
-        f"{', '.join(part.component for part in parts)} at {describe(shape)}: estimated from those measured at "
-        f"{' and at '.join(origins)}, by device facts"
-    )
+    return replace(profile, measurements=[*profile.measurements, *parts]), shape
 
 
 def model_of(profile: Profile) -> ModelShape | None:
@@ -109,7 +97,7 @@ def model_of(profile: Profile) -> ModelShape | None:
     model = profile.model
     if model.layer_sizes is None or model.vocab_size is None:
         return None
-    layer = LayerShape(**model.layer_sizes.model_dump())
+    layer = LayerShape(**vars(model.layer_sizes))
     return ModelShape(layer, num_layers=model.num_layers, vocab_size=model.vocab_size, sequence_length=1)
 
 

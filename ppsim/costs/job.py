@@ -160,6 +160,16 @@ class Job(InBrief):
         return of_model, f"{of_model}/{'-'.join(words)}"
 
     @property
+    def stack_in_words(self) -> str:
+        """The name of the stack, and what of the job such a stack decides, in a line."""
+        execution, tp = self.execution, self.execution.overlap_tp
+        said = [f"{execution.attention} attention", "dropout" if execution.dropout else "no dropout"]
+        if self.layout.tp > 1:
+            said.append("tp communication exposed" if tp == "0" else f"tp communication hidden {tp}")
+        where = "beside compute" if self.overlap else "behind the pipeline"
+        return f"{self.stack}: {', '.join([*said, f'ZeRO {self.optimizer.zero_stage}', f'dp {where}'])}"
+
+    @property
     def scale(self) -> float:
         """How many times what their parts say steps of such jobs take, by runs of them on the cluster."""
         known = self.cluster.constants.job_scale

@@ -11,7 +11,8 @@ from ppsim.costs.layer_kernels import PassKernels, products
 from ppsim.costs.profile import Component, Shape
 from ppsim.machine.kernels.curves import Curves
 from ppsim.machine.kernels.facts import DeviceFacts
-from ppsim.machine.kernels.times import AttentionCore, KernelTime, MemoryKernel, fused_attention, moved
+from ppsim.machine.kernels.names import MemoryKernel
+from ppsim.machine.kernels.times import AttentionCore, KernelTime, fused_attention, moved
 from ppsim.model.linears import Linear
 from ppsim.model.shapes import LayerShape, ModelShape, cut_of, layer_of
 

@@ -11,13 +11,12 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.analytic import communicated_again
 from ppsim.costs.estimate import estimated
 from ppsim.costs.of_profile import is_whole, line_of
-from ppsim.costs.parts import BASIS, Estimate, Known, Parts
+from ppsim.costs.parts import BASIS, MEASURED, Estimate, Known, Parts
 from ppsim.costs.profile import Component, Measurement, Profile, Shape, describe
 from ppsim.machine.devices import TYPE_NAMES
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.shapes import LayerShape, shape_of
 
-MEASURED = "measured"
 INTERPOLATED = "interpolated by the profile's device facts"
 
 
@@ -34,13 +33,13 @@ class ProfileCosts:
         names = {
             shape.dtype for shape in profile.shapes if TYPE_NAMES.get(shape.dtype, shape.dtype) == wanted.dtype
         }
-        return cls(profile, wanted.model_copy(update={"dtype": min(names, default=wanted.dtype)}))
+        return cls(profile, replace(wanted, dtype=min(names, default=wanted.dtype)))
 
     def layer(self, layer: Layer, by_specifications: Estimate) -> tuple[Estimate, Estimate]:
         """Return what one more layer takes on a stage, and what a stage takes beside its layers."""
         sizes, shape = self.profile.model.layer_sizes, shape_of(layer)
         nothing = Estimate(Parts(), Parts(), Parts())
-        if sizes is None or shape is None or LayerShape(**sizes.model_dump()) != shape:
+        if sizes is None or shape is None or LayerShape(**vars(sizes)) != shape:
             return by_specifications, nothing
         part = self._find("layer")
         if part is None:

@@ -212,16 +212,6 @@ def _straddling(job: Job) -> list[str]:
     return lines
 
 
-def stack_of(job: Job) -> str:
-    """Return the name of the stack, and what of the job such a stack decides, in a line."""
-    execution, tp = job.execution, job.execution.overlap_tp
-    said = [f"{execution.attention} attention", "dropout" if execution.dropout else "no dropout"]
-    if job.layout.tp > 1:
-        said.append("tp communication exposed" if tp == "0" else f"tp communication hidden {tp}")
-    said += [f"ZeRO {job.optimizer.zero_stage}", "dp beside compute" if job.overlap else "dp behind the pipeline"]
-    return f"{job.stack}: {', '.join(said)}"
-
-
 _OTHERS = ("link_efficiency", "overlap", "routing_host_s", "jitter")
 """Constants of a cluster that have no line of their own."""
 
@@ -306,7 +296,7 @@ def _assumptions(
         f"costs: {basis}, {job.cluster.device.name} ({job.cluster.name})",
         f"model: {job.model_name}, {len(job.model.layers)} layers, split {short_counts(counts)} ({how}), embedding "
         "on stage 0, head and loss on the last",
-        f"stack: {stack_of(job)} (--stack)",
+        f"stack: {job.stack_in_words} (--stack)",
         f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
         f"placed {layout.order}",
         f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",

@@ -1,7 +1,7 @@
 """Profile + placement + layer split → costs per stage."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import percent, rate, seconds, size
 from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
 from ppsim.costs.chunks import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
-from ppsim.costs.estimate import assumption
 from ppsim.costs.lines import line_through
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
 from ppsim.layout.split import MegatronSplit, Split, balanced_split, layer_split, rule_of, split_layers
@@ -159,6 +158,18 @@ def assemble(
     return Assembled(costs, counts, flops, assumptions + rehearsed + slices, contents=contents)
 
 
+def assumption(profile: Profile, shape: Shape) -> str | None:
+    """Return the line that says from where the costs at a shape were estimated, None where all were measured."""
+    parts = [part for part in profile.measurements if part.shape == shape and part.estimated_from]
+    if not parts:
+        return None
+    origins = dict.fromkeys(describe(one) for part in parts for one in part.estimated_from)
+    return (
+        f"{', '.join(part.component for part in parts)} at {describe(shape)}: estimated from those measured at "
+        f"{' and at '.join(origins)}, by device facts"
+    )
+
+
 def threads(number: int) -> str:
     """Return the threads of a process in words.
 
@@ -199,7 +210,7 @@ def _components(profile: Profile, shape: Shape) -> _Components:
     if _is_only_layers(profile):
         return _Components(_nothing(layer), layer, _nothing(layer))
     embedding, head = profile.find("embedding", shape), profile.find("head", shape)
-    if chunks := [chunk.model_dump() for chunk in profile.chunks if chunk.shape == shape]:
+    if chunks := [asdict(chunk) for chunk in profile.chunks if chunk.shape == shape]:
         kinds = profile.model.layer_kinds or profile.model.num_layers * LAYER
         return _Chunks(embedding, layer, head, ChunkNumbers(chunks), kinds, profile.name)
     return _Components(embedding, layer, head)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 BASIS = "estimated from specifications"
+MEASURED = "measured"
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@ A profile was measured by ppsim's harness or carries its published source; `prov
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
-
-from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict, validated
+from ppsim.base.boundary import AboveZero, After, Count, NonNegative, Positive, Strict, Within, packaged, validated
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
@@ -18,8 +17,8 @@ from ppsim.base.shown import InBrief
 from ppsim.costs.chunks import LAYER, alike, components_of, require_contents
 from ppsim.layout.split import MOST_LAYERS
 from ppsim.machine.kernels.facts import DeviceFacts
+from ppsim.model.kinds import Kind, in_words
 from ppsim.model.recompute import Recompute, recompute_of
-from ppsim.model.shapes import Kind, in_words
 
 FORMAT: Literal["ppsim-profile/1"] = "ppsim-profile/1"
 DEFAULT = "zb-a100-6.2b"
@@ -30,7 +29,7 @@ _RECOMPUTED_IN_0_2 = "layernorm+mlp_act+moe_act"
 """What 0.2.0 measured under the word "selective"."""
 
 Recomputation = Annotated[
-    Recompute, AfterValidator(lambda word: _RECOMPUTED_IN_0_2 if word == "selective" else recompute_of(word))
+    Recompute, After(lambda word: _RECOMPUTED_IN_0_2 if word == "selective" else recompute_of(word))
 ]
 
 
@@ -59,7 +58,7 @@ class ProfiledDevice(Strict):
     num_partitions: Positive | None = None
     driver: str | None = None
     clock_mhz: NonNegative | None = None
-    peak_flops_per_s: dict[str, AboveZero] = {}
+    peak_flops_per_s: dict[str, AboveZero] = field(default_factory=dict)
 
 
 class UnderLoad(Strict):
@@ -71,7 +70,7 @@ class UnderLoad(Strict):
     memory_clock_mhz: Spread
     power_w: Spread
     temperature_c: Spread
-    held_back: dict[str, NonNegative] = {}
+    held_back: dict[str, NonNegative] = field(default_factory=dict)
 
 
 class Provenance(Strict):
@@ -86,15 +85,15 @@ class Provenance(Strict):
     source: str
     date: str
     device: ProfiledDevice
-    software: dict[str, str] = {}
+    software: dict[str, str] = field(default_factory=dict)
     num_repeats: Count = 0
     num_warm_up: Count = 0
     least_s: NonNegative = 0.0
     compiled: bool = False
     cuda_graphs: bool = False
-    measured_at: list[list[float]] = []
+    measured_at: list[list[float]] = field(default_factory=list)
     under_load: UnderLoad | None = None
-    notes: list[str] = []
+    notes: list[str] = field(default_factory=list)
 
 
 class LayerSizes(Strict):
@@ -119,18 +118,16 @@ class ProfiledModel(Strict):
     """
 
     name: str
-    num_layers: Annotated[Positive, Field(le=MOST_LAYERS)]
+    num_layers: Annotated[Positive, Within(le=MOST_LAYERS)]
     hidden_size: Positive
     num_heads: Positive | None = None
     vocab_size: Positive | None = None
     layer_sizes: LayerSizes | None = None
     layer_kinds: str | None = None
 
-    @model_validator(mode="after")
-    def _names_all_layers(self) -> "ProfiledModel":
+    def __post_init__(self) -> None:
         if self.layer_kinds is not None and len(self.layer_kinds) != self.num_layers:
             raise ValueError(f"layer_kinds has {len(self.layer_kinds)} letters for {self.num_layers} layers")
-        return self
 
 
 class Shape(Strict):
@@ -163,7 +160,7 @@ class Alone(Times):
     Both make the line a + n·b of a stage with n layers (`ppsim.costs.lines`).
     """
 
-    num_in_row: int = Field(ge=2)
+    num_in_row: Annotated[int, Within(ge=2)]
 
 
 class OptimizerStep(Strict):
@@ -213,24 +210,18 @@ class Measurement(Strict):
     attention: str | None = None
     alone: Alone | None = None
     launch: Times | None = None
-    estimated_from: list[Shape] = []
+    estimated_from: list[Shape] = field(default_factory=list)
 
-    @model_validator(mode="after")
-    def _keeps_a_part(self) -> "Measurement":
+    def __post_init__(self) -> None:
         if self.activation_bytes_kept_for_weight > self.activation_bytes:
             raise ValueError(
                 f"activation_bytes_kept_for_weight is {self.activation_bytes_kept_for_weight}, more than the "
                 f"{self.activation_bytes} activation_bytes it is part of"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_backward(self) -> "Measurement":
         if (self.backward_input_s is None) != (self.backward_weight_s is None):
             raise ValueError("backward_input_s and backward_weight_s are both given, or both null")
         if self.backward_s is None and self.backward_input_s is None:
             raise ValueError("backward_s is null, and so are its halves")
-        return self
 
 
 class Chunk(Times):
@@ -240,9 +231,9 @@ class Chunk(Times):
     with the embedding, and where the backward cannot be split.
     """
 
-    contents: Annotated[str, AfterValidator(require_contents)]
+    contents: Annotated[str, After(require_contents)]
     shape: Shape
-    backward_s: Quantity
+    backward_s: Quantity = field()  # without the None of those that may lack it
     activation_bytes: Count
     activation_bytes_kept_for_weight: Count
     output_bytes: Count
@@ -268,7 +259,7 @@ class Rehearsal(Strict):
     their medians, each as likely as any other.
     """
 
-    num_processes: int = Field(ge=2)
+    num_processes: Annotated[int, Within(ge=2)]
     num_threads: Positive
     slowdown: AboveZero
     action_overhead_s: NonNegative
@@ -283,6 +274,25 @@ class Failure(Strict):
     shape: Shape
     optimizer: str | None = None
     error: str
+
+
+def _require_once(parts: Iterable[tuple[str, Shape, str]]) -> None:
+    """Raise `ValueError` naming what is there twice, by its key and shape."""
+    seen = set()
+    for key, shape, name in parts:
+        if (key, shape) in seen:
+            raise ValueError(f"the {name} at {describe(shape)} stands there twice")
+        seen.add((key, shape))
+
+
+def _built_once(chunks: list[Chunk]) -> list[Chunk]:
+    _require_once((alike(one.contents), one.shape, f"chunk {one.contents}") for one in chunks)
+    return chunks
+
+
+def _measured_once(measurements: list[Measurement]) -> list[Measurement]:
+    _require_once((part.component, part.shape, part.component) for part in measurements)
+    return measurements
 
 
 class Profile(InBrief, Strict):
@@ -303,13 +313,13 @@ class Profile(InBrief, Strict):
     name: str
     provenance: Provenance
     model: ProfiledModel
-    chunks: list[Chunk] = []
-    measurements: Annotated[list[Measurement], Field(validate_default=True)] = []
-    optimizer: list[OptimizerStep] = []
-    transfers: list[Transfer] = []
+    chunks: Annotated[list[Chunk], After(_built_once)] = field(default_factory=list)
+    measurements: Annotated[list[Measurement], After(_measured_once)] = field(default_factory=list)
+    optimizer: list[OptimizerStep] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
     rehearsal: Rehearsal | None = None
-    does_not_fit: list[Shape] = []
-    failed: list[Failure] = []
+    does_not_fit: list[Shape] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
     device_facts: DeviceFacts | None = None
 
     @property
@@ -318,29 +328,16 @@ class Profile(InBrief, Strict):
         measured = f"{len(self.measurements)} measurements"
         return f"{self.name}, {self.model.name} on {self.provenance.device.name}, {measured}"
 
-    @field_validator("chunks")
-    @classmethod
-    def _built_once(cls, chunks: list[Chunk]) -> list[Chunk]:
-        _require_once((alike(one.contents), one.shape, f"chunk {one.contents}") for one in chunks)
-        return chunks
-
-    @field_validator("measurements")
-    @classmethod
-    def _told_by_chunks(cls, measurements: list[Measurement], info: ValidationInfo) -> list[Measurement]:
-        chunks, model = info.data.get("chunks"), info.data.get("model")
-        if measurements or chunks is None or model is None:
-            return measurements
-        if not chunks:
-            raise ValueError("must not be empty, got []")
-        kinds = model.layer_kinds or model.num_layers * LAYER
-        plain = [chunk.model_dump() for chunk in chunks]
-        return [Measurement.model_validate(part) for part in components_of(plain, kinds)]
-
-    @field_validator("measurements")
-    @classmethod
-    def _measured_once(cls, measurements: list[Measurement]) -> list[Measurement]:
-        _require_once((part.component, part.shape, part.component) for part in measurements)
-        return measurements
+    def __post_init__(self) -> None:
+        if self.measurements:
+            return
+        if not self.chunks:
+            raise ValueError("measurements: must not be empty, got []")
+        kinds = self.model.layer_kinds or self.model.num_layers * LAYER
+        told = components_of([asdict(chunk) for chunk in self.chunks], kinds)
+        object.__setattr__(
+            self, "measurements", [validated(Measurement, part, "what chunks tell") for part in told]
+        )
 
     @property
     def shapes(self) -> list[Shape]:
@@ -422,15 +419,6 @@ class Profile(InBrief, Strict):
         return f"{self.name} ({how} {device}; {self.provenance.source})"
 
 
-def _require_once(parts: Iterable[tuple[str, Shape, str]]) -> None:
-    """Raise `ValueError` naming what is there twice, by its key and shape."""
-    seen = set()
-    for key, shape, name in parts:
-        if (key, shape) in seen:
-            raise ValueError(f"the {name} at {describe(shape)} stands there twice")
-        seen.add((key, shape))
-
-
 _IN_WORDS = {"micro_batch": "micro-batch", "sequence_length": "sequence length"}
 
 
@@ -440,7 +428,7 @@ def describe(shape: Shape) -> str:
     >>> describe(Shape(micro_batch=3, sequence_length=1024, dtype="fp16"))
     'micro-batch 3, sequence length 1024, fp16'
     """
-    return in_words(shape.model_dump())
+    return in_words(vars(shape))
 
 
 def packaged_profiles() -> dict[str, Path]:
@@ -459,12 +447,15 @@ def load_profile(name_or_path: str | Path) -> Profile:
     >>> ppsim.load_profile("zb-a100-6.2b").provenance.device.name
     'NVIDIA A100-SXM4-80GB'
     """
-    text, packaged = str(name_or_path), packaged_profiles()
-    names = Names("profile", packaged)
+    text, there = str(name_or_path), packaged_profiles()
+    names = Names("profile", there)
     if known := names.find(text):
-        path = packaged[known]
-    elif Path(name_or_path).suffix == ".json":
-        path = Path(name_or_path)
-    else:
-        raise ConfigError(f"{names.unknown(text)} (or give the path of a .json file)")
-    return validated(Profile, read_json(path), known or text)
+        return packaged(Profile, read_json(there[known]))
+    if Path(name_or_path).suffix == ".json":
+        return validated(Profile, read_json(Path(name_or_path)), text)
+    raise ConfigError(f"{names.unknown(text)} (or give the path of a .json file)")
+
+
+def profile_of(given: str | Path | Profile) -> Profile:
+    """Return the profile itself, or the one of a name or file."""
+    return given if isinstance(given, Profile) else load_profile(given)

@@ -1,6 +1,6 @@
-"""Where the costs of a plan come from: a profile at one shape, or a training job on a cluster."""
+"""Where the costs of a plan come from: a profile at one shape, or what was measured of ranks."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -10,8 +10,6 @@ from ppsim.base.arrays import Numbers
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.costs.assembled import Assembled
-from ppsim.costs.job import Job
-from ppsim.costs.of_job import assemble_job
 from ppsim.costs.of_profile import assemble
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
@@ -90,9 +88,8 @@ class ProfileSource:
     def peak(self) -> tuple[float | None, list[str]]:
         """Return the data sheet's peak, else the best product measured; None where there is neither."""
         device, facts, dtype = self.profile.provenance.device, self.profile.device_facts, self.shape.dtype
-        found = peak_of(
-            {"provenance": {"device": device.model_dump()}, "device_facts": facts and facts.model_dump()}, dtype
-        )
+        sheet = {"provenance": {"device": vars(device)}}
+        found = peak_of(sheet, dtype) or peak_of(sheet | {"device_facts": facts and asdict(facts)}, dtype)
         if found is None or found[1] == BY_DATA_SHEET:
             return found and found[0], []
         return found[0], [f"MFU: of {found[1]}"]
@@ -113,7 +110,7 @@ class ProfileSource:
                 "source": profile.provenance.source,
                 "device": profile.provenance.device.name,
                 "model": profile.model.name,
-                "shape": self.shape.model_dump(),
+                "shape": dict(vars(self.shape)),
             }
         }
 
@@ -211,92 +208,6 @@ def _told(measured: Measured, num_stages: int, vpp: int) -> str:
 
 
 @dataclass(frozen=True)
-class JobSource:
-    """A training job: all pipelines, their ranks placed on a cluster."""
-
-    job: Job
-
-    @property
-    def name(self) -> str:
-        """Model and cluster."""
-        return f"{self.job.model_name} on {self.job.cluster.name}"
-
-    @property
-    def num_layers(self) -> int:
-        """Layers of the model, those of multi-token prediction apart."""
-        return len(self.job.model.layers)
-
-    @property
-    def sequence_length(self) -> int:
-        """Tokens a sequence."""
-        return self.job.length
-
-    @property
-    def hidden_size(self) -> int:
-        """Of the model."""
-        return self.job.model.hidden_size
-
-    @property
-    def tokens_per_microbatch(self) -> int:
-        """Those of all replicas."""
-        return self.job.micro_batch * self.job.length * self.job.layout.dp
-
-    @property
-    def gpus_per_rank(self) -> int:
-        """tp · cp · dp."""
-        return self.job.layout.num_devices // self.job.layout.pp
-
-    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
-        """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
-        return assemble_job(self.job, schedule, split=split).taking(self.job.scale)
-
-    def peak(self) -> tuple[float | None, list[str]]:
-        """Return the data sheet's dense peak for the dtype."""
-        peak = self.job.cluster.device.peak(self.job.execution.dtype)
-        return peak, [
-            f"MFU: model FLOPs, recomputation not counted, of attention the causal half, of {peak / 1e12:g} TFLOP/s"
-        ]
-
-    def jitter(self) -> float | None:
-        """Nobody measured it."""
-        return None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return model, cluster, layout and batch."""
-        job, layout = self.job, self.job.layout
-        etp = {} if layout.etp is None else {"etp": layout.etp}
-        return {
-            "job": {
-                "model": job.model_name,
-                "cluster": job.cluster.name,
-                "device": job.cluster.device.name,
-                **{name: getattr(layout, name) for name in ("tp", "cp", "ep", "dp", "pp", "order")},
-                **etp,
-                "global_batch": job.global_batch,
-                "micro_batch": job.micro_batch,
-                "sequence_length": job.length,
-                "dtype": job.execution.dtype,
-                "recompute": job.execution.recompute,
-                "zero_stage": job.optimizer.zero_stage,
-            }
-        }
-
-
-@dataclass(frozen=True)
-class MeasuredSource(JobSource):
-    """A training job of whose pipeline all times were measured: equal stages, nothing around them but the rest."""
-
-    costs: RankCosts
-
-    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
-        """Return a part of a rank's costs for each of its stages; bytes not given are those of the job."""
-        found = self.costs.replacing(super().assemble(schedule, split), schedule)
-        without = "not in the step time: data-parallel communication, optimizer, gradient norm"
-        around = StepCosts(update=self.job.update, rest_s=self.job.rest_s)
-        return replace(found, assumptions=[*found.assumptions, without], around=around)
-
-
-@dataclass(frozen=True)
 class MeasuredProfileSource(ProfileSource):
     """One pipeline of which all times were measured: equal stages; tokens and bytes not given are the profile's."""
 
@@ -305,7 +216,3 @@ class MeasuredProfileSource(ProfileSource):
     def assemble(self, schedule: Schedule, split: Split) -> Assembled:
         """Return a part of a rank's costs for each of its stages."""
         return self.costs.replacing(super().assemble(schedule, split), schedule)
-
-
-Source: TypeAlias = ProfileSource | JobSource
-"""What a projection asks for sizes, costs per stage, what stands for 100 %, jitter, and a report of them."""

@@ -9,8 +9,7 @@ more than the peak is then a wrong time, not a convention.
 from typing import Any
 
 from ppsim.machine.devices import TYPE_NAMES, DataSheet
-from ppsim.model import shapes
-from ppsim.model.shapes import LayerShape
+from ppsim.model.kinds import in_words
 
 BY_DATA_SHEET = "the data sheet's peak"
 
@@ -32,7 +31,9 @@ def pass_flops(model: dict[str, Any], measurement: dict[str, Any]) -> dict[str, 
         return {"F": forward, "B": 2 * forward, "I": forward, "W": forward}
     if model.get("layer_sizes") is None:
         return {"F": forward, "B": 2 * forward, "I": None, "W": None}
-    shard = LayerShape(**model["layer_sizes"]).shard(tp=shape.get("tp", 1), ep=shape.get("ep", 1))
+    from ppsim.model import shapes  # the layers of a model, of which a peak needs none
+
+    shard = shapes.LayerShape(**model["layer_sizes"]).shard(tp=shape.get("tp", 1), ep=shape.get("ep", 1))
     sizes = {"micro_batch": shape["micro_batch"], "sequence_length": shape["sequence_length"]}
     causal = shapes.layer_forward_flops(shard, **sizes, causal=True)
     half_attention = shapes.layer_forward_flops(shard, **sizes) - causal
@@ -79,7 +80,7 @@ def implausible(profile: dict[str, Any]) -> list[str]:
             _, what = peak_of(profile, part["shape"]["dtype"]) or (0.0, "")
             passes = ", ".join(f"{letter} {100 * mfu:.0f} %" for letter, mfu in above.items())
             sentences.append(
-                f"{part['component']} at {shapes.in_words(part['shape'])}: {passes} of {what}: this measurement "
+                f"{part['component']} at {in_words(part['shape'])}: {passes} of {what}: this measurement "
                 "is implausible, measure again on a quiet device"
             )
     return sentences

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
-
-from ppsim.base.boundary import Strict, validated
+from ppsim.base.boundary import Before, Strict, Within, validated
 from ppsim.base.errors import ScheduleError
 from ppsim.base.files import read_json
 from ppsim.schedule.grammar import MOST
@@ -13,9 +11,11 @@ from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule
 
 FORMAT: Literal["ppsim-table/1"] = "ppsim-table/1"
 
-_Index = Annotated[int, Field(ge=NONE, le=MOST)]
-_Number = Annotated[int, Field(ge=1, le=MOST)]
-_PlainAction = Annotated[tuple[str, _Index, _Index], Field(strict=False)]  # JSON has lists only
+_Index = Annotated[int, Within(ge=NONE, le=MOST)]
+_Number = Annotated[int, Within(ge=1, le=MOST)]
+_PlainAction = Annotated[
+    tuple[str, _Index, _Index], Before(lambda value: tuple(value) if isinstance(value, list) else value)
+]  # JSON has lists only
 
 
 class _Table(Strict):
@@ -25,7 +25,7 @@ class _Table(Strict):
     num_replicas: _Number = 1
     num_slices: _Number = 1
     stage_to_rank: list[_Index]
-    ranks: list[list[list[_PlainAction]]] = Field(min_length=1)
+    ranks: Annotated[list[list[list[_PlainAction]]], Within(min_length=1)]
 
 
 def table_to_json(schedule: Schedule) -> dict[str, Any]:

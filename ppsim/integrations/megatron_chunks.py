@@ -24,8 +24,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ppsim.base.errors import ConfigError
 from ppsim.costs.chunks import LAST, layers_of
+from ppsim.model.kinds import Kind
 from ppsim.model.recompute import recompute_of
-from ppsim.model.shapes import Kind, LayerShape, ModelShape, head_forward_flops, layer_forward_flops
+from ppsim.model.shapes import LayerShape, ModelShape, head_forward_flops, layer_forward_flops
 from ppsim.profiling.chunks import Built, Window
 
 Provider = Callable[..., Any]

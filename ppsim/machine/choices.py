@@ -4,3 +4,6 @@ from typing import Literal
 
 Dispatcher = Literal["deepep", "alltoall", "allgather"]
 """How tokens are sent to their experts: see `ppsim.machine.dispatch`."""
+
+CLUSTER = "dgx-h100"
+"""The cluster where nobody names one."""

@@ -4,11 +4,12 @@ Nothing heavy is imported, so that a measurement asks here too.
 """
 
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
+
+from ppsim.base.data import data_folder
+from ppsim.base.files import read_toml
 
 TYPE_NAMES = {
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp8": "float8", "float8_e4m3fn": "float8",
@@ -32,10 +33,7 @@ class DataSheet:
 @cache
 def hardware(part: str) -> dict[str, Any]:
     """Return one of the packaged tables: "devices", "links" or "efficiency"."""
-    table: dict[str, Any] = tomllib.loads(
-        (resources.files("ppsim.machine") / "data" / f"{part}.toml").read_text("utf-8")
-    )
-    return table
+    return read_toml(data_folder("machine/data") / f"{part}.toml")
 
 
 def data_sheet(device_name: str) -> DataSheet | None:

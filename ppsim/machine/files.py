@@ -2,17 +2,17 @@
 
 import difflib
 import re
+from dataclasses import field
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
-
-from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, validated
+from ppsim.base.boundary import AboveZero, After, Before, NonNegative, Positive, Strict, Within, packaged, validated
+from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml, read_yaml
 from ppsim.base.names import Names, plain
+from ppsim.machine.choices import CLUSTER
 from ppsim.machine.cluster import (
     PER_NAME,
     PLAIN,
@@ -27,17 +27,17 @@ from ppsim.machine.cluster import (
 )
 from ppsim.machine.devices import hardware
 
-Share = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Within(gt=0, le=1)]
 
 
 class _InSitu(Strict):
     sigma: NonNegative
     source: str
-    factors: dict[str, AboveZero] = Field(min_length=1)
+    factors: Annotated[dict[str, AboveZero], Within(min_length=1)]
 
 
 class _Efficiency(Strict):
-    matmul: dict[str, Share] = Field(min_length=1)
+    matmul: Annotated[dict[str, Share], Within(min_length=1)]
     wave_tail: NonNegative
     depth_tail: NonNegative
     attention_forward: Share
@@ -55,32 +55,31 @@ class _Efficiency(Strict):
     in_situ: _InSitu | None = None
 
 
+def _class(name: str) -> str:
+    return _known(name, hardware("efficiency"), "class of devices")
+
+
 class _Device(Strict):
     name: str
     pattern: str | None = None
-    efficiency: str
+    efficiency: Annotated[str, After(_class)]
     kernels: str | None = None
     num_cores: Positive
     memory_bytes: Positive
     memory_bytes_per_s: AboveZero
-    peak_flops_per_s: dict[str, AboveZero] = Field(min_length=1)
+    peak_flops_per_s: Annotated[dict[str, AboveZero], Within(min_length=1)]
     host_bytes_per_s: AboveZero | None = None
     source: str = "the cluster file"
-
-    @field_validator("efficiency")
-    @classmethod
-    def _is_a_class(cls, name: str) -> str:
-        return _known(name, hardware("efficiency"), "class of devices")
 
 
 class _Link(Strict):
     name: str = "own link"
     bytes_per_s: AboveZero
     efficiency: Share = 0.7
-    reduction_gain: Annotated[float, Field(ge=1, le=2)] = 1.0
+    reduction_gain: Annotated[float, Within(ge=1, le=2)] = 1.0
     launch_s: NonNegative = 10e-6
     step_s: NonNegative = 2e-6
-    small_group_loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    small_group_loss: Annotated[float, Within(ge=0, lt=1)] = 0.0
     copy_bytes_per_s: AboveZero | None = None
     exchange_share: Share = 1.0
     dispatch_share: Share = 1.0
@@ -102,15 +101,13 @@ class _Tier(Strict):
     name: str
     num_devices: Positive | None = None
     usable_devices: Positive | None = None
-    link: Annotated[_Link, BeforeValidator(_link)]
+    link: Annotated[_Link, Before(_link)]
 
-    @model_validator(mode="after")
-    def _can_be_used(self) -> "_Tier":
+    def __post_init__(self) -> None:
         if self.usable_devices and (self.num_devices is None or self.usable_devices > self.num_devices):
             raise ValueError(
                 f"usable_devices is {self.usable_devices}, but a domain has {self.num_devices or 'no number'}"
             )
-        return self
 
 
 def _constant(value: Any) -> Any:
@@ -123,7 +120,7 @@ class _Constant(Strict):
     source: str = ""
 
     def made(self) -> Constant:
-        return Constant(**self.model_dump())
+        return Constant(**vars(self))
 
 
 class _Share(_Constant):
@@ -134,32 +131,30 @@ class _Efficient(_Constant):
     value: Share
 
 
-_Plain = Annotated[_Constant, BeforeValidator(_constant)]
-_Above = Annotated[_Share, BeforeValidator(_constant)]
+_Plain = Annotated[_Constant, Before(_constant)]
+_Above = Annotated[_Share, Before(_constant)]
 
 
 class _Constants(Strict):
-    compute_share: dict[str, _Above] = Field(default_factory=dict)
-    link_efficiency: dict[str, Annotated[_Efficient, BeforeValidator(_constant)]] = Field(default_factory=dict)
-    overlap: dict[Literal["tp", "ep"], _Plain] = Field(default_factory=dict)
-    job_scale: dict[str, _Above] = Field(default_factory=dict)
+    compute_share: dict[str, _Above] = field(default_factory=dict)
+    link_efficiency: dict[str, Annotated[_Efficient, Before(_constant)]] = field(default_factory=dict)
+    overlap: dict[Literal["tp", "ep"], _Plain] = field(default_factory=dict)
+    job_scale: dict[str, _Above] = field(default_factory=dict)
     kernel_s: _Plain | None = None
     launch_s: _Plain | None = None
     routing_host_s: _Plain | None = None
     jitter: _Plain | None = None
-    fitted_on: list[str] = Field(default_factory=list)
+    fitted_on: list[str] = field(default_factory=list)
     residual: NonNegative | None = None
-    correlation: dict[str, Annotated[float, Field(ge=-1, le=1)]] = Field(default_factory=dict)
+    correlation: dict[str, Annotated[float, Within(ge=-1, le=1)]] = field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _is_of_what_there_is(self) -> "_Constants":
+    def __post_init__(self) -> None:
         for pair in self.correlation:
             for name in pair.split():
                 kind, _, of = name.partition(".")
                 there = getattr(self, kind, None)
                 if not there or (of and of not in there):
                     raise ValueError(f"correlation of {name}, of which there is no constant")
-        return self
 
     def made(self) -> Constants:
         per_name: dict[str, Any] = {
@@ -177,14 +172,13 @@ class _Cluster(Strict):
     name: str
     base: str | None = None
     title: str = ""
-    device: Annotated[_Device, BeforeValidator(_device)]
+    device: Annotated[_Device, Before(_device)]
     num_devices: Positive | None = None
     source: str = "the cluster file"
-    tiers: list[_Tier] = Field(min_length=1)
-    constants: _Constants = Field(default_factory=_Constants)
+    tiers: Annotated[list[_Tier], Within(min_length=1)]
+    constants: _Constants = field(default_factory=_Constants)
 
-    @model_validator(mode="after")
-    def _is_nested(self) -> "_Cluster":
+    def __post_init__(self) -> None:
         *inner, outermost = self.tiers
         if unknown := [name for name in self.constants.link_efficiency if name not in [t.name for t in self.tiers]]:
             raise ValueError(
@@ -205,12 +199,11 @@ class _Cluster(Strict):
                 f"num_devices is {self.num_devices}, more than the {outermost.num_devices} of its outermost tier "
                 f"{outermost.name}"
             )
-        return self
 
 
 def packaged_clusters() -> dict[str, Path]:
     """Return the clusters that ship with ppsim, by name."""
-    folder = Path(str(resources.files("ppsim.machine"))) / "data" / "clusters"
+    folder = data_folder("machine/data") / "clusters"
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
@@ -226,8 +219,13 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     if Path(text).suffix in _READERS:
         return cluster_from(_extended(Path(text)), text)
     if known := _names().find(text):
-        return cluster_from(_extended(packaged_clusters()[known]), known)
+        return _cluster(packaged(_Cluster, _extended(packaged_clusters()[known])))
     raise ConfigError(f"{_names().unknown(text)} (or give the path of a .toml, .yaml or .json file)")
+
+
+def cluster_of(given: str | Path | Cluster | None) -> Cluster:
+    """Return the cluster itself, or the one of a name or file; that of `CLUSTER` where there is none."""
+    return given if isinstance(given, Cluster) else load_cluster(given or CLUSTER)
 
 
 def cluster_named(name: str) -> str:
@@ -290,8 +288,12 @@ def _merged(below: Any, above: Any, *, depth: int) -> Any:
 
 def cluster_from(data: Any, source: str = "cluster") -> Cluster:
     """Return the cluster that a parsed file spells out; raises `ConfigError` with every wrong key."""
-    read = validated(_Cluster, data, source)
-    device = read.device.model_dump()
+    return _cluster(validated(_Cluster, data, source))
+
+
+def _cluster(read: _Cluster) -> Cluster:
+    """The cluster that a file has."""
+    device = dict(vars(read.device))
     efficiency_class = device.pop("efficiency")
     del device["pattern"]
     cluster = Cluster(
@@ -299,8 +301,7 @@ def cluster_from(data: Any, source: str = "cluster") -> Cluster:
         title=read.title,
         device=Device(**device, efficiency_class=efficiency_class, efficiency=efficiency_of(efficiency_class)),
         tiers=tuple(
-            Tier(tier.name, tier.num_devices, Link(**tier.link.model_dump()), tier.usable_devices)
-            for tier in read.tiers
+            Tier(tier.name, tier.num_devices, Link(**vars(tier.link)), tier.usable_devices) for tier in read.tiers
         ),
         source=read.source,
         num_devices=read.num_devices,
@@ -316,9 +317,9 @@ def efficiency_of(name: str) -> Efficiency:
         _known(name, classes, "class of devices")
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    constants = validated(_Efficiency, classes[name], f"hardware/efficiency.toml [{name}]")
-    in_situ = constants.in_situ and InSitu(**constants.in_situ.model_dump())
-    return Efficiency(**{**constants.model_dump(), "in_situ": in_situ})
+    constants = packaged(_Efficiency, classes[name])
+    in_situ = constants.in_situ and InSitu(**vars(constants.in_situ))
+    return Efficiency(**{**vars(constants), "in_situ": in_situ})
 
 
 def _known(name: Any, there: dict[str, Any], what: str) -> str:

@@ -10,19 +10,16 @@ are what autograd saves in eager torch with a fused attention kernel, which keep
 of the scores (Dao et al. 2022, arXiv 2205.14135): parameters and buffers are not counted, each storage once.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive
 from ppsim.model.activations import Batch, KernelChoice, head_activations, layer_activations
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
+from ppsim.model.kinds import Kind
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary, require_divides
 from ppsim.model.recompute import Recompute
-
-Kind = Literal["gpt", "llama", "moe"]
 
 _EAGER = KernelChoice(fused_activation=False, fused_cross_entropy=False)
 
@@ -272,18 +269,6 @@ def head_activation_bytes(
     batch, h, e = Batch(micro_batch, sequence_length, element_bytes), model.layer.hidden_size, element_bytes
     kept = sum(head_activations(model.whole, batch, Cut(), _EAGER).values())
     return kept + batch.tokens(Cut()) * (_norm_bytes(model.layer.kind, h, e, fused_norm) - h * e + 8)
-
-
-def in_words(shape: Mapping[str, Any]) -> str:
-    """Return the key of a measurement as people write it; what is not there is 1, or no recomputation.
-
-    >>> in_words({"micro_batch": 1, "sequence_length": 4096, "dtype": "bfloat16", "tp": 8, "recompute": "full"})
-    'micro-batch 1, sequence length 4096, bfloat16, tp 8, recompute full'
-    """
-    cuts = [f"{name} {shape[name]}" for name in ("tp", "cp", "ep") if shape.get(name, 1) > 1]
-    recompute = shape.get("recompute", "none")
-    parts = [f"micro-batch {shape['micro_batch']}", f"sequence length {shape['sequence_length']}", shape["dtype"]]
-    return ", ".join([*parts, *cuts, *([f"recompute {recompute}"] if recompute != "none" else [])])
 
 
 def _norm_bytes(kind: Kind, h: int, e: int, fused: bool) -> int:

@@ -24,7 +24,7 @@ class Page:
 
         from rich.console import Console
 
-        self._console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+        self._console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, emoji=False)
 
     @property
     def width(self) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
-from ppsim.costs.of_job import stack_of
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.printing.page import Columns, Page, facts
 from ppsim.printing.steps import print_report, print_timeline
@@ -80,7 +79,7 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
     tokens, num_gpus, plan = projection.tokens_per_s, projection.num_gpus, projection.plan
     on = f" on {num_gpus} GPUs" if num_gpus > 1 else ""
     rows = [
-        *([("assumed", f"stack {stack_of(plan.job)}")] if plan.job else []),
+        *([("assumed", f"stack {plan.job.stack_in_words}")] if plan.job else []),
         ("iteration", f"{seconds(projection.iteration_s)}; 90 % between {low} and {high}, {answer.sampled}"),
         ("throughput", f"{count(tokens)} tokens/s, {count(tokens / num_gpus)} tokens/s/GPU{on}"),
     ]

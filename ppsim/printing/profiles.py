@@ -6,7 +6,7 @@ from typing import Any
 from ppsim.base.units import count, seconds, size
 from ppsim.costs.lines import stage_lines
 from ppsim.costs.utilization import PASSES, peak_of, split_ratio, utilization
-from ppsim.model.shapes import in_words
+from ppsim.model.kinds import in_words
 from ppsim.printing.page import Columns, Page
 
 

@@ -9,7 +9,7 @@ vary in them as they will in a run, so that neither holds what the waits of vary
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -211,7 +211,7 @@ def _projected(profile: Profile, shape: Shape, table: Schedule, layers: int) -> 
     """The projection of so many layers a stage, from passes as they were measured alone, which do not vary."""
     pp = table.num_ranks
     plan = Plan(
-        pp=pp, profile=profile.model_copy(update={"rehearsal": None}), shape=shape, num_layers=layers * pp,
+        pp=pp, profile=replace(profile, rehearsal=None), shape=shape, num_layers=layers * pp,
         split=[layers] * pp, pass_factors=(1.0,),
     )  # fmt: skip
     return project_table(plan, table)

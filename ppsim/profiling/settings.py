@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from ppsim.model import shapes
+from ppsim.model.kinds import in_words
 from ppsim.model.recompute import Recompute
 from ppsim.model.shapes import ModelShape
 from ppsim.schedule.choices import Dtype
@@ -58,7 +58,7 @@ class Key:
     recompute: Recompute = "none"
 
     def __str__(self) -> str:
-        return shapes.in_words(asdict(self))
+        return in_words(asdict(self))
 
 
 def why_not_rehearsed(model: ModelShape, key: Key, *, device: str, compiled: bool) -> str:

@@ -12,7 +12,8 @@ import torch
 
 from ppsim.base.errors import ConfigError, RunFailed
 from ppsim.base.files import read_json, to_json, write_whole
-from ppsim.model.shapes import ModelShape, in_words
+from ppsim.model.kinds import in_words
+from ppsim.model.shapes import ModelShape
 from ppsim.profiling.expect import expected
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.float8 import fused_cast

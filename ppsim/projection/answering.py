@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from math import exp
-from statistics import NormalDist
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent
-from ppsim.costs.measured import MEASURED
+from ppsim.costs.parts import MEASURED
 from ppsim.projection.advice import advise
 from ppsim.projection.budget import bottleneck, interval, loss_budget, sensitivities
 from ppsim.projection.fitted_spread import fitted_spread
@@ -107,4 +106,5 @@ def interval_by_spread(seconds: float, spread: float) -> tuple[float, float]:
     return seconds * exp(-_TIMES_OF_90 * spread), seconds * exp(_TIMES_OF_90 * spread)
 
 
-_TIMES_OF_90 = NormalDist().inv_cdf(0.95)
+_TIMES_OF_90 = 1.6448536269514722
+"""Standard deviations below which 95 % of a normal distribution are."""

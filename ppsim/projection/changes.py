@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ppsim.base.errors import PpsimError
-from ppsim.costs.job import Job
 from ppsim.projection.plan import Plan
+
+if TYPE_CHECKING:
+    from ppsim.costs.job import Job
 
 Made = TypeVar("Made")
 
@@ -44,7 +46,7 @@ def changed_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
                 yield change, replace(plan, job=job, pp=pp, split=split)
 
 
-def changed_jobs(job: Job) -> Iterator[tuple[str, Job]]:
+def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
     """Yield what is changed and the job with it: micro-batch, tp, pp, ZeRO stage, recomputation, overlap."""
     layout, execution = job.layout, job.execution
     for size in (2 * job.micro_batch, job.micro_batch // 2):
@@ -72,7 +74,7 @@ def changed_jobs(job: Job) -> Iterator[tuple[str, Job]]:
         yield from _changed("data-parallel collectives beside compute", job, overlap=True)
 
 
-def _changed(change: str, job: Job, **fields: object) -> Iterator[tuple[str, Job]]:
+def _changed(change: str, job: "Job", **fields: object) -> "Iterator[tuple[str, Job]]":
     """The job with some fields changed, if there is such a one."""
     try:
         yield change, replace(job, **fields)  # type: ignore[arg-type]

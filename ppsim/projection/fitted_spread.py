@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ppsim.costs.job import Job
-from ppsim.machine.cluster import Constant
 from ppsim.projection.plan import Plan
+
+if TYPE_CHECKING:
+    from ppsim.costs.job import Job
+    from ppsim.machine.cluster import Constant
 
 SecondsOf = Callable[[Plan], float]
 """A plan → the seconds of an iteration of it."""
@@ -25,7 +28,7 @@ class Shares:
     of_model: float
     of_cut: float
 
-    def unknown(self, job: Job, known: Collection[str]) -> float:
+    def unknown(self, job: "Job", known: Collection[str]) -> float:
         """Return what is left of the class's spread for a job where runs said what its names `known` take."""
         shares = zip(job.alike, (self.of_model, self.of_cut), strict=True)
         return math.hypot(*(share for name, share in shares if name not in known))
@@ -38,7 +41,7 @@ MACHINE_SHARE = 0.37
 """What of its class's spread a constant of the machine has among installations; from the same rows."""
 
 
-def shares_of(job: Job) -> Shares:
+def shares_of(job: "Job") -> Shares:
     """Return the shares of dense models, or of those with experts."""
     return EXPERTS_SHARES if any(layer.is_moe for layer in job.model.kinds) else DENSE_SHARES
 
@@ -74,7 +77,7 @@ def fitted_spread(plan: Plan, seconds: float, seconds_of: SecondsOf, class_sprea
     return math.sqrt(constants.residual**2 + unknown**2 + max(0.0, float(effects @ correlation @ effects)))
 
 
-def _effect(plan: Plan, seconds: float, seconds_of: SecondsOf, name: str, one: Constant) -> float:
+def _effect(plan: Plan, seconds: float, seconds_of: SecondsOf, name: str, one: "Constant") -> float:
     """What the logarithm of the iteration gains where a constant is a standard deviation less."""
     assert plan.job is not None
     assert one.sigma is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
-from ppsim.machine.choices import Dispatcher
+from ppsim.machine.choices import CLUSTER, Dispatcher
 from ppsim.model.graphs import MEANING as CAPTURED
 from ppsim.model.graphs import CudaGraphs
 from ppsim.model.recompute import MEANING, Recompute
@@ -86,7 +86,7 @@ class StudyOptions(TypedDict, total=False):
     )]
     cluster: Annotated["str | Path | Cluster | None", Option(
         "A cluster of `ppsim clusters`, or one's own file, on which costs are estimated. Default: {default}.",
-        names="cluster", common=True, metavar="NAME|FILE", section="cluster", default="dgx-h100",
+        names="cluster", common=True, metavar="NAME|FILE", section="cluster", default=CLUSTER,
     )]
     gpus: Annotated[int | None, Option(
         "Devices in all; replicas (dp) are what the other dimensions leave. Default: tp · cp · dp · pp; `tune` "

@@ -2,17 +2,21 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.shown import InBrief
 from ppsim.catalog.build import schedule_named
-from ppsim.costs.job import Job
 from ppsim.costs.profile import Profile, Shape
-from ppsim.costs.sources import JobSource, MeasuredProfileSource, MeasuredSource, ProfileSource, RankCosts, Source
+from ppsim.costs.sources import MeasuredProfileSource, ProfileSource, RankCosts
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.projection.options import Runtime
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.simulation.variation import Variation
+
+if TYPE_CHECKING:
+    from ppsim.costs.job import Job
+    from ppsim.costs.job_sources import JobSource
 
 RUNTIMES: dict[Runtime, tuple[Channel, str]] = {
     "torch": (
@@ -65,7 +69,7 @@ class Plan(InBrief):
     microbatches: int | None = None
     group_size: int | None = None
     num_slices: int | None = None
-    job: Job | None = None
+    job: "Job | None" = None
     profile: Profile | None = None
     shape: Shape | None = None
     num_layers: int | None = None
@@ -105,12 +109,12 @@ class Plan(InBrief):
                 raise ConfigError(f"a straggler takes a number of times as long, above 0: got {factor:g}")
 
     @cached_property
-    def source(self) -> Source:
-        """Where the costs come from."""
-        if self.job is not None and self.measured is not None:
-            return MeasuredSource(self.job, self.measured)
+    def source(self) -> "ProfileSource | JobSource":
+        """What says sizes, costs per stage, what stands for 100 %, jitter, and reports of them."""
         if self.job is not None:
-            return JobSource(self.job)
+            from ppsim.costs.job_sources import JobSource, MeasuredSource  # models on clusters
+
+            return JobSource(self.job) if self.measured is None else MeasuredSource(self.job, self.measured)
         source = ProfileSource.of(
             self.profile, self.shape, num_layers=self.num_layers, transfer_s=self.transfer_s,
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,

@@ -10,7 +10,6 @@ import numpy as np
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.assembled import Assembled
-from ppsim.costs.reserved import reserved_bytes
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.answering import answer_of
@@ -190,6 +189,8 @@ def reserved_of(plan: Plan) -> int:
     """Return the bytes that the allocator of the fullest rank reserves; raises `ConfigError` where nobody knows."""
     if plan.job is None:
         raise ConfigError("what an allocator reserves is known for a --model on a --cluster only")
+    from ppsim.costs.reserved import reserved_bytes  # every tensor of a model
+
     table, _ = table_of(plan, find(plan.schedule_name))
     return max(reserved_bytes(plan.job, table, _assembled(plan, table).contents))
 

@@ -9,7 +9,6 @@ from ppsim.base.errors import ScheduleError
 from ppsim.base.shown import InBrief, Pictured, Shown
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.costs.assembled import Assembled
-from ppsim.costs.reserved import reserved_bytes, why_nothing_is_reserved
 from ppsim.projection.plan import Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
@@ -91,7 +90,11 @@ class Projection(Shown, Pictured):
         True
         """
         job, schedule = self.plan.job, self.timeline.schedule
-        if job is None or why_nothing_is_reserved(job, schedule):
+        if job is None:
+            return None
+        from ppsim.costs.reserved import reserved_bytes, why_nothing_is_reserved  # every tensor of a model
+
+        if why_nothing_is_reserved(job, schedule):
             return None
         return reserved_bytes(job, schedule, self.assembled.contents)
 

@@ -1,8 +1,7 @@
 """The parts of a timeline file that pydantic checks."""
 
+from dataclasses import field
 from typing import Any, Literal
-
-from pydantic import Field
 
 from ppsim.base.boundary import NonNegative, Positive, Strict
 from ppsim.schedule.choices import Communication
@@ -38,4 +37,4 @@ class File(Strict, extra="ignore"):
     costs: dict[str, Any]
     timeline: NodeTimes
     steps: Steps | None = None
-    run: dict[str, Any] = Field(default={})
+    run: dict[str, Any] = field(default_factory=dict)

@@ -120,7 +120,7 @@ def _loaded(data: Any, source: str) -> "tuple[File, Timeline, StageCosts]":
             pairs=costs.pairs,
         )  # fmt: skip
         resolved = costs.resolved_for(table)
-    for name, entries in file.timeline:
+    for name, entries in vars(file.timeline).items():
         if len(entries) != graph.num_nodes:
             raise ConfigError(
                 f"{source} is wrong: timeline.{name} has {len(entries)} entries, the table has "

@@ -1,6 +1,6 @@
 """The `--costs` file: JSON in SI units, one number or one a stage, to and from `StageCosts`."""
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,13 +28,8 @@ _TYPES: dict[Any, Any] = {Numbers: OneOrMany, Numbers | None: OneOrMany | None, 
 _PARTS = {"backward_input_s", "backward_weight_s"}
 _Costs = retyped(
     Strict,
-    {
-        one.name: (
-            _TYPES.get(one.type, one.type),
-            ... if one.default is MISSING or one.name in _PARTS else one.default,
-        )
-        for one in fields(StageCosts)
-    },
+    {one.name: _TYPES.get(one.type, one.type) for one in fields(StageCosts)},
+    {one.name: one.default for one in fields(StageCosts) if one.default is not MISSING and one.name not in _PARTS},
 )
 
 
@@ -85,11 +80,11 @@ class _Overheads(Strict):
     rank_spread: NonNegative | None = None
     pass_factors: list[NonNegative] | None = None
     communication: Communication = "overlap"
-    not_fitted: dict[str, str] = {}
-    samples: dict[str, _Samples] = {}
-    hops: list[_Hops] = []
-    residuals: list[_Residual] = []
-    fitted_on: dict[str, Any] = {}  # all that the first version had beside the first two
+    not_fitted: dict[str, str] = field(default_factory=dict)
+    samples: dict[str, _Samples] = field(default_factory=dict)
+    hops: list[_Hops] = field(default_factory=list)
+    residuals: list[_Residual] = field(default_factory=list)
+    fitted_on: dict[str, Any] = field(default_factory=dict)  # all that the first version had beside the first two
 
 
 @dataclass(frozen=True)
@@ -119,7 +114,7 @@ def costs_from(data: Any, source: str = "costs") -> StageCosts:
     """Return the costs that a parsed JSON object spells out; raises `ConfigError` with every wrong key."""
     if isinstance(data, dict) and data.get("backward_s") is not None and not data.keys() & _PARTS:
         data = data | dict.fromkeys(_PARTS)  # for tables that split no backward
-    given = dict(validated(_model_of(data), data, source))
+    given = dict(vars(validated(_model_of(data), data, source)))
     if isinstance(link := given["transfer_s"], _Link):
         given["transfer_s"] = link.seconds
     with naming(source):

@@ -6,19 +6,16 @@ common. A file of one's own has the same columns.
 
 import csv
 import difflib
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
-from pydantic import Field, create_model
-
-from ppsim.base.boundary import AboveZero, Strict, validated
+from ppsim.base.boundary import AboveZero, Strict, packaged, retyped, validated
+from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_text
+from ppsim.base.files import read_text, read_toml
 from ppsim.base.words import Word, sections_of, texts_of, words_of
 from ppsim.projection.options import PlanOptions
 from ppsim.validation.flops import Counted
@@ -34,7 +31,7 @@ Section = Literal[
 ]  # fmt: skip
 """What a table of sets is divided by, in this order."""
 
-FOLDER = Path(str(resources.files("ppsim.validation"))) / "data"
+FOLDER = data_folder("validation/data")
 WORDS = words_of(PlanOptions)
 
 
@@ -114,15 +111,14 @@ class CaseSet(Strict):
     others: str = ""
     other_tool: str = ""
     order_only: bool = False
-    fitted: list[str] = Field(default_factory=list)
-    defaults: dict[str, Any] = Field(default_factory=dict)
+    fitted: list[str] = field(default_factory=list)
+    defaults: dict[str, Any] = field(default_factory=dict)
 
 
 @cache
 def case_sets() -> dict[str, CaseSet]:
     """Return what is said of each set, by name, in the order of sets.toml."""
-    sets = tomllib.loads((FOLDER / "sets.toml").read_text(encoding="utf-8"))
-    return {name: validated(CaseSet, data, f"published/sets.toml [{name}]") for name, data in sets.items()}
+    return {name: packaged(CaseSet, data) for name, data in read_toml(FOLDER / "sets.toml").items()}
 
 
 def require_set(name: str) -> CaseSet:
@@ -180,7 +176,7 @@ def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, n
         raise ConfigError(f"{source}: not as many cells as the header has")
     given = {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
     read = validated(_Row, dict(defaults) | given, source)
-    told = Told(**{name: getattr(read, name) for name in Told.model_fields})
+    told = Told(**{one.name: getattr(read, one.name) for one in fields(Told)})
     return Case(told, {name: value for name in WORDS if (value := getattr(read, name)) is not None}, number)
 
 
@@ -197,6 +193,4 @@ def _type_of(word: Word) -> Any:
     return next((kind for kind in word.kinds if get_origin(kind) is Literal), str)
 
 
-_Row = create_model(  # type: ignore[call-overload]
-    "Row", __base__=Told, **{name: (_type_of(word) | None, None) for name, word in WORDS.items()}
-)
+_Row = retyped(Told, {name: _type_of(word) | None for name, word in WORDS.items()}, dict.fromkeys(WORDS))

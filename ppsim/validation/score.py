@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ppsim.base.boundary import beside_defaults
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.projection.answering import interval_by_spread, spread_of
 from ppsim.projection.fitted_spread import fitted_spread
@@ -67,7 +68,7 @@ class CaseError:
         unit = "bytes" if self.case.is_memory else "s"
         plan = self.plan
         return {
-            **self.case.told.model_dump(exclude_defaults=True),
+            **beside_defaults(self.case.told),
             "use": self.case.told.use,
             "table": self.case.told.table,
             "title": self.case.told.title,
@@ -178,7 +179,7 @@ class Validation:
             "inside_intervals": self.coverage,
             "rows": [row.to_json() for row in self.rows],
             "not_possible": [
-                {**case.told.model_dump(exclude_defaults=True), "command": case.command, "reason": reason}
+                {**beside_defaults(case.told), "command": case.command, "reason": reason}
                 for case, reason in self.not_possible
             ],
         }

@@ -18,12 +18,12 @@ from ppsim.cli import main
 for line in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main(line)
-print(json.dumps(sorted(name for name in sys.modules if "." not in name or name.startswith("ppsim.cli."))))
+print(json.dumps(sorted(name for name in sys.modules if "." not in name or name.startswith("ppsim."))))
 """
 
 
 def loaded_after(*command_lines):
-    """The top-level modules, and those of the command line, that a fresh Python has loaded after command lines."""
+    """The top-level modules, and those of ppsim, that a fresh Python has loaded after command lines."""
     done = subprocess.run(
         [sys.executable, "-c", LOADED_AFTER, json.dumps(command_lines)], capture_output=True, text=True, check=True
     )
@@ -48,6 +48,18 @@ def test_a_command_is_imported_when_it_is_asked_for():
 def test_a_projection_as_json_loads_no_torch_plots_or_data_frames():
     loaded = loaded_after(["project", "--pp", "2", "--microbatches", "4", "--json"])
     assert loaded & {"torch", "plotly", "matplotlib", "pandas", "networkx", "rich"} == set()
+
+
+OF_JOBS = {"ppsim.costs.job", "ppsim.model.architecture", "ppsim.machine.cluster", "ppsim.layout.layout"}
+
+
+def test_a_projection_of_what_ships_checks_no_file_and_one_without_a_model_loads_none():
+    plain = loaded_after(["project", "--pp", "2", "--microbatches", "4"])
+    of_jobs = loaded_after(["project", "--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "2", "--pp", "2"])
+    unused = {"pydantic", "numba", "ppsim.runs.calibrate", "ppsim.simulation.cost_schema"}
+    assert (plain | of_jobs) & unused == set()
+    assert of_jobs >= OF_JOBS
+    assert plain & {*OF_JOBS, "ppsim.configs.run_config", "ppsim.costs.layer_kernels"} == set()
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.words import Option, fields_of, sections_of, words_of
 from ppsim.cli import main
 from ppsim.cli.words import command_with
-from ppsim.configs.run_config import RunConfig
-from ppsim.costs.job import Job
-from ppsim.costs.profile import Profile
-from ppsim.machine.cluster import Cluster
 from ppsim.projection.options import PlanOptions
-from ppsim.runs.calibrate import Calibration
 from ppsim.tuning.command import command_of as command_line_of
 from ppsim.tuning.options import TuneOptions
 from tests.cli.running import words_of as text_of
@@ -40,10 +35,7 @@ class MoreTuneOptions(TuneOptions, total=False):
     host_seconds: HostSeconds
 
 
-CLASSES = {"Cluster": Cluster, "Profile": Profile, "Job": Job, "Calibration": Calibration, "RunConfig": RunConfig}
-
-
-@takes(MorePlanOptions, **CLASSES)
+@takes(MorePlanOptions)
 def fields(**options: Unpack[MorePlanOptions]) -> dict[str, Any]:
     return fields_of(words_of(MorePlanOptions), options, "job")
 

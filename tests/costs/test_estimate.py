@@ -2,14 +2,18 @@
 
 import itertools
 import json
+from dataclasses import asdict, replace
 
 import pytest
 from click.testing import CliRunner
 
+from ppsim.base.boundary import validated
 from ppsim.base.errors import ConfigError
+from ppsim.base.files import to_json
 from ppsim.cli import main
-from ppsim.costs.estimate import assumption, estimated, model_of, with_estimates
+from ppsim.costs.estimate import estimated, model_of, with_estimates
 from ppsim.costs.kernels import estimate
+from ppsim.costs.of_profile import assumption
 from ppsim.costs.profile import Profile, Shape
 from ppsim.machine.kernels.curves import Curves
 from ppsim.machine.kernels.facts import DeviceFacts
@@ -65,13 +69,13 @@ def shape(**fields):
 
 def test_a_device_of_one_rate_takes_flops_by_rate():
     """A product between points runs at their rate; the head's W is its product and the sums of its gradient."""
-    curves = Curves(DeviceFacts.model_validate(facts()), "bfloat16")
+    curves = Curves(validated(DeviceFacts, facts(), "test"), "bfloat16")
     assert curves.peak("products") == pytest.approx(RATE)
     assert curves.product_s("forward", 300, 200, 100) == pytest.approx(2 * 300 * 200 * 100 / RATE)
     assert curves.moved_s("copy", 1e6) == pytest.approx(1e6 / BANDWIDTH)
     assert curves.moved_s("copy", 2.0**33) == pytest.approx(2.0**33 / BANDWIDTH)
     model = model_of(known())
-    found = estimate("head", model, shape(), DeviceFacts.model_validate(facts()))
+    found = estimate("head", model, shape(), validated(DeviceFacts, facts(), "test"))
     flops = shapes.head_forward_flops(model, micro_batch=2, sequence_length=16)
     assert found.backward_weight_s == pytest.approx(flops / RATE + 3 * 500 * 64 * 2 / BANDWIDTH)
 
@@ -89,13 +93,13 @@ def test_no_product_is_faster_than_the_best_measured_nor_takes_less_than_the_sho
         }
         for m in (8, 64, 512, 1024)
     ]
-    curves = Curves(DeviceFacts.model_validate(data), "bfloat16")
+    curves = Curves(validated(DeviceFacts, data, "test"), "bfloat16")
     assert curves.product_s("forward", 8192, 8192, 8192) >= 2 * 8192.0**3 / RATE
     assert curves.product_s("forward", 1, 1, 1) == 1e-5
 
 
 def test_groups_without_a_grouped_product_run_one_after_the_other():
-    curves = Curves(DeviceFacts.model_validate(facts()), "bfloat16")
+    curves = Curves(validated(DeviceFacts, facts(), "test"), "bfloat16")
     assert curves.product_s("weight", 64, 64, 512, groups=4) == pytest.approx(2 * 64 * 64 * 512 / RATE)
     grouped = {
         "form": "forward",
@@ -108,7 +112,9 @@ def test_groups_without_a_grouped_product_run_one_after_the_other():
     }
     data = facts()
     data["products"].append(grouped)
-    assert Curves(DeviceFacts.model_validate(data), "bfloat16").product_s("forward", 512, 64, 64, groups=4) == 1.0
+    assert (
+        Curves(validated(DeviceFacts, data, "test"), "bfloat16").product_s("forward", 512, 64, 64, groups=4) == 1.0
+    )
 
 
 def test_an_estimate_of_the_measured_shape_is_the_measurement():
@@ -141,8 +147,8 @@ def test_a_shape_takes_the_measured_time_by_the_ratio_of_estimates():
 def test_more_tokens_never_take_less(kind, component):
     sizes = SIZES | {"kind": kind} | ({"num_kv_heads": 4} if kind == "gpt" else {})
     sizes |= {"num_experts": 8, "experts_per_token": 2, "shared_ffn_size": 32} if kind == "moe" else {}
-    model = model_of(known(model=known().model.model_dump() | {"layer_sizes": sizes}))
-    device = DeviceFacts.model_validate(facts())
+    model = model_of(known(model=asdict(known().model) | {"layer_sizes": sizes}))
+    device = validated(DeviceFacts, facts(), "test")
     for recompute in ("none", "full"):
         times = [estimate(component, model, shape(micro_batch=b, recompute=recompute), device) for b in (1, 2, 4)]
         for name in ("forward_s", "backward_s", "backward_input_s", "backward_weight_s"):
@@ -152,7 +158,7 @@ def test_more_tokens_never_take_less(kind, component):
 
 def test_with_two_measured_shapes_a_pass_is_a_fixed_part_and_a_multiple_of_the_sum():
     """What takes 1 ms and three times the sum of its kernels at two shapes does so at a third, between or beyond."""
-    model, device = model_of(known()), DeviceFacts.model_validate(facts())
+    model, device = model_of(known()), validated(DeviceFacts, facts(), "test")
 
     def seconds(micro_batch):
         return 1e-3 + 3 * estimate("layer", model, shape(micro_batch=micro_batch), device).forward_s
@@ -180,7 +186,7 @@ def test_a_line_that_falls_or_starts_below_zero_is_not_followed(second):
 
 
 def test_with_recomputation_b_and_i_have_one_forward_more_and_w_one_a_linear_layer():
-    model, device = model_of(known()), DeviceFacts.model_validate(facts())
+    model, device = model_of(known()), validated(DeviceFacts, facts(), "test")
     none, full = (estimate("layer", model, shape(recompute=kind), device) for kind in ("none", "full"))
     assert none.backward_s == pytest.approx(none.backward_input_s + none.backward_weight_s)
     assert full.backward_s == pytest.approx(none.backward_s + none.forward_s)
@@ -242,16 +248,14 @@ def test_what_cannot_be_estimated_is_said(case):
 def test_a_projection_says_what_was_estimated(tmp_path):
     def projected(one: Profile, code: int):
         path = tmp_path / "p.json"
-        path.write_text(one.model_dump_json())
+        path.write_text(to_json(asdict(one)))
         command = ["project", "--pp", "2", "--profile", str(path), "--micro-batch", "3", "--json"]
         result = CliRunner().invoke(main, command)
         assert result.exit_code == code, result.output
         return result
 
-    of_nobody = known().provenance.model_copy(
-        update={"device": known().provenance.device.model_copy(update={"peak_flops_per_s": {}})}
-    )
-    report = json.loads(projected(known().model_copy(update={"provenance": of_nobody}), 0).stdout)
+    of_nobody = replace(known().provenance, device=replace(known().provenance.device, peak_flops_per_s={}))
+    report = json.loads(projected(replace(known(), provenance=of_nobody), 0).stdout)
     assert report["profile"]["shape"]["micro_batch"] == 3
     assert any("estimated from those measured at micro-batch 2" in line for line in report["assumptions"])
     assert "MFU: of the best product measured, no data sheet being known" in report["assumptions"]

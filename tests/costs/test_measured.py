@@ -46,7 +46,7 @@ def measured_profile(
     data = {
         "format": "ppsim-profile/1",
         "name": "llama-on-something",
-        "provenance": packaged.provenance.model_dump(),
+        "provenance": asdict(packaged.provenance),
         "model": {
             "name": "Llama 3 8B", "num_layers": 32, "hidden_size": model.hidden_size, "num_heads": 32,
             "vocab_size": model.vocab_size, "layer_sizes": {name: size for name, size in asdict(layer).items() if name != "num_local_experts"},

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ppsim.base.boundary import validated
+
 pytest.importorskip("torch")
 
 import torch
@@ -30,7 +32,7 @@ def found() -> dict[str, Any]:
 
 
 def test_what_was_measured_is_of_the_schema(found: dict[str, Any]) -> None:
-    facts = DeviceFacts.model_validate(json.loads(to_json(found)))
+    facts = validated(DeviceFacts, json.loads(to_json(found)), "test")
     assert len(facts.products) == len(QUICK.tokens) * (3 * len(QUICK.weights) + len(QUICK.groups))
     assert len(facts.attention) == len(QUICK.attention)
     assert {fact.kernel for fact in facts.memory} == {"copy", "elementwise", "norm"}
@@ -162,7 +164,7 @@ def test_facts_are_measured_once_a_type_into_the_file(tmp_path: Path) -> None:
     both = add_facts(str(path), settings, "bfloat16", grid=QUICK)
     assert len(both["products"]) == 2 * len(first["products"])
     assert both["not_measured"] == first["not_measured"]
-    assert load_profile(str(path)).device_facts == DeviceFacts.model_validate(both)
+    assert load_profile(str(path)).device_facts == validated(DeviceFacts, both, "test")
     sweep(nano_at(path, 1, 2), settings)
     assert json.loads(path.read_text())["device_facts"] == both  # a sweep that goes on leaves them
 

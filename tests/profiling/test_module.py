@@ -1,6 +1,7 @@
 """A module of one's own: measured like any other, and what is said where its backward cannot be split."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,7 @@ def test_a_pipeline_of_layers_alike_is_rehearsed_with_the_functions_own_stages(
     assert told["model"].num_layers == 4
     assert [tuple(one.shape) for one in told["model"].boundaries] == [(2, 4), (2, 4, 8), (2, 4, 16)]
     profile = load_profile("own.json")
-    alone = project(pp=2, profile=profile.model_copy(update={"rehearsal": None}), split=[2, 3])
+    alone = project(pp=2, profile=replace(profile, rehearsal=None), split=[2, 3])
     beside = project(pp=2, profile=profile, split=[2, 3])
     assert np.divide(beside.costs.forward_s, alone.costs.forward_s) == pytest.approx(2)
 

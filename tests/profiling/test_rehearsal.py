@@ -1,6 +1,7 @@
 """A run is rehearsed: what its steps tell is what was done to them, and projections take it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def slowed(profile: Profile, *, num_processes: int = 2, slowdown: float = 1.25) 
         num_processes=num_processes, num_threads=1, slowdown=slowdown,
         action_overhead_s=4e-4, hop_overhead_s=9e-4, step_spread=0.02,
     )  # fmt: skip
-    return profile.model_copy(update={"rehearsal": found})
+    return replace(profile, rehearsal=found)
 
 
 def simulated(profile: Profile, layers: int, **overheads: float) -> Measured:
@@ -45,7 +46,7 @@ def simulated(profile: Profile, layers: int, **overheads: float) -> Measured:
 @pytest.fixture
 def published() -> Profile:
     """Of passes that take milliseconds, without its transfers."""
-    return load_profile("zb-a100-6.2b").model_copy(update={"transfers": []})
+    return replace(load_profile("zb-a100-6.2b"), transfers=[])
 
 
 def test_two_pipelines_tell_the_slow_down_from_an_action_and_both_from_a_hop(published: Profile) -> None:
@@ -68,7 +69,7 @@ def test_what_varying_passes_cost_is_no_overhead_and_comes_back_in_the_projectio
     assert found["slowdown"] == pytest.approx(slowdown, rel=0.03)
     longest = pair[0].run.step_times_s.max()
     assert found["action_overhead_s"] * 16 < 0.05 * longest
-    profile = published.model_copy(update={"rehearsal": Rehearsal(num_processes=2, num_threads=1, **found)})
+    profile = replace(published, rehearsal=Rehearsal(num_processes=2, num_threads=1, **found))
     made = ppsim.project(pp=2, schedule="1f1b", layers=4, profile=profile, split=[2, 2])
     expected = drawn(published, 2, spread, slowdown).step_times_s
     assert made.timeline.step_time_s == pytest.approx(np.mean(expected), rel=0.01)

@@ -1,11 +1,14 @@
 """The projected curve's peak is what torch holds."""
 
 import gc
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+
+from ppsim.base.files import to_json
 
 pytest.importorskip("torch")
 
@@ -103,7 +106,7 @@ def test_compare_puts_measured_peaks_beside_projected_ones(profile: ppsim.Profil
     trained = run.invoke(main, ["train", *arguments, "-o", str(tmp_path / "measured.json")])
     assert trained.exit_code == 0, trained.stderr
     assert "peak activations" in trained.stdout
-    (tmp_path / "P.json").write_text(profile.model_dump_json())
+    (tmp_path / "P.json").write_text(to_json(asdict(profile)))
     projected = [
         "project", "--schedule", "1f1b", "--pp", "2", "--microbatches", "4", "--split", "even",
         "--profile", str(tmp_path / "P.json"), "-o", str(tmp_path / "projected.json"),

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,7 @@ def test_every_file_is_a_set_with_a_source_and_every_row_says_where_it_is_from()
 
 def test_rows_that_judge_are_never_rows_that_fit() -> None:
     for name in case_sets():
-        rows = [
-            (str(case.words) + case.told.model_dump_json(exclude={"use"}), case.told.use) for case in cases_of(name)
-        ]
+        rows = [(str(case.words) + str(replace(case.told, use="fit")), case.told.use) for case in cases_of(name)]
         assert len(dict(rows)) == len(set(rows))
 
 
@@ -37,7 +36,7 @@ def test_what_a_row_can_say_is_what_project_can_say() -> None:
     assert set(WORDS) == set(words_of(PlanOptions))
     assert header | {word for told in case_sets().values() for word in told.defaults} <= {
         *WORDS,
-        *Told.model_fields,
+        *(one.name for one in fields(Told)),
     }
 
 

@@ -6,7 +6,8 @@ from typing import Literal, TypeVar
 
 from ppsim.base.errors import ConfigError
 from ppsim.machine.kernels.facts import AttentionFact, DeviceFacts, Product, Time
-from ppsim.machine.kernels.times import AttentionCore, Form, Kernels, MemoryKernel
+from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
+from ppsim.machine.kernels.times import AttentionCore
 
 Point = TypeVar("Point")
 

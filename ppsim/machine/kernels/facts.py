@@ -1,9 +1,10 @@
 """What a device does at its own: the section `device_facts` of a profile file, from which shapes are estimated."""
 
+from dataclasses import field
 from typing import Literal
 
 from ppsim.base.boundary import AboveZero, Positive, Strict
-from ppsim.machine.kernels.times import Form, MemoryKernel
+from ppsim.machine.kernels.names import Form, MemoryKernel
 
 
 class Time(Strict):
@@ -82,10 +83,10 @@ class BesideCopy(Strict):
 class DeviceFacts(Strict):
     """All of them, and a sentence for each that was not measured."""
 
-    products: list[Product] = []
-    attention: list[AttentionFact] = []
-    memory: list[MemoryFact] = []
-    host_transfers: list[HostTransfer] = []
-    device_transfers: list[DeviceTransfer] = []
-    beside_copies: list[BesideCopy] = []
-    not_measured: list[str] = []
+    products: list[Product] = field(default_factory=list)
+    attention: list[AttentionFact] = field(default_factory=list)
+    memory: list[MemoryFact] = field(default_factory=list)
+    host_transfers: list[HostTransfer] = field(default_factory=list)
+    device_transfers: list[DeviceTransfer] = field(default_factory=list)
+    beside_copies: list[BesideCopy] = field(default_factory=list)
+    not_measured: list[str] = field(default_factory=list)

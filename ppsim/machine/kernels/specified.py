@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ppsim.machine.cluster import Device
-from ppsim.machine.kernels.times import AttentionCore, Form, Kernels, MemoryKernel, of_one_group
+from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
+from ppsim.machine.kernels.times import AttentionCore, of_one_group
 
 _TILE_ROWS, _TILE_COLUMNS = 128, 128
 """The tile of a matrix product that one core computes at a time (CUTLASS' default for large products)."""

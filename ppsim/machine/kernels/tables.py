@@ -19,8 +19,9 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.data import data_folder
 from ppsim.machine.cluster import Device, InSitu
+from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 from ppsim.machine.kernels.specified import Specified, at_least_16_bits
-from ppsim.machine.kernels.times import AttentionCore, Form, Kernels, MemoryKernel, of_one_group
+from ppsim.machine.kernels.times import AttentionCore, of_one_group
 
 STEPS = 512
 """Steps of a rate's natural logarithm: 0.2 % each."""

@@ -1,0 +1,98 @@
+"""Where the costs of a plan come from that has a training job on a cluster."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ppsim.costs.assembled import Assembled
+from ppsim.costs.job import Job
+from ppsim.costs.of_job import assemble_job
+from ppsim.costs.sources import RankCosts
+from ppsim.layout.split import Split
+from ppsim.schedule.table import Schedule
+from ppsim.simulation.step_costs import StepCosts
+
+
+@dataclass(frozen=True)
+class JobSource:
+    """A training job: all pipelines, their ranks placed on a cluster."""
+
+    job: Job
+
+    @property
+    def name(self) -> str:
+        """Model and cluster."""
+        return f"{self.job.model_name} on {self.job.cluster.name}"
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model, those of multi-token prediction apart."""
+        return len(self.job.model.layers)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens a sequence."""
+        return self.job.length
+
+    @property
+    def hidden_size(self) -> int:
+        """Of the model."""
+        return self.job.model.hidden_size
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        """Those of all replicas."""
+        return self.job.micro_batch * self.job.length * self.job.layout.dp
+
+    @property
+    def gpus_per_rank(self) -> int:
+        """tp · cp · dp."""
+        return self.job.layout.num_devices // self.job.layout.pp
+
+    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+        """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
+        return assemble_job(self.job, schedule, split=split).taking(self.job.scale)
+
+    def peak(self) -> tuple[float | None, list[str]]:
+        """Return the data sheet's dense peak for the dtype."""
+        peak = self.job.cluster.device.peak(self.job.execution.dtype)
+        return peak, [
+            f"MFU: model FLOPs, recomputation not counted, of attention the causal half, of {peak / 1e12:g} TFLOP/s"
+        ]
+
+    def jitter(self) -> float | None:
+        """Nobody measured it."""
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return model, cluster, layout and batch."""
+        job, layout = self.job, self.job.layout
+        etp = {} if layout.etp is None else {"etp": layout.etp}
+        return {
+            "job": {
+                "model": job.model_name,
+                "cluster": job.cluster.name,
+                "device": job.cluster.device.name,
+                **{name: getattr(layout, name) for name in ("tp", "cp", "ep", "dp", "pp", "order")},
+                **etp,
+                "global_batch": job.global_batch,
+                "micro_batch": job.micro_batch,
+                "sequence_length": job.length,
+                "dtype": job.execution.dtype,
+                "recompute": job.execution.recompute,
+                "zero_stage": job.optimizer.zero_stage,
+            }
+        }
+
+
+@dataclass(frozen=True)
+class MeasuredSource(JobSource):
+    """A training job of whose pipeline all times were measured: equal stages, nothing around them but the rest."""
+
+    costs: RankCosts
+
+    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+        """Return a part of a rank's costs for each of its stages; bytes not given are those of the job."""
+        found = self.costs.replacing(super().assemble(schedule, split), schedule)
+        without = "not in the step time: data-parallel communication, optimizer, gradient norm"
+        around = StepCosts(update=self.job.update, rest_s=self.job.rest_s)
+        return replace(found, assumptions=[*found.assumptions, without], around=around)

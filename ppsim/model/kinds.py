@@ -1,0 +1,18 @@
+"""What names a measurement of a layer, without the layer: its kind, and its shape in words."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+Kind = Literal["gpt", "llama", "moe"]
+
+
+def in_words(shape: Mapping[str, Any]) -> str:
+    """Return the key of a measurement as people write it; what is not there is 1, or no recomputation.
+
+    >>> in_words({"micro_batch": 1, "sequence_length": 4096, "dtype": "bfloat16", "tp": 8, "recompute": "full"})
+    'micro-batch 1, sequence length 4096, bfloat16, tp 8, recompute full'
+    """
+    cuts = [f"{name} {shape[name]}" for name in ("tp", "cp", "ep") if shape.get(name, 1) > 1]
+    recompute = shape.get("recompute", "none")
+    parts = [f"micro-batch {shape['micro_batch']}", f"sequence length {shape['sequence_length']}", shape["dtype"]]
+    return ", ".join([*parts, *cuts, *([f"recompute {recompute}"] if recompute != "none" else [])])
