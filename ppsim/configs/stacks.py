@@ -46,9 +46,11 @@ class Line(Strict):
 
 
 class StackDefaults(Strict):
-    """What a stack is, and its defaults; what it has no line for is as `ppsim project` has it."""
+    """What a stack is, and its defaults; what it has no line for is as the one that it `extends` or as `ppsim project`
+    has it."""
 
     title: str
+    extends: str | None = None
     lines: list[Line] = Field(default_factory=list)
 
 
@@ -66,8 +68,7 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
     """
     if name not in stacks():
         raise ConfigError(f"unknown stack '{name}': there are {', '.join(stacks())}")
-    return {
-        line.word: line.value
-        for line in stacks()[name].lines
-        if line.holds(options, device=device, has_experts=has_experts)
-    }
+    known = {"device": device, "has_experts": has_experts}
+    one = stacks()[name]
+    below = stack_of(one.extends, options, **known) if one.extends else {}
+    return below | {line.word: line.value for line in one.lines if line.holds(options, **known)}

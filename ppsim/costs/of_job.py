@@ -12,6 +12,7 @@ from ppsim.base.errors import ScheduleError
 from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
 from ppsim.costs.job import Job, work_of
+from ppsim.costs.listed import with_lists
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import passes_s, step_costs
@@ -137,6 +138,8 @@ def _estimate_of(job: Job, stage: Stage) -> Estimate:
 
 def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
     """Parameters gathered for each pass, gradients scattered behind it: what compute does not hide of either."""
+    if job.has_lists:
+        return with_lists(job, stage, costs)
     gather_s, reduce_s = passes_s(job, stage)
 
     def exposed(parts: Parts, seconds_of: float) -> Parts:
@@ -315,7 +318,8 @@ def _assumptions(
         f"optimizer: {optimizer.name}, ZeRO stage {optimizer.zero_stage}, {optimizer.bytes_of_gradient}-byte "
         f"gradients, {job.update}{', by whole layers' if optimizer.layer_wise else ''}",
         f"transfers: {crossed}",
-        f"data parallelism: {'beside compute' if job.overlap else 'behind the pipeline, nothing hidden'}",
+        f"data parallelism: {'beside compute' if job.overlap else 'behind the pipeline, nothing hidden'}"
+        + ", each parameter by itself, in a list of a tensor a rank" * job.has_lists,
         "memory: by formula; static bytes hold the transients of a pass too, "
         + (f"all times {job.allocator_slack:g} of slack" if job.allocator_slack > 1 else "no allocator slack"),
     ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ppsim.runs.calibrate import Calibration
 
 Runtime = Literal["torch", "megatron", "ideal"]
-Stack = Literal["plain", "megatron-bridge", "megatron-lm-2021", "torchtitan", "primus"]
+Stack = Literal["plain", "megatron-bridge", "megatron-lm-2021", "deepspeed-2021", "torchtitan", "primus"]
 
 GPT = "gpt"
 """The name of a model by its sizes."""
@@ -119,6 +119,11 @@ class StudyOptions(TypedDict, total=False):
         "Whether replicas share by torch's fully_shard (FSDP2): float32 shards of weights, gradients and moments, "
         "and gathered weights. Default: as Megatron-LM's distributed optimizer.",
         section="optimizer", field="job.fully_shard", default=False, has_no=True,
+    )]
+    listed_collectives: Annotated[bool | None, Option(
+        "Whether ZeRO 3 gathers and reduces each parameter by itself, in a list of a tensor a rank that the host "
+        "copies one by one, as DeepSpeed did in 2021. Default: all of a pass at once.",
+        section="optimizer", field="job.listed_collectives", default=False, has_no=True,
     )]
     layer_wise: Annotated[bool | None, Option(
         "Whether replicas share the update by whole layers, as Muon's users do. Default: evenly.",
