@@ -49,6 +49,7 @@ class Job(InBrief):
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
     `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
     `listed_collectives`: whether ZeRO 3 has a collective for each parameter, on lists (`ppsim.costs.listed`).
+    `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
     `launch_s`: host seconds of a launch by the schedule, None: the cluster's constant. `stack`: what software the
     defaults are those of (`ppsim.configs.stacks`).
 
@@ -80,6 +81,7 @@ class Job(InBrief):
     launch_s: float | None = None
     fully_shard: bool = False
     listed_collectives: bool = False
+    gradient_accumulation_fusion: bool = True
     stack: str = "plain"
 
     @property

@@ -15,11 +15,12 @@ from ppsim.costs.job import Job, work_of
 from ppsim.costs.listed import with_lists
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
-from ppsim.costs.step import passes_s, step_costs
+from ppsim.costs.step import held_of, passes_s, step_costs
 from ppsim.layout.groups import GroupName, tier_between
 from ppsim.layout.split import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.machine import collectives
 from ppsim.machine.kernels.tables import Tabled
+from ppsim.machine.kernels.times import moved
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.memory import rank_memory, stage_activations
 from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
@@ -133,7 +134,22 @@ def _estimate_of(job: Job, stage: Stage) -> Estimate:
             total += costs[layer] * number
     # Every further token is predicted through the head once more, wherever its layer is.
     total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
-    return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
+    if job.optimizer.zero_stage >= 2:
+        return _with_replicas(job, stage, total)
+    return total if job.gradient_accumulation_fusion else total + _accumulated(job, stage)
+
+
+def _accumulated(job: Job, stage: Stage) -> Estimate:
+    """Gradients added to sums behind each microbatch's products, where these do not add themselves.
+
+    Of the type of the gradients the first one is the sum (torch, `AccumulateGrad`); wider sums are there before.
+    """
+    held, optimizer = held_of(job, [stage]), job.optimizer
+    of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
+    adding = 1 - (of_sum == of_each) / job.num_microbatches
+    num_bytes = adding * (held.dense + held.expert) * (of_each + 2.0 * of_sum)
+    added_s = moved(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
+    return Estimate(Parts(), Parts(), Parts(memory_s=added_s))
 
 
 def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
@@ -235,6 +251,8 @@ def _executed(job: Job) -> list[str]:
     hidden = {"ep": execution.hidden_ep, "cp": execution.hidden_cp}
     if any(hidden.values()):
         lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
+    if not job.gradient_accumulation_fusion and job.optimizer.zero_stage < 2:
+        lines.append("gradients: added to sums behind the products of each microbatch")
     if not execution.fused_cross_entropy:
         lines.append("cross entropy: not fused, with a copy of the logits in 32 bits")
     if execution.cuda_graphs != "none":

@@ -120,6 +120,11 @@ class StudyOptions(TypedDict, total=False):
         "and gathered weights. Default: as Megatron-LM's distributed optimizer.",
         section="optimizer", field="job.fully_shard", default=False, has_no=True,
     )]
+    gradient_accumulation_fusion: Annotated[bool | None, Option(
+        "Whether products add weight gradients to their sums over microbatches themselves, up to ZeRO 1. Default: "
+        "they do.",
+        section="optimizer", field="job.gradient_accumulation_fusion", default=True, has_no=True,
+    )]
     listed_collectives: Annotated[bool | None, Option(
         "Whether ZeRO 3 gathers and reduces each parameter by itself, in a list of a tensor a rank that the host "
         "copies one by one, as DeepSpeed did in 2021. Default: all of a pass at once.",
