@@ -134,22 +134,24 @@ def _estimate_of(job: Job, stage: Stage) -> Estimate:
             total += costs[layer] * number
     # Every further token is predicted through the head once more, wherever its layer is.
     total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
-    if job.optimizer.zero_stage >= 2:
-        return _with_replicas(job, stage, total)
-    return total if job.gradient_accumulation_fusion else total + _accumulated(job, stage)
+    if not job.gradient_accumulation_fusion and not job.has_lists:
+        total += _accumulated(job, stage)
+    return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
 
 
 def _accumulated(job: Job, stage: Stage) -> Estimate:
-    """Gradients added to sums behind each microbatch's products, where these do not add themselves.
+    """Gradients moved behind each microbatch's products, where these do not add to sums themselves.
 
-    Of the type of the gradients the first one is the sum (torch, `AccumulateGrad`); wider sums are there before.
+    Up to ZeRO 1 added to a sum: of the type of the gradients the first one is that sum (torch, `AccumulateGrad`),
+    wider ones are there before. From ZeRO 2 on copied to where they are reduced from.
     """
     held, optimizer = held_of(job, [stage]), job.optimizer
     of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
     adding = 1 - (of_sum == of_each) / job.num_microbatches
-    num_bytes = adding * (held.dense + held.expert) * (of_each + 2.0 * of_sum)
-    added_s = moved(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
-    return Estimate(Parts(), Parts(), Parts(memory_s=added_s))
+    moved_of_each = of_each + of_sum if optimizer.zero_stage >= 2 else adding * (of_each + 2.0 * of_sum)
+    num_bytes = moved_of_each * (held.dense + held.expert)
+    moved_s = moved(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
+    return Estimate(Parts(), Parts(), Parts(memory_s=moved_s))
 
 
 def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
@@ -251,8 +253,8 @@ def _executed(job: Job) -> list[str]:
     hidden = {"ep": execution.hidden_ep, "cp": execution.hidden_cp}
     if any(hidden.values()):
         lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
-    if not job.gradient_accumulation_fusion and job.optimizer.zero_stage < 2:
-        lines.append("gradients: added to sums behind the products of each microbatch")
+    if not job.gradient_accumulation_fusion and not job.has_lists:
+        lines.append("gradients: moved to their sums behind the products of each microbatch")
     if not execution.fused_cross_entropy:
         lines.append("cross entropy: not fused, with a copy of the logits in 32 bits")
     if execution.cuda_graphs != "none":
