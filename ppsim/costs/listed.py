@@ -5,7 +5,7 @@ DeepSpeed 0.3.13 to 0.4, runtime/zero/partition_parameters.py and stage3.py, ove
 - `_allgather_param` gathers each parameter by itself, behind a `torch.cuda.synchronize()`, and
   `_reduce_scatter_gradient` reduces each gradient by itself. Both hand torch a list of one tensor a rank, for which
   NCCL gathers into, or reduces from, another buffer: the host launches a copy for each rank, and launches nothing
-  else meanwhile.
+  else meanwhile. (Gradients so where `contiguous_gradients` is set, as in DeepSpeed's tutorial of ZeRO 3.)
 - Parameters of fewer than 100,000 entries are not divided between their passes: all of them are gathered together
   behind the optimizer, and each copied from each rank's part (`_allgather_params`).
 - The parameter behind the one that computes is gathered beside it, unless there are 10^9 entries already
@@ -17,8 +17,8 @@ DeepSpeed 0.3.13 to 0.4, runtime/zero/partition_parameters.py and stage3.py, ove
 2.0
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ppsim.costs.job import Job
 from ppsim.costs.parts import Estimate, Parts
@@ -35,7 +35,8 @@ REUSED = 1_000_000_000
 _PASSES_OVER_A_GATHERED = 3
 """Each byte is set to zero, and read and written by the copy out of the other buffer."""
 
-_PASSES_OVER_A_REDUCED = 2
+_PASSES_OVER_A_REDUCED = 4
+"""Each is divided by the number of ranks, and copied to the other buffer."""
 
 
 def exposed_s(
@@ -46,67 +47,90 @@ def exposed_s(
     The host's seconds of each are nobody else's. Those of the network run beside them, and of what is gathered ahead
     beside compute too.
     """
-    alone = sum(max(pair) for pair, ahead in zip(zip(host, network, strict=True), is_ahead, strict=True) if not ahead)
+    alone = sum(
+        max(pair) for pair, ahead in zip(zip(host, network, strict=True), is_ahead, strict=True) if not ahead
+    )
     hosts = sum(one for one, ahead in zip(host, is_ahead, strict=True) if ahead)
     return alone + max(hosts, sum(one for one, ahead in zip(network, is_ahead, strict=True) if ahead) - compute_s)
 
 
 def with_lists(job: Job, stage: Stage, costs: Estimate) -> Estimate:
     """Return a stage's costs with what gathering parameters and reducing gradients takes beyond its compute."""
-    sizes = _sizes_of_stage(job, stage)
-    large = [size for size in sizes if size >= PERSISTENT]
-    again = [] if job.execution.recompute != "full" else large
-    gathered = _gathered_s(job, large, costs.forward.total_s)
-    before_backward = _gathered_s(job, [*again, *_gathered_again(job, stage)], costs.backward_input.total_s)
-    reduced = sum(max(_copies_s(job, size), _moved_s(job, "reduce-scatter", size)) for size in sizes)
+    held = _Held.of(job, stage)
+    layers = _large(size for layer in held.layers for size in layer)
+    recomputed = layers if job.execution.recompute == "full" else []
+    gathered = _gathered_s(job, [*_large(held.first), *layers, *_large(held.head)], costs.forward.total_s)
+    gathered_again = _gathered_s(
+        job, [*_large(held.head), *recomputed, *_left_to_gather(job, held)], costs.backward_input.total_s
+    )
+    reduced = sum(max(_copies_s(job, size), _moved_s(job, "reduce-scatter", size)) for size in held.trained)
     whole = costs.whole_backward
     return replace(
         costs,
         forward=costs.forward + Parts(dp_s=gathered),
-        backward_input=costs.backward_input + Parts(dp_s=before_backward),
+        backward_input=costs.backward_input + Parts(dp_s=gathered_again),
         backward_weight=costs.backward_weight + Parts(dp_s=reduced),
-        whole_backward=None if whole is None else whole + Parts(dp_s=before_backward + reduced),
+        whole_backward=None if whole is None else whole + Parts(dp_s=gathered_again + reduced),
     )
 
 
 def persistent_s(job: Job, stages: Sequence[Stage]) -> float:
     """Return the host's seconds behind the optimizer, for parameters that are not divided between their passes."""
-    return sum(_copies_s(job, size) for stage in stages for size in _sizes_of_stage(job, stage) if size < PERSISTENT)
+    sizes = (size for stage in stages for size in _Held.of(job, stage).trained)
+    return sum(_copies_s(job, size) for size in sizes if size < PERSISTENT)
 
 
-def sizes_of_layer(job: Job, layer: Layer) -> list[int]:
-    """Return the entries of each parameter of a layer as a rank has it, in the order in which a forward meets them."""
+@dataclass(frozen=True)
+class _Held:
+    """Entries of each parameter of a stage as a rank has it, in the order of a forward.
+
+    `head` is what the logits are made by, `tied` whether that is a parameter of `first`.
+    """
+
+    first: list[int]
+    layers: list[list[int]]
+    norm: list[int]
+    head: list[int]
+    tied: bool
+
+    @staticmethod
+    def of(job: Job, stage: Stage) -> "_Held":
+        model, layers = job.model, (*stage.layers, *stage.mtp)
+        of_kind = {layer: _sizes_of_layer(job, layer) for layer in set(layers)}
+        words = padded_vocabulary(model.vocab_size, tp=job.layout.tp, multiple=job.vocab_multiple)
+        table, (before, behind, _) = model.table(words // job.layout.tp), model.own_parameters
+        return _Held(
+            [table, before] if stage.embedding else [],
+            [of_kind[layer] for layer in layers],
+            [model.hidden_size] * (behind // model.hidden_size) if stage.head else [],
+            [table] if stage.head else [],
+            model.tied_embeddings and stage.embedding,
+        )
+
+    @property
+    def trained(self) -> list[int]:
+        """Each parameter once."""
+        of_layers = (size for layer in self.layers for size in layer)
+        return [size for size in (*self.first, *of_layers, *self.norm, *self.head * (not self.tied)) if size]
+
+
+def _sizes_of_layer(job: Job, layer: Layer) -> list[int]:
     norms = [layer.hidden_size] * -(-layer.norm_parameters // layer.hidden_size)
     linears = layer.linears(job.settings.cut)
     return norms + [size for one in linears for size in (one.size, one.outputs * one.biased) * one.count if size]
 
 
-def _sizes_of_stage(job: Job, stage: Stage) -> list[int]:
-    model, of_kind = job.model, _sizes_of_kinds(job, stage)
-    table = model.table(
-        padded_vocabulary(model.vocab_size, tp=job.layout.tp, multiple=job.vocab_multiple) // job.layout.tp
-    )
-    before, behind, _ = model.own_parameters
-    first = [size for size in (table, before) if size] if stage.embedding else []
-    last = [size for size in (behind, 0 if model.tied_embeddings and stage.embedding else table) if size]
-    return [
-        *first,
-        *(size for layer in (*stage.layers, *stage.mtp) for size in of_kind[layer]),
-        *(last if stage.head else []),
-    ]
+def _large(sizes: Iterable[int]) -> list[int]:
+    return [size for size in sizes if size >= PERSISTENT]
 
 
-def _sizes_of_kinds(job: Job, stage: Stage) -> dict[Layer, list[int]]:
-    return {layer: sizes_of_layer(job, layer) for layer in {*stage.layers, *stage.mtp}}
-
-
-def _gathered_again(job: Job, stage: Stage) -> list[int]:
-    """Entries of the parameters that a backward gathers: all, but for those that recomputation has left."""
-    found, of_kind = list[int](), _sizes_of_kinds(job, stage)
-    for layer in reversed((*stage.layers, *stage.mtp)):
+def _left_to_gather(job: Job, held: _Held) -> list[int]:
+    """Entries of the parameters that layers' backwards gather: all, but for those that recomputation has left."""
+    found = list[int]()
+    for layer in reversed(held.layers):
         used = 0
-        for size in reversed(of_kind[layer]):
-            if size >= PERSISTENT and (job.execution.recompute != "full" or used >= REUSED):
+        for size in reversed(_large(layer)):
+            if job.execution.recompute != "full" or used >= REUSED:
                 found.append(size)
             used += 2 * size
     return found
@@ -124,7 +148,7 @@ def _copies_s(job: Job, size: int) -> float:
 
 
 def _moved_s(job: Job, operation: Operation, size: int) -> float:
-    """The network's, and the device's of those copies."""
+    """The network's, and the device's for those copies and what it does before: zeros, or a division by the ranks."""
     is_gathered = operation == "all-gather"
     num_bytes = float(size * (job.optimizer.weight_bytes if is_gathered else job.optimizer.bytes_of_gradient))
     passes = _PASSES_OVER_A_GATHERED if is_gathered else _PASSES_OVER_A_REDUCED
