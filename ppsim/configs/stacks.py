@@ -46,8 +46,8 @@ class Line(Strict):
 
 
 class StackDefaults(Strict):
-    """What a stack is, and its defaults; what it has no line for is as the one that it `extends` or as `ppsim project`
-    has it."""
+    """What a stack is, and its defaults; what it has no line for is as in the one that it `extends`, or as `ppsim
+    project` has it."""
 
     title: str
     extends: str | None = None
@@ -68,7 +68,6 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
     """
     if name not in stacks():
         raise ConfigError(f"unknown stack '{name}': there are {', '.join(stacks())}")
-    known = {"device": device, "has_experts": has_experts}
     one = stacks()[name]
-    below = stack_of(one.extends, options, **known) if one.extends else {}
-    return below | {line.word: line.value for line in one.lines if line.holds(options, **known)}
+    lines = [*(stacks()[one.extends].lines if one.extends else ()), *one.lines]
+    return {line.word: line.value for line in lines if line.holds(options, device=device, has_experts=has_experts)}

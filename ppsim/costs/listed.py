@@ -44,8 +44,8 @@ def exposed_s(
 ) -> float:
     """Return what collectives take beyond the compute of their pass.
 
-    The host's seconds of each are nobody else's. Those of the network run beside them, and of what is gathered ahead
-    beside compute too.
+    The host's seconds of each are nobody else's. Those of the network run beside them, and where it is ahead beside
+    compute too.
     """
     alone = sum(
         max(pair) for pair, ahead in zip(zip(host, network, strict=True), is_ahead, strict=True) if not ahead
@@ -148,7 +148,7 @@ def _copies_s(job: Job, size: int) -> float:
 
 
 def _moved_s(job: Job, operation: Operation, size: int) -> float:
-    """The network's, and the device's for those copies and what it does before: zeros, or a division by the ranks."""
+    """The network's seconds, and the device's: those copies, and before them zeros or a division by the ranks."""
     is_gathered = operation == "all-gather"
     num_bytes = float(size * (job.optimizer.weight_bytes if is_gathered else job.optimizer.bytes_of_gradient))
     passes = _PASSES_OVER_A_GATHERED if is_gathered else _PASSES_OVER_A_REDUCED

@@ -72,10 +72,10 @@ def test_what_is_gathered_ahead_hides_behind_compute_and_copies_hide_nowhere():
 
 
 def test_lists_are_zero_3s_only_and_one_rank_has_none():
-    flat = listed(no_lists := 3, listed_collectives=False)
-    assert not flat.has_lists and listed(no_lists).has_lists
-    assert not listed(no_lists, zero=1).has_lists
-    assert not listed(no_lists, gpus=1).has_lists
+    assert listed().has_lists
+    assert not listed(listed_collectives=False).has_lists
+    assert not listed(zero=1).has_lists
+    assert not listed(gpus=1).has_lists
 
 
 @pytest.mark.parametrize(("zero", "dtype", "bytes_a_parameter"), [
@@ -94,4 +94,5 @@ def test_gradients_move_once_more_where_products_do_not_add_them(zero, dtype, by
     rate = device.memory_bytes_per_s * device.efficiency.memory
     expected = job.model.parameters * bytes_a_parameter / rate
     assert apart.backward_weight.total_s - fused.backward_weight.total_s == pytest.approx(expected, rel=0.01)
-    assert apart.forward == fused.forward and apart.backward_input == fused.backward_input
+    assert apart.forward == fused.forward
+    assert apart.backward_input == fused.backward_input
