@@ -29,7 +29,7 @@ Stack = Literal["plain", "megatron-bridge", "megatron-lm-2021", "deepspeed-2021"
 GPT = "gpt"
 """The name of a model by its sizes."""
 
-Dtype = Literal["bfloat16", "float16", "float8", "float8-block", "mxfp8", "nvfp4", "mxfp4", "float32"]
+Dtype = Literal["bfloat16", "float16", "float8", "float8-row", "float8-block", "mxfp8", "nvfp4", "mxfp4", "float32"]
 
 GROUP_SIZE = Option(
     "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
@@ -102,8 +102,9 @@ class StudyOptions(TypedDict, total=False):
         common=True, metavar="N", section="model", field="job.global_batch",
     )]
     dtype: Annotated[Dtype | None, Option(
-        "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a block of "
-        "128 (float8-block) or of 32 (mxfp8), of 4 with one a 16 (nvfp4) or 32 (mxfp4). Default: {default}.",
+        "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a row "
+        "(float8-row), a block of 128 (float8-block) or of 32 (mxfp8), of 4 with one a 16 (nvfp4) or 32 (mxfp4). "
+        "Default: {default}.",
         section="model", field="job.execution.dtype", default="bfloat16",
     )]
     optimizer: Annotated[Literal["adam", "muon"] | None, Option(
