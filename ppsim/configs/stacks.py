@@ -44,9 +44,11 @@ class Line(Strict):
 
 
 class StackDefaults(Strict):
-    """What a stack is, and its defaults; what it has no line for is as `ppsim project` has it."""
+    """What a stack is, and its defaults; what it has no line for is as in the one that it `extends`, or as `ppsim
+    project` has it."""
 
     title: str
+    extends: str | None = None
     lines: list[Line] = field(default_factory=list)
 
 
@@ -64,8 +66,6 @@ def stack_of(name: str, options: Mapping[str, Any], *, device: str, has_experts:
     """
     if name not in stacks():
         raise ConfigError(f"unknown stack '{name}': there are {', '.join(stacks())}")
-    return {
-        line.word: line.value
-        for line in stacks()[name].lines
-        if line.holds(options, device=device, has_experts=has_experts)
-    }
+    one = stacks()[name]
+    lines = [*(stacks()[one.extends].lines if one.extends else ()), *one.lines]
+    return {line.word: line.value for line in lines if line.holds(options, device=device, has_experts=has_experts)}

@@ -75,8 +75,12 @@ def from_torchtitan(
         assumed.append("selective checkpointing by operators is not known: nothing is recomputed")
     converters = get("model.converters", [], word="dtype")
     known = (("float8", "float8"), ("mx", "mxfp8"))
-    of_converters = (dtype for sign, dtype in known if any(sign in str(name) for name in converters))
-    words |= {"dtype": next(of_converters, "bfloat16"), "runtime": "torch", "stack": "torchtitan"}
+    of_converters = (dtype for sign, dtype in known if sign in str(converters))
+    dtype = next(of_converters, "bfloat16")
+    recipes = [str(get(f"{of}float8.recipe_name", "", word="dtype")) for of in ("", "quantize.linear.")]
+    if dtype == "float8" and any(recipe.startswith("rowwise") for recipe in recipes):
+        dtype = "float8-row"
+    words |= {"dtype": dtype, "runtime": "torch", "stack": "torchtitan"}
     if get("parallelism.enable_async_tensor_parallel", word="overlap_tp"):
         words["overlap_tp"] = HIDDEN_BY_ASYNC_TP
         assumed.append(

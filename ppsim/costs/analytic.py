@@ -46,7 +46,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     message = float(tokens * layer.hidden_size * execution.element_bytes)
     tp_s, num_gathered = _tensor_s(layer, place, message)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
-    cp_s, cp_backward_s = _context_s(layer, place, tokens, core)
+    cp_s, cp_backward_s = _context_s(layer, place, tokens)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
     launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
@@ -275,12 +275,13 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
     return 2 * dispatch_s(execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster)
 
 
-def _context_s(layer: Layer, place: Place, tokens: int, core: PassKernels) -> tuple[float, float]:
+def _context_s(layer: Layer, place: Place, tokens: int) -> tuple[float, float]:
     """The exchange among cp ranks in a forward and in a backward, which has gradients round the ring besides.
 
-    Mamba exchanges what its projection gives for whole sequences of some heads, and its result back. Gathered, keys
-    and values come while `core` has its first block of cp; their gradients go on in float32 behind each block,
-    beside the next (torch, `_templated_ring_attention_backward`).
+    Mamba exchanges what its projection gives for whole sequences of some heads, and its result back. Where keys and
+    values are gathered, their gradients go on in float32 behind each of cp blocks (torch,
+    `_templated_ring_attention_backward`). Compiled, neither runs beside attention: where a collective is traced, it
+    is waited for at once (torch 2.5 to 2.6, distributed/_functional_collectives.py, `_maybe_wrap_tensor`).
     """
     cp, execution = place.layout.cp, place.execution
     if cp == 1 or not layer.has_mixer:
@@ -303,6 +304,4 @@ def _context_s(layer: Layer, place: Place, tokens: int, core: PassKernels) -> tu
         took = (cp - 1) * collectives.point_to_point_s(2 * keys, link)
         return took, 2 * took
     gathered_s = place.seconds("all-gather", 2 * queries * cp, "cp")
-    hop_s, block_s = collectives.point_to_point_s(2 * queries * 4 / e, link), core.backward_input.busy_s / cp
-    gradients_s = hop_s + (cp - 1) * max(0.0, hop_s - block_s)
-    return max(0.0, gathered_s - core.forward.busy_s / cp), max(0.0, gathered_s - block_s) + gradients_s
+    return gathered_s, gathered_s + cp * collectives.point_to_point_s(2 * queries * 4 / e, link)

@@ -48,6 +48,8 @@ class Job(InBrief):
     activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
     `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
+    `listed_collectives`: whether ZeRO 3 has a collective for each parameter, on lists (`ppsim.costs.listed`).
+    `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
     `launch_s`: host seconds of a launch by the schedule, None: the cluster's constant. `stack`: what software the
     defaults are those of (`ppsim.configs.stacks`).
 
@@ -78,6 +80,8 @@ class Job(InBrief):
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
     fully_shard: bool = False
+    listed_collectives: bool = False
+    gradient_accumulation_fusion: bool = True
     stack: str = "plain"
 
     @property
@@ -127,6 +131,11 @@ class Job(InBrief):
     def length(self) -> int:
         """Tokens a sequence."""
         return self.model.sequence_length if self.sequence_length is None else self.sequence_length
+
+    @property
+    def has_lists(self) -> bool:
+        """Whether its collectives are those of lists: they are ZeRO 3's only, of several ranks."""
+        return self.listed_collectives and self.optimizer.zero_stage == 3 and self.place.cut.replicas > 1
 
     @property
     def seconds_a_launch(self) -> float:

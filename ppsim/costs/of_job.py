@@ -12,13 +12,15 @@ from ppsim.base.errors import ScheduleError
 from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
 from ppsim.costs.job import Job, work_of
+from ppsim.costs.listed import with_lists
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
-from ppsim.costs.step import passes_s, step_costs
+from ppsim.costs.step import held_of, passes_s, step_costs
 from ppsim.layout.groups import GroupName, tier_between
 from ppsim.layout.split import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.machine import collectives
 from ppsim.machine.kernels.tables import Tabled
+from ppsim.machine.kernels.times import moved
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.memory import rank_memory, stage_activations
 from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
@@ -132,11 +134,30 @@ def _estimate_of(job: Job, stage: Stage) -> Estimate:
             total += costs[layer] * number
     # Every further token is predicted through the head once more, wherever its layer is.
     total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
+    if not job.gradient_accumulation_fusion and not job.has_lists:
+        total += _accumulated(job, stage)
     return _with_replicas(job, stage, total) if job.optimizer.zero_stage >= 2 else total
+
+
+def _accumulated(job: Job, stage: Stage) -> Estimate:
+    """Gradients moved behind each microbatch's products, where these do not add to sums themselves.
+
+    Up to ZeRO 1 added to a sum: of the type of the gradients the first one is that sum (torch, `AccumulateGrad`),
+    wider ones are there before. From ZeRO 2 on copied to where they are reduced from.
+    """
+    held, optimizer = held_of(job, [stage]), job.optimizer
+    of_each, of_sum = optimizer.weight_bytes, optimizer.bytes_of_gradient
+    adding = 1 - (of_sum == of_each) / job.num_microbatches
+    moved_of_each = of_each + of_sum if optimizer.zero_stage >= 2 else adding * (of_each + 2.0 * of_sum)
+    num_bytes = moved_of_each * (held.dense + held.expert)
+    moved_s = moved(job.place.wide_times, "elementwise", num_bytes, launches=0).memory_s
+    return Estimate(Parts(), Parts(), Parts(memory_s=moved_s))
 
 
 def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
     """Parameters gathered for each pass, gradients scattered behind it: what compute does not hide of either."""
+    if job.has_lists:
+        return with_lists(job, stage, costs)
     gather_s, reduce_s = passes_s(job, stage)
 
     def exposed(parts: Parts, seconds_of: float) -> Parts:
@@ -222,6 +243,8 @@ def _executed(job: Job) -> list[str]:
     hidden = {"ep": execution.hidden_ep, "cp": execution.hidden_cp}
     if any(hidden.values()):
         lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
+    if not job.gradient_accumulation_fusion and not job.has_lists:
+        lines.append("gradients: moved to their sums behind the products of each microbatch")
     if not execution.fused_cross_entropy:
         lines.append("cross entropy: not fused, with a copy of the logits in 32 bits")
     if execution.cuda_graphs != "none":
@@ -305,7 +328,8 @@ def _assumptions(
         f"optimizer: {optimizer.name}, ZeRO stage {optimizer.zero_stage}, {optimizer.bytes_of_gradient}-byte "
         f"gradients, {job.update}{', by whole layers' if optimizer.layer_wise else ''}",
         f"transfers: {crossed}",
-        f"data parallelism: {'beside compute' if job.overlap else 'behind the pipeline, nothing hidden'}",
+        f"data parallelism: {'beside compute' if job.overlap else 'behind the pipeline, nothing hidden'}"
+        + ", each parameter by itself, in a list of a tensor a rank" * job.has_lists,
         "memory: by formula; static bytes hold the transients of a pass too, "
         + (f"all times {job.allocator_slack:g} of slack" if job.allocator_slack > 1 else "no allocator slack"),
     ]

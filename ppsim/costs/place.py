@@ -100,8 +100,10 @@ class Execution:
         """What of those bytes a gathered operand of products has: it is cast before it is sent.
 
         TransformerEngine gathers quantized tensors (`module/_common.py` and `distributed.py`), with userbuffers and
-        without; so does TorchAO's `Float8ColwiseParallel`.
+        without; so does TorchAO's `Float8ColwiseParallel`, but for operands with a scale a row.
         """
+        if self.dtype == "float8-row":
+            return 1.0
         return OPERAND_BYTES.get(self.dtype, self.element_bytes) / self.element_bytes
 
     def overlapping(self, times: Mapping[str, Constant]) -> "Execution":

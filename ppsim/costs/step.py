@@ -10,6 +10,7 @@ import numpy as np
 
 from ppsim.costs.assembled import of_ranks
 from ppsim.costs.job import Job
+from ppsim.costs.listed import persistent_s
 from ppsim.layout.groups import Group, all_devices, tier_between
 from ppsim.machine import collectives
 from ppsim.machine.cluster import Device
@@ -51,7 +52,7 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> StepCos
         norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
         optimizer_s=once_each(lambda mine: _update_s(job, mine), rank_stages),
         update=job.update,
-        rest_s=job.rest_s,
+        rest_s=job.rest_s + max(once_each(lambda mine: persistent_s(job, mine), rank_stages)) * job.has_lists,
         straggling=device.efficiency.jitter * expected_maximum(num_independent(job)),
     )
 

@@ -141,7 +141,7 @@ class Device:
         return min(shares.values())
 
 
-_SAME_PEAK = {"float8-block": ("float8",), "nvfp4": ("float4",), "mxfp4": ("float4",)}
+_SAME_PEAK = {"float8-row": ("float8",), "float8-block": ("float8",), "nvfp4": ("float4",), "mxfp4": ("float4",)}
 """Types that are another one with scales of their own; of 4 bits there are two, and a file may mean both."""
 
 _WIDER = {
@@ -149,6 +149,7 @@ _WIDER = {
     "nvfp4": ("float4", "float8", "bfloat16"),
     "mxfp4": ("float4", "float8", "bfloat16"),
     "float8": ("bfloat16",),
+    "float8-row": ("float8", "bfloat16"),
     "float8-block": ("float8", "bfloat16"),
     "mxfp8": ("float8", "bfloat16"),
     "float16": ("bfloat16",),

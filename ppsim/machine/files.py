@@ -30,31 +30,6 @@ from ppsim.machine.devices import hardware
 Share = Annotated[float, Within(gt=0, le=1)]
 
 
-class _InSitu(Strict):
-    sigma: NonNegative
-    source: str
-    factors: Annotated[dict[str, AboveZero], Within(min_length=1)]
-
-
-class _Efficiency(Strict):
-    matmul: Annotated[dict[str, Share], Within(min_length=1)]
-    wave_tail: NonNegative
-    depth_tail: NonNegative
-    attention_forward: Share
-    attention_backward: Share
-    memory: Share
-    optimizer: Share
-    kernel_s: NonNegative
-    host_s: NonNegative
-    source: str
-    routing_host_s: NonNegative = 0.0
-    jitter: NonNegative = 0.0
-    experts: AboveZero = 1.0
-    spread: AboveZero | None = None
-    experts_spread: AboveZero | None = None
-    in_situ: _InSitu | None = None
-
-
 def _class(name: str) -> str:
     return _known(name, hardware("efficiency"), "class of devices")
 
@@ -317,9 +292,9 @@ def efficiency_of(name: str) -> Efficiency:
         _known(name, classes, "class of devices")
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    constants = packaged(_Efficiency, classes[name])
-    in_situ = constants.in_situ and InSitu(**vars(constants.in_situ))
-    return Efficiency(**{**vars(constants), "in_situ": in_situ})
+    constants = dict(classes[name])
+    in_situ = constants.pop("in_situ", None)
+    return Efficiency(**constants, in_situ=in_situ and InSitu(**in_situ))
 
 
 def _known(name: Any, there: dict[str, Any], what: str) -> str:

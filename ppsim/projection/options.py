@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ppsim.runs.calibrate import Calibration
 
 Runtime = Literal["torch", "megatron", "ideal"]
-Stack = Literal["plain", "megatron-bridge", "megatron-lm-2021", "torchtitan", "primus"]
+Stack = Literal["plain", "megatron-bridge", "megatron-lm-2021", "deepspeed-2021", "torchtitan", "primus"]
 
 GPT = "gpt"
 """The name of a model by its sizes."""
 
-Dtype = Literal["bfloat16", "float16", "float8", "float8-block", "mxfp8", "nvfp4", "mxfp4", "float32"]
+Dtype = Literal["bfloat16", "float16", "float8", "float8-row", "float8-block", "mxfp8", "nvfp4", "mxfp4", "float32"]
 
 GROUP_SIZE = Option(
     "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
@@ -102,8 +102,9 @@ class StudyOptions(TypedDict, total=False):
         common=True, metavar="N", section="model", field="job.global_batch",
     )]
     dtype: Annotated[Dtype | None, Option(
-        "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a block of "
-        "128 (float8-block) or of 32 (mxfp8), of 4 with one a 16 (nvfp4) or 32 (mxfp4). Default: {default}.",
+        "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a row "
+        "(float8-row), a block of 128 (float8-block) or of 32 (mxfp8), of 4 with one a 16 (nvfp4) or 32 (mxfp4). "
+        "Default: {default}.",
         section="model", field="job.execution.dtype", default="bfloat16",
     )]
     optimizer: Annotated[Literal["adam", "muon"] | None, Option(
@@ -119,6 +120,16 @@ class StudyOptions(TypedDict, total=False):
         "Whether replicas share by torch's fully_shard (FSDP2): float32 shards of weights, gradients and moments, "
         "and gathered weights. Default: as Megatron-LM's distributed optimizer.",
         section="optimizer", field="job.fully_shard", default=False, has_no=True,
+    )]
+    gradient_accumulation_fusion: Annotated[bool | None, Option(
+        "Whether products add weight gradients to their sums over microbatches themselves, up to ZeRO 1. Default: "
+        "they do.",
+        section="optimizer", field="job.gradient_accumulation_fusion", default=True, has_no=True,
+    )]
+    listed_collectives: Annotated[bool | None, Option(
+        "Whether ZeRO 3 gathers and reduces each parameter by itself, in a list of a tensor a rank that the host "
+        "copies one by one, as DeepSpeed did in 2021. Default: all of a pass at once.",
+        section="optimizer", field="job.listed_collectives", default=False, has_no=True,
     )]
     layer_wise: Annotated[bool | None, Option(
         "Whether replicas share the update by whole layers, as Muon's users do. Default: evenly.",

@@ -117,7 +117,8 @@ _OF_EXECUTION = (
     "attention", "dropout", "fused_cross_entropy", "context", "hidden_tp_forward", "hidden_tp_backward",
     "hidden_ep", "hidden_cp", "compute_share", "cuda_graphs",
 )  # fmt: skip
-_OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard")
+_OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard", "listed_collectives",
+           "gradient_accumulation_fusion")  # fmt: skip
 
 
 def _unusual(job: Job) -> dict[str, Any]:

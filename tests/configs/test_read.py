@@ -190,6 +190,21 @@ def test_torchtitan_says_the_same_by_toml_and_by_flags(tmp_path: Path) -> None:
     assert toml.ignored == ()
 
 
+@pytest.mark.parametrize(
+    ("section", "recipe", "dtype"),
+    [("float8", "rowwise", "float8-row"), ("quantize.linear.float8", "rowwise", "float8-row"),
+     ("float8", "tensorwise", "float8")],
+)  # fmt: skip
+def test_torchtitans_recipe_says_what_has_a_scale(tmp_path: Path, section: str, recipe: str, dtype: str) -> None:
+    found = read(
+        tmp_path,
+        "run.sh",
+        "torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config llama3_8b "
+        f'--training.seq_len 8192 --model.converters="{section}" --{section}.recipe_name {recipe}\n',
+    )
+    assert found.words["dtype"] == dtype
+
+
 def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) -> None:
     bridge = read(
         tmp_path,

@@ -406,7 +406,7 @@ def test_dense_runs_that_nothing_was_fitted_to_are_met(source, mean_absolute):
 def test_a_gathered_operand_of_8_bits_has_half_the_bytes():
     """What a reduce-scatter adds up stays in 16 bits; without sequence parallelism an all-reduce carries it all."""
     message = 2.0**28
-    for dtype, share in (("bfloat16", 1.0), ("float8", 0.5), ("mxfp8", (1 + 1 / 32) / 2)):
+    for dtype, share in (("bfloat16", 1.0), ("float8", 0.5), ("float8-row", 1.0), ("mxfp8", (1 + 1 / 32) / 2)):
         where = place(tp=8, execution=Execution(dtype=dtype, sequence_parallel=True))
         gathered, summed = (where.seconds(one, message, "tp") for one in ("all-gather", "reduce-scatter"))
         launch_s = where.seconds("all-gather", 0.0, "tp")

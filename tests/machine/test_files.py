@@ -1,13 +1,16 @@
 """Cluster files: the packaged ones are sound, a user's is read whole or refused with every wrong key."""
 
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
 import ppsim
+from ppsim.base.boundary import AboveZero, NonNegative, Strict, validated
 from ppsim.base.errors import ConfigError
-from ppsim.machine.files import cluster_from, efficiency_of, load_cluster, packaged_clusters
+from ppsim.machine.files import Share, cluster_from, efficiency_of, load_cluster, packaged_clusters
 
 HARDWARE = Path(ppsim.__file__).parent / "machine" / "data"
 
@@ -130,6 +133,40 @@ def test_a_file_that_cannot_be_is_refused_in_a_sentence(tmp_path, change, words)
 def test_an_unknown_name_gets_the_close_ones(name, words):
     with pytest.raises(ConfigError, match=words):
         load_cluster(name)
+
+
+class InSituTable(Strict):
+    sigma: NonNegative
+    source: str
+    factors: dict[str, AboveZero] = Field(min_length=1)
+
+
+class EfficiencyTable(Strict):
+    """What hardware/efficiency.toml may have of a class."""
+
+    matmul: dict[str, Share] = Field(min_length=1)
+    wave_tail: NonNegative
+    depth_tail: NonNegative
+    attention_forward: Share
+    attention_backward: Share
+    memory: Share
+    optimizer: Share
+    kernel_s: NonNegative
+    host_s: NonNegative
+    source: str
+    routing_host_s: NonNegative = 0.0
+    jitter: NonNegative = 0.0
+    experts: AboveZero = 1.0
+    spread: AboveZero | None = None
+    experts_spread: AboveZero | None = None
+    in_situ: InSituTable | None = None
+
+
+@pytest.mark.parametrize("name", tomllib.loads((HARDWARE / "efficiency.toml").read_text()))
+def test_a_class_of_devices_has_what_it_must_have_and_shares_up_to_1(name: str):
+    content = tomllib.loads((HARDWARE / "efficiency.toml").read_text())[name]
+    checked = validated(EfficiencyTable, content, name).model_dump()
+    assert asdict(efficiency_of(name)) == checked
 
 
 def test_a_device_of_ones_own_borrows_a_class_of_efficiency():

@@ -14,8 +14,8 @@ _GRADIENT_BYTES = 8
 """Of an element of a weight's gradient, which is read and written in float32."""
 
 OPERAND_BYTES = {
-    "float8": 1.0, "float8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "float4": 0.5, "nvfp4": 0.5 + 1 / 16,
-    "mxfp4": 0.5 + 1 / 32,
+    "float8": 1.0, "float8-row": 1.0, "float8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "float4": 0.5,
+    "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32,
 }  # fmt: skip
 """Bytes of an operand's element with its part of a scale: 4 bytes for 128 values, 1 for 32, 1 for 16 (NVFP4)."""
 
