@@ -5,8 +5,8 @@ python benchmarks/collectives.py
 Measured: the nccl and wideep_deepep tables of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0; pip download
 aiconfigurator-core==0.12.0, systems/data). A link class has few constants for all of them, found by least squares from
 the groups inside a node: efficiency, the rate of copies, what all-to-alls get, what a switch that adds up gives an
-all-reduce of eight ranks, and two of DeepEP's kernels. What crosses nodes was not fitted. HybridEP: as called from torch,
-DeepEP's branch hybrid-ep, docs/README_Hybrid-EP.md.
+all-reduce of eight ranks, and two of DeepEP's kernels. What crosses nodes was not fitted. HybridEP: its kernels only,
+DeepEP's branch hybrid-ep, docs/README_Hybrid-EP.md; of 16 cores on B200, of 32 on GB200, as Megatron-Bridge takes.
 """
 
 import math
@@ -86,25 +86,27 @@ class Hybrid:
     def measured_s(self) -> tuple[float, float]:
         """Seconds of a dispatch and of a combine."""
         copies = distinct_domains(self.num_ranks, 8 * self.num_ranks, 8)
-        to_dispatch, to_combine = (copies * 4096 * 2 * 7168 / (1e9 * one) for one in (self.dispatched, self.combined))
+        to_dispatch, to_combine = (
+            copies * 4096 * 2 * 7168 / (1e9 * one) for one in (self.dispatched, self.combined)
+        )
         return to_dispatch, to_combine
 
     @property
     def estimated_s(self) -> float:
         """What the link model gives of either."""
-        routing = Routing(
-            tokens=4096, token_bytes=2 * 7168, num_experts=8 * self.num_ranks, experts_per_token=8
+        routing = Routing(tokens=4096, token_bytes=2 * 7168, num_experts=8 * self.num_ranks, experts_per_token=8)
+        return dispatch_s(
+            "hybridep", routing, Group("ep", self.num_ranks, (self.num_ranks, 1)), load_cluster(self.cluster)
         )
-        return dispatch_s("hybridep", routing, Group("ep", self.num_ranks, (self.num_ranks, 1)), load_cluster(self.cluster))
 
 
 HYBRIDS = [
-    Hybrid("dgx-b200", 8, 535.94, 530.86),
-    Hybrid("gb200-nvl72", 8, 545.71, 568.94),
-    Hybrid("gb200-nvl72", 16, 523.48, 521.55),
-    Hybrid("gb200-nvl72", 24, 507.32, 483.76),
-    Hybrid("gb200-nvl72", 32, 484.22, 464.54),
-    Hybrid("gb200-nvl72", 36, 479.02, 447.89),
+    Hybrid("dgx-b200", 8, 734.95, 673.84),
+    Hybrid("gb200-nvl72", 8, 764.03, 737.13),
+    Hybrid("gb200-nvl72", 16, 706.95, 666.26),
+    Hybrid("gb200-nvl72", 24, 665.97, 639.80),
+    Hybrid("gb200-nvl72", 32, 642.23, 605.15),
+    Hybrid("gb200-nvl72", 36, 632.31, 596.99),
 ]
 
 COMBINES = [

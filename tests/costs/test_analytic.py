@@ -198,7 +198,8 @@ def test_each_module_costs_the_forward_that_it_is():
     tp_s = layer_estimate(LAYERS["llama"], by_bandwidth(parallel, tp=8), **SHAPE).forward.tp_s
     shown, hidden = (again_s("llama3-8b", "mlp", replace(parallel, hidden_tp_forward=one), tp=8) for one in (0, 1))
     assert shown - hidden == pytest.approx(tp_s / 2)
-    rotation = 2 * e * 129 * 64 * tokens / bandwidth
+    # Queries' 64 in place; of each head's keys and values 128 + 128 read, 192 + 128 written.
+    rotation = 128 * (2 * 64 + 256 + 320) * e * tokens / bandwidth
     latents_s = product_s(128 * 192, 1536) + product_s(128 * 256, 512) + rotation
     assert again_s("deepseek-v3", "mla_up_proj") == pytest.approx(latents_s)
 

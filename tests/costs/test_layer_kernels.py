@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.layer_kernels import attention, between_products, products, products_of, rank_part
+from ppsim.costs.layer_kernels import attention, between_products, elementwise, products, products_of, rank_part
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
@@ -97,6 +97,39 @@ def test_biases_behind_experts_and_clamps_pass_over_memory(place):
         assert one.count - other.count == launches
         expected = passes * columns / rate + launches * efficiency.kernel_s
         assert one.memory_s - other.memory_s == pytest.approx(expected)
+
+
+def test_norms_inside_attention_pass_over_what_they_norm(place):
+    """Heads of queries and keys at Qwen3, of each rank's; both latents at DeepSeek-V3: 2e and 5e a column."""
+    for name, columns in (("qwen3-30b-a3b", (32 + 4) / 4 * 128), ("deepseek-v3", 1536 + 512)):
+        part = rank_part(find_model(name).layers[-1], Cut(tp=4, dp=4, sequence_parallel=False))
+        assert part.normed == columns
+        whole, without = (elementwise(one, place, tokens=4096) for one in (part, replace(part, normed=0)))
+        efficiency = place.device.efficiency
+        rate = place.device.memory_bytes_per_s * efficiency.memory
+        for one, other, times, launches in zip(whole.passes[:2], without.passes[:2], (2, 5), (2, 4), strict=True):
+            expected = times * 2 * columns * 4096 / rate + launches * efficiency.kernel_s
+            assert one.memory_s - other.memory_s == pytest.approx(expected)
+    assert rank_part(find_model("deepseek-v3").layers[-1], Cut(tp=4, dp=4)).normed == 512
+
+
+@pytest.mark.parametrize(
+    ("cluster", "dtype", "num_bytes"),
+    [("dgx-h100", "float8", 2 + 2), ("dgx-b200", "float8", 2 + 1), ("dgx-b200", "mxfp8", 2 + 2 + 2 / 32)],
+)
+def test_operands_of_experts_are_cast_by_rows_and_columns_unless_products_take_either(cluster, dtype, num_bytes):
+    """Of 4096 · 8 pairs inputs of 2048 and 768 columns forward, gradients of 2 · 768 and 2048 backward."""
+    layer, where = find_model("qwen3-30b-a3b").layers[0], load_cluster(cluster)
+    layout, cut = Layout(dp=8, ep=8), Cut(dp=8, ep=8)
+    narrow = Place(cluster=where, layout=layout, execution=Execution(dtype=dtype))
+    took = products_of(rank_part(layer, cut), narrow, tokens=4096)
+    efficiency = narrow.device.efficiency
+    rate = narrow.device.memory_bytes_per_s * efficiency.memory
+    for one, columns in zip(took.passes, (2048 + 768, 2 * 768 + 2048, 0), strict=True):
+        expected = num_bytes * columns * 4096 * 8 / rate + 2 * efficiency.kernel_s * (columns > 0)
+        assert one.memory_s == pytest.approx(expected)
+    wide = Place(cluster=where, layout=layout, execution=Execution())
+    assert products_of(rank_part(layer, cut), wide, tokens=4096).forward.memory_s == 0
 
 
 def test_gathered_keys_and_values_are_those_of_every_query_head(place):

@@ -38,15 +38,15 @@ def test_deepep_combines_within_8_percent_in_a_node_and_20_across(one):
 
 
 @pytest.mark.parametrize("one", HYBRIDS, ids=str)
-def test_hybridep_takes_what_was_measured_within_11_percent_up_to_36_ranks(one):
+def test_hybridep_takes_what_was_measured_within_7_percent_up_to_36_ranks(one):
     """Of its own tokens a rank sends none: the rate of what it sends falls little as ranks get more."""
-    assert [one.estimated_s] * 2 == pytest.approx(list(one.measured_s), rel=0.11)
+    assert [one.estimated_s] * 2 == pytest.approx(list(one.measured_s), rel=0.07)
 
 
 def test_hybridep_is_sooner_than_deepep_where_it_was_measured_and_as_soon_elsewhere():
     group, b200 = Group("ep", 8, (8, 1)), load_cluster("dgx-b200")
     deep, hybrid = (dispatch_s(how, ROUTING, group, b200) for how in ("deepep", "hybridep"))
-    assert 1.1 < deep / hybrid < 1.25
+    assert 1.5 < deep / hybrid < 1.7
     assert dispatch_s("hybridep", ROUTING, group, H100) == dispatch_s("deepep", ROUTING, group, H100)
 
 
