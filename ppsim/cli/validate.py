@@ -28,7 +28,7 @@ from ppsim.cli.progress import progress
 @click.option(
     "--fit-on", metavar="fit|one|one-a-model|N,N-N",
     help="Fit the cluster on these rows first, as `ppsim fit` does, and print the others before and after: rows "
-         "marked fit, of each dtype the one on the fewest devices (after one run), that of each model, or by number.",
+         "marked fit, of each dtype the one on the fewest devices (after one run), of each model, or by number.",
 )  # fmt: skip
 def validate(
     name: str | None,

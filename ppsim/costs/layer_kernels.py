@@ -191,21 +191,29 @@ def _activated(layer: Layer, tp: int, modules: Collection[str], load: float) -> 
 def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     """Return the matrix products of a rank's part: those of all tokens, then those of its experts.
 
-    The latter take `Efficiency.experts` times as long as a single kernel for all experts; beside them `_casts`.
+    The latter take `Efficiency.experts` times as long as a single kernel for all experts, each of which is a launch
+    on one of `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`); beside them `_casts`.
     """
     routed = [one for one in part.linears if one.kind == "routed"]
     others = [one for one in part.linears if one.kind != "routed"]
     of_experts = products(routed, place.times, tokens=tokens, pairs=tokens * part.pairs)
     of_experts = of_experts.slowed(place.device.efficiency.experts)
+    for one in routed:
+        between_s = (-(-one.count // _STREAMS) - 1) * place.device.efficiency.kernel_s
+        of_experts += PassKernels(*[KernelTime(matmul_s=between_s, count=one.count - 1)] * 3)
     return products(others, place.times, tokens=tokens) + of_experts + _casts(routed, place, tokens * part.pairs)
+
+
+_STREAMS = 4
+"""On which TransformerEngine launches products of experts in turn (`nvte_get_num_compute_streams`)."""
 
 
 def _casts(routed: Iterable[Linear], place: Place, rows: float) -> PassKernels:
     """Return what brings inputs of experts' products, and gradients of their outputs, to a narrow type.
 
-    Bytes an element: e read, and its own written as often as `Place.operand_copies` says (TransformerEngine,
-    `GroupedLinear`, `split_quantize`). Tables of experts' products have none of it; other products have it in what
-    their class gets of its peak, which was found on runs.
+    Bytes an element: e read, and its own written as often as `Place.operand_copies` says, by a kernel an expert
+    (TransformerEngine, `GroupedLinear`, `split_quantize`). Tables of experts' products have none of it; others'
+    casts are in what their class gets of its peak, which was found on runs.
     """
     narrow = OPERAND_BYTES.get(place.execution.dtype)
     if narrow is None:
@@ -214,7 +222,10 @@ def _casts(routed: Iterable[Linear], place: Place, rows: float) -> PassKernels:
     return sum(
         (
             PassKernels(
-                *(moved(place.times, "elementwise", each * columns) for columns in (one.inputs, one.outputs))
+                *(
+                    moved(place.times, "elementwise", each * columns, launches=one.count)
+                    for columns in (one.inputs, one.outputs)
+                )
             )
             for one in routed
         ),
@@ -346,14 +357,18 @@ def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernel
     """Return what passes over memory between the products, bytes a token.
 
     An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
-    way; moe, for each of a token's k experts, to and from them 4e times its width either way, twice that where the
-    tokens of an all-to-all are ordered by ranks before it and by experts behind it. A clamp of gate and up before
-    they are joined 8ef and 10ef. Biases behind experts are weighed, added to the rows of each expert by itself, and
-    these joined: 6e and 8e times the width of a pair (both Megatron-LM, `weighted_bias_quick_geglu_impl` and
-    `TEGroupedMLP._apply_bias`).
+    way; moe, for each of a token's k experts, to and from them 4e times its width either way; as much again where
+    the tokens of an all-to-all are ordered by ranks before it and by experts behind it, and where those of an expert
+    come to a multiple that narrow products take (`Fp8Padding`), unless capacities or HybridEP see to it. A clamp of
+    gate and up before they are joined 8ef and 10ef. Biases behind experts are weighed, added to the rows of each
+    expert by itself, and these joined: 6e and 8e times the width of a pair (both Megatron-LM,
+    `weighted_bias_quick_geglu_impl` and `TEGroupedMLP._apply_bias`).
     """
     f, e, biased = part.activated, place.execution.element_bytes, part.biased_experts
-    orderings = 2 if place.execution.moe_dispatcher == "alltoall" and place.cut.ep > 1 else 1
+    execution = place.execution
+    orderings = 1 + (execution.moe_dispatcher == "alltoall" and place.cut.ep > 1)
+    if execution.dtype in OPERAND_BYTES and execution.expert_capacity is None:
+        orderings += execution.moe_dispatcher != "hybridep"
     around = 2 * e * part.rotated + 4 * e * part.expert_width * part.pairs * orderings
     launches = 8 if part.pairs else (f > 0) + (part.rotated > 0)
     clamps = part.is_clamped and f > 0

@@ -421,7 +421,7 @@ def test_a_gathered_operand_of_8_bits_has_half_the_bytes():
 
 
 def test_products_of_experts_take_so_many_times_as_long_and_no_others():
-    usual = place(dp=8, ep=8, execution=Execution())
+    usual = by_bandwidth(Execution(), dp=8, ep=8)
     device = usual.cluster.device
     slow = replace(device, efficiency=replace(device.efficiency, experts=2 * device.efficiency.experts))
     slower = replace(usual, cluster=replace(usual.cluster, device=slow))
