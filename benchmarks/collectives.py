@@ -5,7 +5,8 @@ python benchmarks/collectives.py
 Measured: the nccl and wideep_deepep tables of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0; pip download
 aiconfigurator-core==0.12.0, systems/data). A link class has few constants for all of them, found by least squares from
 the groups inside a node: efficiency, the rate of copies, what all-to-alls get, what a switch that adds up gives an
-all-reduce of eight ranks, and two of DeepEP's kernels. What crosses nodes was not fitted.
+all-reduce of eight ranks, and two of DeepEP's kernels. What crosses nodes was not fitted. HybridEP: its kernels only,
+DeepEP's branch hybrid-ep, docs/README_Hybrid-EP.md; of 16 cores on B200, of 32 on GB200, as Megatron-Bridge takes.
 """
 
 import math
@@ -16,7 +17,7 @@ from ppsim.base.units import seconds as in_words
 from ppsim.layout.groups import Group, group
 from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import Operation, bus_bytes_per_s, seconds
-from ppsim.machine.dispatch import Routing, dispatch_s
+from ppsim.machine.dispatch import Routing, dispatch_s, distinct_domains
 from ppsim.machine.files import load_cluster
 
 PUBLISHED: dict[str, dict[Operation, tuple[float, float, float]]] = {  # GB/s at 512 MiB among 2, 4 and 8 ranks
@@ -69,6 +70,45 @@ class Combine:
         return dispatch_s("deepep", routing, Group("ep", math.prod(extents), extents), load_cluster(self.cluster))
 
 
+@dataclass(frozen=True)
+class Hybrid:
+    """HybridEP on `num_ranks` with eight experts each: 4096 tokens of 7168 in bfloat16, top 8.
+
+    `dispatched` and `combined` are GB/s of all that a rank takes in and gives back, its own tokens included.
+    """
+
+    cluster: str
+    num_ranks: int
+    dispatched: float
+    combined: float
+
+    @property
+    def measured_s(self) -> tuple[float, float]:
+        """Seconds of a dispatch and of a combine."""
+        copies = distinct_domains(self.num_ranks, 8 * self.num_ranks, 8)
+        to_dispatch, to_combine = (
+            copies * 4096 * 2 * 7168 / (1e9 * one) for one in (self.dispatched, self.combined)
+        )
+        return to_dispatch, to_combine
+
+    @property
+    def estimated_s(self) -> float:
+        """What the link model gives of either."""
+        routing = Routing(tokens=4096, token_bytes=2 * 7168, num_experts=8 * self.num_ranks, experts_per_token=8)
+        return dispatch_s(
+            "hybridep", routing, Group("ep", self.num_ranks, (self.num_ranks, 1)), load_cluster(self.cluster)
+        )
+
+
+HYBRIDS = [
+    Hybrid("dgx-b200", 8, 734.95, 673.84),
+    Hybrid("gb200-nvl72", 8, 764.03, 737.13),
+    Hybrid("gb200-nvl72", 16, 706.95, 666.26),
+    Hybrid("gb200-nvl72", 24, 665.97, 639.80),
+    Hybrid("gb200-nvl72", 32, 642.23, 605.15),
+    Hybrid("gb200-nvl72", 36, 632.31, 596.99),
+]
+
 COMBINES = [
     Combine("dgx-h100", 1, 7168, 256, 4096, 0.961e-3),
     Combine("dgx-h100", 1, 7168, 256, 16384, 3.565e-3),
@@ -117,6 +157,15 @@ def main() -> None:
         print(
             f"| {one.cluster} | {one.nodes} | {one.hidden_size} | {one.num_experts} | {one.tokens} "
             f"| {in_words(one.seconds)} | {in_words(one.estimated_s)} | {error} |"
+        )
+    print("\n| cluster | ranks | HybridEP's dispatch measured | ours | error | combine measured | error |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for one in HYBRIDS:
+        there, back = one.measured_s
+        errors = [signed_percent(one.estimated_s / took - 1) for took in (there, back)]
+        print(
+            f"| {one.cluster} | {one.num_ranks} | {in_words(there)} | {in_words(one.estimated_s)} | {errors[0]} "
+            f"| {in_words(back)} | {errors[1]} |"
         )
 
 

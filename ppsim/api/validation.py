@@ -28,9 +28,10 @@ def validate(
 
     A row is words of `ppsim.project`, a metric and a value; it is projected as `ppsim.project(**words)` is, and one
     that cannot be is listed. `fit_on` fits the cluster on some rows first, as `ppsim.fit` does, and has the others
-    before and after: "fit" (marked so), "one" (of each cluster and dtype the run on the fewest devices), or numbers
-    of rows as "1,3-5". `announce` is called with the name of each set before it is projected. Raises `ConfigError`
-    for an unknown set, for all that is wrong in the rows of a file, and where no row can be fitted on.
+    before and after: "fit" (marked so), "one" (of each cluster and dtype the run on the fewest devices),
+    "one-a-model" (of each model too), or numbers of rows as "1,3-5". `announce` is called with the name of a set
+    before it is projected. Raises `ConfigError` for an unknown set, for all that is wrong in the rows of a file,
+    and where no row can be fitted on.
 
     >>> import ppsim
     >>> [one.name for one in ppsim.validate("zero-bubble").sets]

@@ -26,9 +26,9 @@ from ppsim.cli.progress import progress
     help="Find the constants of the set's cluster again from its fit rows, beside those in use.",
 )  # fmt: skip
 @click.option(
-    "--fit-on", metavar="fit|one|N,N-N",
+    "--fit-on", metavar="fit|one|one-a-model|N,N-N",
     help="Fit the cluster on these rows first, as `ppsim fit` does, and print the others before and after: rows "
-         "marked fit, of each dtype the one on the fewest devices (after one run), or by number.",
+         "marked fit, of each dtype the one on the fewest devices (after one run), of each model, or by number.",
 )  # fmt: skip
 def validate(
     name: str | None,

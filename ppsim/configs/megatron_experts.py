@@ -8,8 +8,11 @@ from ppsim.base.errors import ConfigError
 from ppsim.configs.arguments import Arguments
 from ppsim.model.graphs import MODULES, cuda_graphs_of
 
-_DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather", "flex": "deepep"}
-"""`--moe-token-dispatcher-type`, as ppsim has them; flex sends by DeepEP or HybridEP."""
+_DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather"}
+"""`--moe-token-dispatcher-type`, as ppsim has them, but for flex: `_FLEX`."""
+
+_FLEX = ("deepep", "hybridep")
+"""`--moe-flex-dispatcher-backend`, the first by default."""
 
 
 def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
@@ -19,13 +22,15 @@ def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
         return words
     default = None if is_partial else "allgather"
     given = arguments.get("moe_token_dispatcher_type", default, word="moe_dispatcher")
-    for name in ("moe_enable_deepep", "moe_flex_dispatcher_backend"):
-        arguments.get(name, word="moe_dispatcher")
-    if given is not None and str(given) not in _DISPATCHERS:
-        raise ConfigError(
-            f"{arguments.source}: moe_token_dispatcher_type must be {', '.join(_DISPATCHERS)}: got {given!r}"
-        )
-    words["moe_dispatcher"] = _DISPATCHERS.get(str(given))
+    arguments.get("moe_enable_deepep", word="moe_dispatcher")
+    backend = str(arguments.get("moe_flex_dispatcher_backend", word="moe_dispatcher") or _FLEX[0])
+    for name, value, known in (
+        ("moe_token_dispatcher_type", given, (*_DISPATCHERS, "flex")),
+        ("moe_flex_dispatcher_backend", backend, _FLEX),
+    ):
+        if value is not None and str(value) not in known:
+            raise ConfigError(f"{arguments.source}: {name} must be {', '.join(known)}: got {value!r}")
+    words["moe_dispatcher"] = backend if given == "flex" else _DISPATCHERS.get(str(given))
     capacity = arguments.get("moe_expert_capacity_factor", word="moe_expert_capacity_factor")
     if capacity is not None:
         if isinstance(capacity, bool) or not isinstance(capacity, int | float) or capacity <= 0:
@@ -67,9 +72,9 @@ def arguments_of_experts(words: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for those words."""
     found: dict[str, Any] = {}
     if dispatcher := words.get("moe_dispatcher"):
-        found["moe_token_dispatcher_type"] = "flex" if dispatcher == "deepep" else dispatcher
-        if dispatcher == "deepep":
-            found["moe_flex_dispatcher_backend"] = "deepep"
+        found["moe_token_dispatcher_type"] = "flex" if dispatcher in _FLEX else dispatcher
+        if dispatcher in _FLEX:
+            found["moe_flex_dispatcher_backend"] = dispatcher
     if capacity := words.get("moe_expert_capacity_factor"):
         found |= {"moe_expert_capacity_factor": capacity, "moe_pad_expert_input_to_capacity": True}
     graphs = words.get("cuda_graphs", "none")

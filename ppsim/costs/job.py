@@ -217,7 +217,7 @@ class Job(InBrief):
             fused_cross_entropy=execution.fused_cross_entropy,
             cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
             input_bytes=OPERAND_BYTES.get(execution.dtype),
-            weight_copy_bytes=self._num_weight_copies * OPERAND_BYTES.get(execution.dtype, 0.0),
+            weight_copy_bytes=self.place.operand_copies * OPERAND_BYTES.get(execution.dtype, 0.0),
         )
         return MemorySettings(
             Batch(
@@ -238,12 +238,6 @@ class Job(InBrief):
                 reuse=self.cuda_graph_reuse,
             ),
         )
-
-    @property
-    def _num_weight_copies(self) -> int:
-        """By rows and by columns; one scale a tensor serves both where 8-bit products take operands either way, as
-        they do from the devices on that know MXFP8."""
-        return 1 if self.execution.dtype == "float8" and "mxfp8" in self.cluster.device.peak_flops_per_s else 2
 
     @cached_property
     def place(self) -> Place:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ppsim.costs.place import Place
 from ppsim.layout.cut import Cut
-from ppsim.machine.kernels.specified import activation_bytes, at_least_16_bits
+from ppsim.machine.kernels.specified import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, KernelTimes, fused_attention, moved, product
 from ppsim.model.architecture import Layer
 from ppsim.model.halves import Attention, FeedForward, LatentAttention
@@ -65,16 +65,18 @@ class RankPart:
 
     `pairs` of a token and an expert come to the rank for each token of its own; `rotated` columns of queries and
     keys rotate; `activated` columns pass through an activation function, of which a gated one reads twice as many.
-    `biases` are the columns that have one. `convolved` columns pass through a convolution, `gates` are multiplied
-    by one; `modulated` norms are scaled and shifted; `halves` is how many parts have a residual around them.
-    A pair is `expert_width` wide where it is sent; `biased_experts` of the rank add a bias to what they give.
+    `normed` columns are those of norms inside attention. `biases` are columns that have one. `convolved` columns
+    pass through a convolution, `gates` are multiplied by one; `modulated` norms are scaled and shifted; `halves` is
+    how many parts have a residual around them. A pair is `expert_width` wide where it is sent; `biased_experts` of
+    the rank add a bias to what they give.
     """
 
     hidden_size: int
     linears: tuple[Linear, ...]
     pairs: float = 0.0
     expert_width: int = 0
-    rotated: int = 0
+    rotated: float = 0
+    normed: float = 0
     activated: float = 0
     is_gated: bool = True
     is_clamped: bool = False
@@ -99,6 +101,7 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         pairs=load * _pairs(layer, cut),
         expert_width=layer.expert_width,
         rotated=_rotated(layer, cut.tp),
+        normed=_normed(layer, cut),
         activated=_activated(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
         is_clamped=layer.ffn.clamped,
@@ -147,10 +150,25 @@ def _pairs(layer: Layer, cut: Cut) -> float:
     return layer.experts_per_token * cut.expert_tp / cut.tp
 
 
-def _rotated(layer: Layer, tp: int) -> int:
+def _normed(layer: Layer, cut: Cut) -> float:
+    """Columns of norms inside attention: of heads of queries and keys, or of latents, whose tokens ranks divide."""
     a = layer.attention
     if isinstance(a, LatentAttention):
-        return (a.num_heads // tp + 1) * a.qk_rope_head_size
+        return a.norm_parameters / cut.norm_divisor
+    if isinstance(a, Attention) and a.qk_norm:
+        return (a.num_heads // cut.tp + a.kv_heads_on_a_rank(cut.tp)) * a.head_size
+    return 0
+
+
+def _rotated(layer: Layer, tp: int) -> float:
+    """Columns that are read and written where some rotate: of latent attention all that its latent gives too.
+
+    Keys with their rotated part, and values, are written apart (Megatron-LM, `fused_apply_mla_rope_for_kv`).
+    """
+    a = layer.attention
+    if isinstance(a, LatentAttention):
+        given, taken = a.qk_nope_head_size + a.v_head_size, a.qk_head_size + a.v_head_size
+        return a.num_heads // tp * (a.qk_rope_head_size + (given + taken) / 2)
     if isinstance(a, Recurrent):
         return 0
     heads = a.num_heads // tp + a.kv_heads_on_a_rank(tp)
@@ -173,12 +191,46 @@ def _activated(layer: Layer, tp: int, modules: Collection[str], load: float) -> 
 def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     """Return the matrix products of a rank's part: those of all tokens, then those of its experts.
 
-    The latter take `Efficiency.experts` times as long as a single kernel for all experts.
+    The latter take `Efficiency.experts` times as long as a single kernel for all experts, each of which is a launch
+    on one of `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`); beside them `_casts`.
     """
     routed = [one for one in part.linears if one.kind == "routed"]
     others = [one for one in part.linears if one.kind != "routed"]
     of_experts = products(routed, place.times, tokens=tokens, pairs=tokens * part.pairs)
-    return products(others, place.times, tokens=tokens) + of_experts.slowed(place.device.efficiency.experts)
+    of_experts = of_experts.slowed(place.device.efficiency.experts)
+    for one in routed:
+        between_s = (-(-one.count // _STREAMS) - 1) * place.device.efficiency.kernel_s
+        of_experts += PassKernels(*[KernelTime(matmul_s=between_s, count=one.count - 1)] * 3)
+    return products(others, place.times, tokens=tokens) + of_experts + _casts(routed, place, tokens * part.pairs)
+
+
+_STREAMS = 4
+"""On which TransformerEngine launches products of experts in turn (`nvte_get_num_compute_streams`)."""
+
+
+def _casts(routed: Iterable[Linear], place: Place, rows: float) -> PassKernels:
+    """Return what brings inputs of experts' products, and gradients of their outputs, to a narrow type.
+
+    Bytes an element: e read, and its own written as often as `Place.operand_copies` says, by a kernel an expert
+    (TransformerEngine, `GroupedLinear`, `split_quantize`). Tables of experts' products have none of it; others'
+    casts are in what their class gets of its peak, which was found on runs.
+    """
+    narrow = OPERAND_BYTES.get(place.execution.dtype)
+    if narrow is None:
+        return PassKernels()
+    each = rows * (place.execution.element_bytes + place.operand_copies * narrow)
+    return sum(
+        (
+            PassKernels(
+                *(
+                    moved(place.times, "elementwise", each * columns, launches=one.count)
+                    for columns in (one.inputs, one.outputs)
+                )
+            )
+            for one in routed
+        ),
+        PassKernels(),
+    )
 
 
 def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:
@@ -270,9 +322,9 @@ def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     Forward: two norms 4eh, two residuals 6eh (masks 2h). Backward: norms 10eh (their parameters' gradients read
     input and gradient again), residuals 6eh (dropout 4eh, masks 2h); half of both in a layer of one half. W: the
     gradients of biases read what the products did, e a column. A convolved column 2e forward and 5e backward, which
-    computes it again; a gated one, its norm in the same kernel, 3e and 6e. A modulated norm 2eh and 4eh, and the
-    weights of its modulation once a pass, of whose gradients W reads and writes 8 bytes. The rest is
-    `between_products`.
+    computes it again; a gated one, its norm in the same kernel, 3e and 6e; a norm's inside attention 2e and 5e, as
+    before a half. A modulated norm 2eh and 4eh, and the weights of its modulation once a pass, of whose gradients W
+    reads and writes 8 bytes. The rest is `between_products`.
     """
     h, e, own, times = part.hidden_size, place.execution.element_bytes, place.cut.norm_divisor, place.times
     dropout, share = place.execution.dropout, part.halves / 2
@@ -280,14 +332,14 @@ def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     backward = (16 * e + (4 * e + 2) * dropout) * h * share + 4 * e * h * part.modulated
     modulations = [one.weights for one in part.linears if one.kind == "condition"]
     read, written = ((size * sum(modulations), len(modulations)) for size in (e, e + 8))
-    convolved, gates = part.convolved, part.gates
-    launches = (convolved > 0) + (gates > 0)
+    convolved, gates, normed = part.convolved, part.gates, part.normed
+    launches = (convolved > 0) + (gates > 0) + 2 * (normed > 0)
     return between_products(part, place, tokens=tokens) + PassKernels(
         moved(times, "elementwise", tokens * forward / own, launches=2 * part.halves)
-        + moved(times, "elementwise", tokens * e * (2 * convolved + 3 * gates), launches=launches)
+        + moved(times, "elementwise", tokens * e * (2 * convolved + 3 * gates + 2 * normed), launches=launches)
         + moved(times, "copy", read[0], launches=read[1]),
         moved(times, "elementwise", tokens * backward / own, launches=3 * part.halves)
-        + moved(times, "elementwise", tokens * e * (5 * convolved + 6 * gates), launches=2 * launches)
+        + moved(times, "elementwise", tokens * e * (5 * convolved + 6 * gates + 5 * normed), launches=2 * launches)
         + moved(times, "copy", read[0], launches=read[1]),
         moved(times, "elementwise", tokens * e * part.biases, launches=4)
         + moved(times, "copy", written[0], launches=written[1]),
@@ -305,14 +357,18 @@ def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernel
     """Return what passes over memory between the products, bytes a token.
 
     An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
-    way; moe, for each of a token's k experts, to and from them 4e times its width either way, twice that where the
-    tokens of an all-to-all are ordered by ranks before it and by experts behind it. A clamp of gate and up before
-    they are joined 8ef and 10ef. Biases behind experts are weighed, added to the rows of each expert by itself, and
-    these joined: 6e and 8e times the width of a pair (both Megatron-LM, `weighted_bias_quick_geglu_impl` and
-    `TEGroupedMLP._apply_bias`).
+    way; moe, for each of a token's k experts, to and from them 4e times its width either way; as much again where
+    the tokens of an all-to-all are ordered by ranks before it and by experts behind it, and where those of an expert
+    come to a multiple that narrow products take (`Fp8Padding`), unless capacities or HybridEP see to it. A clamp of
+    gate and up before they are joined 8ef and 10ef. Biases behind experts are weighed, added to the rows of each
+    expert by itself, and these joined: 6e and 8e times the width of a pair (both Megatron-LM,
+    `weighted_bias_quick_geglu_impl` and `TEGroupedMLP._apply_bias`).
     """
     f, e, biased = part.activated, place.execution.element_bytes, part.biased_experts
-    orderings = 2 if place.execution.moe_dispatcher == "alltoall" and place.cut.ep > 1 else 1
+    execution = place.execution
+    orderings = 1 + (execution.moe_dispatcher == "alltoall" and place.cut.ep > 1)
+    if execution.dtype in OPERAND_BYTES and execution.expert_capacity is None:
+        orderings += execution.moe_dispatcher != "hybridep"
     around = 2 * e * part.rotated + 4 * e * part.expert_width * part.pairs * orderings
     launches = 8 if part.pairs else (f > 0) + (part.rotated > 0)
     clamps = part.is_clamped and f > 0

@@ -161,6 +161,15 @@ class Place:
         """What it takes for those that are computed in 16 bits at least: attention and the head."""
         return kernel_times(self.device, at_least_16_bits(self.execution.dtype))
 
+    @property
+    def operand_copies(self) -> int:
+        """How often a narrow operand is held, by rows and by columns.
+
+        One scale a tensor serves both where 8-bit products take operands either way, as they do from the devices on
+        that know MXFP8.
+        """
+        return 1 if self.execution.dtype == "float8" and "mxfp8" in self.cluster.device.peak_flops_per_s else 2
+
     def tokens(self, micro_batch: int, sequence_length: int) -> int:
         """Return a rank's tokens of a microbatch; raises `ConfigError` where cp does not divide the sequence."""
         if sequence_length % self.layout.cp:

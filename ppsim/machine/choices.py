@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-Dispatcher = Literal["deepep", "alltoall", "allgather"]
+Dispatcher = Literal["deepep", "hybridep", "alltoall", "allgather"]
 """How tokens are sent to their experts: see `ppsim.machine.dispatch`."""
 
 CLUSTER = "dgx-h100"

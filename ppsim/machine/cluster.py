@@ -167,7 +167,8 @@ class Link:
     part. A group of half as many ranks as the domain has devices loses `small_group_loss` of the bandwidth, and so
     on by halves. What a rank keeps for itself, 1/R of all bytes, it copies at `copy_bytes_per_s` (None: at no
     cost): half of all among two ranks, little among many. An all-to-all gets `exchange_share` of what rings get;
-    kernels that send tokens to their experts get `dispatch_share` of it, and take `token_s` for each copy of one.
+    DeepEP's kernels, which send tokens to their experts, get `dispatch_share` of it, and take `token_s` for each
+    copy of one; HybridEP's get `hybrid_share`, None: as DeepEP's.
     """
 
     name: str
@@ -182,6 +183,7 @@ class Link:
     exchange_share: float = 1.0
     dispatch_share: float = 1.0
     token_s: float = 0.0
+    hybrid_share: float | None = None
 
     def among(self, num_ranks: int, num_devices: int | None) -> "Link":
         """Return the link as a group of so many ranks in a domain of so many devices gets it."""
@@ -194,6 +196,12 @@ class Link:
     def achieved_bytes_per_s(self) -> float:
         """What large messages get."""
         return self.bytes_per_s * self.efficiency
+
+    def token_copy_s(self, num_bytes: float, *, hybrid: bool) -> float:
+        """Return the seconds that a copy of a token of so many bytes takes DeepEP's kernels, or HybridEP's."""
+        if hybrid and self.hybrid_share is not None:
+            return num_bytes / (self.achieved_bytes_per_s * self.hybrid_share)
+        return self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share)
 
     def copied_s(self, num_bytes: float) -> float:
         """Return the seconds in which a rank copies what it keeps for itself."""

@@ -39,9 +39,9 @@ def distinct_domains(num_domains: int, num_experts: int, experts_per_token: int)
 def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: Group, cluster: Cluster) -> float:
     """Return the seconds of one way, to the experts or back; that of a group of one is none.
 
-    deepep: a token goes once to each domain in which it has an expert, and from there once to each rank that has
-    one, both at a time (DeepSeek-AI, DeepEP, its normal kernels). alltoall: once
-    for each of its experts. allgather: to all ranks, whatever its experts are.
+    deepep, hybridep: a token goes once to each domain in which it has an expert, and from there once to each rank
+    that has one, both at a time (DeepSeek-AI, DeepEP, its normal kernels, or NVIDIA's in its branch hybrid-ep).
+    alltoall: once for each of its experts. allgather: to all ranks, whatever its experts are.
     """
     if group.num_ranks == 1:
         return 0.0
@@ -50,17 +50,17 @@ def dispatch_s(dispatcher: Dispatcher, routing: Routing, group: Group, cluster: 
         return collectives.seconds("all-gather", num_bytes * group.num_ranks, group, cluster)
     if dispatcher == "alltoall":
         return collectives.seconds("all-to-all", num_bytes * routing.experts_per_token, group, cluster)
-    return _deduplicated_s(routing, group, cluster)
+    return _deduplicated_s(routing, group, cluster, hybrid=dispatcher == "hybridep")
 
 
-def _deduplicated_s(routing: Routing, group: Group, cluster: Cluster) -> float:
+def _deduplicated_s(routing: Routing, group: Group, cluster: Cluster, *, hybrid: bool) -> float:
     """Of the copies that reach the units of a level one in `extent` was there already: its first stop."""
     units, latency, longest, launch_s = group.num_ranks, 0.0, 0.0, 0.0
     for extent, tier in zip(group.extents, cluster.tiers, strict=True):
         if extent > 1:
             link = tier.link.among(extent, tier.num_devices)
             copies = distinct_domains(units, routing.num_experts, routing.experts_per_token) * (extent - 1) / extent
-            of_a_copy = link.token_s + routing.token_bytes / (link.achieved_bytes_per_s * link.dispatch_share)
+            of_a_copy = link.token_copy_s(routing.token_bytes, hybrid=hybrid)
             longest = max(longest, copies * routing.tokens * of_a_copy)
             latency += (extent - 1) * link.step_s
             launch_s = link.launch_s

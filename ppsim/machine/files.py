@@ -59,6 +59,7 @@ class _Link(Strict):
     exchange_share: Share = 1.0
     dispatch_share: Share = 1.0
     token_s: NonNegative = 0.0
+    hybrid_share: Share | None = None
     source: str = "the cluster file"
 
 

@@ -220,7 +220,7 @@ class StudyOptions(TypedDict, total=False):
         section="optimizer", field="job.update", default="synchronised",
     )]
     moe_dispatcher: Annotated[Dispatcher | None, Option(
-        "How tokens go to their experts: deepep (once to each node and rank that has one; HybridEP too), alltoall "
+        "How tokens go to their experts: deepep or hybridep (once to each node and rank that has one), alltoall "
         "(once for each expert), allgather (to all ranks). Default: {default}.",
         section="cluster", field="job.execution.moe_dispatcher", default="deepep",
     )]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.shown import Shown
 from ppsim.validation.cases import Case, case_sets, cases_of, require_set
-from ppsim.validation.chosen import chosen_rows
+from ppsim.validation.chosen import SPARING, chosen_rows
 from ppsim.validation.posterior import Posterior, Row, fit_rows, fitted_plan_of, rows_of
 from ppsim.validation.predict import PlanOf
 from ppsim.validation.score import CaseError, coverage_of, score_of, validate_set
@@ -108,14 +108,10 @@ def _after_fit(name: str, which: str, plan_of: PlanOf) -> AfterFit:
     fits = {cluster: fit_rows(ran, plan_of) for cluster, ran in clusters.items()}
     used = {case.number for case in chosen}
     others = [
-        case for case in cases if case.number not in used and (case.told.use != "fit" or which not in _SPARING)
+        case for case in cases if case.number not in used and (case.told.use != "fit" or which not in SPARING)
     ]
     if not fits:
         return AfterFit(name, [], [], [])
     before = validate_set(name, plan_of, others)
     after = validate_set(name, fitted_plan_of(fits, plan_of), others)
     return AfterFit(name, list(fits.values()), list(zip(before.rows, after.rows, strict=True)), before.not_possible)
-
-
-_SPARING = ("fit", "one")
-"""Ways of choosing in which rows marked fit never judge."""

@@ -1,4 +1,4 @@
-"""Which rows of a set a machine is fitted on: those that are marked, one run of each dtype, or those by number."""
+"""Which rows of a set a machine is fitted on: those that are marked, one run of a dtype or model, or by number."""
 
 from collections.abc import Sequence
 
@@ -6,34 +6,39 @@ from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.validation.cases import Case
 from ppsim.validation.predict import PlanOf
 
-MARKED, ONE = "fit", "one"
+MARKED, ONE, ONE_A_MODEL = "fit", "one", "one-a-model"
+
+SPARING = (MARKED, ONE, ONE_A_MODEL)
+"""Ways of choosing in which rows marked fit never judge."""
 
 
 def chosen_rows(cases: Sequence[Case], which: str, plan_of: PlanOf) -> list[Case]:
-    """Return the rows that are meant by "fit" (marked so), "one" or numbers as "1,3-5", from 1 on.
+    """Return the rows that are meant by "fit" (marked so), "one", "one-a-model" or numbers as "1,3-5", from 1 on.
 
     "one" is of each cluster and dtype the run on the fewest devices, of those marked fit where there are any: what
-    somebody has after one run. Raises `ConfigError` for what is none of these and for a row that there is not.
+    somebody has after one run. "one-a-model" is that of each model too: after one run of the model that is asked
+    about. Raises `ConfigError` for what is none of these and for a row that there is not.
     """
     if which == MARKED:
         return [case for case in cases if case.told.use == "fit"]
-    if which == ONE:
-        return _smallest(cases, plan_of)
+    if which in (ONE, ONE_A_MODEL):
+        return _smallest(cases, plan_of, of_each_model=which == ONE_A_MODEL)
     numbers = _numbers(which)
     if beyond := sorted(numbers - {case.number for case in cases}):
         raise ConfigError(f"there is no row {beyond[0]}: rows are 1 to {len(cases)}")
     return [case for case in cases if case.number in numbers]
 
 
-def _smallest(cases: Sequence[Case], plan_of: PlanOf) -> list[Case]:
-    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+def _smallest(cases: Sequence[Case], plan_of: PlanOf, *, of_each_model: bool) -> list[Case]:
+    found: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
     for index, case in enumerate(cases):
         try:
             job = None if case.told.unexpressed or case.is_memory else plan_of(case.words).job
         except PpsimError:
             continue
         if job is not None:
-            found.setdefault((job.cluster.name, job.execution.dtype), []).append((job.layout.num_devices, index))
+            kind = job.cluster.name, job.execution.dtype, job.alike[0] if of_each_model else ""
+            found.setdefault(kind, []).append((job.layout.num_devices, index))
     chosen = []
     for ran in found.values():
         marked = [one for one in ran if cases[one[1]].told.use == "fit"]
@@ -46,6 +51,6 @@ def _numbers(text: str) -> set[int]:
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if not first.isdigit() or not (last or first).isdigit():
-            raise ConfigError(f"rows to fit on are {MARKED}, {ONE} or numbers as 1,3-5: got {text!r}")
+            raise ConfigError(f"rows to fit on are {', '.join(SPARING)} or numbers as 1,3-5: got {text!r}")
         found |= set(range(int(first), int(last or first) + 1))
     return found

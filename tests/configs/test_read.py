@@ -337,7 +337,7 @@ def flags(values: dict) -> str:
         ({"moe_token_dispatcher_type": "alltoall"}, {"moe_dispatcher": "alltoall"}),
         (
             {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"},
-            {"moe_dispatcher": "deepep"},
+            {"moe_dispatcher": "hybridep"},
         ),
         (
             {"moe_expert_capacity_factor": 1.5, "moe_pad_expert_input_to_capacity": True},

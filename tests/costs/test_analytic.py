@@ -198,7 +198,8 @@ def test_each_module_costs_the_forward_that_it_is():
     tp_s = layer_estimate(LAYERS["llama"], by_bandwidth(parallel, tp=8), **SHAPE).forward.tp_s
     shown, hidden = (again_s("llama3-8b", "mlp", replace(parallel, hidden_tp_forward=one), tp=8) for one in (0, 1))
     assert shown - hidden == pytest.approx(tp_s / 2)
-    rotation = 2 * e * 129 * 64 * tokens / bandwidth
+    # Queries' 64 in place; of each head's keys and values 128 + 128 read, 192 + 128 written.
+    rotation = 128 * (2 * 64 + 256 + 320) * e * tokens / bandwidth
     latents_s = product_s(128 * 192, 1536) + product_s(128 * 256, 512) + rotation
     assert again_s("deepseek-v3", "mla_up_proj") == pytest.approx(latents_s)
 
@@ -420,7 +421,7 @@ def test_a_gathered_operand_of_8_bits_has_half_the_bytes():
 
 
 def test_products_of_experts_take_so_many_times_as_long_and_no_others():
-    usual = place(dp=8, ep=8, execution=Execution())
+    usual = by_bandwidth(Execution(), dp=8, ep=8)
     device = usual.cluster.device
     slow = replace(device, efficiency=replace(device.efficiency, experts=2 * device.efficiency.experts))
     slower = replace(usual, cluster=replace(usual.cluster, device=slow))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.layer_kernels import attention, between_products, products, products_of, rank_part
+from ppsim.costs.layer_kernels import attention, between_products, elementwise, products, products_of, rank_part
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
@@ -97,6 +97,74 @@ def test_biases_behind_experts_and_clamps_pass_over_memory(place):
         assert one.count - other.count == launches
         expected = passes * columns / rate + launches * efficiency.kernel_s
         assert one.memory_s - other.memory_s == pytest.approx(expected)
+
+
+def test_norms_inside_attention_pass_over_what_they_norm(place):
+    """Heads of queries and keys at Qwen3, of each rank's; both latents at DeepSeek-V3: 2e and 5e a column."""
+    for name, columns in (("qwen3-30b-a3b", (32 + 4) / 4 * 128), ("deepseek-v3", 1536 + 512)):
+        part = rank_part(find_model(name).layers[-1], Cut(tp=4, dp=4, sequence_parallel=False))
+        assert part.normed == columns
+        whole, without = (elementwise(one, place, tokens=4096) for one in (part, replace(part, normed=0)))
+        efficiency = place.device.efficiency
+        rate = place.device.memory_bytes_per_s * efficiency.memory
+        for one, other, times, launches in zip(whole.passes[:2], without.passes[:2], (2, 5), (2, 4), strict=True):
+            expected = times * 2 * columns * 4096 / rate + launches * efficiency.kernel_s
+            assert one.memory_s - other.memory_s == pytest.approx(expected)
+    assert rank_part(find_model("deepseek-v3").layers[-1], Cut(tp=4, dp=4)).normed == 512
+
+
+@pytest.mark.parametrize(
+    ("cluster", "dtype", "num_bytes"),
+    [("dgx-h100", "float8", 2 + 2), ("dgx-b200", "float8", 2 + 1), ("dgx-b200", "mxfp8", 2 + 2 + 2 / 32)],
+)
+def test_operands_of_experts_are_cast_by_rows_and_columns_unless_products_take_either(cluster, dtype, num_bytes):
+    """Of 4096 · 8 pairs inputs of 2048 and 768 columns forward, gradients of 2 · 768 and 2048 backward; 16 experts."""
+    layer, where = find_model("qwen3-30b-a3b").layers[0], load_cluster(cluster)
+    layout, cut = Layout(dp=8, ep=8), Cut(dp=8, ep=8)
+    narrow = Place(cluster=where, layout=layout, execution=Execution(dtype=dtype))
+    took = products_of(rank_part(layer, cut), narrow, tokens=4096)
+    efficiency = narrow.device.efficiency
+    rate = narrow.device.memory_bytes_per_s * efficiency.memory
+    for one, columns in zip(took.passes, (2048 + 768, 2 * 768 + 2048, 0), strict=True):
+        expected = num_bytes * columns * 4096 * 8 / rate + 2 * 16 * efficiency.kernel_s * (columns > 0)
+        assert one.memory_s == pytest.approx(expected)
+    wide = Place(cluster=where, layout=layout, execution=Execution())
+    assert products_of(rank_part(layer, cut), wide, tokens=4096).forward.memory_s == 0
+
+
+def test_experts_are_launched_one_by_one_on_four_streams(place):
+    """Of 16 of Qwen3's on a rank 15 more than of one kernel a product, 3 of them one behind the other."""
+    layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
+    where = Place(cluster=place.cluster, layout=layout, execution=Execution())
+    part = rank_part(layer, Cut(dp=8, ep=8))
+    whole = products_of(part, where, tokens=4096)
+    single = products(part.linears, where.times, tokens=4096, pairs=4096 * 8)
+    routed = [one for one in part.linears if one.kind == "routed"]
+    grouped = products(routed, where.times, tokens=4096, pairs=4096 * 8)
+    efficiency = where.device.efficiency
+    for one, bare, of_experts in zip(whole.passes, single.passes, grouped.passes, strict=True):
+        assert one.count - bare.count == 2 * 15
+        more_s = (efficiency.experts - 1) * of_experts.matmul_s + 2 * 3 * efficiency.kernel_s
+        assert one.matmul_s - bare.matmul_s == pytest.approx(more_s)
+
+
+def test_rows_of_experts_are_padded_for_narrow_products_unless_somebody_did(place):
+    """4e of each pair's width, either way; capacities are multiples, and HybridEP pads while it sends."""
+    layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
+    part = rank_part(layer, Cut(dp=8, ep=8))
+
+    def passes(**how):
+        where = Place(cluster=place.cluster, layout=layout, execution=Execution(**how))
+        return [one.memory_s for one in between_products(part, where, tokens=4096).passes]
+
+    rate = place.device.memory_bytes_per_s * place.device.efficiency.memory
+    copied = 4 * 2 * 2048 * 4096 * 8 / rate
+    wide = passes()
+    assert passes(dtype="float8") == pytest.approx([wide[0] + copied, wide[1] + copied, 0])
+    assert passes(dtype="float8", moe_dispatcher="hybridep") == wide == passes(dtype="float8", expert_capacity=1.0)
+    assert passes(dtype="float8", moe_dispatcher="alltoall") == pytest.approx(
+        [one + 2 * copied for one in wide[:2]] + [0]
+    )
 
 
 def test_gathered_keys_and_values_are_those_of_every_query_head(place):

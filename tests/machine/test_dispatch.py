@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.collectives import COMBINES
+from benchmarks.collectives import COMBINES, HYBRIDS
 from ppsim.layout.groups import Group
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s, distinct_domains
@@ -37,6 +37,19 @@ def test_deepep_combines_within_8_percent_in_a_node_and_20_across(one):
     assert one.estimated_s == pytest.approx(one.seconds, rel=0.08 if one.nodes == 1 else 0.2)
 
 
+@pytest.mark.parametrize("one", HYBRIDS, ids=str)
+def test_hybridep_takes_what_was_measured_within_7_percent_up_to_36_ranks(one):
+    """Of its own tokens a rank sends none: the rate of what it sends falls little as ranks get more."""
+    assert [one.estimated_s] * 2 == pytest.approx(list(one.measured_s), rel=0.07)
+
+
+def test_hybridep_is_sooner_than_deepep_where_it_was_measured_and_as_soon_elsewhere():
+    group, b200 = Group("ep", 8, (8, 1)), load_cluster("dgx-b200")
+    deep, hybrid = (dispatch_s(how, ROUTING, group, b200) for how in ("deepep", "hybridep"))
+    assert 1.5 < deep / hybrid < 1.7
+    assert dispatch_s("hybridep", ROUTING, group, H100) == dispatch_s("deepep", ROUTING, group, H100)
+
+
 @pytest.mark.parametrize(("nodes", "measured_ms", "pairs_ms"), [(2, 1.83, 5.9), (4, 3.63, 9.0)])
 def test_across_nodes_a_token_for_several_experts_of_one_travels_once(nodes, measured_ms, pairs_ms):
     """Each (token, expert) pair by itself takes two and a half times as long, or more, as DeepEP was measured at."""
@@ -65,6 +78,6 @@ def test_all_tokens_to_all_ranks_is_an_all_gather():
     assert dispatch_s("allgather", few, ranks, H100) == gathered > dispatch_s("deepep", few, ranks, H100)
 
 
-@pytest.mark.parametrize("dispatcher", ["deepep", "alltoall", "allgather"])
+@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep", "alltoall", "allgather"])
 def test_a_rank_with_all_experts_sends_nothing(dispatcher):
     assert dispatch_s(dispatcher, ROUTING, Group("ep", 1, (1, 1)), H100) == 0

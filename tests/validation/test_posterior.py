@@ -256,10 +256,18 @@ def test_rows_are_chosen_by_mark_by_number_and_the_smallest_of_a_dtype() -> None
     smallest = chosen_rows(rows, "one", plan_of)
     assert [(case.words["dtype"], case.words["layers"]) for case in smallest] == [("bfloat16", 7), ("float8", 7)]
     assert [case.number for case in chosen_rows(rows, "1,3-4", plan_of)] == [1, 3, 4]
+    both = cases.cases_of("dgxc-moe-gb200")
+    titles = {
+        which: [one.told.title for one in chosen_rows(both, which, plan_of)] for which in ("one", "one-a-model")
+    }
+    assert titles == {
+        "one": ["DeepSeek-V3", "Grok-1"],
+        "one-a-model": ["DeepSeek-V3", "Grok-1", "Grok-1"],
+    }  # bfloat16 and float8, and of bfloat16 both models
     assert chosen_rows(rows, "fit", plan_of) == [case for case in rows if case.told.use == "fit"]
     with pytest.raises(ConfigError, match="there is no row 7: rows are 1 to 6"):
         chosen_rows(rows, "7", plan_of)
-    with pytest.raises(ConfigError, match=r"fit, one or numbers as 1,3-5: got '1-x'"):
+    with pytest.raises(ConfigError, match=r"fit, one, one-a-model or numbers as 1,3-5: got '1-x'"):
         chosen_rows(rows, "1-x", plan_of)
 
 
