@@ -118,7 +118,8 @@ STATIC = (
     "expert parameters", "expert gradients", "expert optimizer state",
 )  # fmt: skip
 ACTIVATIONS = (
-    "layer input", "norms", "attention", "scores", "feed-forward", "experts", "modulation", "dropout masks",
+    "layer input", "norms", "attention", "scores", "feed-forward", "experts", "modulation", "residual streams",
+    "dropout masks",
     "embedding", "head", "logits", "multi-token prediction",
 )  # fmt: skip
 
@@ -247,7 +248,7 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
 def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
     """Return the bytes that a layer keeps of one microbatch, by component, those of its CUDA graph included."""
     found = layer_activations(layer, settings.batch, settings.cut, settings.kernels)
-    beside = settings.graphs.kept(layer) * _hidden_bytes(layer.hidden_size, settings)
+    beside = settings.graphs.kept(layer) * _hidden_bytes(layer.streams * layer.hidden_size, settings)
     return found | {"graph buffers": beside} if beside else found
 
 
@@ -279,7 +280,7 @@ def rank_memory(
     found.update(_placeholders(stages, settings))
     found.update(_weight_copies(stages, settings))
     found.update(_buckets(model, stages, settings))
-    buffers = settings.graphs.held(layers_of(stages)) * _hidden_bytes(model.hidden_size, settings)
+    buffers = settings.graphs.held(layers_of(stages)) * _hidden_bytes(model.residual_size, settings)
     found["graph buffers"] += buffers
     found["library workspaces"] = settings.workspace_bytes
     used = sum(found.values())
@@ -290,7 +291,7 @@ def rank_memory(
 def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:
     """What is there beside the activations at the moments that can be the peak."""
     batch, cut = settings.batch, settings.cut
-    hidden = _hidden_bytes(model.hidden_size, settings)
+    hidden = _hidden_bytes(model.residual_size, settings)
     gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
     moments = [
         {"gradient of a layer": _layer_backward(layer, settings), "gradient between stages": hidden}
