@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import require_positive
 from ppsim.model.linears import Linear, of_columns
-from ppsim.model.scored import Scored, keys_in_window
+from ppsim.model.scored import OneWidth, keys_in_window
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Indexer:
 
 
 @dataclass(frozen=True)
-class CompressedAttention(Scored):
+class CompressedAttention(OneWidth):
     """Queries of many heads over one key a token, which is its value too, in a window, and one a block before it.
 
     `block` tokens are joined by weights of a softmax over each column (None: the window alone). With an `indexer`
@@ -71,26 +71,6 @@ class CompressedAttention(Scored):
             )
         if self.indexer and self.block is None:
             raise ConfigError("an indexer chooses among compressed keys: a layer without them has none")
-
-    @property
-    def qk_head_size(self) -> int:
-        """Width of a query's head."""
-        return self.head_size
-
-    @property
-    def v_head_size(self) -> int:
-        """Width of a value's head."""
-        return self.head_size
-
-    @property
-    def inner_size(self) -> int:
-        """Columns of all heads, nd."""
-        return self.num_heads * self.head_size
-
-    @property
-    def score_width(self) -> int:
-        """Columns of all heads over which scores are summed, plus those of the values: 2nd."""
-        return 2 * self.inner_size
 
     @property
     def norm_parameters(self) -> int:

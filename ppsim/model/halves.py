@@ -8,11 +8,11 @@ from ppsim.layout.cut import Cut, require_positive
 from ppsim.model.compressed import CompressedAttention
 from ppsim.model.linears import Linear, LinearKind, of_columns, out_of_heads
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
-from ppsim.model.scored import Scored, keys_in_window
+from ppsim.model.scored import OneWidth, Scored, keys_in_window
 
 
 @dataclass(frozen=True)
-class Attention(Scored):
+class Attention(OneWidth):
     """Multi-head or grouped-query attention; `qk_norm`: an RMSNorm over each head of the queries and keys.
 
     `window`: how many tokens a query sees, itself included (None: all before it); `is_chunked`: those of its own
@@ -41,21 +41,6 @@ class Attention(Scored):
             )
 
     @property
-    def qk_head_size(self) -> int:
-        """Width of a query's head."""
-        return self.head_size
-
-    @property
-    def v_head_size(self) -> int:
-        """Width of a value's head."""
-        return self.head_size
-
-    @property
-    def score_width(self) -> int:
-        """Columns of all heads over which scores are summed, plus those of the values: 2nd."""
-        return 2 * self.num_heads * self.head_size
-
-    @property
     def norm_parameters(self) -> int:
         """Weights of the norms of queries and keys."""
         return self.qk_norm * 2 * self.head_size
@@ -63,7 +48,7 @@ class Attention(Scored):
     @property
     def gate_columns(self) -> int:
         """Columns that a gate multiplies."""
-        return self.gated * self.num_heads * self.head_size
+        return self.gated * self.inner_size
 
     def keys_a_query(self, sequence_length: int) -> float:
         """Return how many keys a query sees on average: half of the sequence, all, or what its window leaves.
@@ -125,14 +110,9 @@ class LatentAttention(Scored):
             raise ConfigError(f"q_lora_rank must be at least 1, or null: got {self.q_lora_rank}")
 
     @property
-    def qk_head_size(self) -> int:
+    def qk_head_size(self) -> int:  # type: ignore[override]
         """Width of a query's head, with and without rotation."""
         return self.qk_nope_head_size + self.qk_rope_head_size
-
-    @property
-    def score_width(self) -> int:
-        """Columns of all heads over which scores are summed, plus those of the values."""
-        return self.num_heads * (self.qk_head_size + self.v_head_size)
 
     @property
     def norm_parameters(self) -> int:

@@ -183,12 +183,14 @@ class MemorySettings:
 
 
 def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`."""
+    """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`.
+
+    Under FSDP2 shards in float32, and what is whole beside them: up to ZeRO 2 all weights, gathered, and up to ZeRO 1
+    summed gradients, as with a pipeline.
+    """
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
-    if settings.fully_shard:
-        return _fully_sharded(model, stages, settings)
-    stage = optimizer.zero_stage
+    stage, of_gradient = optimizer.zero_stage, optimizer.bytes_of_gradient
     state = held.matrices * optimizer.state_bytes(is_matrix=True)
     state += (held.dense - held.matrices) * optimizer.state_bytes()
     expert_state = held.expert * optimizer.state_bytes(is_matrix=True)
@@ -197,27 +199,20 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
         ("", held.dense, state, cut.replicas),
         ("expert ", held.expert, expert_state, cut.expert_replicas),
     ):
-        found[prefix + "parameters"] = share(number * optimizer.weight_bytes, replicas if stage >= 3 else 1)
-        found[prefix + "gradients"] = share(number * optimizer.bytes_of_gradient, replicas if stage >= 2 else 1)
-        found[prefix + "optimizer state"] = share(state_bytes, replicas if stage >= 1 else 1)
-    return found
-
-
-def _fully_sharded(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """The same under FSDP2: shards in float32, and what is whole beside them all the time.
-
-    Up to ZeRO 2 all weights are gathered, and up to ZeRO 1 gradients are summed whole, as with a pipeline.
-    """
-    cut, optimizer = settings.cut, settings.optimizer
-    held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
-    gathered = gathered_bytes(settings)
-    found: dict[str, int] = {}
-    for prefix, number, replicas in (("", held.dense, cut.replicas), ("expert ", held.expert, cut.expert_replicas)):
-        whole = 0 if optimizer.zero_stage == 3 else exactly(number, gathered)
-        summed = number * optimizer.bytes_of_gradient * (optimizer.zero_stage <= 1)
-        found[prefix + "parameters"] = share(4 * number, replicas) + whole
-        found[prefix + "gradients"] = share(4 * number, replicas) + summed
-        found[prefix + "optimizer state"] = share(8 * number, replicas)
+        if settings.fully_shard:
+            shard = share(4 * number, replicas)
+            weights = shard + (0 if stage == 3 else exactly(number, gathered_bytes(settings)))
+            gradients = shard + number * of_gradient * (stage <= 1)
+            states = share(8 * number, replicas)
+        else:
+            weights = share(number * optimizer.weight_bytes, replicas if stage >= 3 else 1)
+            gradients = share(number * of_gradient, replicas if stage >= 2 else 1)
+            states = share(state_bytes, replicas if stage >= 1 else 1)
+        found |= {
+            f"{prefix}parameters": weights,
+            f"{prefix}gradients": gradients,
+            f"{prefix}optimizer state": states,
+        }
     return found
 
 

@@ -1,12 +1,12 @@
 """What all kinds of attention have: heads whose queries score keys, and the columns of that."""
 
-from abc import ABC, abstractmethod
 
-
-class Scored(ABC):
-    """Heads whose queries score keys."""
+class Scored:
+    """Heads whose queries score keys, `qk_head_size` columns wide, and whose values are `v_head_size` wide."""
 
     num_heads: int
+    qk_head_size: int
+    v_head_size: int
     is_causal: bool = True
 
     @property
@@ -15,9 +15,9 @@ class Scored(ABC):
         return 0
 
     @property
-    @abstractmethod
     def score_width(self) -> int:
         """Columns of all heads over which scores are summed, plus those of the values."""
+        return self.num_heads * (self.qk_head_size + self.v_head_size)
 
     @property
     def divided(self) -> dict[str, int]:
@@ -36,6 +36,27 @@ class Scored(ABC):
         """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
         masked = self.is_causal and not causal
         return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 + masked)
+
+
+class OneWidth(Scored):
+    """Heads of one width."""
+
+    head_size: int
+
+    @property
+    def inner_size(self) -> int:
+        """Columns of all heads, nd."""
+        return self.num_heads * self.head_size
+
+    @property
+    def qk_head_size(self) -> int:  # type: ignore[override]
+        """Width of a query's head."""
+        return self.head_size
+
+    @property
+    def v_head_size(self) -> int:  # type: ignore[override]
+        """Width of a value's head."""
+        return self.head_size
 
 
 def keys_in_window(window: int, sequence_length: int) -> float:
