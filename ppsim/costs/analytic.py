@@ -28,7 +28,7 @@ from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import MODULES, Recompute, recomputes
 from ppsim.model.recurrent import Recurrent
-from ppsim.model.streams import end_passes, further_passes
+from ppsim.model.streams import end_passes, further_passes, passes
 
 
 def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
@@ -98,8 +98,12 @@ def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: K
     kernels += between_products(part, place, tokens=tokens).forward
     if "core_attn" in modules and not layer.is_recurrent:
         kernels += core
-    if "layernorm" in modules:
+    if "layernorm" in modules or "mhc" in modules:
         kernels += norms(layer, place, tokens=tokens)
+    if "mhc" in modules:
+        message = float(tokens * layer.hidden_size * place.execution.element_bytes)
+        passed = layer.num_halves * passes(layer.streams)[0] * message / place.cut.norm_divisor
+        kernels += moved(place.times, "elementwise", passed, launches=2 * layer.num_halves)
     return kernels
 
 

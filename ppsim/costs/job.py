@@ -324,6 +324,7 @@ def _has_dense(layer: Layer) -> bool:
 
 
 _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
+    "mhc": ("residual streams", lambda layer: layer.streams > 1),
     "mla_up_proj": ("latent attention", lambda layer: isinstance(layer.attention, OfLatents)),
     "mlp": ("a dense feed-forward part", _has_dense),
     "mlp_act": ("a dense feed-forward part", _has_dense),

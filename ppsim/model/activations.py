@@ -89,8 +89,12 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
     if batch.recompute == "full":
         return {"layer input": layer.streams * hidden * e}
     attention, scores = _attention(layer, batch, cut, kernels)
-    normed = 0 if batch.recomputes("layernorm") else kernels.kept_of_input(hidden, e)
-    found = {"norms": layer.num_norms * hidden * e, "attention": layer.has_mixer * normed + attention}
+    mixes = layer.streams > 1 and batch.recomputes("mhc")
+    normed = 0 if mixes or batch.recomputes("layernorm") else kernels.kept_of_input(hidden, e)
+    found = {
+        "norms": 0 if mixes else layer.num_norms * hidden * e,
+        "attention": layer.has_mixer * normed + attention,
+    }
     if not batch.recomputes("core_attn"):
         found["scores"] = scores
     name, module = ("experts", "moe") if layer.is_moe else ("feed-forward", "mlp")
@@ -104,9 +108,8 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
     if layer.conditioned:
         found["modulation"] = 2 * layer.conditioned.num_modulated * hidden * e
     if layer.streams > 1:
-        found["residual streams"] = (
-            share(tokens * kept_columns(layer.streams, layer.hidden_size, layer.num_halves), q) * e
-        )
+        columns = kept_columns(layer.streams, layer.hidden_size, layer.num_halves, again=mixes)
+        found["residual streams"] = share(tokens * columns, q) * e
     if kernels.dropout:
         found["dropout masks"] = layer.num_halves * hidden
     return found

@@ -185,8 +185,8 @@ class MemorySettings:
 def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
     """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`.
 
-    Under FSDP2 shards in float32, and what is whole beside them: up to ZeRO 2 all weights, gathered, and up to ZeRO 1
-    summed gradients, as with a pipeline.
+    Under FSDP2 shards in float32, and what is whole beside them: up to ZeRO 2 all weights, gathered, and up to
+    ZeRO 1 summed gradients, as with a pipeline.
     """
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
@@ -233,6 +233,8 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
     for layer, number in Counter(layers_of([stage])).items():
         kept = kept_of_layer(layer, settings)
         found.update({name: number * size for name, size in kept.items()})
+    if batch.recomputes("mhc") and found["residual streams"]:
+        found["residual streams"] += _hidden_bytes(model.residual_size, settings)  # of which all others are mixed
     if stage.mtp:
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding:
@@ -292,10 +294,23 @@ def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
         {"gradient of a layer": _layer_backward(layer, settings), "gradient between stages": hidden}
         for layer in set(layers_of(stages))
     ]
+    if batch.recomputes("mhc"):
+        mixed = max((_mixed_again(stage, settings) for stage in stages), default=0)
+        moments = [one | {"residual streams again": mixed} for one in moments]
     if any(stage.head for stage in stages):
         around = {"gradient between stages": hidden, "gathered sequence": gathered}
         moments += [one | around for one in _moments_of_head(model, settings)]
     return moments or [{}]
+
+
+def _mixed_again(stage: Stage, settings: MemorySettings) -> int:
+    """What the mixing of a stage's streams gives again before its backward, of one microbatch."""
+    sizes = []
+    for recompute in ("none", "mhc"):
+        batch = replace(settings.batch, recompute=recompute)
+        kept = [layer_activations(layer, batch, settings.cut, settings.kernels) for layer in layers_of([stage])]
+        sizes.append(sum(sum(one.values()) for one in kept))
+    return sizes[0] - sizes[1]
 
 
 def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:

@@ -10,6 +10,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.layer_kernels import elementwise, rank_part
 from ppsim.costs.of_job import assemble_job
+from ppsim.costs.place import Execution
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import layout_on
 from ppsim.machine import collectives
@@ -135,13 +136,39 @@ def test_streams_are_kept_by_both_halves_and_alone_where_all_is_recomputed() -> 
     assert head_activations(FLASH, batch, Cut(), KernelChoice())["head"] == 2 * (2 + 4) * hidden
 
 
-def job(streams: int) -> Job:
+def test_mixing_again_keeps_what_halves_give_and_one_residual_a_stage() -> None:
+    """Megatron-LM's module mhc: of both halves streams, inputs of norms and theirs are made again for all layers."""
+    hidden, settings = 4096 * 4096 * 2, MemorySettings(Batch(1, 4096), Cut(dp=8, ep=8))
+    again = kept(SPARSE, "mhc")
+    assert (again["norms"], again["residual streams"]) == (0, 2 * hidden)
+    assert kept(SPARSE)["attention"] - again["attention"] == hidden
+    assert sum(kept(SPARSE).values()) - sum(again.values()) == 2 * (4 + 2) * hidden
+    stage = stages_of(FLASH, [22, 21])[0]
+    batch = replace(settings.batch, recompute="mhc")
+    found = rank_memory(FLASH, [stage], replace(settings, batch=batch), in_flight=[3]).components
+    assert found["residual streams"] == 3 * (22 * 2 + 4) * hidden
+    assert found["residual streams again"] == 22 * 2 * 6 * hidden
+
+
+def job(streams: int, recompute: str = "none") -> Job:
     layers = tuple(replace(layer, streams=streams) for layer in FLASH.layers[:4])
     model = replace(FLASH, layers=layers, mtp=())
     return Job(
         model=model, model_name="deepseek-v4-flash", cluster=load_cluster("gb200"), layout=layout_on(8, pp=2, ep=4),
-        global_batch=16,
+        global_batch=16, execution=Execution(recompute=recompute),
     )  # fmt: skip
+
+
+def test_mixing_again_takes_its_passes_and_is_for_streams_alone() -> None:
+    costs = [job(4, recompute).layer_costs[SPARSE] for recompute in ("none", "mhc")]
+    assert costs[0].forward == costs[1].forward
+    place = job(4).place
+    more = costs[1].backward_input.recompute_s
+    assert more > place.times.moved_s("elementwise", 2 * 14 * 4096 * 4096 * 2, launches=4) / 1.01
+    with pytest.raises(
+        ConfigError, match="recompute mhc is for layers with residual streams, and the model has none"
+    ):
+        job(1, "mhc")
 
 
 def test_all_streams_are_sent_between_stages() -> None:
