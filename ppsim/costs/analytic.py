@@ -22,12 +22,13 @@ from ppsim.costs.place import Place
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
-from ppsim.model.architecture import Layer, Model, mtp_linear
-from ppsim.model.halves import LatentAttention, MixtureOfExperts
+from ppsim.model.architecture import Layer, Model, mtp_linears
+from ppsim.model.halves import MixtureOfExperts, OfLatents
 from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import MODULES, Recompute, recomputes
 from ppsim.model.recurrent import Recurrent
+from ppsim.model.streams import end_passes, further_passes, passes
 
 
 def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
@@ -97,8 +98,12 @@ def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: K
     kernels += between_products(part, place, tokens=tokens).forward
     if "core_attn" in modules and not layer.is_recurrent:
         kernels += core
-    if "layernorm" in modules:
+    if "layernorm" in modules or "mhc" in modules:
         kernels += norms(layer, place, tokens=tokens)
+    if "mhc" in modules:
+        message = float(tokens * layer.hidden_size * place.execution.element_bytes)
+        passed = layer.num_halves * passes(layer.streams)[0] * message / place.cut.norm_divisor
+        kernels += moved(place.times, "elementwise", passed, launches=2 * layer.num_halves)
     return kernels
 
 
@@ -121,20 +126,21 @@ def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Pa
 def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
     """Return the seconds of the embedding: a look-up, summed over tp, and its gradient; I is free.
 
-    Of patches and text that are projected instead, those products too.
+    Of patches and text that are projected instead, those products too. Residual streams are copies of it.
     """
     execution, times = place.execution, place.times
     elements = place.tokens(micro_batch, sequence_length) * model.hidden_size
     message = float(elements * execution.element_bytes)
     linears = model.patches.linears(model.hidden_size) if model.patches else []
     projected = products(linears, times, tokens=elements // model.hidden_size)
-    looked_up = projected.forward + moved(times, "copy", (3 if execution.dropout else 2) * message, launches=2)
+    passed, copies = 3 if execution.dropout else 2, end_passes(model.streams)
+    looked_up = projected.forward + moved(times, "copy", (passed + copies) * message, launches=2)
     return Estimate(
         _parts(place, looked_up, tp_s=_reduced_s(place, message)),
         Parts(),
         _parts(
             place,
-            projected.backward_weight + moved(times, "copy", message + 8.0 * elements, launches=2),
+            projected.backward_weight + moved(times, "copy", (1 + copies) * message + 8.0 * elements, launches=2),
             tp_s=_gathered_s(place, message),
         ),
     )
@@ -151,19 +157,23 @@ def conditioning_estimate(model: Model, place: Place) -> Estimate:
 
 
 def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
-    """Return the seconds of what a layer for a further token has beside the layer and its pass through the head.
+    """Return the seconds of what layers for a further token have beside them and their pass through the head.
 
-    An embedding of that token, norms of it and of the hidden state, both in a row, their projection from 2h to h,
-    of which each tensor-parallel rank computes a part that is then gathered, and the norm behind the layer
-    (Megatron-LM, `core/transformer/multi_token_prediction.py`, `eh_proj`).
+    Of one: an embedding of that token, norms of it and of the hidden state, both in a row, their projection from
+    2h to h, of which each tensor-parallel rank computes a part that is then gathered, and the norm behind the layer
+    (Megatron-LM, `core/transformer/multi_token_prediction.py`, `eh_proj`). Residual streams: `mtp_linears`.
     """
     execution, h, tp = place.execution, model.hidden_size, place.layout.tp
     tokens = place.tokens(micro_batch, sequence_length)
-    message, flops = float(tokens * h * execution.element_bytes), 2.0 * mtp_linear(h).weights * tokens / tp
+    linears = mtp_linears(model.mtp[0], tp)
+    message = float(tokens * h * execution.element_bytes)
+    flops = 2.0 * tokens * sum(one.size * one.rows for one in linears)
+    normed, joined = further_passes(model.streams)
     around = [
-        moved(place.times, "norm", (3 * norm + 4) * message / place.cut.norm_divisor, launches=4) for norm in (2, 5)
+        moved(place.times, "norm", (normed * norm + joined) * message / place.cut.norm_divisor, launches=4)
+        for norm in (2, 5)
     ]
-    kernels = products([mtp_linear(h, tp)], place.times, tokens=tokens) + PassKernels(*around)
+    kernels = products(linears, place.times, tokens=tokens) + PassKernels(*around)
     gathered = place.seconds("all-gather", message, "tp")
     if execution.sequence_parallel:
         whole = place.seconds("all-gather", 2 * message, "tp")
@@ -181,6 +191,7 @@ def mtp_estimate(model: Model, place: Place, *, micro_batch: int, sequence_lengt
 def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_length: int) -> Estimate:
     """Return the seconds of final norm, projection to the vocabulary and cross entropy, cut by tp.
 
+    Residual streams are joined before.
     A logit of e bytes costs 4e forward and 2e backward where the cross entropy is one kernel, else 32 and 12 bytes:
     a float32 copy (without which it is 26 and 8), maximum, difference, exponential, sum and quotient each pass over
     it.
@@ -193,7 +204,7 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
     if execution.fused_cross_entropy:
         per_logit, launches = (4 * e, 2 * e), (2, 1)
     around = [
-        moved(place.times, "norm", passes * message / place.cut.norm_divisor)
+        moved(place.times, "norm", (passes + end_passes(model.streams)) * message / place.cut.norm_divisor)
         + moved(place.times, "elementwise", per_logit[index] * float(tokens * columns), launches=launches[index])
         for index, passes in enumerate((2, 3))
     ]
@@ -291,7 +302,7 @@ def _context_s(layer: Layer, place: Place, tokens: int) -> tuple[float, float]:
         columns = (a.gate_columns + a.convolved + a.num_heads) // tp, a.inner_size // tp
         took = sum(place.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)
         return took, took
-    if isinstance(a, LatentAttention):
+    if isinstance(a, OfLatents):
         columns = (a.score_width // tp // 2,) * 2
     else:
         columns = a.num_heads // tp * a.head_size, a.kv_heads_on_a_rank(tp) * a.head_size

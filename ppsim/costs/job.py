@@ -26,7 +26,7 @@ from ppsim.machine.kernels.specified import OPERAND_BYTES
 from ppsim.model.activations import Batch, KernelChoice
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.captured import why_not_captured
-from ppsim.model.halves import LatentAttention
+from ppsim.model.halves import OfLatents
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.recompute import Recompute, recomputes
@@ -337,7 +337,8 @@ def _has_dense(layer: Layer) -> bool:
 
 
 _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
-    "mla_up_proj": ("latent attention", lambda layer: isinstance(layer.attention, LatentAttention)),
+    "mhc": ("residual streams", lambda layer: layer.streams > 1),
+    "mla_up_proj": ("latent attention", lambda layer: isinstance(layer.attention, OfLatents)),
     "mlp": ("a dense feed-forward part", _has_dense),
     "mlp_act": ("a dense feed-forward part", _has_dense),
     "moe": ("experts", lambda layer: layer.is_moe),

@@ -12,11 +12,13 @@ from ppsim.layout.cut import Cut
 from ppsim.machine.kernels.specified import OPERAND_BYTES, activation_bytes, at_least_16_bits
 from ppsim.machine.kernels.times import AttentionCore, KernelTime, KernelTimes, fused_attention, moved, product
 from ppsim.model.architecture import Layer
-from ppsim.model.halves import Attention, FeedForward, LatentAttention
+from ppsim.model.compressed import CompressedAttention
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, Mixer, OfLatents
 from ppsim.model.linears import UP_AND_DOWN, UPS_OF_LATENTS, Linear
 from ppsim.model.parameters import require_division_of_layer
 from ppsim.model.recompute import MODULES
 from ppsim.model.recurrent import GatedDeltaNet, Mamba, Recurrent
+from ppsim.model.streams import passes
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,12 @@ def products(linears: Iterable[Linear], times: KernelTimes, *, tokens: float, pa
     for one in linears:
         if not one.is_product:
             continue
-        rows = pairs if one.kind == "routed" else tokens * one.rows
+        rows = pairs if one.kind == "routed" else tokens * one.rows * one.groups
+        inputs, outputs, groups = one.inputs // one.groups, one.outputs // one.groups, one.count * one.groups
         total += PassKernels(
-            product(times, "forward", rows, one.outputs, one.inputs, groups=one.count),
-            product(times, "input", rows, one.inputs, one.outputs, groups=one.count),
-            product(times, "weight", one.outputs, one.inputs, rows, groups=one.count),
+            product(times, "forward", rows, outputs, inputs, groups=groups),
+            product(times, "input", rows, inputs, outputs, groups=groups),
+            product(times, "weight", outputs, inputs, rows, groups=groups),
         )
     return total
 
@@ -68,7 +71,7 @@ class RankPart:
     `normed` columns are those of norms inside attention. `biases` are columns that have one. `convolved` columns
     pass through a convolution, `gates` are multiplied by one; `modulated` norms are scaled and shifted; `halves` is
     how many parts have a residual around them. A pair is `expert_width` wide where it is sent; `biased_experts` of
-    the rank add a bias to what they give.
+    the rank add a bias to what they give. The residual has so many `streams`.
     """
 
     hidden_size: int
@@ -86,6 +89,7 @@ class RankPart:
     gates: int = 0
     modulated: int = 0
     halves: int = 2
+    streams: int = 1
 
 
 def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
@@ -111,12 +115,13 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         gates=mixer.gate_columns // cut.tp,
         modulated=layer.conditioned.num_modulated if layer.conditioned else 0,
         halves=layer.num_halves,
+        streams=layer.streams,
     )
 
 
 def module_part(layer: Layer, modules: Collection[str], cut: Cut, *, load: float = 1.0) -> RankPart:
     """Return what modules of `ppsim.model.recompute` have of a rank's part: their products, and what is between."""
-    ups = "mla_up_proj" in modules and isinstance(layer.attention, LatentAttention)
+    ups = "mla_up_proj" in modules and isinstance(layer.attention, OfLatents)
     whole = ("moe" if layer.is_moe else "mlp") in modules
     return RankPart(
         layer.hidden_size,
@@ -139,7 +144,9 @@ def _biased_experts(linears: Iterable[Linear]) -> int:
 def _is_in(one: Linear, modules: Collection[str]) -> bool:
     """Whether a matrix is in one of the modules."""
     if one.kind != "dense":
-        return "moe" in modules or (one.kind == "shared" and "shared_experts" in modules)
+        return ("moe" in modules and one.kind != "streams") or (
+            one.kind == "shared" and "shared_experts" in modules
+        )
     return ("mla_up_proj" in modules and one.name in UPS_OF_LATENTS) or (
         "mlp" in modules and one.name in UP_AND_DOWN
     )
@@ -166,6 +173,8 @@ def _rotated(layer: Layer, tp: int) -> float:
     Keys with their rotated part, and values, are written apart (Megatron-LM, `fused_apply_mla_rope_for_kv`).
     """
     a = layer.attention
+    if isinstance(a, CompressedAttention):
+        return a.passed_columns
     if isinstance(a, LatentAttention):
         given, taken = a.qk_nope_head_size + a.v_head_size, a.qk_head_size + a.v_head_size
         return a.num_heads // tp * (a.qk_rope_head_size + (given + taken) / 2)
@@ -239,7 +248,8 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     fused: half of the scores, being causal, or those in a window, and `_TILE_EDGE` keys a query where its last tile
     passes the window's end. unfused: all of them, by two batched products; and a score costs softmax 2e bytes
     forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`. Where keys and values are
-    gathered, one kernel for each rank's: `_blocks_joined`.
+    gathered, one kernel for each rank's: `_blocks_joined`. Compressed attention scores the keys that it sees, and
+    its indexer chooses them first: `_choice`.
     """
     times, execution, part = place.wide_times, place.execution, layer.attention
     tokens = place.tokens(micro_batch, sequence_length)
@@ -249,7 +259,9 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     if execution.attention == "fused":
         keys = round(2 * part.keys_a_query(sequence_length))  # the half of which a causal mask leaves
         whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size)
-        joined = _blocks_joined(part.num_heads // place.cut.tp * part.v_head_size, place, tokens=tokens)
+        joined = _choice(part, place, tokens=tokens, sequence_length=sequence_length) + _blocks_joined(
+            part.num_heads // place.cut.tp * part.v_head_size, place, tokens=tokens
+        )
         if isinstance(part, Attention) and part.window and part.window < sequence_length:
             seen = part.keys_a_query(sequence_length)
             tiled = replace(whole, keys=min(sequence_length, round(2 * (seen + _TILE_EDGE))))
@@ -264,9 +276,10 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
             )
         return PassKernels(*fused_attention(times, whole)) + joined
     rows, e = heads * queries, activation_bytes(at_least_16_bits(execution.dtype))
-    wide = product(times, "forward", rows, sequence_length, part.qk_head_size, groups=heads)
-    deep = product(times, "forward", rows, part.v_head_size, sequence_length, groups=heads)
-    scores, masked = float(rows * sequence_length), (2 * e + 1) * execution.dropout
+    keys = part.unmasked_keys(sequence_length)
+    wide = product(times, "forward", rows, keys, part.qk_head_size, groups=heads)
+    deep = product(times, "forward", rows, part.v_head_size, keys, groups=heads)
+    scores, masked = float(rows * keys), (2 * e + 1) * execution.dropout
     launches = 2 if execution.dropout else 1
     softmax, gradient = (
         moved(times, "elementwise", (count * e + masked) * scores, launches=launches) for count in (2, 3)
@@ -274,6 +287,20 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     return PassKernels(
         (wide + deep + softmax).as_attention(), (wide + wide + deep + deep + gradient).as_attention()
     )
+
+
+def _choice(part: Mixer, place: Place, *, tokens: int, sequence_length: int) -> PassKernels:
+    """Return what an indexer computes in a forward of the compressed keys before a query, whose best are chosen.
+
+    Products of its queries with them, and a float32 sum of a pair, which is written and read by the choice. Its own
+    gradients come with its loss, in as many products twice.
+    """
+    if not isinstance(part, CompressedAttention) or not part.indexer:
+        return PassKernels()
+    blocks, heads = part.blocks_a_query(sequence_length), part.indexer.num_heads
+    scored = product(place.wide_times, "forward", float(tokens * heads), blocks, part.indexer.head_size)
+    chosen = moved(place.wide_times, "elementwise", 8.0 * tokens * blocks, launches=2)
+    return PassKernels((scored + chosen).as_attention(), (scored + scored).as_attention())
 
 
 def _blocks_joined(columns: int, place: Place, *, tokens: int) -> PassKernels:
@@ -324,12 +351,13 @@ def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     gradients of biases read what the products did, e a column. A convolved column 2e forward and 5e backward, which
     computes it again; a gated one, its norm in the same kernel, 3e and 6e; a norm's inside attention 2e and 5e, as
     before a half. A modulated norm 2eh and 4eh, and the weights of its modulation once a pass, of whose gradients W
-    reads and writes 8 bytes. The rest is `between_products`.
+    reads and writes 8 bytes. Residual streams: `ppsim.model.streams.passes`. The rest is `between_products`.
     """
     h, e, own, times = part.hidden_size, place.execution.element_bytes, place.cut.norm_divisor, place.times
     dropout, share = place.execution.dropout, part.halves / 2
-    forward = (4 * e + 6 * e + 2 * dropout) * h * share + 2 * e * h * part.modulated
-    backward = (16 * e + (4 * e + 2) * dropout) * h * share + 4 * e * h * part.modulated
+    residual, of_residual = passes(part.streams)
+    forward = ((4 + 2 * residual) * e + 2 * dropout) * h * share + 2 * e * h * part.modulated
+    backward = ((10 + 2 * of_residual) * e + (4 * e + 2) * dropout) * h * share + 4 * e * h * part.modulated
     modulations = [one.weights for one in part.linears if one.kind == "condition"]
     read, written = ((size * sum(modulations), len(modulations)) for size in (e, e + 8))
     convolved, gates, normed = part.convolved, part.gates, part.normed
@@ -358,7 +386,7 @@ def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernel
 
     An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
     way; moe, for each of a token's k experts, to and from them 4e times its width either way; as much again where
-    the tokens of an all-to-all are ordered by ranks before it and by experts behind it, and where those of an expert
+    the tokens of an all-to-all are ordered by ranks before it and by experts behind it, and where an expert's
     come to a multiple that narrow products take (`Fp8Padding`), unless capacities or HybridEP see to it. A clamp of
     gate and up before they are joined 8ef and 10ef. Biases behind experts are weighed, added to the rows of each
     expert by itself, and these joined: 6e and 8e times the width of a pair (both Megatron-LM,

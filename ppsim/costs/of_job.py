@@ -194,7 +194,7 @@ def _hops(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> tuple[list[f
     """
     layout, cluster = job.layout, job.cluster
     tokens = job.micro_batch * job.length // layout.cp
-    whole = tokens * job.model.hidden_size * float(job.settings.batch.element_bytes)
+    whole = tokens * job.model.residual_size * float(job.settings.batch.element_bytes)
     gathers = job.scatter_gather and not job.execution.sequence_parallel
     message = whole / (layout.tp if gathers else job.settings.cut.norm_divisor)
     gathered_s = job.place.seconds("all-gather", whole, "tp") if gathers else 0.0

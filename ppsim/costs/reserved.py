@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ppsim.base.errors import ConfigError
 from ppsim.costs.assembled import of_ranks
 from ppsim.costs.job import Job
-from ppsim.model.fully_shard import Pass, replayed, why_no_replay
+from ppsim.model.fully_shard import Launch, Pass, replayed, why_no_replay
 from ppsim.model.stages import stages_of_layout
 from ppsim.schedule.table import Op, Schedule
 
@@ -22,10 +22,16 @@ def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
 def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> list[int]:
     """Return the bytes that each rank's allocator has of its device; `contents` are the model's stages written out.
 
+    Segments grow where one node has all ranks, as TorchTitan's own two scripts start such runs and larger ones.
     Raises `ConfigError` where `why_nothing_is_reserved` has a reason.
     """
     if reason := why_nothing_is_reserved(job, schedule):
         raise ConfigError(reason)
+    launch = Launch(
+        is_pipelined=schedule.num_ranks > 1,
+        is_async=job.layout.tp > 1 and job.execution.hidden_tp_forward > 0,
+        is_expandable=job.domain_sizes[0] in (None, job.layout.num_devices),
+    )
     found, offsets = [], schedule.rank_offsets.tolist()
     for rank, mine in enumerate(of_ranks(schedule, stages_of_layout(job.model, contents))):
         here = slice(offsets[rank], offsets[rank + 1])
@@ -39,6 +45,5 @@ def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> lis
                 strict=True,
             )
         ]
-        is_pipelined = schedule.num_ranks > 1
-        found.append(replayed(job.model, mine, job.settings, passes, is_pipelined=is_pipelined).reserved)
+        found.append(replayed(job.model, mine, job.settings, passes, launch).reserved)
     return found

@@ -14,10 +14,12 @@ from typing import Literal
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive, share
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.compressed import CompressedAttention
 from ppsim.model.halves import FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.parameters import exactly, padded_vocabulary
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
 from ppsim.model.recurrent import Recurrent
+from ppsim.model.streams import kept_columns
 
 
 @dataclass(frozen=True)
@@ -79,16 +81,20 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
     """Return the bytes that a layer keeps of a microbatch: "norms", "attention", "scores", "feed-forward", …
 
     A modulated norm is kept before it is scaled, and what its gate multiplies ("modulation": 2T·h·e/q).
-    Full recomputation keeps the layer's input ("layer input": T·h·e/q), that of modules their inputs. See
-    `_attention`, `_feed_forward` and `_experts` for the terms.
+    Full recomputation keeps the layer's input ("layer input": T·h·e/q a residual stream), that of modules their
+    inputs. See `_attention`, `_feed_forward`, `_experts` and `ppsim.model.streams` for the terms.
     """
     tokens, e, q = batch.tokens(cut), batch.element_bytes, cut.norm_divisor
     hidden = share(tokens * layer.hidden_size, q)
     if batch.recompute == "full":
-        return {"layer input": hidden * e}
+        return {"layer input": layer.streams * hidden * e}
     attention, scores = _attention(layer, batch, cut, kernels)
-    normed = 0 if batch.recomputes("layernorm") else kernels.kept_of_input(hidden, e)
-    found = {"norms": layer.num_norms * hidden * e, "attention": layer.has_mixer * normed + attention}
+    mixes = layer.streams > 1 and batch.recomputes("mhc")
+    normed = 0 if mixes or batch.recomputes("layernorm") else kernels.kept_of_input(hidden, e)
+    found = {
+        "norms": 0 if mixes else layer.num_norms * hidden * e,
+        "attention": layer.has_mixer * normed + attention,
+    }
     if not batch.recomputes("core_attn"):
         found["scores"] = scores
     name, module = ("experts", "moe") if layer.is_moe else ("feed-forward", "mlp")
@@ -101,6 +107,9 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
             found[name] += _experts(layer, layer.ffn, batch, cut, kernels)
     if layer.conditioned:
         found["modulation"] = 2 * layer.conditioned.num_modulated * hidden * e
+    if layer.streams > 1:
+        columns = kept_columns(layer.streams, layer.hidden_size, layer.num_halves, again=mixes)
+        found["residual streams"] = share(tokens * columns, q) * e
     if kernels.dropout:
         found["dropout masks"] = layer.num_halves * hidden
     return found
@@ -135,11 +144,15 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> t
     Core: 4n/t of log-sum-exp, or the softmax n·s·e/t and, with dropout, its mask and what it leaves, n·s(1 + e)/t.
     A gate: nd·e/t, and what it leaves as much. Mamba and the delta rule: `kept_columns` of them, and no core.
     MLA: both latents before and behind their norms (whole on each rank), and, unless they are recomputed, queries,
-    keys with rotation, and what the latent gives, of which the values are a part.
+    keys with rotation, and what the latent gives, of which the values are a part. Compressed attention:
+    `kept_columns` and `core_bytes` of it.
     """
     a, e, tokens, t = layer.attention, batch.element_bytes, batch.tokens(cut), cut.tp
     if isinstance(a, Recurrent):
         return a.kept_columns // t * tokens * e, 0
+    if isinstance(a, CompressedAttention):
+        kept_of_token = a.kept_columns(with_ups=not batch.recomputes("mla_up_proj"))
+        return exactly(tokens * e, kept_of_token), tokens * a.core_bytes(batch.sequence_length)
     heads = a.num_heads // t
     if isinstance(a, LatentAttention):
         latents = 2 * (a.q_lora_rank or 0) + 2 * a.kv_lora_rank + a.qk_rope_head_size
@@ -200,20 +213,26 @@ def head_activations(
 ) -> dict[str, int]:
     """Return what final norm, projection and cross entropy keep: "head" 2T·h·e/q, and "logits".
 
+    What joins residual streams keeps them too.
     Logits: T·V·e/t fused, 4T·V/t for the softmax otherwise. Each layer for further tokens has both once more.
     """
     tokens, e = batch.tokens(cut), batch.element_bytes
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
-    norms = (1 + model.final_norm) * share(tokens * model.hidden_size, cut.norm_divisor) * e
+    joined = model.streams if model.streams > 1 else 0
+    norms = (1 + model.final_norm + joined) * share(tokens * model.hidden_size, cut.norm_divisor) * e
     logits = tokens * vocab * (e if kernels.fused_cross_entropy else max(e, 4))
     passes = 1 + len(model.mtp)
     return {"head": passes * norms, "logits": passes * logits}
 
 
 def mtp_activations(model: Model, num_layers: int, batch: Batch, cut: Cut) -> dict[str, int]:
-    """Return what layers for further tokens keep in front: inputs of two norms and of the projection, 4T·h·e/q."""
+    """Return what layers for further tokens keep in front: inputs of two norms and of the projection, 4T·h·e/q.
+
+    Of n residual streams, whose norm reads what the head before has, (2 + n)T·h·e/q.
+    """
     hidden = share(batch.tokens(cut) * model.hidden_size, cut.norm_divisor)
-    return {"multi-token prediction": 4 * num_layers * hidden * batch.element_bytes}
+    kept = 4 if model.streams == 1 else 2 + model.streams
+    return {"multi-token prediction": kept * num_layers * hidden * batch.element_bytes}
 
 
 def embedding_activations(model: Model, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:

@@ -1,11 +1,12 @@
 """What torch's caching allocator reserves of a device for the tensors of a step: a replay of its rules.
 
-`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as TorchTitan starts its runs (`run_train.sh`). The rules are
-those of c10/cuda/CUDACachingAllocator.cpp: sizes are multiples of 512 bytes; a request takes the smallest free
-block that holds it, cut in two where more than 1 MiB would be left; neighbours that are free become one; where no
-block is large enough, the segment grows behind its last block by pages of 20 MiB, and what is free at its end is
-part of what grows. Nothing goes back to the device. Each stream has a segment of its own, whose blocks no other
-stream takes. Tensors of up to 1 MiB, which live in a segment apart, are left out.
+The rules are those of c10/cuda/CUDACachingAllocator.cpp: sizes are multiples of 512 bytes; a request takes the
+smallest free block that holds it, cut in two where more than 1 MiB would be left; free neighbours become one;
+nothing goes back to the device. Where no block is large enough, a request takes a segment of its own: of 20 MiB for
+less than 10, else of its size in multiples of 2 MiB. With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as
+TorchTitan starts runs on one node (`run_train.sh`) but not on several (`multinode_trainer.slurm`), the one segment
+grows behind its last block by pages of 20 MiB, and what is free at its end is part of what grows. No stream takes
+blocks of another. Tensors of up to 1 MiB, which live in segments apart, are left out.
 """
 
 from bisect import bisect_left, insort
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 _UNIT = 512
 _SMALL = 2**20
 _PAGE = 20 * 2**20
+_LARGE, _ROUND = 10 * 2**20, 2 * 2**20
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,13 @@ class Block:
 
 @dataclass
 class Segment:
-    """The expandable segment of a stream: `mapped` bytes, of which `free` has the blocks that nobody holds."""
+    """The segments of a stream, one that grows or many: `mapped` bytes, and the blocks that nobody holds."""
 
     name: str
+    is_expandable: bool = True
     mapped: int = 0
     held: int = 0
+    _top: int = 0
     _by_size: list[tuple[int, int]] = field(default_factory=list)
     _sizes: dict[int, int] = field(default_factory=dict)
     _begins: dict[int, int] = field(default_factory=dict)
@@ -42,6 +46,10 @@ class Segment:
         if index < len(self._by_size):
             found, begin = self._by_size[index]
             self._forget(begin)
+        elif not self.is_expandable:
+            found = _PAGE if size < _LARGE else -(-size // _ROUND) * _ROUND
+            begin = self._top
+            self.mapped, self._top = self.mapped + found, begin + found + _UNIT  # which no neighbour is behind
         else:
             begin = self._begins.get(self.mapped, self.mapped)
             if begin < self.mapped:
@@ -87,7 +95,8 @@ class Allocator:
     (140, 140, 180)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_expandable: bool = True) -> None:
+        self._is_expandable = is_expandable
         self._segments: dict[str, Segment] = {}
         self.peak_allocated = 0
         self.allocated = 0
@@ -102,7 +111,7 @@ class Allocator:
         size = -(-int(num_bytes) // _UNIT) * _UNIT
         if size <= _SMALL:
             return None
-        block = self._segments.setdefault(stream, Segment(stream)).take(size)
+        block = self._segments.setdefault(stream, Segment(stream, self._is_expandable)).take(size)
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block

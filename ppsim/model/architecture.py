@@ -19,6 +19,7 @@ from ppsim.model.conditioning import Conditioning, Patches
 from ppsim.model.halves import FeedForward, Mixer, MixtureOfExperts, NoAttention, NoFeedForward
 from ppsim.model.linears import Linear
 from ppsim.model.recurrent import Recurrent
+from ppsim.model.streams import joining_parameters, mixing
 
 Norm = Literal["layernorm", "rmsnorm", "plain"]
 """Of a LayerNorm, an RMSNorm, and a LayerNorm without weights, which a condition modulates instead."""
@@ -29,7 +30,7 @@ class Layer:
     """One layer: norms, attention or another mixer of tokens, and a feed-forward part or a mixture of experts.
 
     Hybrids have layers of one half and one norm: `NoAttention` or `NoFeedForward` stands for the other. Those of
-    diffusion transformers are `conditioned`.
+    diffusion transformers are `conditioned`. `streams`: how many copies of the hidden states the residual has.
     """
 
     hidden_size: int
@@ -38,6 +39,7 @@ class Layer:
     norm: Norm = "rmsnorm"
     num_norms: int = 2
     conditioned: Conditioning | None = None
+    streams: int = 1
 
     @property
     def is_moe(self) -> bool:
@@ -81,7 +83,12 @@ class Layer:
             h, ffn = self.hidden_size, self.ffn
             of_ffn = ffn.linears(h, cut.tp) if isinstance(ffn, FeedForward) else ffn.linears(h, cut)
             found = [*self.attention.linears(h, cut.tp), *of_ffn]
-            self._linears_of[key] = tuple(self.conditioned.linears(h, cut.tp, found) if self.conditioned else found)
+            if self.conditioned:
+                found = self.conditioned.linears(h, cut.tp, found)
+            self._linears_of[key] = (
+                *found,
+                *(mixing(self.streams, h, self.num_halves) if self.streams > 1 else ()),
+            )
         return self._linears_of[key]
 
     @cached_property
@@ -175,6 +182,16 @@ class Model:
         return self.layers[0].hidden_size
 
     @property
+    def streams(self) -> int:
+        """How many residual streams its layers have."""
+        return self.layers[0].streams
+
+    @property
+    def residual_size(self) -> int:
+        """Columns of a token between layers, and between stages: h of each stream."""
+        return self.streams * self.hidden_size
+
+    @property
     def norm(self) -> Norm:
         """The kind of its norms."""
         return self.layers[0].norm
@@ -187,15 +204,16 @@ class Model:
     def own_parameters(self) -> tuple[int, int, int]:
         """Parameters around the layers that each rank has whole: before them, behind them, and on every stage.
 
-        Learned positions and an embedding's projection; the final norm and the head's projection; nothing. Or those
-        of patches, whose conditional embedders every stage has.
+        Learned positions and an embedding's projection; the final norm, what joins residual streams, and the head's
+        projection; nothing. Or those of patches, whose conditional embedders every stage has.
         """
         h, positions = self.hidden_size, self.learned_positions * self.hidden_size
         if self.patches:
             before = positions + self.patches.embedding_parameters(h)
             return before, self.patches.head_parameters(h), self.patches.conditioning_parameters(h)
         projection = (self.projected_size or 0) * h
-        return positions + projection, self.final_norm * norm_parameters(self.norm, h) + projection, 0
+        behind = self.final_norm * norm_parameters(self.norm, h) + joining_parameters(self.streams, h)
+        return positions + projection, behind + projection, 0
 
     @property
     def embedding_parameters(self) -> int:
@@ -244,7 +262,7 @@ class Model:
             raise ConfigError(f"sequence_length must be at least 1: got {length}")
         forward = sum(layer.forward_flops(length, causal=causal) for layer in (*self.layers, *self.mtp))
         forward += (1 + len(self.mtp)) * self.head_forward_flops()
-        forward += len(self.mtp) * 2.0 * mtp_linear(self.hidden_size).weights
+        forward += sum(2.0 * one.size * one.rows for layer in self.mtp for one in mtp_linears(layer))
         return 3.0 * forward
 
     def rule_of_thumb_flops(self) -> float:
@@ -263,11 +281,20 @@ def norm_parameters(norm: Norm, h: int) -> int:
     return {"layernorm": 2 * h, "rmsnorm": h, "plain": 0}[norm]
 
 
-def mtp_linear(h: int, tp: int = 1) -> Linear:
-    """Return the projection before a layer for a further token, of hidden state and embedding in a row."""
-    return Linear("projection of two tokens", "both in a row", 2 * h, (h // tp,), split="outputs")
+def mtp_linears(layer: Layer, tp: int = 1) -> list[Linear]:
+    """Return the projection before a layer for a further token, of hidden state and embedding in a row.
+
+    Of residual streams it is one of the embedding and one of each stream, which are added.
+    """
+    h, out = layer.hidden_size, (layer.hidden_size // tp,)
+    if layer.streams == 1:
+        return [Linear("projection of two tokens", "both in a row", 2 * h, out, split="outputs")]
+    streams = Linear("projection of streams", "streams", h, out, split="outputs", rows=layer.streams)
+    return [Linear("projection of the token", "embedding", h, out, split="outputs"), streams]
 
 
 def mtp_own_parameters(layer: Layer, tp: int = 1) -> int:
-    """Return what a rank has of a multi-token-prediction layer beside a layer: three norms, and that projection."""
-    return 3 * norm_parameters(layer.norm, layer.hidden_size) + mtp_linear(layer.hidden_size, tp).weights
+    """Return what a rank has of one beside a layer: three norms, that projection, and what joins its streams."""
+    h = layer.hidden_size
+    projections = sum(one.weights for one in mtp_linears(layer, tp))
+    return 3 * norm_parameters(layer.norm, h) + projections + joining_parameters(layer.streams, h)

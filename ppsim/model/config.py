@@ -15,6 +15,7 @@ from ppsim.base.files import naming
 from ppsim.base.names import Names
 from ppsim.layout.split import require_layers
 from ppsim.model.architecture import Layer, Model, Norm
+from ppsim.model.compressed import CompressedAttention, Indexer
 from ppsim.model.diffusion import DIFFUSERS
 from ppsim.model.fields import Fields
 from ppsim.model.halves import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts
@@ -241,6 +242,74 @@ def _deepseek_parts(fields: Fields, experts: MixtureOfExperts) -> list[Part]:
     return [experts if layer >= first and layer % every == 0 else dense for layer in range(num_layers)]
 
 
+_BLOCKS = MappingProxyType(
+    {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+)
+"""Tokens a compressed key of DeepSeek-V4's `layer_types`, where `compress_rates` says nothing else."""
+
+
+def _deepseek_v4(fields: Fields) -> Model:
+    """Compressed attention, residual streams, experts everywhere; the first layers choose theirs by the word."""
+    number, num_mtp = fields.num_layers(), fields.number("num_nextn_predict_layers", default=1)
+    require_layers(number + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
+    if fields.count("num_key_value_heads", default=1) != 1:
+        fields.refuse("num_key_value_heads", "is 1 in compressed attention, one key that is its value too")
+    blocks, indexed = _compressed_blocks(fields, number, num_mtp)
+    whole = _compressed_attention(fields)
+    mixers = [
+        replace(whole, block=block or None, indexer=whole.indexer if block == indexed else None) for block in blocks
+    ]
+    expert = FeedForward(fields.count("moe_intermediate_size", "intermediate_size"))
+    shared = expert.size * fields.number("n_shared_experts", default=1)
+    experts = _experts(
+        fields, ("n_routed_experts", "num_local_experts"), expert, shared_size=shared, router_bias=True
+    )
+    num_hashed = fields.number("num_hash_layers", default=3)
+    are_hashed = fields.words("mlp_layer_types", {"hash_moe": True, "moe": False}, number)
+    are_hashed = (are_hashed or [layer < num_hashed for layer in range(number)]) + [False] * num_mtp
+    streams = fields.count("hc_mult", default=4)
+    layers = [
+        Layer(fields.count("hidden_size"), mixer, replace(experts, router_bias=not is_hashed), streams=streams)
+        for mixer, is_hashed in zip(mixers, are_hashed, strict=True)
+    ]
+    return _decoder(fields, layers[:number], mtp=tuple(layers[number:]))
+
+
+def _compressed_blocks(fields: Fields, number: int, num_mtp: int) -> tuple[list[int], int]:
+    """Tokens a compressed key of each layer, those for further tokens too, and of layers with an indexer.
+
+    A file says them as `compress_ratios`, or as `layer_types` with their `compress_rates`; else as transformers:
+    two heavily compressed layers, then both kinds in turns. Layers for further tokens have windows alone.
+    """
+    given = fields.nested("compress_rates")
+    of_words = {word: given.count(word, default=block) if block else 0 for word, block in sorted(_BLOCKS.items())}
+    given.require_all_known()
+    sparse, heavy = of_words["compressed_sparse_attention"], of_words["heavily_compressed_attention"]
+    of_layers = fields.words("layer_types", of_words, number)
+    found = (
+        fields.counts("compress_ratios", number)
+        or of_layers
+        or [sparse if layer > 1 and layer % 2 else heavy for layer in range(number)]
+    )
+    return (found + [0] * num_mtp)[: number + num_mtp], sparse
+
+
+def _compressed_attention(fields: Fields) -> CompressedAttention:
+    """Of a layer that has a window, compressed keys and an indexer."""
+    fields.seen |= {"kv_lora_rank", "qk_nope_head_dim", "first_k_dense_replace"}  # of earlier versions: not read
+    if fields.flag("attention_bias", default=False):
+        fields.refuse("attention_bias", "true is not known with compressed attention; it is false in every release")
+    return CompressedAttention(
+        fields.count("num_attention_heads"), fields.count("head_dim", default=512), fields.count("q_lora_rank"),
+        fields.count("qk_rope_head_dim", default=64), fields.count("sliding_window", default=128),
+        out_groups=fields.count("o_groups", default=8), out_rank=fields.count("o_lora_rank", default=1024),
+        block=1, indexer=Indexer(
+            fields.count("index_n_heads", default=64), fields.count("index_head_dim", default=128),
+            fields.count("index_topk", default=512),
+        ),
+    )  # fmt: skip
+
+
 def _kimi_linear(fields: Fields) -> Model:
     """Latent attention in `full_attn_layers`, which count from 1, and Kimi delta attention in the others."""
     linear, numbers = fields.nested("linear_attn_config"), range(1, fields.num_layers() + 1)
@@ -421,6 +490,7 @@ _READERS: Mapping[str, Callable[[Fields], Model]] = MappingProxyType(
         "qwen3_moe": partial(_qwen, version=3, has_experts=True),
         "deepseek_v2": partial(_deepseek, version=2),
         "deepseek_v3": partial(_deepseek, version=3),
+        "deepseek_v4": _deepseek_v4,
         "kimi_k2": partial(_deepseek, version=3),
         "gpt2": _gpt2,
         "gpt_neox": partial(_layernorm, biased=True),

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.split import require_layers
@@ -11,33 +11,33 @@ _HARMLESS = frozenset(
     {
         "activation_function", "architectures", "attention_dropout", "attn_implementation",
         "attn_logit_softcapping", "attn_pdrop", "attn_scale", "attn_temperature_tuning", "auto_map",
-        "aux_loss_alpha", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout", "dropout",
-        "dtype", "embd_pdrop", "eos_token_id", "ep_size", "expand", "final_logit_softcapping",
-        "floor_scale", "for_llm_compressor", "gradient_checkpointing", "hidden_act", "hidden_dropout",
-        "id2label", "init_std", "initial_context_length", "initializer_range", "is_decoder",
-        "is_encoder_decoder", "label2id", "layer_norm_elementwise_affine", "layer_norm_eps",
-        "layer_norm_epsilon", "layer_types", "layerdrop", "mamba_dt_rank", "mamba_hidden_act",
-        "mamba_ssm_cache_dtype", "max_window_layers", "mlp_hidden_act", "moe_shared_expert_overlap",
-        "n_ctx", "n_group", "name_or_path", "norm_before_gate", "norm_eps", "norm_topk_prob",
-        "num_logits_to_keep", "original_max_position_embeddings", "output_attentions",
-        "output_hidden_states", "output_router_logits", "pad_token_id", "partial_rotary_factor", "prefix",
-        "pretraining_tp", "problem_type", "quantization_config", "query_pre_attn_scalar",
-        "reorder_and_upcast_attn", "rescale_prenorm_residual", "resid_pdrop", "residual_in_fp32",
-        "return_dict", "rms_norm", "rms_norm_eps", "rope_interleave", "rope_local_base_freq",
-        "rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "rotary_pct",
-        "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise",
-        "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "scoring_func", "seq_aux",
-        "sliding_window", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
-        "summary_type", "summary_use_proj", "swiglu_alpha", "swiglu_limit", "task_specific_params",
-        "time_step_floor", "time_step_limit", "time_step_max", "time_step_min", "time_step_rank",
-        "tokenizer_class", "topk_group", "topk_method", "torch_dtype", "transformers_version",
-        "use_bidirectional_attention", "use_cache", "use_mamba_kernels", "use_parallel_residual",
-        "use_qk_norm", "use_sliding_window",
+        "aux_loss_alpha", "bos_token_id", "chunk_size_feed_forward", "classifier_dropout",
+        "compress_rope_parameters", "compress_rope_theta", "dropout", "dtype", "embd_pdrop", "eos_token_id",
+        "ep_size", "expand", "expert_dtype", "final_logit_softcapping", "floor_scale", "for_llm_compressor",
+        "gradient_checkpointing", "hc_eps", "hc_sinkhorn_iters", "hidden_act", "hidden_dropout", "id2label",
+        "init_std", "initial_context_length", "initializer_range", "is_decoder", "is_encoder_decoder",
+        "label2id", "layer_norm_elementwise_affine", "layer_norm_eps", "layer_norm_epsilon", "layer_types",
+        "layerdrop", "mamba_dt_rank", "mamba_hidden_act", "mamba_ssm_cache_dtype", "max_window_layers",
+        "mlp_hidden_act", "moe_shared_expert_overlap", "n_ctx", "n_group", "name_or_path", "norm_before_gate",
+        "norm_eps", "norm_topk_prob", "num_logits_to_keep", "original_max_position_embeddings",
+        "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id",
+        "partial_rotary_factor", "prefix", "pretraining_tp", "problem_type", "quantization_config",
+        "query_pre_attn_scalar", "reorder_and_upcast_attn", "rescale_prenorm_residual", "resid_pdrop",
+        "residual_in_fp32", "return_dict", "rms_norm", "rms_norm_eps", "rope_interleave",
+        "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base",
+        "rotary_pct", "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise",
+        "scale_attn_by_inverse_layer_idx", "scale_attn_weights", "scoring_func", "seq_aux", "sliding_window",
+        "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+        "summary_use_proj", "swiglu_alpha", "swiglu_limit", "task_specific_params", "time_step_floor",
+        "time_step_limit", "time_step_max", "time_step_min", "time_step_rank", "tokenizer_class",
+        "topk_group", "topk_method", "torch_dtype", "transformers_version", "use_bidirectional_attention",
+        "use_cache", "use_mamba_kernels", "use_parallel_residual", "use_qk_norm", "use_sliding_window",
     }
 )  # fmt: skip
 
 
 _LARGEST = 10**9
+T = TypeVar("T")
 
 
 class Fields:
@@ -96,6 +96,21 @@ class Fields:
             raise ConfigError(f"{self._where}: {name} must be a list of layers: got {value!r}")
         return set(value)
 
+    def counts(self, name: str, least: int) -> list[int] | None:
+        """A list of at least so many whole numbers of 0 or more, one a layer, or None where it is not there."""
+        self.seen.add(name)
+        value = self._data.get(name)
+        if value is None:
+            return None
+        are_counts = isinstance(value, list) and all(
+            isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value
+        )
+        if not are_counts or len(value) < least:
+            raise ConfigError(
+                f"{self._where}: {name} must be a list of {least} whole numbers or more: got {value!r}"
+            )
+        return list(value)
+
     def nested(self, name: str) -> "Fields":
         """The fields of an object inside, as a language model's beside those for images."""
         value = self._get(name, default={})
@@ -103,7 +118,7 @@ class Fields:
             raise ConfigError(f"{self._where}: {name} must be an object: got {value!r}")
         return Fields(value, f"{self._where}, {name}")
 
-    def words(self, name: str, known: Mapping[str, bool], length: int) -> list[bool] | None:
+    def words(self, name: str, known: Mapping[str, T], length: int) -> list[T] | None:
         """For each layer what its word stands for, or None where the list is not there or null."""
         self.seen.add(name)
         value = self._data.get(name)

@@ -7,7 +7,8 @@ Gradients of a layer are copied into one float32 tensor, which waits for the nex
 reduced into shards on another stream. With a pipeline weights stay gathered for the whole step, and each gradient
 is summed whole, in float32, up to the last backward of its stage, behind which all are reduced
 (`backward_maybe_with_nosync`); there are buffers for what each microbatch receives, and outputs and gradients of
-inputs of all microbatches are kept up to the next step (`forward_one_chunk`, `clear_runtime_states`).
+inputs of all microbatches are kept up to the next step (`forward_one_chunk`, `clear_runtime_states`). Behind the
+last, logits of all are joined in one tensor (`_merge_outputs`). Embedding, final norm, head and loss are eager.
 """
 
 from collections import Counter
@@ -36,6 +37,15 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """How a run is started: with a pipeline, tensor-parallel messages inside products, segments that grow."""
+
+    is_pipelined: bool = False
+    is_async: bool = False
+    is_expandable: bool = True
+
+
+@dataclass(frozen=True)
 class Replayed:
     """The most bytes of tensors at any time, and those that the process has of the device behind all."""
 
@@ -53,12 +63,12 @@ def why_no_replay(model: Model, settings: MemorySettings) -> str | None:
 
 
 def replayed(
-    model: Model, stages: Sequence[Stage], settings: MemorySettings, passes: Sequence[Pass], *, is_pipelined: bool
+    model: Model, stages: Sequence[Stage], settings: MemorySettings, passes: Sequence[Pass], launch: Launch
 ) -> Replayed:
     """Return what a rank holds with these stages and passes; raises `ConfigError` for what no trace is known of."""
     if reason := why_no_replay(model, settings):
         raise ConfigError(reason)
-    rank = _Rank(model, list(stages), settings, is_pipelined)
+    rank = _Rank(model, list(stages), settings, launch)
     for _ in range(NUM_STEPS):
         rank.step(passes)
     return Replayed(rank.memory.peak_allocated, rank.memory.reserved)
@@ -79,18 +89,21 @@ _FLOAT = 4
 class _Rank:
     """One rank's memory over steps. Units are layers of its stages, and each stage's embedding with its head."""
 
-    def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, is_pipelined: bool) -> None:
-        self.memory, self.stages, self.is_pipelined = Allocator(), stages, is_pipelined
+    def __init__(self, model: Model, stages: list[Stage], settings: MemorySettings, launch: Launch) -> None:
+        self.memory = Allocator(is_expandable=launch.is_expandable)
+        self.stages, self.is_pipelined = stages, launch.is_pipelined
         self.settings, batch, cut, optimizer = settings, settings.batch, settings.cut, settings.optimizer
         operand = settings.kernels.input_bytes or batch.element_bytes
         self.traces = {
-            layer: LayerTrace(layer, batch, cut, operand, self.memory) for layer in set(layers_of(stages))
+            layer: LayerTrace(layer, batch, cut, operand, self.memory, is_async=launch.is_async)
+            for layer in set(layers_of(stages))
         }
         self.trace = self.traces[stages[0].layers[0]] if stages[0].layers else next(iter(self.traces.values()))
         vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
         self.table, self.logits = vocab * model.hidden_size, self.trace.tokens * vocab
+        self.exact_own = self.trace.own * _FLOAT // batch.element_bytes
         self.recomputes, self.fused_loss = batch.recompute == "full", settings.kernels.fused_cross_entropy
-        self.resharded = optimizer.zero_stage == 3 and not is_pipelined
+        self.resharded = optimizer.zero_stage == 3 and not launch.is_pipelined
         for size in self._all_sizes():
             self._shard(size)
         self.moments: list[Block | None] = []
@@ -165,6 +178,10 @@ class _Rank:
             else:
                 left[one.stage] -= 1
                 self._backward(one, is_last=not left[one.stage])
+        if self.is_pipelined and any(stage.head for stage in self.stages):
+            microbatches = len({one.microbatch for one in passes})
+            merged = self.logits * self.trace.batch.element_bytes * microbatches
+            self.memory.drop(self.memory.make(merged))
         self.memory.drop(self.reduced, self.copied_in)
         self.reduced = self.copied_in = None
         self._update()
@@ -188,7 +205,7 @@ class _Rank:
         self.flights[one.stage, one.microbatch] = flight
         self._gather((one.stage, -1))
         # what a later stage takes in is one of the buffers
-        hidden = self.memory.make(self.trace.own) if stage.embedding else None
+        hidden = self.trace.scattered(self.memory.make(self.trace.whole)) if stage.embedding else None
         for index, layer in enumerate(stage.layers):
             self._gather((one.stage, index))
             flight.inputs.append(hidden)
@@ -208,13 +225,13 @@ class _Rank:
         keeps the logits with the other outputs.
         """
         make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
-        normed = make(self.trace.own)
+        normed, kept = self._forward_of_norm(hidden)
         is_divided = self.trace.cut.tp > 1
         if is_divided:
             own, normed = normed, self.trace.gathered(self.trace.whole)
             drop(own)
         logits = make(self.logits * element)
-        flight.of_loss = [hidden, normed]
+        flight.of_loss = [*kept, normed]
         if self.fused_loss:
             flight.of_loss.append(logits)
             return
@@ -228,10 +245,42 @@ class _Rank:
             drop(logits)
         flight.of_loss.append(softmax)
 
+    def _forward_of_norm(self, hidden: Block | None) -> tuple[Block | None, list[Block | None]]:
+        """The final norm, which is not compiled (norms.py: `RMSNorm`), and what it keeps: x and what it comes to.
+
+        x in float32, its square, its product with the root, that in the type of activations, and with the weights.
+        """
+        make, drop = self.memory.make, self.memory.drop
+        exact = make(self.exact_own)
+        drop(hidden)
+        drop(make(self.exact_own))
+        product = make(self.exact_own)
+        scaled = make(self.trace.own)
+        drop(product)
+        return make(self.trace.own), [exact, scaled]
+
+    def _backward_of_norm(self, gradient: Block | None, kept: list[Block | None]) -> Block | None:
+        """The gradients of what the norm computes, from the last to the first."""
+        make, drop = self.memory.make, self.memory.drop
+        exact, scaled = kept
+        of_scaled, of_weight = make(self.trace.own), make(self.trace.own)
+        drop(gradient, of_weight, scaled)
+        of_product = make(self.exact_own)
+        drop(of_scaled)
+        of_x, of_root = make(self.exact_own), make(self.exact_own)
+        drop(of_product, of_root)
+        of_square, doubled = make(self.exact_own), make(self.exact_own)
+        drop(exact, doubled)
+        total = make(self.exact_own)
+        drop(of_square, of_x)
+        found = make(self.trace.own)
+        drop(total)
+        return found
+
     def _backward_of_loss(self, flight: _Flight) -> tuple[Block | None, list[Block | None]]:
         """The gradients of the last layer's output and of the head."""
         make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
-        hidden, normed, softmax = flight.of_loss
+        *of_norm, normed, softmax = flight.of_loss
         if self.fused_loss:
             of_logits = softmax
         else:
@@ -244,10 +293,7 @@ class _Rank:
             drop(exact)
         whole, of_head = make(self.trace.whole), make(self.table * element)
         drop(of_logits, normed)
-        own = self.trace.scattered(whole)
-        gradient = make(self.trace.own)
-        drop(own, hidden)
-        return gradient, [of_head]
+        return self._backward_of_norm(self.trace.scattered(whole), of_norm), [of_head]
 
     def _backward(self, one: Pass, *, is_last: bool) -> None:
         stage, flight = self.stages[one.stage], self.flights.pop((one.stage, one.microbatch))
@@ -280,7 +326,9 @@ class _Rank:
         """The embedding's gradient; and behind the last backward of a stage all that waited for it is reduced."""
         unit, element = (one.stage, -1), self.trace.batch.element_bytes
         if self.stages[one.stage].embedding:
+            gathered = self.trace.gathered(self.trace.whole)
             around.append(self.memory.make(self.table * element))
+            self.memory.drop(gathered)
         if not self.is_pipelined:
             self._free(unit)
             self._reduce(unit, around)

@@ -1,48 +1,18 @@
 """The two halves of a layer: what mixes tokens, and what works on each of them. Letters as in `architecture`."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive
+from ppsim.model.compressed import CompressedAttention
 from ppsim.model.linears import Linear, LinearKind, of_columns, out_of_heads
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
-
-
-class Scored(ABC):
-    """What both kinds of attention have: heads whose queries score keys, and the columns of that."""
-
-    num_heads: int
-    is_causal: bool = True
-
-    @property
-    def gate_columns(self) -> int:
-        """Columns that a gate multiplies."""
-        return 0
-
-    @property
-    @abstractmethod
-    def score_width(self) -> int:
-        """Columns of all heads over which scores are summed, plus those of the values."""
-
-    @property
-    def divided(self) -> dict[str, int]:
-        """What tensor-parallel ranks divide."""
-        return {"heads": self.num_heads}
-
-    def keys_a_query(self, sequence_length: int) -> float:
-        """Return how many keys a query sees on average: half of the sequence, or all."""
-        return sequence_length / 2 if self.is_causal else float(sequence_length)
-
-    def core_flops(self, sequence_length: int, *, causal: bool) -> float:
-        """Return the FLOPs of scores and their use a token; as many again where masked ones count."""
-        masked = self.is_causal and not causal
-        return 2.0 * self.keys_a_query(sequence_length) * self.score_width * (1 + masked)
+from ppsim.model.scored import OneWidth, Scored, keys_in_window
 
 
 @dataclass(frozen=True)
-class Attention(Scored):
+class Attention(OneWidth):
     """Multi-head or grouped-query attention; `qk_norm`: an RMSNorm over each head of the queries and keys.
 
     `window`: how many tokens a query sees, itself included (None: all before it); `is_chunked`: those of its own
@@ -71,21 +41,6 @@ class Attention(Scored):
             )
 
     @property
-    def qk_head_size(self) -> int:
-        """Width of a query's head."""
-        return self.head_size
-
-    @property
-    def v_head_size(self) -> int:
-        """Width of a value's head."""
-        return self.head_size
-
-    @property
-    def score_width(self) -> int:
-        """Columns of all heads over which scores are summed, plus those of the values: 2nd."""
-        return 2 * self.num_heads * self.head_size
-
-    @property
     def norm_parameters(self) -> int:
         """Weights of the norms of queries and keys."""
         return self.qk_norm * 2 * self.head_size
@@ -93,21 +48,16 @@ class Attention(Scored):
     @property
     def gate_columns(self) -> int:
         """Columns that a gate multiplies."""
-        return self.gated * self.num_heads * self.head_size
+        return self.gated * self.inner_size
 
     def keys_a_query(self, sequence_length: int) -> float:
         """Return how many keys a query sees on average: half of the sequence, all, or what its window leaves.
 
-        A window of w tokens: w - w(w - 1)/2s, the first w - 1 queries having fewer. Chunks of w: w/2.
-
-        >>> Attention(1, 1, 1, window=3).keys_a_query(4) == (1 + 2 + 3 + 3) / 4
-        True
+        Chunks of w tokens: w/2.
         """
         if not self.is_causal or self.window is None or self.window >= sequence_length:
             return super().keys_a_query(sequence_length)
-        if self.is_chunked:
-            return self.window / 2
-        return self.window - self.window * (self.window - 1) / (2 * sequence_length)
+        return self.window / 2 if self.is_chunked else keys_in_window(self.window, sequence_length)
 
     def kv_heads_on_a_rank(self, tp: int) -> int:
         """Return key/value heads of a rank: those of more ranks than heads are repeated."""
@@ -160,14 +110,9 @@ class LatentAttention(Scored):
             raise ConfigError(f"q_lora_rank must be at least 1, or null: got {self.q_lora_rank}")
 
     @property
-    def qk_head_size(self) -> int:
+    def qk_head_size(self) -> int:  # type: ignore[override]
         """Width of a query's head, with and without rotation."""
         return self.qk_nope_head_size + self.qk_rope_head_size
-
-    @property
-    def score_width(self) -> int:
-        """Columns of all heads over which scores are summed, plus those of the values."""
-        return self.num_heads * (self.qk_head_size + self.v_head_size)
 
     @property
     def norm_parameters(self) -> int:
@@ -290,4 +235,5 @@ class MixtureOfExperts:
         return [router, *routed, *shared, *gate]
 
 
-Mixer: TypeAlias = Attention | LatentAttention | Mamba | GatedDeltaNet
+OfLatents: TypeAlias = LatentAttention | CompressedAttention
+Mixer: TypeAlias = Attention | OfLatents | Mamba | GatedDeltaNet

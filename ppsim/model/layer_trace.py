@@ -35,18 +35,31 @@ class LayerTrace:
 
     `tokens` are those that the ranks of one tensor-parallel group share. All sizes are bytes: `whole` the hidden
     states of all these tokens, `own` a rank's part. `weights` are the entries of each matrix as modules hold them,
-    those of the feed-forward part behind attention's.
+    those of the feed-forward part behind attention's. `is_async`: gathers and scatters are inside products, by way
+    of symmetric memory, which is none of the allocator's (torch, distributed/_symmetric_memory:
+    `_fused_all_gather_matmul_impl`, `_fused_matmul_reduce_scatter_impl`).
     """
 
-    def __init__(self, layer: Layer, batch: Batch, cut: Cut, operand_bytes: float, memory: Allocator) -> None:
+    def __init__(
+        self,
+        layer: Layer,
+        batch: Batch,
+        cut: Cut,
+        operand_bytes: float,
+        memory: Allocator,
+        *,
+        is_async: bool = False,
+    ) -> None:
         a, ffn, e, tp = layer.attention, layer.ffn, batch.element_bytes, cut.tp
         assert isinstance(a, Attention)
         assert isinstance(ffn, FeedForward)
         self.layer, self.batch, self.cut, self.operand_bytes, self.memory = layer, batch, cut, operand_bytes, memory
+        self.is_async = is_async
         self.tokens = batch.tokens(cut)
         self.whole = self.tokens * layer.hidden_size * e
         self.own = share(self.whole, cut.norm_divisor)
-        self.weights = tuple(one.size for fused in layer.linears(cut) for one in fused.apart())
+        self.products = tuple(one for fused in layer.linears(cut) for one in fused.apart())
+        self.weights = tuple(one.size for one in self.products)
         self._operand = self.tokens * layer.hidden_size * operand_bytes
         self._queries = self.tokens * a.num_heads // tp * a.head_size * e
         self._keys = self.tokens * a.kv_heads_on_a_rank(tp) * a.head_size * e
@@ -71,6 +84,18 @@ class LayerTrace:
         self.memory.drop(pieces)
         return found
 
+    def _into_product(self, num_bytes: float) -> Block | None:
+        """Operands gathered along the sequence, by the product itself where that is pipelined."""
+        return self.memory.make(num_bytes) if self.is_async else self.gathered(num_bytes)
+
+    def _out_of_product(self, whole: Block | None) -> Block | None:
+        """A rank's part of a product's partial sums, of which one that is pipelined has those of all ranks."""
+        if not self.is_async:
+            return self.scattered(whole)
+        found = self.memory.make(self.own)
+        self.memory.drop(whole)
+        return found
+
     def forward(self, *, keeps: bool) -> tuple[Block | None, Kept]:
         """Return the output, and what is kept of it; without `keeps` everything is dropped behind its last use."""
         kept: Kept = {}
@@ -88,7 +113,7 @@ class LayerTrace:
             kept[name] = normed
             drop(cast)
             return
-        kept[name] = self.gathered(self._operand)
+        kept[name] = self._into_product(self._operand)
         drop(cast, normed)
 
     def _attend(self, kept: Kept, *, keeps: bool) -> Block | None:
@@ -110,7 +135,7 @@ class LayerTrace:
         self._unless(keeps, kept, "queries", "keys", "values")
         partial = self._product_into(self._queries, self.whole)
         self._unless(keeps, kept, "heads", "statistics")
-        mixed = self.scattered(partial)
+        mixed = self._out_of_product(partial)
         residual = make(self.own)
         drop(mixed)
         return residual
@@ -124,7 +149,7 @@ class LayerTrace:
         self._unless(keeps, kept, "gate", "up")
         partial = self._product_into(self._columns, self.whole)
         self._unless(keeps, kept, "activated")
-        fed = self.scattered(partial)
+        fed = self._out_of_product(partial)
         output = make(self.own)
         drop(fed)
         kept["residual"] = residual
@@ -156,31 +181,51 @@ class LayerTrace:
         return self._attend_backward(residual, kept, of_weights), of_weights
 
     def _of_weight(self, of_weights: list[Block | None]) -> None:
-        """The gradient of the next weight, from the last to the first."""
-        index = len(self.weights) - 1 - len(of_weights)
-        of_weights.append(self.memory.make(self.weights[index] * self.batch.element_bytes))
+        """The gradient of the next weight, from the last to the first.
+
+        In 8 bits both operands are copied first, tokens last (torchao, float8_ops.py: `preprocess_addmm`).
+        """
+        one = self.products[len(self.products) - 1 - len(of_weights)]
+        copies = [self._copied(self.tokens * columns) for columns in (one.outputs, one.inputs)]
+        of_weights.append(self.memory.make(one.size * self.batch.element_bytes))
+        self.memory.drop(*copies)
+
+    def _copied(self, num_elements: int) -> Block | None:
+        """An operand of a product in 8 bits that is laid out by the other side than it has to be."""
+        return (
+            self.memory.make(num_elements * self.operand_bytes)
+            if self.operand_bytes < self.batch.element_bytes
+            else None
+        )
+
+    def _of_input(self, of_weights: list[Block | None], num_bytes: float) -> Block | None:
+        """The gradient of the input of the next weight, which is copied before it in 8 bits."""
+        copied = self._copied(self.weights[len(self.weights) - 1 - len(of_weights)])
+        found = self.memory.make(num_bytes)
+        self.memory.drop(copied)
+        return found
 
     def _of_output(self) -> Block | None:
         """A gradient gathered behind a scattered output, in the type of operands."""
         if self.cut.tp > 1:
-            return self.gathered(self._operand)
+            return self._into_product(self._operand)
         return self.memory.make(self._operand) if self.operand_bytes < self.batch.element_bytes else None
 
     def _feed_backward(self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]) -> Block | None:
         make, drop = self.memory.make, self.memory.drop
-        gathered, of_activated = self._of_output(), make(self._columns)
+        gathered, of_activated = self._of_output(), self._of_input(of_weights, self._columns)
         self._of_weight(of_weights)
         drop(kept.pop("activated"), gathered)
         columns = [make(self._columns), make(self._columns)]
         drop(of_activated, kept.pop("gate"), kept.pop("up"))
         inputs = []
         for _ in columns:
-            inputs.append(make(self.whole))
+            inputs.append(self._of_input(of_weights, self.whole))
             self._of_weight(of_weights)
         drop(*columns, kept.pop("feed-forward input"))
         total = make(self.whole)
         drop(*inputs)
-        own = self.scattered(total)
+        own = self._out_of_product(total)
         normed = make(self.own)
         drop(own, kept.pop("residual"))
         residual = make(self.own)
@@ -189,7 +234,7 @@ class LayerTrace:
 
     def _attend_backward(self, gradient: Block | None, kept: Kept, of_weights: list[Block | None]) -> Block | None:
         make, drop = self.memory.make, self.memory.drop
-        gathered, of_heads = self._of_output(), make(self._queries)
+        gathered, of_heads = self._of_output(), self._of_input(of_weights, self._queries)
         self._of_weight(of_weights)
         drop(gathered)
         of_others = self._of_other_ranks()
@@ -200,15 +245,15 @@ class LayerTrace:
         if self._keys != self._queries:
             repeated, parts[1:] = parts[1:], [make(self._keys), make(self._keys)]
             drop(*repeated)
-        total = make(self.whole)
+        total = self._of_input(of_weights, self.whole)
         self._of_weight(of_weights)
         for _ in parts[1:]:
-            one, before = make(self.whole), total
+            one, before = self._of_input(of_weights, self.whole), total
             self._of_weight(of_weights)
             total = make(self.whole)
             drop(before, one)
         drop(*parts, kept.pop("attention input"))
-        own = self.scattered(total)
+        own = self._out_of_product(total)
         of_input = make(self.own)
         drop(own, gradient)
         return of_input

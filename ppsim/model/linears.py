@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-LinearKind = Literal["dense", "router", "routed", "shared", "gate", "latent", "vector", "condition"]
+LinearKind = Literal["dense", "router", "routed", "shared", "gate", "latent", "vector", "condition", "streams"]
 Side = Literal["outputs", "inputs"]
 
 UPS_OF_LATENTS = ("queries up", "keys and values up")
@@ -30,7 +30,8 @@ class Linear:
         "dense": over all tokens; "routed": an expert's; "shared": of the expert of all tokens; "router"; "gate":
         the one column that weighs a shared expert, which is no product of its own; "latent": between the hidden
         size and that of experts narrower than it; "vector": numbers that multiply each column for itself, such as
-        those of a convolution; "condition": it multiplies one vector a sequence, not tokens.
+        those of a convolution; "condition": it multiplies one vector a sequence, not tokens; "streams": it reads
+        all residual streams of a token.
     split
         By which side ranks divide it: those of tp or, where it is routed, of etp. None: it is whole on each.
     count
@@ -42,6 +43,8 @@ class Linear:
         `TEGroupedMLP._apply_bias`, in bytes as torch's dispatcher counts reads and writes).
     rows
         The part of the tokens that it multiplies, where others have a matrix of their own.
+    groups
+        How many matrices it is, each of as many of the inputs and outputs, that all tokens pass side by side.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Linear:
     count: int = 1
     biased: bool = False
     rows: float = 1.0
+    groups: int = 1
 
     @cached_property
     def outputs(self) -> int:
@@ -62,7 +66,7 @@ class Linear:
     @cached_property
     def size(self) -> int:
         """Weights of one of them."""
-        return self.inputs * self.outputs
+        return self.inputs * self.outputs // self.groups
 
     @property
     def weights(self) -> int:

@@ -118,7 +118,8 @@ STATIC = (
     "expert parameters", "expert gradients", "expert optimizer state",
 )  # fmt: skip
 ACTIVATIONS = (
-    "layer input", "norms", "attention", "scores", "feed-forward", "experts", "modulation", "dropout masks",
+    "layer input", "norms", "attention", "scores", "feed-forward", "experts", "modulation", "residual streams",
+    "dropout masks",
     "embedding", "head", "logits", "multi-token prediction",
 )  # fmt: skip
 
@@ -182,12 +183,14 @@ class MemorySettings:
 
 
 def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`."""
+    """Return the bytes that a rank holds of these stages all the time: those named in `STATIC`.
+
+    Under FSDP2 shards in float32, and what is whole beside them: up to ZeRO 2 all weights, gathered, and up to
+    ZeRO 1 summed gradients, as with a pipeline.
+    """
     cut, optimizer = settings.cut, settings.optimizer
     held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
-    if settings.fully_shard:
-        return _fully_sharded(model, stages, settings)
-    stage = optimizer.zero_stage
+    stage, of_gradient = optimizer.zero_stage, optimizer.bytes_of_gradient
     state = held.matrices * optimizer.state_bytes(is_matrix=True)
     state += (held.dense - held.matrices) * optimizer.state_bytes()
     expert_state = held.expert * optimizer.state_bytes(is_matrix=True)
@@ -196,27 +199,20 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
         ("", held.dense, state, cut.replicas),
         ("expert ", held.expert, expert_state, cut.expert_replicas),
     ):
-        found[prefix + "parameters"] = share(number * optimizer.weight_bytes, replicas if stage >= 3 else 1)
-        found[prefix + "gradients"] = share(number * optimizer.bytes_of_gradient, replicas if stage >= 2 else 1)
-        found[prefix + "optimizer state"] = share(state_bytes, replicas if stage >= 1 else 1)
-    return found
-
-
-def _fully_sharded(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
-    """The same under FSDP2: shards in float32, and what is whole beside them all the time.
-
-    Up to ZeRO 2 all weights are gathered, and up to ZeRO 1 gradients are summed whole, as with a pipeline.
-    """
-    cut, optimizer = settings.cut, settings.optimizer
-    held = held_parameters(model, list(stages), cut, vocab_multiple=settings.vocab_multiple)
-    gathered = gathered_bytes(settings)
-    found: dict[str, int] = {}
-    for prefix, number, replicas in (("", held.dense, cut.replicas), ("expert ", held.expert, cut.expert_replicas)):
-        whole = 0 if optimizer.zero_stage == 3 else exactly(number, gathered)
-        summed = number * optimizer.bytes_of_gradient * (optimizer.zero_stage <= 1)
-        found[prefix + "parameters"] = share(4 * number, replicas) + whole
-        found[prefix + "gradients"] = share(4 * number, replicas) + summed
-        found[prefix + "optimizer state"] = share(8 * number, replicas)
+        if settings.fully_shard:
+            shard = share(4 * number, replicas)
+            weights = shard + (0 if stage == 3 else exactly(number, gathered_bytes(settings)))
+            gradients = shard + number * of_gradient * (stage <= 1)
+            states = share(8 * number, replicas)
+        else:
+            weights = share(number * optimizer.weight_bytes, replicas if stage >= 3 else 1)
+            gradients = share(number * of_gradient, replicas if stage >= 2 else 1)
+            states = share(state_bytes, replicas if stage >= 1 else 1)
+        found |= {
+            f"{prefix}parameters": weights,
+            f"{prefix}gradients": gradients,
+            f"{prefix}optimizer state": states,
+        }
     return found
 
 
@@ -237,6 +233,8 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
     for layer, number in Counter(layers_of([stage])).items():
         kept = kept_of_layer(layer, settings)
         found.update({name: number * size for name, size in kept.items()})
+    if batch.recomputes("mhc") and found["residual streams"]:
+        found["residual streams"] += _hidden_bytes(model.residual_size, settings)  # of which all others are mixed
     if stage.mtp:
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding:
@@ -247,7 +245,7 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
 def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
     """Return the bytes that a layer keeps of one microbatch, by component, those of its CUDA graph included."""
     found = layer_activations(layer, settings.batch, settings.cut, settings.kernels)
-    beside = settings.graphs.kept(layer) * _hidden_bytes(layer.hidden_size, settings)
+    beside = settings.graphs.kept(layer) * _hidden_bytes(layer.streams * layer.hidden_size, settings)
     return found | {"graph buffers": beside} if beside else found
 
 
@@ -279,7 +277,7 @@ def rank_memory(
     found.update(_placeholders(stages, settings))
     found.update(_weight_copies(stages, settings))
     found.update(_buckets(model, stages, settings))
-    buffers = settings.graphs.held(layers_of(stages)) * _hidden_bytes(model.hidden_size, settings)
+    buffers = settings.graphs.held(layers_of(stages)) * _hidden_bytes(model.residual_size, settings)
     found["graph buffers"] += buffers
     found["library workspaces"] = settings.workspace_bytes
     used = sum(found.values())
@@ -290,16 +288,29 @@ def rank_memory(
 def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> list[dict[str, int]]:
     """What is there beside the activations at the moments that can be the peak."""
     batch, cut = settings.batch, settings.cut
-    hidden = _hidden_bytes(model.hidden_size, settings)
+    hidden = _hidden_bytes(model.residual_size, settings)
     gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
     moments = [
         {"gradient of a layer": _layer_backward(layer, settings), "gradient between stages": hidden}
         for layer in set(layers_of(stages))
     ]
+    if batch.recomputes("mhc"):
+        mixed = max((_mixed_again(stage, settings) for stage in stages), default=0)
+        moments = [one | {"residual streams again": mixed} for one in moments]
     if any(stage.head for stage in stages):
         around = {"gradient between stages": hidden, "gathered sequence": gathered}
         moments += [one | around for one in _moments_of_head(model, settings)]
     return moments or [{}]
+
+
+def _mixed_again(stage: Stage, settings: MemorySettings) -> int:
+    """What the mixing of a stage's streams gives again before its backward, of one microbatch."""
+    sizes = []
+    for recompute in ("none", "mhc"):
+        batch = replace(settings.batch, recompute=recompute)
+        kept = [layer_activations(layer, batch, settings.cut, settings.kernels) for layer in layers_of([stage])]
+        sizes.append(sum(sum(one.values()) for one in kept))
+    return sizes[0] - sizes[1]
 
 
 def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:

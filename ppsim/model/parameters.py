@@ -7,6 +7,7 @@ from fractions import Fraction
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.model.architecture import Layer, Model, mtp_own_parameters
+from ppsim.model.compressed import CompressedAttention
 from ppsim.model.halves import Attention, FeedForward
 from ppsim.model.recurrent import GatedDeltaNet, Mamba
 from ppsim.model.stages import Stage
@@ -42,6 +43,9 @@ def require_division_of_layer(layer: Layer, cut: Cut) -> None:
         require_divides("tp", cut.tp, what, count)
     if isinstance(attention, GatedDeltaNet) and cut.cp > 1:
         raise ConfigError(f"context parallelism of a gated delta net is not known: got cp {cut.cp} (nearest: 1)")
+    if isinstance(attention, CompressedAttention) and (cut.tp > 1 or cut.cp > 1):
+        name, value = ("tp", cut.tp) if cut.tp > 1 else ("cp", cut.cp)
+        raise ConfigError(f"compressed attention is not divided by {name}: got {name} {value} (nearest: 1)")
     if isinstance(attention, Mamba):
         require_divides("tp × cp", cut.tp * cut.cp, "Mamba heads", attention.num_heads)
     if (

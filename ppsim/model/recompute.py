@@ -10,6 +10,7 @@ Recompute: TypeAlias = str
 MODULES = {
     "core_attn": "the core of attention: scores, softmax and their use",
     "layernorm": "the norms before attention and before the feed-forward part",
+    "mhc": "the mixing of residual streams, and the norms behind it (all layers of a stage at once)",
     "mla_up_proj": "latent attention's projections up from its latents, and the rotation",
     "mlp": "a dense feed-forward part",
     "mlp_act": "the activation function of a dense feed-forward part (Megatron-LM has no word for it)",
@@ -21,7 +22,7 @@ MODULES = {
 
 MEANING = (
     "What of a layer its backward computes again: none, full (all of it), or modules joined by +, Megatron-LM's "
-    "core_attn (also: selective), layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
+    "core_attn (also: selective), layernorm, mhc, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
 )
 
 

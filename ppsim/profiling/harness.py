@@ -137,8 +137,9 @@ def require_measurable(model: ModelShape, key: Key, settings: Settings) -> None:
             raise ConfigError(
                 f"torch.compile chooses by itself what to recompute: --recompute none or full, not {key.recompute}"
             )
-        if recomputes(key.recompute, "mla_up_proj"):
-            raise ConfigError("mla_up_proj is of latent attention, which profile has not: leave it out")
+        for module, what in (("mla_up_proj", "latent attention"), ("mhc", "residual streams")):
+            if recomputes(key.recompute, module):
+                raise ConfigError(f"{module} is of {what}, which profile has not: leave it out")
 
 
 def forward_flops(model: ModelShape, key: Key) -> tuple[float, float]:

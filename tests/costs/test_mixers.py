@@ -1,5 +1,6 @@
 """Seconds of windows, scans, delta rules, hybrids and latent experts: FLOPs, bytes and messages in closed form."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -27,10 +28,17 @@ def estimate(layer, where=None):
 MAMBA, MLP, ATTENTION = find_model("nemotron-h-8b").kinds[:3]
 WINDOWED, WHOLE = find_model("gpt-oss-20b").kinds
 DELTA, GATED = find_model("qwen3-next-80b-a3b").kinds
+_, SPARSE, HEAVY = find_model("deepseek-v4-flash").layers[1:4]
 
 
-@pytest.mark.parametrize("layer", [MAMBA, ATTENTION, MLP, WINDOWED, WHOLE, DELTA, GATED])
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize(
+    ("layer", "tp"),
+    [
+        *itertools.product([MAMBA, ATTENTION, MLP, WINDOWED, WHOLE, DELTA, GATED], [1, 2]),
+        (SPARSE, 1),
+        (HEAVY, 1),
+    ],
+)
 def test_the_ideal_is_a_ranks_share_of_the_layers_causal_flops(layer, tp) -> None:
     where = place(tp=tp, dp=8)
     found, peak = estimate(layer, where), where.cluster.device.peak("bfloat16")

@@ -51,6 +51,8 @@ EXACT = {
     "qwen3-next-80b-a3b": (79_674_391_296, BUILT),
     "deepseek-v2-lite": (15_706_484_224, SAFETENSORS),
     "deepseek-v2": (235_741_434_880, SAFETENSORS),
+    "deepseek-v4-flash": (284_332_240_471, BUILT),
+    "deepseek-v4-pro": (1_572_997_201_763, BUILT),
     "kimi-k2": (1_026_408_232_448, BUILT),
     "kimi-linear-48b-a3b": (49_122_681_728, SAFETENSORS),
     "gpt-oss-20b": (20_914_757_184, f"20.91B: arXiv 2508.10925, Table 1; {BUILT}"),
@@ -165,6 +167,8 @@ def test_active_parameters_are_as_published(name: str, billions: float, digits: 
         ("kimi-k2", 32, 0, "arXiv 2507.20534, abstract"),
         ("kimi-linear-48b-a3b", 3, 0, "arXiv 2510.26692, abstract"),
         ("deepseek-v2", 21, 0, "arXiv 2405.04434, abstract"),
+        ("deepseek-v4-flash", 13, 0, "arXiv 2606.19348, abstract"),
+        ("deepseek-v4-pro", 49, 0, "arXiv 2606.19348, abstract"),
     ],
 )
 def test_active_parameters_without_the_input_embedding(name, billions, digits, source) -> None:
@@ -257,6 +261,8 @@ def test_a_model_cut_or_stretched_keeps_its_first_layers() -> None:
         ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
         ("deepseek-ai/DeepSeek-V3-0324", "deepseek-v3"),
         ("deepseek-ai/DeepSeek-V2-Lite", "deepseek-v2-lite"),
+        ("deepseek-ai/DeepSeek-V4-Flash-Base", "deepseek-v4-flash"),
+        ("DeepSeek V4 Pro", "deepseek-v4-pro"),
         ("openai/GPT-OSS-120B", "gpt-oss-120b"),
         ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2"),
         ("Kimi_K2", "kimi-k2"),

@@ -76,7 +76,7 @@ def test_b200_time_and_memory_better_than_simumax(validations) -> None:
     assert memory.score.mean_absolute < 0.0046
 
 
-def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp_within_2(validations) -> None:
+def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp_within_1(validations) -> None:
     """Allocated bytes of the former, reserved ones of the latter, of which tensor parallelism hides up to a fifth."""
     golden, titan = validations["megatron-golden-memory"], validations["torchtitan-memory"]
     assert abs(golden.score.worst) < 0.02
@@ -84,8 +84,8 @@ def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp
     assert {row.case.told.bytes_are for row in titan.rows} == {"reserved"}
     alone = [row.error for row in titan.rows if row.plan.job.layout.tp == 1]
     assert len(alone) == 4
-    assert all(abs(error) < 0.02 for error in alone)
-    assert titan.score.mean_absolute < 0.1
+    assert all(abs(error) < 0.01 for error in alone)
+    assert titan.score.mean_absolute < 0.07
 
 
 @pytest.mark.parametrize(("kind", "within", "worst_mean"), [("dense", 0.067, 0.05), ("MoE", 0.17, 0.13)])
