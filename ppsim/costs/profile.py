@@ -4,7 +4,9 @@ A profile was measured by ppsim's harness or carries its published source; `prov
 """
 
 from collections.abc import Iterable
+from math import log
 from pathlib import Path
+from statistics import median, stdev
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
@@ -265,7 +267,9 @@ class Rehearsal(Strict):
     Each rank is a process of `num_threads` threads on the one device: a pass takes `slowdown` times as long as
     measured, an action `action_overhead_s` beside, a message `hop_overhead_s`. Half of its steps took within
     `step_spread` of each other, a part of the median. `pass_factors` are what passes of a typical step take beside
-    their medians, each as likely as any other.
+    their medians, each as likely as any other. `reference_s` is what the same little work took, in windows one
+    after the other (`ppsim.runtime.reference`): the steps are told at their median, and it varies as the machine's
+    own pace does.
     """
 
     num_processes: int = Field(ge=2)
@@ -275,6 +279,17 @@ class Rehearsal(Strict):
     hop_overhead_s: NonNegative
     step_spread: NonNegative
     pass_factors: list[NonNegative] | None = None
+    reference_s: list[AboveZero] = []
+
+    @property
+    def pace_s(self) -> float | None:
+        """Seconds of the reference at the pace of the steps, None where no one measured it."""
+        return median(self.reference_s) if self.reference_s else None
+
+    @property
+    def pace_spread(self) -> float:
+        """Standard deviation of the logarithm of the pace from one window to another, 0 where there is but one."""
+        return stdev(map(log, self.reference_s)) if len(self.reference_s) > 1 else 0.0
 
 
 class Failure(Strict):

@@ -22,14 +22,14 @@ from ppsim.base.files import read_json, to_json, write_whole
 from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import build
 from ppsim.costs.of_profile import threads
-from ppsim.costs.profile import Profile, Shape
+from ppsim.costs.profile import Profile, Rehearsal, Shape
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.settings import Key, Say, Settings
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table
 from ppsim.projection.projection import Projection
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.recorded import Measured, measured_of
+from ppsim.runs.recorded import Measured, measured_in, measured_of
 from ppsim.runtime.config import GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.choices import Dtype
@@ -50,10 +50,10 @@ FEW, MORE = 1, 3
 _SCHEDULE, _MICROBATCHES = "1f1b", 4
 """What is rehearsed, and of how many microbatches a rank: as `ppsim project` has it where nothing else is said."""
 
-_TURNS = 5
-"""How often the two take turns, so that other load hits both alike."""
+_TURNS = 8
+"""How often the two take turns: as many windows on a machine whose pace changes."""
 
-_TURN_S = 0.5
+_TURN_S = 0.4
 _LEAST_STEPS, _MOST_STEPS = 3, 15
 """Recorded steps of a pipeline in a turn: as many as its projection has time for in `_TURN_S`, within these."""
 
@@ -61,7 +61,7 @@ _HALVINGS = 25
 """Of the intervals in which the slow-down and an action's overhead are sought."""
 
 _CALM = 0.1
-"""How far apart, at most, half of the steps are where nothing else keeps the cores busy."""
+"""What the pace varies by, at most, where nothing else keeps the cores busy."""
 
 _FURTHEST = 2.0
 """The slow-down is at most so many times that of the passes' medians, and at least as small a part of it."""
@@ -115,20 +115,25 @@ def rehearsal_of(
             for layers in (FEW, MORE)
         ]  # fmt: skip
         results = launch_all(configs * _TURNS, quiet=True)
-    found = told(profile, shape, [measured_of(joined(results[index::2]), table, None) for index in range(2)])
+    windows = paces_of(results)
+    pair = [measured_of(joined(results[index::2]), table, None) for index in range(2)]
+    found = told(profile, shape, [measured_in(one.run.at_pace(float(np.median(windows))), 0) for one in pair])
+    rehearsal = Rehearsal(
+        num_processes=num_processes, num_threads=settings.num_threads, reference_s=windows, **found
+    )
     say(
         f"measured by one process, rehearsed with {conditions}: passes take {found['slowdown']:.2f} times as "
         f"long and vary by {percent(relative_spread(tuple(found['pass_factors'])))}, "
         f"{seconds(found['action_overhead_s'])} an action and {seconds(found['hop_overhead_s'])} a hop "
-        f"beside; half of the steps took within {percent(found['step_spread'])} of each other"
+        f"beside; this machine's own pace varied by {percent(rehearsal.pace_spread)} in {len(windows)} windows"
     )
-    if (spread := found["step_spread"]) > _CALM:
+    if (spread := rehearsal.pace_spread) > _CALM:
         load = f" (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)" if hasattr(os, "getloadavg") else ""
         say(
-            f"steps so far apart say that this machine is busy{load}: a run comes no nearer to its projection than "
-            f"{percent(spread)}; measure again, with --start-over, when it is idle"
+            f"others keep this machine busy{load}: no run comes nearer to its projection than its pace does, but "
+            f"ppsim compare says what the error is at equal pace; measure again, with --start-over, when it is idle"
         )
-    return {"num_processes": num_processes, "num_threads": settings.num_threads} | found
+    return rehearsal.model_dump()
 
 
 def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, Any]:
@@ -226,11 +231,19 @@ def _gpt_of(model: ModelShape, key: Key, num_layers: int) -> GPTShape:
     return GPTShape(num_layers, layer.hidden_size, layer.num_heads, key.sequence_length, model.vocab_size)
 
 
+def paces_of(windows: Sequence[dict[str, Any]]) -> list[float]:
+    """Return what the reference took in each of several runs, the median of the recorded steps."""
+    return [
+        float(np.median(np.mean(one["reference_s"][one["num_warm_up"] :], axis=1))) for one in windows
+    ]  # fmt: skip
+
+
 def joined(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the recorded steps of several runs of one configuration as those of one run."""
     return turns[0] | {
         "steps": [step for one in turns for step in one["steps"][one["num_warm_up"] :]],
         "losses": [loss for one in turns for loss in one["losses"][one["num_warm_up"] :]],
+        "reference_s": [taken for one in turns for taken in one["reference_s"][one["num_warm_up"] :]],
         "num_warm_up": 0,
     }
 
