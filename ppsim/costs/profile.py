@@ -279,7 +279,7 @@ class Rehearsal(Strict):
     hop_overhead_s: NonNegative
     step_spread: NonNegative
     pass_factors: list[NonNegative] | None = None
-    reference_s: list[AboveZero] = []
+    reference_s: list[AboveZero] = Field(default=[])
 
     @property
     def pace_s(self) -> float | None:

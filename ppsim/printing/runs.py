@@ -159,8 +159,8 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
         out.add(f"the measured step is {where} of what was projected for nine of ten, {low} to {high}")
     if comparison.pace is not None:
         out.add(
-            f"the machine ran at {comparison.pace:.2f} of the pace at which it was profiled, by the same work beside "
-            "both"
+            f"the machine ran at {comparison.pace:.2f} of the pace at which it was profiled, by what the same work "
+            f"took beside both"
         )
     num_stages, worst = measured.schedule.num_stages, comparison.worst_stage
     shown = set(range(num_stages) if with_rows else some_of(num_stages, [worst]))

@@ -19,7 +19,7 @@ from ppsim.base.files import to_json, write_whole
 from ppsim.base.version import __version__
 from ppsim.costs.chunks import FIRST, KINDS, LAST, alike, short_contents, untold
 from ppsim.costs.utilization import split_ratio
-from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, counted, header, measured_costs, num_inputs
+from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, Part, counted, header, measured_costs, num_inputs
 from ppsim.profiling.measure import Module
 from ppsim.profiling.settings import Say, Settings
 
@@ -273,7 +273,7 @@ def _measured(builder: Builder, window: Window, contents: str, settings: Setting
     flops = builder.forward_flops(contents)
     if flops is None:
         flops, _ = counted(subject)
-    found = measured_costs([subject], settings, say=lambda why: say(f"{short_contents(contents)}: {why}"))
+    [found] = measured_costs([Part(short_contents(contents), [subject], flops)], settings, say=say)
     if window.is_first:
         found |= {"backward_input_s": None, "backward_weight_s": None}
         found["activation_bytes_kept_for_weight"] = found["activation_bytes"]

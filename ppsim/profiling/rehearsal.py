@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, cast
 
 import numpy as np
@@ -115,33 +116,37 @@ def rehearsal_of(
             for layers in (FEW, MORE)
         ]  # fmt: skip
         results = launch_all(configs * _TURNS, quiet=True)
-    windows = paces_of(results)
     pair = [measured_of(joined(results[index::2]), table, None) for index in range(2)]
-    found = told(profile, shape, [measured_in(one.run.at_pace(float(np.median(windows))), 0) for one in pair])
-    rehearsal = Rehearsal(
-        num_processes=num_processes, num_threads=settings.num_threads, reference_s=windows, **found
-    )
+    found = Rehearsal(
+        num_processes=num_processes, num_threads=settings.num_threads,
+        **told(profile, shape, pair, windows_s=[pace_of(one) for one in results]),
+    )  # fmt: skip
     say(
-        f"measured by one process, rehearsed with {conditions}: passes take {found['slowdown']:.2f} times as "
-        f"long and vary by {percent(relative_spread(tuple(found['pass_factors'])))}, "
-        f"{seconds(found['action_overhead_s'])} an action and {seconds(found['hop_overhead_s'])} a hop "
-        f"beside; this machine's own pace varied by {percent(rehearsal.pace_spread)} in {len(windows)} windows"
+        f"measured by one process, rehearsed with {conditions}: passes take {found.slowdown:.2f} times as long and "
+        f"vary by {percent(relative_spread(tuple(found.pass_factors or ())))}, "
+        f"{seconds(found.action_overhead_s)} an action and {seconds(found.hop_overhead_s)} a hop beside; this "
+        f"machine's own pace varied by {percent(found.pace_spread)} in {len(results)} windows"
     )
-    if (spread := rehearsal.pace_spread) > _CALM:
+    if found.pace_spread > _CALM:
         load = f" (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)" if hasattr(os, "getloadavg") else ""
         say(
-            f"others keep this machine busy{load}: no run comes nearer to its projection than its pace does, but "
-            f"ppsim compare says what the error is at equal pace; measure again, with --start-over, when it is idle"
+            f"others keep this machine busy{load}: a run comes no nearer to its projection than that; ppsim "
+            f"compare says what the error is at equal pace; measure again, with --start-over, when it is idle"
         )
-    return rehearsal.model_dump()
+    return found.model_dump()
 
 
-def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, Any]:
+def told(
+    profile: Profile, shape: Shape, pair: Sequence[Measured], *, windows_s: Sequence[float] = ()
+) -> dict[str, Any]:
     """Return what measured pipelines of `FEW` and of `MORE` layers a stage tell beside their profile.
 
-    `shape` is the profile's at which they ran. Passes vary as they did; with the slow-down and the overhead of an
+    `shape` is the profile's at which they ran, `windows_s` what the reference took in windows of theirs: all steps
+    are taken as at the pace of the median one. Passes vary as they did; with the slow-down and the overhead of an
     action both steps are as long as measured, where an overhead of 0 or more makes them so.
     """
+    if windows_s:
+        pair = [measured_in(one.run.at_pace(median(windows_s)), 0) for one in pair]
     table = pair[0].timeline.graph.schedule
     found = calibrate([one.run for one in pair])
     hop_s = found.hop.value if found.hop else 0.0
@@ -176,7 +181,7 @@ def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, 
     )
     return {
         "slowdown": slowdown, "action_overhead_s": action_s(slowdown), "hop_overhead_s": hop_s,
-        "step_spread": float(spread), "pass_factors": list(factors),
+        "step_spread": float(spread), "pass_factors": list(factors), "reference_s": list(windows_s),
     }  # fmt: skip
 
 
@@ -231,11 +236,9 @@ def _gpt_of(model: ModelShape, key: Key, num_layers: int) -> GPTShape:
     return GPTShape(num_layers, layer.hidden_size, layer.num_heads, key.sequence_length, model.vocab_size)
 
 
-def paces_of(windows: Sequence[dict[str, Any]]) -> list[float]:
-    """Return what the reference took in each of several runs, the median of the recorded steps."""
-    return [
-        float(np.median(np.mean(one["reference_s"][one["num_warm_up"] :], axis=1))) for one in windows
-    ]  # fmt: skip
+def pace_of(window: dict[str, Any]) -> float:
+    """Return what the reference took in the recorded steps of a run: the median, on average over the ranks."""
+    return median(map(fmean, window["reference_s"][window["num_warm_up"] :]))
 
 
 def joined(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:

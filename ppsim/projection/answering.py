@@ -62,7 +62,9 @@ def answer_of(
     limit = plan.memory_bound_bytes
     found = sensitivities(projection)
     of_actions = percent(relative_spread(jitter))
-    of_pace = f" (this machine's own pace by {percent(plan.rehearsal.pace_spread)})" if plan.rehearsal else ""
+    of_pace = ""
+    if plan.rehearsal and plan.rehearsal.reference_s:
+        of_pace = f" (this machine's own pace by {percent(plan.rehearsal.pace_spread)})"
     of_ranks = f"each rank by {percent(plan.rank_spread)}, " if plan.rank_spread else ""
     return Answer(
         interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),

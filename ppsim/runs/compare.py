@@ -150,7 +150,7 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
 
 
 def pace_of(run: Run, reference_s: float | None) -> float | None:
-    """Return how fast a run's steps were beside the pace at which the reference takes so long, None where unknown."""
+    """Return how fast a run was beside the pace at which the reference takes so long, None where nobody knows."""
     if reference_s is None or not run.reference_s:
         return None
     return float(np.median(run.at_pace(reference_s).step_times_s) / np.median(run.step_times_s))

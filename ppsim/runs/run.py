@@ -68,7 +68,9 @@ class Run:
         actions = self.graph.num_actions
         first = self.start[:, :actions].min(axis=1, keepdims=True)
         start, end = (first + factor * (times - first) for times in (self.start, self.end))
-        costs = self.costs if self.has_own_costs else median_costs(self.graph, (end - start)[:, :actions], self.costs)
+        costs = (
+            self.costs if self.has_own_costs else median_costs(self.graph, (end - start)[:, :actions], self.costs)
+        )
         return replace(self, start=start, end=end, costs=costs, reference_s=[reference_s] * len(start))
 
     @property

@@ -23,7 +23,7 @@ class Steps(Strict):
     message_bytes: NonNegative | None
     knows_transfers: bool
     communication: Communication = "overlap"
-    reference_s: list[AboveZero] = []
+    reference_s: list[AboveZero] = Field(default=[])
     start_s: list[list[float]]
     end_s: list[list[float]]
 

@@ -17,7 +17,7 @@ _LAYERS, _IN_FLIGHT = 2, 2
 
 
 class Reference:
-    """Layers of nano with microbatches of their own; their numbers are drawn beside torch's, which stay as they are."""
+    """Layers of nano and their own microbatches; the numbers are drawn beside torch's, which stay as they are."""
 
     def __init__(self) -> None:
         shape = MODELS["nano"]
