@@ -111,7 +111,8 @@ class _Rank:
         network: emulate.EmulatedNetwork | None = None
         out: dict[str, Any] = {"losses": [], "steps": [], "optimizer_s": [], "differences": None, "memory": None}
         out |= {"host": platform.node(), "reference_s": []}
-        reference = None if self.costs or self.device.type != "cpu" else Reference()
+        knows_pace = self.device.type == "cpu" and not self.costs and config.trace is None
+        reference = Reference() if knows_pace else None
         with ExitStack() as stack:
             if self.costs and (self.costs[1].transfer_s > 0).any():
                 network = emulate.EmulatedNetwork(
