@@ -74,7 +74,7 @@ def measure_shape(
         module.to(where, kind)
     row, alone = Module(blocks, hidden), Module(blocks[0], hidden)
     head = Module(ends[1], hidden, loss=lambda logits: loss_of(logits, tokens[0]))
-    found = components_of(
+    found = measured_components(
         [
             Part("embedding", [Module(ends[0], tokens, is_first=True)], flops=0.0),
             Part("layer", [row, alone], flops=layer_flops, num_units=NUM_BLOCKS),
@@ -100,7 +100,7 @@ class Part:
     num_units: int = 1
 
 
-def components_of(
+def measured_components(
     parts: Sequence[Part],
     settings: Settings,
     *,
@@ -210,7 +210,7 @@ def profile_module(
     rotated = [tuple(one.clone() for one in inputs) for _ in range(num_inputs(first.device, *inputs))]
     subject = Module(module, rotated, is_first=not any(one.is_floating_point() for one in inputs))
     flops, width = counted(subject)
-    [layer] = components_of([Part(name, [subject], flops)], how, shape=shape_of(first, module), say=say)
+    [layer] = measured_components([Part(name, [subject], flops)], how, shape=shape_of(first, module), say=say)
     notes = ["A module of one's own, as a layer. Median and quartiles. FLOPs by torch's counter."]
     model = {"name": name, "num_layers": num_layers, "hidden_size": width}
     return {**header(name, model, how, notes), "measurements": [layer | {"component": "layer"}]}

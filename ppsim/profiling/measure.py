@@ -157,6 +157,14 @@ def is_beside(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def give_back_memory() -> None:
+    """Collect garbage, and give a GPU's unused memory back once it is done."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
 Timed = Callable[..., tuple[Any, Seconds]]
 """Does a piece of work with its arguments; returns what comes out, and what gives its seconds."""
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ppsim.base.errors import ConfigError
 from ppsim.profiling.chunks import Window, subject_of
 from ppsim.profiling.failures import is_out_of_memory
-from ppsim.profiling.harness import NUM_BLOCKS, Part, components_of, counted, header, profile_module, shape_of
+from ppsim.profiling.harness import NUM_BLOCKS, Part, counted, header, measured_components, profile_module, shape_of
 from ppsim.profiling.own_chunks import FIRST, SEED, OwnBuilder, profile_pipeline
 from ppsim.profiling.settings import Say, Settings
 from ppsim.runtime.own_model import Function, function_of, tried
@@ -90,7 +90,7 @@ def _profile_stages(
         for name, subjects in named.items():
             num_units = NUM_BLOCKS if name == "layer" else 1
             parts.append(Part(name, subjects, counted(subjects[0])[0] / num_units, num_units))
-        measurements += components_of(parts, settings, shape=shape, say=say)
+        measurements += measured_components(parts, settings, shape=shape, say=say)
     notes = [
         f"A model of one's own: stages of 0, {NUM_BLOCKS} and 0 layers, per layer divided by {NUM_BLOCKS}. Median "
         f"and quartiles. FLOPs by torch's counter."
