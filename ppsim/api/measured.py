@@ -60,7 +60,9 @@ def compare(
     Both may be the files of `ppsim.save`, or of `-o NAME.json`, and the measured one all that `ppsim.read` reads.
     Without a projection, the measured run's own costs are simulated, with `overheads` where they are given, and its
     passes vary as they did, or as the overheads say.
-    Errors are projected / measured − 1: negative is too optimistic. Raises `ConfigError` for files that are no
+    Errors are projected / measured − 1: negative is too optimistic. Of a projection, `is_inside` says whether the
+    measured step lies in its interval, and where its profile and the run know their paces, `error_at_pace` what the
+    error is at equal pace. Raises `ConfigError` for files that are no
     timelines, for what was not measured, and where the two run different tables.
 
     >>> import ppsim
@@ -74,6 +76,7 @@ def compare(
     opened = _opened(measured)
     run, real = opened.measured.run, opened.timeline
     costs: StageCosts | None = None
+    said = timeline_json.Expectation()
     if projected is None:
         fixed = Overheads({}) if overheads is None else overheads_of(overheads)
         variation = fixed.pass_factors or (None if run.has_own_costs else spreads_of([run]).factors)
@@ -88,12 +91,22 @@ def compare(
         expected = projected
     elif isinstance(projected, Projection | Trained):
         expected, costs = projected.timeline, projected.costs
+        if isinstance(projected, Projection):
+            said = _expectation(projected)
     else:
-        expected, costs = timeline_json.read_timeline(projected)
+        expected, costs, said = timeline_json.read_expected(projected)
     peaks = peak_errors(peaks_in(opened.facts, source), expected)
     with naming(f"{source} and {projected if isinstance(projected, str | Path) else 'the projection'}"):
         compared = comparing.compare(real, expected)
-    return replace(compared, peaks=peaks, projected_costs=costs)
+    pace = comparing.pace_of(run, said.reference_s)
+    return replace(compared, peaks=peaks, projected_costs=costs, interval_s=said.interval_s, pace=pace)
+
+
+def _expectation(projection: Projection) -> timeline_json.Expectation:
+    rehearsal, answer = projection.plan.rehearsal, projection.answered(with_advice=False)
+    return timeline_json.Expectation.of(
+        projection.timeline, projection.iteration_s, answer.interval_s, rehearsal.pace_s if rehearsal else None
+    )
 
 
 def explain(

@@ -195,6 +195,8 @@ def _rehearsed(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple
     }
     factor = f"{found.slowdown:.2f} times as long as measured by one"
     spread = f"half of its steps took within {percent(found.step_spread)} of each other"
+    if found.reference_s:
+        spread += f" at equal pace; the machine's own pace varied by {percent(found.pace_spread)}"
     return costs.replace(**slowed), [f"rehearsed with {there}: passes take {factor}; {spread}"]
 
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
+
 from ppsim.base.boundary import AboveZero, After, Count, NonNegative, Positive, Strict, Within, packaged, validated
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
@@ -256,7 +258,9 @@ class Rehearsal(Strict):
     Each rank is a process of `num_threads` threads on the one device: a pass takes `slowdown` times as long as
     measured, an action `action_overhead_s` beside, a message `hop_overhead_s`. Half of its steps took within
     `step_spread` of each other, a part of the median. `pass_factors` are what passes of a typical step take beside
-    their medians, each as likely as any other.
+    their medians, each as likely as any other. `reference_s` is what the same little work took, in windows one
+    after the other (`ppsim.runtime.reference`): the steps are told at their median, and it varies as the machine's
+    own pace does.
     """
 
     num_processes: Annotated[int, Within(ge=2)]
@@ -266,6 +270,17 @@ class Rehearsal(Strict):
     hop_overhead_s: NonNegative
     step_spread: NonNegative
     pass_factors: list[NonNegative] | None = None
+    reference_s: list[AboveZero] = field(default_factory=list)
+
+    @property
+    def pace_s(self) -> float | None:
+        """Seconds of the reference at the pace of the steps, None where no one measured it."""
+        return float(np.median(self.reference_s)) if self.reference_s else None
+
+    @property
+    def pace_spread(self) -> float:
+        """Standard deviation of the logarithm of the pace from one window to another, 0 where there is but one."""
+        return float(np.log(self.reference_s).std(ddof=1)) if len(self.reference_s) > 1 else 0.0
 
 
 class Failure(Strict):

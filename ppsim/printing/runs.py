@@ -149,7 +149,19 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
         ("span", measured.span_s, projected.span_s, comparison.span_error),
         ("replay", measured.step_time_s, comparison.replay_s, comparison.replay_error),
     ]
+    if comparison.pace is not None and comparison.error_at_pace is not None:
+        at_pace = comparison.pace * measured.step_time_s
+        steps.insert(1, ("at equal pace", at_pace, projected.step_time_s, comparison.error_at_pace))
     out.add(Columns.of([{"": name} | _errors(*numbers) for name, *numbers in steps]))
+    if comparison.interval_s is not None:
+        low, high = map(seconds, comparison.interval_s)
+        where = "inside" if comparison.is_inside else "outside"
+        out.add(f"the measured step is {where} of what was projected for nine of ten, {low} to {high}")
+    if comparison.pace is not None:
+        out.add(
+            f"the machine ran at {comparison.pace:.2f} of the pace at which it was profiled, by what the same work "
+            f"took beside both"
+        )
     num_stages, worst = measured.schedule.num_stages, comparison.worst_stage
     shown = set(range(num_stages) if with_rows else some_of(num_stages, [worst]))
     rows = [

@@ -4,7 +4,6 @@ A trainer gives a `Builder`: what it builds of any run of its layers. Each chunk
 measured; what a pipeline of other chunks takes follows from them (`ppsim.costs.chunks`).
 """
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,8 +18,8 @@ from ppsim.base.files import to_json, write_whole
 from ppsim.base.version import __version__
 from ppsim.costs.chunks import FIRST, KINDS, LAST, alike, short_contents, untold
 from ppsim.costs.utilization import split_ratio
-from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, counted, header, measured_costs, num_inputs
-from ppsim.profiling.measure import Module
+from ppsim.profiling.harness import COSTLY_SPLIT, NUM_BLOCKS, Part, counted, header, measured_costs, num_inputs
+from ppsim.profiling.measure import Module, give_back_memory
 from ppsim.profiling.settings import Say, Settings
 
 
@@ -171,7 +170,7 @@ def kinds_of(builder: Builder, counts: Sequence[int], *, say: Say = lambda messa
     for chunk, window in enumerate(windows_of(counts)):
         say(f"building {window.num_layers} layers from {window.start} on")
         layers += [_Layer.of(layer, chunk) for layer in _built(builder, window).layers]
-        _forget()
+        give_back_memory()
     by_structure: dict[str, list[int]] = {}
     for index, layer in enumerate(layers):
         by_structure.setdefault(layer.structure, []).append(index)
@@ -273,12 +272,12 @@ def _measured(builder: Builder, window: Window, contents: str, settings: Setting
     flops = builder.forward_flops(contents)
     if flops is None:
         flops, _ = counted(subject)
-    found = measured_costs([subject], settings, say=lambda why: say(f"{short_contents(contents)}: {why}"))
+    [found] = measured_costs([Part(short_contents(contents), [subject], flops)], settings, say=say)
     if window.is_first:
         found |= {"backward_input_s": None, "backward_weight_s": None}
         found["activation_bytes_kept_for_weight"] = found["activation_bytes"]
     del subject
-    _forget()
+    give_back_memory()
     return found | {"forward_flops": flops}
 
 
@@ -287,9 +286,3 @@ def subject_of(builder: Builder, window: Window) -> Module:
     built, first = _built(builder, window), builder.input_of(window)
     inputs = [first, *(builder.input_of(window) for _ in range(num_inputs(first.device, first) - 1))]
     return Module(built.module, inputs, is_first=window.is_first, loss=built.loss)
-
-
-def _forget() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -3,7 +3,7 @@
 import datetime
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -64,50 +64,64 @@ def measure_shape(
         torch.randn(*batch, hidden_size, device=where, dtype=kind) for _ in range(num_inputs(where, like_hidden))
     ]
 
-    def measured(component: str, *subjects: Module, flops: float, num_units: int = 1) -> dict[str, Any]:
-        for subject in subjects:
-            subject.module.to(where, kind)
-        return component_of(
-            component, subjects, settings, shape=asdict(key), flops=flops, num_units=num_units, beside=row, say=say
-        )
-
     with where:  # a CPU would take longer to draw billions of weights than all that is measured takes
         blocks = build_blocks(shard, key, settings)
         ends = (build_embedding(shard), build_head(shard))
     if settings.compiled:
         for end in ends:
             end.compile()
+    for module in (blocks, *ends):
+        module.to(where, kind)
     row, alone = Module(blocks, hidden), Module(blocks[0], hidden)
-    row.module.to(where, kind)
-    embedding = measured("embedding", Module(ends[0], tokens, is_first=True), flops=0.0)
-    layer = measured("layer", row, alone, flops=layer_flops, num_units=NUM_BLOCKS)
-    if not settings.compiled:  # what the compiler calls, nobody sees
-        layer["attention"] = attention_in(lambda: alone.forward(alone.next_input()))
     head = Module(ends[1], hidden, loss=lambda logits: loss_of(logits, tokens[0]))
-    return [embedding, layer, measured("head", head, flops=head_flops)]
+    found = measured_components(
+        [
+            Part("embedding", [Module(ends[0], tokens, is_first=True)], flops=0.0),
+            Part("layer", [row, alone], flops=layer_flops, num_units=NUM_BLOCKS),
+            Part("head", [head], flops=head_flops),
+        ],
+        settings, shape=asdict(key), beside=row, say=say,
+    )  # fmt: skip
+    if not settings.compiled:  # what the compiler calls, nobody sees
+        found[1]["attention"] = attention_in(lambda: alone.forward(alone.next_input()))
+    return found
 
 
-def component_of(
-    component: str,
-    subjects: Sequence[Module],
+@dataclass(frozen=True)
+class Part:
+    """What is measured as one: `num_units` alike in the first subject; the second, if any, is one of them alone.
+
+    `flops` are those of one's forward.
+    """
+
+    name: str
+    subjects: Sequence[Module]
+    flops: float
+    num_units: int = 1
+
+
+def measured_components(
+    parts: Sequence[Part],
     settings: Settings,
     *,
     shape: dict[str, Any],
-    flops: float,
-    num_units: int = 1,
     beside: Module | None = None,
     say: Say = lambda message: None,
-) -> dict[str, Any]:
-    """Return the measurement of one of `num_units` alike in the first subject, as a profile file has it.
+) -> list[dict[str, Any]]:
+    """Return the measurements of parts that are components, as a profile file has them.
 
-    The second subject, if any, is one of them alone. `flops` are those of one's forward; `beside` is what other
-    partitions do meanwhile, the same unless given.
+    On a CPU they take turns, so that its pace, which others' work changes, changes all alike; elsewhere there may
+    be no memory for the activations of all. `beside` is what other partitions do meanwhile, the same unless given.
     """
-    say(f"measuring {component}")
-    found = measured_costs(
-        subjects, settings, num_units=num_units, beside=beside, say=lambda why: say(f"{component}: {why}")
-    )
-    return {"component": component, "shape": shape, **found, "forward_flops": flops}
+    is_in_turns = settings.device == "cpu" and settings.num_partitions == 1
+    found = []
+    for group in [parts] if is_in_turns else [[part] for part in parts]:
+        say(f"measuring {', '.join(part.name for part in group)}")
+        found += measured_costs(group, settings, beside=beside, say=say)
+    return [
+        {"component": part.name, "shape": shape, **costs, "forward_flops": part.flops}
+        for part, costs in zip(parts, found, strict=True)
+    ]
 
 
 def build_blocks(shard: ModelShape, key: Key, settings: Settings) -> nn.Sequential:
@@ -197,7 +211,7 @@ def profile_module(
     rotated = [tuple(one.clone() for one in inputs) for _ in range(num_inputs(first.device, *inputs))]
     subject = Module(module, rotated, is_first=not any(one.is_floating_point() for one in inputs))
     flops, width = counted(subject)
-    layer = component_of(name, [subject], how, shape=shape_of(first, module), flops=flops, say=say)
+    [layer] = measured_components([Part(name, [subject], flops)], how, shape=shape_of(first, module), say=say)
     notes = ["A module of one's own, as a layer. Median and quartiles. FLOPs by torch's counter."]
     model = {"name": name, "num_layers": num_layers, "hidden_size": width}
     return {**header(name, model, how, notes), "measurements": [layer | {"component": "layer"}]}
@@ -268,38 +282,50 @@ def costly_splits(content: dict[str, Any]) -> list[str]:
 
 
 def measured_costs(
-    subjects: Sequence[Module], settings: Settings, *, say: Say, num_units: int = 1, beside: Module | None = None
-) -> dict[str, Any]:
-    """Return the costs of one of `num_units` alike in the first subject; the second, if any, is one of them alone.
+    parts: Sequence[Part], settings: Settings, *, say: Say, beside: Module | None = None
+) -> list[dict[str, Any]]:
+    """Return the costs of one unit of each part, measured in turns.
 
     `say` gets the sentence for a backward that cannot be split. Other partitions are busy with `beside`, or with
     the first subject.
     """
-    where, subject = torch.device(settings.device), subjects[0]
-    reason = "with --cuda-graphs I and W are not captured" if settings.cuda_graphs else why_not_split(subject)
-    if reason:
-        say(f"{reason}; its backward cannot be split, only B is recorded")
+    subjects: list[Module] = []
+    can_split: list[bool] = []
+    for part in parts:
+        reason = "with --cuda-graphs I and W are not captured" if settings.cuda_graphs else (
+            why_not_split(part.subjects[0])
+        )  # fmt: skip
+        if reason:
+            say(f"{part.name}: {reason}; its backward cannot be split, only B is recorded")
+        subjects += part.subjects
+        can_split += [reason is None] * len(part.subjects)
     if settings.cuda_graphs:
         found = [_replayed(one, settings) for one in subjects]
     else:
-        busy_with, parts = beside or subject, settings.num_partitions
-        with in_partition(busy_with, settings.device, parts, num_threads=settings.num_threads):
-            found = measure(subjects, settings, can_split=reason is None)
+        busy_with, count = beside or subjects[0], settings.num_partitions
+        with in_partition(busy_with, settings.device, count, num_threads=settings.num_threads):
+            found = measure(subjects, settings.of_many(len(parts)), can_split=can_split)
     if settings.num_partitions > 1:  # the device's allocator counts the neighbours too
         found = [replace(one, transient_bytes=None) for one in found]
-    whole = found[0]
+    samples = iter(found)
+    return [_costs_of(part, [next(samples) for _ in part.subjects], settings) for part in parts]
+
+
+def _costs_of(part: Part, found: Sequence[Samples], settings: Settings) -> dict[str, Any]:
+    """The costs of one unit of a part by the samples of its subjects."""
+    whole, where, num_units = found[0], torch.device(settings.device), part.num_units
     content = {
         **_times(whole.seconds, num_units),
         "activation_bytes": whole.activation_bytes // num_units,
         "activation_bytes_kept_for_weight": whole.kept_bytes // num_units,
         "output_bytes": whole.output_bytes,
         "transient_bytes": whole.transient_bytes,
-        "parameters": sum(parameter.numel() for parameter in subject.module.parameters()) // num_units,
+        "parameters": sum(one.numel() for one in part.subjects[0].module.parameters()) // num_units,
     }
     if len(found) > 1:
         content["alone"] = {"num_in_row": num_units, **_times(found[1].seconds)}
     if is_beside(where) and not settings.cuda_graphs:
-        content["launch"] = launch_times(subjects[-1], where, can_split=reason is None)
+        content["launch"] = launch_times(part.subjects[-1], where, can_split="I" in whole.seconds)
     return content
 
 
@@ -310,7 +336,7 @@ def launch_times(subject: Module, device: torch.device, *, can_split: bool) -> d
 
 def _replayed(subject: Module, settings: Settings) -> Samples:
     """Seconds by replay, bytes as they are without."""
-    [eager] = measure([subject], replace(settings, num_repeats=1, num_warm_up=0, least_s=0.0), can_split=False)
+    [eager] = measure([subject], replace(settings, num_repeats=1, num_warm_up=0, least_s=0.0), can_split=[False])
     return replace(eager, seconds=replayed(subject, settings))
 
 

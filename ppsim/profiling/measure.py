@@ -115,18 +115,21 @@ class Module:
         return self._grads[self._turn % len(self._grads)]
 
 
-def measure(subjects: Sequence[Module], settings: Settings, *, can_split: bool = True) -> list[Samples]:
+def measure(
+    subjects: Sequence[Module], settings: Settings, *, can_split: Sequence[bool] | None = None
+) -> list[Samples]:
     """Return the samples of each module, in turns: a clock that changes, or other load, changes all alike.
 
     After `settings.num_warm_up` unmeasured repeats come `num_repeats`, or a multiple: as many as take `least_s`
     seconds, and more while medians are uncertain (`ppsim.profiling.timing`). As in a pipeline's steady state,
     gradients accumulate from one microbatch to the next, and while one goes backward, the activations of a later
-    one are held. Without `can_split` (`ppsim.profiling.split` finds out) B only. With `component_s`, as many
-    repeats as that allows by the last warm-up, `LEAST_REPEATS` at least.
+    one are held. Of a module that cannot split (`ppsim.profiling.split` finds out) B only. With `component_s`, as
+    many repeats as that allows by the last warm-up, `LEAST_REPEATS` at least.
     """
     device, num_repeats = torch.device(settings.device), settings.num_repeats
     clock = clock_of(device)
-    runs = [_Run(subject, clock.time, can_split=can_split) for subject in subjects]
+    splits = [True] * len(subjects) if can_split is None else can_split
+    runs = [_Run(subject, clock.time, can_split=one) for subject, one in zip(subjects, splits, strict=True)]
 
     def repeat() -> dict[tuple[int, str], Seconds]:
         return {(index, name): taken for index, run in enumerate(runs) for name, taken in run.repeat().items()}
@@ -152,6 +155,14 @@ def measure(subjects: Sequence[Module], settings: Settings, *, can_split: bool =
 def is_beside(device: torch.device) -> bool:
     """Whether a device computes beside the host, which launches its work and counts its memory."""
     return device.type == "cuda"
+
+
+def give_back_memory() -> None:
+    """Collect garbage, and give a GPU's unused memory back once it is done."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
 
 Timed = Callable[..., tuple[Any, Seconds]]

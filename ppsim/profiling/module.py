@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ppsim.base.errors import ConfigError
 from ppsim.profiling.chunks import Window, subject_of
 from ppsim.profiling.failures import is_out_of_memory
-from ppsim.profiling.harness import NUM_BLOCKS, component_of, counted, header, profile_module, shape_of
+from ppsim.profiling.harness import NUM_BLOCKS, Part, counted, header, measured_components, profile_module, shape_of
 from ppsim.profiling.own_chunks import FIRST, SEED, OwnBuilder, profile_pipeline
 from ppsim.profiling.settings import Say, Settings
 from ppsim.runtime.own_model import Function, function_of, tried
@@ -76,22 +76,21 @@ def _profile_stages(
     """The profile of a model: of its first and last stage without layers, and of `NUM_BLOCKS` and one between."""
     num_layers = function.num_layers(num_layers)
     torch.set_num_threads(settings.num_threads)
-    measurements, width = [], 1
+    measurements: list[dict[str, Any]] = []
+    width = 1
     for micro_batch in micro_batches or [2]:
         tried(function, [0, 1, 0], micro_batch=micro_batch, seed=SEED, device=settings.device)
         builder = OwnBuilder(function, NUM_BLOCKS, micro_batch, settings.device)
         row, alone = (subject_of(builder, Window(0, count)) for count in (NUM_BLOCKS, 1))
         like, shape = row.next_input()[0], shape_of(builder.input_of(FIRST), row.module)
         width = like.shape[-1] if like.dim() else 1
-        for component, subjects, num_units in (
-            ("embedding", [subject_of(builder, FIRST)], 1),
-            ("layer", [row, alone], NUM_BLOCKS),
-            ("head", [subject_of(builder, Window(NUM_BLOCKS, NUM_BLOCKS, is_last=True))], 1),
-        ):
-            flops = counted(subjects[0])[0] / num_units
-            measurements.append(
-                component_of(component, subjects, settings, shape=shape, flops=flops, num_units=num_units, say=say)
-            )
+        last = subject_of(builder, Window(NUM_BLOCKS, NUM_BLOCKS, is_last=True))
+        named = {"embedding": [subject_of(builder, FIRST)], "layer": [row, alone], "head": [last]}
+        parts = []
+        for name, subjects in named.items():
+            num_units = NUM_BLOCKS if name == "layer" else 1
+            parts.append(Part(name, subjects, counted(subjects[0])[0] / num_units, num_units))
+        measurements += measured_components(parts, settings, shape=shape, say=say)
     notes = [
         f"A model of one's own: stages of 0, {NUM_BLOCKS} and 0 layers, per layer divided by {NUM_BLOCKS}. Median "
         f"and quartiles. FLOPs by torch's counter."

@@ -9,9 +9,10 @@ vary in them as they will in a run, so that neither holds what the waits of vary
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, cast
 
 import numpy as np
@@ -22,14 +23,14 @@ from ppsim.base.files import read_json, to_json, write_whole
 from ppsim.base.units import percent, seconds
 from ppsim.catalog.build import build
 from ppsim.costs.of_profile import threads
-from ppsim.costs.profile import Profile, Shape
+from ppsim.costs.profile import Profile, Rehearsal, Shape
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.settings import Key, Say, Settings
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_table
 from ppsim.projection.projection import Projection
 from ppsim.runs.calibrate import calibrate
-from ppsim.runs.recorded import Measured, measured_of
+from ppsim.runs.recorded import Measured, measured_in, measured_of
 from ppsim.runtime.config import GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.choices import Dtype
@@ -50,10 +51,10 @@ FEW, MORE = 1, 3
 _SCHEDULE, _MICROBATCHES = "1f1b", 4
 """What is rehearsed, and of how many microbatches a rank: as `ppsim project` has it where nothing else is said."""
 
-_TURNS = 5
-"""How often the two take turns, so that other load hits both alike."""
+_TURNS = 8
+"""How often the two take turns: as many windows on a machine whose pace changes."""
 
-_TURN_S = 0.5
+_TURN_S = 0.4
 _LEAST_STEPS, _MOST_STEPS = 3, 15
 """Recorded steps of a pipeline in a turn: as many as its projection has time for in `_TURN_S`, within these."""
 
@@ -61,7 +62,7 @@ _HALVINGS = 25
 """Of the intervals in which the slow-down and an action's overhead are sought."""
 
 _CALM = 0.1
-"""How far apart, at most, half of the steps are where nothing else keeps the cores busy."""
+"""What the pace varies by, at most, where nothing else keeps the cores busy."""
 
 _FURTHEST = 2.0
 """The slow-down is at most so many times that of the passes' medians, and at least as small a part of it."""
@@ -115,28 +116,37 @@ def rehearsal_of(
             for layers in (FEW, MORE)
         ]  # fmt: skip
         results = launch_all(configs * _TURNS, quiet=True)
-    found = told(profile, shape, [measured_of(joined(results[index::2]), table, None) for index in range(2)])
+    pair = [measured_of(joined(results[index::2]), table, None) for index in range(2)]
+    found = Rehearsal(
+        num_processes=num_processes, num_threads=settings.num_threads,
+        **told(profile, shape, pair, windows_s=[pace_of(one) for one in results]),
+    )  # fmt: skip
     say(
-        f"measured by one process, rehearsed with {conditions}: passes take {found['slowdown']:.2f} times as "
-        f"long and vary by {percent(relative_spread(tuple(found['pass_factors'])))}, "
-        f"{seconds(found['action_overhead_s'])} an action and {seconds(found['hop_overhead_s'])} a hop "
-        f"beside; half of the steps took within {percent(found['step_spread'])} of each other"
+        f"measured by one process, rehearsed with {conditions}: passes take {found.slowdown:.2f} times as long and "
+        f"vary by {percent(relative_spread(tuple(found.pass_factors or ())))}, "
+        f"{seconds(found.action_overhead_s)} an action and {seconds(found.hop_overhead_s)} a hop beside; this "
+        f"machine's own pace varied by {percent(found.pace_spread)} in {len(results)} windows"
     )
-    if (spread := found["step_spread"]) > _CALM:
+    if found.pace_spread > _CALM:
         load = f" (load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)" if hasattr(os, "getloadavg") else ""
         say(
-            f"steps so far apart say that this machine is busy{load}: a run comes no nearer to its projection than "
-            f"{percent(spread)}; measure again, with --start-over, when it is idle"
+            f"others keep this machine busy{load}: a run comes no nearer to its projection than that; ppsim "
+            f"compare says what the error is at equal pace; measure again, with --start-over, when it is idle"
         )
-    return {"num_processes": num_processes, "num_threads": settings.num_threads} | found
+    return asdict(found)
 
 
-def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, Any]:
+def told(
+    profile: Profile, shape: Shape, pair: Sequence[Measured], *, windows_s: Sequence[float] = ()
+) -> dict[str, Any]:
     """Return what measured pipelines of `FEW` and of `MORE` layers a stage tell beside their profile.
 
-    `shape` is the profile's at which they ran. Passes vary as they did; with the slow-down and the overhead of an
+    `shape` is the profile's at which they ran, `windows_s` what the reference took in windows of theirs: all steps
+    are taken as at the pace of the median one. Passes vary as they did; with the slow-down and the overhead of an
     action both steps are as long as measured, where an overhead of 0 or more makes them so.
     """
+    if windows_s:
+        pair = [measured_in(one.run.at_pace(median(windows_s)), 0) for one in pair]
     table = pair[0].timeline.graph.schedule
     found = calibrate([one.run for one in pair])
     hop_s = found.hop.value if found.hop else 0.0
@@ -171,7 +181,7 @@ def told(profile: Profile, shape: Shape, pair: Sequence[Measured]) -> dict[str, 
     )
     return {
         "slowdown": slowdown, "action_overhead_s": action_s(slowdown), "hop_overhead_s": hop_s,
-        "step_spread": float(spread), "pass_factors": list(factors),
+        "step_spread": float(spread), "pass_factors": list(factors), "reference_s": list(windows_s),
     }  # fmt: skip
 
 
@@ -226,11 +236,17 @@ def _gpt_of(model: ModelShape, key: Key, num_layers: int) -> GPTShape:
     return GPTShape(num_layers, layer.hidden_size, layer.num_heads, key.sequence_length, model.vocab_size)
 
 
+def pace_of(window: dict[str, Any]) -> float:
+    """Return what the reference took in the recorded steps of a run: the median, on average over the ranks."""
+    return median(map(fmean, window["reference_s"][window["num_warm_up"] :]))
+
+
 def joined(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the recorded steps of several runs of one configuration as those of one run."""
     return turns[0] | {
         "steps": [step for one in turns for step in one["steps"][one["num_warm_up"] :]],
         "losses": [loss for one in turns for loss in one["losses"][one["num_warm_up"] :]],
+        "reference_s": [taken for one in turns for taken in one["reference_s"][one["num_warm_up"] :]],
         "num_warm_up": 0,
     }
 

@@ -1,7 +1,7 @@
 """What is measured, and how. Imports no torch."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from ppsim.model.kinds import in_words
@@ -38,6 +38,11 @@ class Settings:
     least_s: float = 0.0
     compiled: bool = False
     cuda_graphs: bool = False
+
+    def of_many(self, count: int) -> "Settings":
+        """Return those of so many components in turns, whose time is that of all together."""
+        component_s = None if self.component_s is None else self.component_s * count
+        return replace(self, component_s=component_s, least_s=self.least_s * count)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Many shapes, one file: written whole after each, so that a sweep that was killed goes on where it stopped."""
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from ppsim.profiling.expect import expected
 from ppsim.profiling.failures import first_sentence, is_out_of_memory
 from ppsim.profiling.float8 import fused_cast
 from ppsim.profiling.harness import measure_shape, model_header, require_measurable
+from ppsim.profiling.measure import give_back_memory
 from ppsim.profiling.optimizer import measure_optimizer, require_optimizer
 from ppsim.profiling.pace import Pace
 from ppsim.profiling.settings import Key, Say, Settings
@@ -134,7 +134,7 @@ class _Filling:
         """Write the file, then give memory back; after an error in a kernel a process can do nothing with CUDA."""
         write_whole(self.job.path, to_json(self.content))
         try:
-            _release(self.settings)
+            give_back_memory()
         except RuntimeError as error:
             raise RunFailed(
                 f"the device answers no more ({first_sentence(error)}); {self.job.path} is whole: repeat the "
@@ -217,10 +217,3 @@ def finished_keys(content: dict[str, Any]) -> set[Key]:
     shapes = [*others, *content["does_not_fit"]]
     names = Key.__dataclass_fields__
     return {Key(**{name: value for name, value in shape.items() if name in names}) for shape in shapes}
-
-
-def _release(settings: Settings) -> None:
-    gc.collect()
-    if settings.device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()

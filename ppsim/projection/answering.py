@@ -1,7 +1,7 @@
 """A projection's whole answer: how long, how sure, does it fit, where the time goes, what to change."""
 
 from collections.abc import Callable
-from math import exp
+from math import exp, hypot
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent
@@ -61,10 +61,13 @@ def answer_of(
     limit = plan.memory_bound_bytes
     found = sensitivities(projection)
     of_actions = percent(relative_spread(jitter))
+    of_pace = ""
+    if plan.rehearsal and plan.rehearsal.reference_s:
+        of_pace = f" (this machine's own pace by {percent(plan.rehearsal.pace_spread)})"
     of_ranks = f"each rank by {percent(plan.rank_spread)}, " if plan.rank_spread else ""
     return Answer(
         interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
-        sampled=f"costs off by {percent(spread)} together, {of_ranks}each action by {of_actions} "
+        sampled=f"costs off by {percent(spread)} together{of_pace}, {of_ranks}each action by {of_actions} "
         "(standard deviations)",
         fit=Fit(rank, float(peaks[rank]), limit),
         budget_s=loss_budget(projection),
@@ -85,10 +88,13 @@ def _spreads(projection: Projection) -> tuple[float, Variation]:
 def spread_of(plan: Plan) -> float:
     """Return how far a projected step may be off, the standard deviation of its logarithm.
 
-    That of the runs of the class of devices; where there are none, that of all classes' or, if it is more, that of
-    the in-situ factor of its table.
+    Of a rehearsed profile that of measured costs and that of the machine's own pace together, else that of the
+    runs of the class of devices; where there are none, that of all classes' or, if it is more, that of the in-situ
+    factor of its table.
     """
     job = plan.job
+    if plan.rehearsal:
+        return hypot(MEASURED_SPREAD, plan.rehearsal.pace_spread)
     if job is None or plan.measured is not None or all(basis == MEASURED for _, basis in job.bases):
         return MEASURED_SPREAD
     efficiency, has_experts = job.cluster.device.efficiency, any(layer.is_moe for layer in job.model.kinds)

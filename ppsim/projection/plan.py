@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ppsim.base.errors import ConfigError
 from ppsim.base.shown import InBrief
 from ppsim.catalog.build import schedule_named
-from ppsim.costs.profile import Profile, Shape
+from ppsim.costs.profile import Profile, Rehearsal, Shape
 from ppsim.costs.sources import MeasuredProfileSource, ProfileSource, RankCosts
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.projection.options import Runtime
@@ -120,6 +120,12 @@ class Plan(InBrief):
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
         )  # fmt: skip
         return source if self.measured is None else MeasuredProfileSource(**vars(source), costs=self.measured)
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """That of the profile, where its costs are taken and it was of as many ranks."""
+        found = self.profile.rehearsal if self.profile and self.measured is None else None
+        return found if found and found.num_processes == self.pp else None
 
     @property
     def variation(self) -> Variation | None:

@@ -195,6 +195,7 @@ class Projection(Shown, Pictured):
             "iteration_time_s": self.iteration_s,
             "exposed_s": self.step.exposed_s,
             "num_gpus": self.num_gpus,
+            "reference_s": self.plan.rehearsal.pace_s if self.plan.rehearsal else None,
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_gpu": self.tokens_per_s / self.num_gpus,
             "model_flops_utilization": self.model_flops_utilization,

@@ -52,7 +52,8 @@ class Comparison(Shown, Pictured):
     action waited for is not known: all then wait `replay_gap_s`, the median, which is None otherwise. Where nobody
     knows what transfers take, each takes `replay_hop_s`, the mean of the waits for them: of waits that vary a step
     sums up many. `peaks` are there where both sides know bytes, `projected_costs` where those of the projection are
-    known.
+    known. `interval_s` is where a projection expected nine of ten steps. `pace` is how fast the machine ran beside
+    when it was profiled, 0.9 for a tenth slower, where both were told by the same work (`ppsim.runtime.reference`).
 
     >>> from ppsim import StageCosts, build, simulate
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -73,6 +74,21 @@ class Comparison(Shown, Pictured):
     replay_hop_s: float | None = None
     peaks: list[PeakError] = field(default_factory=list)
     projected_costs: StageCosts | None = None
+    interval_s: tuple[float, float] | None = None
+    pace: float | None = None
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured step lies in the projection's interval, None where there is none."""
+        if self.interval_s is None:
+            return None
+        low, high = self.interval_s
+        return low <= self.measured.step_time_s <= high
+
+    @property
+    def error_at_pace(self) -> float | None:
+        """The step's error, had the machine run at the pace at which it was profiled; None where nobody knows."""
+        return None if self.pace is None else (1 + self.step_error) / self.pace - 1
 
     @property
     def brief(self) -> str:
@@ -133,6 +149,13 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
     )
 
 
+def pace_of(run: Run, reference_s: float | None) -> float | None:
+    """Return how fast a run was beside the pace at which the reference takes so long, None where nobody knows."""
+    if reference_s is None or not run.reference_s:
+        return None
+    return float(np.median(run.at_pace(reference_s).step_times_s) / np.median(run.step_times_s))
+
+
 def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, float] | None = None) -> StageCosts:
     """Return the costs at which a run is simulated again, with overheads (`Calibration.on`).
 
@@ -188,6 +211,10 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "measured_step_time_s": comparison.measured.step_time_s,
         "projected_step_time_s": comparison.projected.step_time_s,
         **{name: getattr(comparison, name) for name in _NUMBERS},
+        "pace": comparison.pace,
+        "error_at_pace": comparison.error_at_pace,
+        "projected_interval_s": comparison.interval_s and list(comparison.interval_s),
+        "is_inside": comparison.is_inside,
         "ops": [op.to_json() for op in comparison.ops],
         "peaks": [peak.to_json() for peak in comparison.peaks],
     }

@@ -1,7 +1,7 @@
 """The steps of a measured run, as many as there are, and the costs that they show."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -25,7 +25,8 @@ class Run:
     seconds from the last end of a step to the first start of the next, as far as known. `message_bytes` is what a
     whole microbatch sends from a stage to the next, None where unknown. `knows_transfers`: the times of all
     transfers are those on the wire, not only of those that somebody waited for. `communication` is how the trainer
-    calls, as far as its recording tells.
+    calls, as far as its recording tells. `reference_s` is what the same work took the ranks before each step, on
+    average: the pace of the machine (`ppsim.runtime.reference`), empty where it was not measured.
     """
 
     source: str
@@ -38,6 +39,7 @@ class Run:
     has_own_costs: bool = True
     knows_transfers: bool = False
     communication: Communication = "overlap"
+    reference_s: Sequence[float] = ()
 
     @property
     def step_times_s(self) -> Floats:
@@ -53,6 +55,23 @@ class Run:
             times = zip(self.start, self.end, strict=True)
             taken = taken / (1 + slowdown * np.stack([overlapped_fraction(self.graph, *step) for step in times]))
         return taken
+
+    def at_pace(self, reference_s: float) -> "Run":
+        """Return the steps as long as they were at the pace at which the reference takes so long.
+
+        Each is scaled by what the reference took before it, and costs that were not given are its medians then; the
+        run itself where nobody knows its pace.
+        """
+        if not self.reference_s:
+            return self
+        factor = reference_s / np.array(self.reference_s)[:, None]
+        actions = self.graph.num_actions
+        first = self.start[:, :actions].min(axis=1, keepdims=True)
+        start, end = (first + factor * (times - first) for times in (self.start, self.end))
+        costs = (
+            self.costs if self.has_own_costs else median_costs(self.graph, (end - start)[:, :actions], self.costs)
+        )
+        return replace(self, start=start, end=end, costs=costs, reference_s=[reference_s] * len(start))
 
     @property
     def bytes_of_transfers(self) -> Floats | None:

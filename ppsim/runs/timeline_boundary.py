@@ -1,9 +1,9 @@
 """The parts of a timeline file that pydantic checks."""
 
 from dataclasses import field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from ppsim.base.boundary import NonNegative, Positive, Strict
+from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, Within
 from ppsim.schedule.choices import Communication
 
 
@@ -22,12 +22,16 @@ class Steps(Strict):
     message_bytes: NonNegative | None
     knows_transfers: bool
     communication: Communication = "overlap"
+    reference_s: list[AboveZero] = field(default_factory=list)
     start_s: list[list[float]]
     end_s: list[list[float]]
 
 
 class File(Strict, extra="ignore"):
-    """What it takes to load a timeline; the report beside it is for people. A CSV says no replicas and slices."""
+    """What it takes to load a timeline; the report beside it is for people. A CSV says no replicas and slices.
+
+    Of a projection, also between what nine of ten iterations are expected, and at which pace (`Run.reference_s`).
+    """
 
     origin: Literal["measured", "simulated"]
     schedule: str = ""
@@ -38,3 +42,6 @@ class File(Strict, extra="ignore"):
     timeline: NodeTimes
     steps: Steps | None = None
     run: dict[str, Any] = field(default_factory=dict)
+    iteration_time_s: NonNegative | None = None
+    iteration_time_interval_s: Annotated[list[float], Within(min_length=2, max_length=2)] | None = None
+    reference_s: AboveZero | None = None

@@ -1,6 +1,7 @@
 """A timeline on disk: the report with the table, the costs and every time in it, simulated or measured alike."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,9 +54,38 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
     return _loaded(data, source)[1:]
 
 
+@dataclass(frozen=True)
+class Expectation:
+    """What a projection says beside its timeline, None where it does not.
+
+    Between what nine of ten steps will lie, and what the reference took at the pace of its costs (`Run.at_pace`).
+    """
+
+    interval_s: tuple[float, float] | None = None
+    reference_s: float | None = None
+
+    @classmethod
+    def of(
+        cls, timeline: Timeline, iteration_s: float, interval_s: Sequence[float], reference_s: float | None
+    ) -> "Expectation":
+        """Return that of a projection by the interval of its iteration."""
+        low, high = interval_s
+        around = iteration_s - timeline.step_time_s
+        return cls((low - around, high - around), reference_s)
+
+
 def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
     """Read the timeline that `ppsim train`, `simulate` or `project` wrote with `-o NAME.json`."""
-    return timeline_from_json(read_json(path), str(path))
+    return read_expected(path)[:2]
+
+
+def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
+    """Read what `read_timeline` does, and what a projection's file says beside it."""
+    file, timeline, costs = _loaded(read_json(path), str(path))
+    said = Expectation(reference_s=file.reference_s)
+    if file.iteration_time_interval_s is not None and file.iteration_time_s is not None:
+        said = Expectation.of(timeline, file.iteration_time_s, file.iteration_time_interval_s, file.reference_s)
+    return timeline, costs, said
 
 
 def run_from_json(data: Any, source: str) -> Run:
@@ -84,6 +114,10 @@ def run_from_json(data: Any, source: str) -> Run:
             f"entries, as many as the timeline has"
         )
     start, end = np.array(steps.start_s), np.array(steps.end_s)
+    if len(steps.reference_s) not in (0, len(start)):
+        raise ConfigError(
+            f"{source} is wrong: steps.reference_s has {len(steps.reference_s)} entries for {len(start)} steps"
+        )
     early = np.argwhere((end < start)[:, : timeline.graph.num_actions])
     if len(early):
         step, entry = early[0].tolist()
@@ -96,6 +130,7 @@ def run_from_json(data: Any, source: str) -> Run:
         message_bytes=steps.message_bytes,
         knows_transfers=steps.knows_transfers,
         communication=steps.communication,
+        reference_s=steps.reference_s,
     )
 
 

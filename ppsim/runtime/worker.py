@@ -28,6 +28,7 @@ from ppsim.runtime.config import TrainConfig
 from ppsim.runtime.launch import word_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.recorder import Recorder
+from ppsim.runtime.reference import Reference
 from ppsim.runtime.torch_private import require_torch, schedule_runtime, schedules
 from ppsim.runtime.trained import RunModel, model_of
 from ppsim.runtime.verify import Differences, differences
@@ -109,7 +110,9 @@ class _Rank:
         optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate)
         network: emulate.EmulatedNetwork | None = None
         out: dict[str, Any] = {"losses": [], "steps": [], "optimizer_s": [], "differences": None, "memory": None}
-        out["host"] = platform.node()
+        out |= {"host": platform.node(), "reference_s": []}
+        knows_pace = self.device.type == "cpu" and not self.costs and config.trace is None
+        reference = Reference() if knows_pace else None
         with ExitStack() as stack:
             if self.costs and (self.costs[1].transfer_s > 0).any():
                 network = emulate.EmulatedNetwork(
@@ -130,6 +133,9 @@ class _Rank:
                     stage.submod.factor = emulate.factor_of(config, step)
                 optimizer.zero_grad()
                 dist.barrier()
+                if reference is not None:  # on all ranks at once, as their passes are
+                    out["reference_s"].append(reference.seconds())
+                    dist.barrier()
                 self.recorder.clock.zero()
                 counts = step == config.num_warm_up - 1 and not self.costs  # it takes time
                 allocated = AllocatedPeak(self.device, parameters)
@@ -206,6 +212,7 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
         "memory": {"ranks": [rank["memory"] for rank in everyone], "device_peak_bytes": None}
         if all(rank["memory"] for rank in everyone)
         else None,
+        "reference_s": [list(times) for times in zip(*(rank["reference_s"] for rank in everyone), strict=True)],
         "optimizer_s": [max(times) for times in zip(*(rank["optimizer_s"] for rank in everyone), strict=True)],
         "steps": [[rank["steps"][step] for rank in everyone] for step in range(len(everyone[0]["steps"]))],
         "differences": {

@@ -16,6 +16,7 @@ from ppsim.profiling.rehearsal import FEW, MORE, told
 from ppsim.profiling.settings import Key, Settings
 from ppsim.runs.recorded import Measured, measured_in
 from ppsim.runs.run import Run, median_costs
+from ppsim.runs.timeline_file import timeline_to_json
 from ppsim.runtime.config import GPTShape
 from ppsim.simulation.engine import evaluate
 from ppsim.simulation.run import durations_s
@@ -56,6 +57,7 @@ def test_two_pipelines_tell_the_slow_down_from_an_action_and_both_from_a_hop(pub
     assert found["hop_overhead_s"] == pytest.approx(9e-4, rel=1e-3)
     assert found["action_overhead_s"] == pytest.approx(4e-4, rel=3e-3)
     assert found["step_spread"] == 0
+    assert found["reference_s"] == []
     assert found["pass_factors"] == [1.0] * len(found["pass_factors"])
 
 
@@ -96,6 +98,96 @@ def drawn(profile: Profile, layers: int, spread: float, slowdown: float, num_ste
     return measured_in(Run("", graph, medians, start, end, has_own_costs=False), 0)
 
 
+def at_other_paces(measured: Measured, factors: list[float], reference_s: float) -> Measured:
+    """The same steps on a machine that gave now more, now less."""
+    run, slower = measured.run, np.array(factors)[:, None]
+    taken = [reference_s * factor for factor in factors]
+    return measured_in(replace(run, start=slower * run.start, end=slower * run.end, reference_s=taken), 0)
+
+
+def test_a_machine_whose_pace_drifts_tells_the_same_of_its_passes(published: Profile) -> None:
+    """Pipelines of few layers hit by other factors than those of more: all at the pace of the median window."""
+    pair = [simulated(published, layers, action_overhead_s=4e-4, hop_overhead_s=9e-4) for layers in (FEW, MORE)]
+    windows_s = [4e-3, 5e-3, 6e-3, 8e-3]
+    drifted = [
+        at_other_paces(one, factors, 5e-3)
+        for one, factors in zip(pair, ([0.8, 0.8, 1.0, 1.0], [1.2, 1.2, 1.6, 1.6]), strict=True)
+    ]
+    found, steady = told(published, published.shape_at(), drifted, windows_s=windows_s), told(
+        published, published.shape_at(), pair
+    )  # fmt: skip
+    at_median = 5.5 / 5
+    assert found["slowdown"] == pytest.approx(at_median * steady["slowdown"], rel=1e-3)
+    assert found["action_overhead_s"] == pytest.approx(at_median * steady["action_overhead_s"], rel=5e-3)
+    assert found["step_spread"] == pytest.approx(0, abs=1e-9)
+    rehearsal = Rehearsal(num_processes=2, num_threads=1, **found)
+    assert rehearsal.pace_s == pytest.approx(5.5e-3)
+    assert rehearsal.pace_spread == pytest.approx(np.std(np.log(windows_s), ddof=1))
+
+
+def test_the_interval_is_as_wide_as_the_machines_own_pace(published: Profile) -> None:
+    """An older profile, and one of other ranks, know no pace: theirs is that of measured costs."""
+    widths = []
+    for num_processes, windows_s in ((2, []), (2, [4e-3, 5e-3, 6e-3]), (4, [4e-3, 5e-3, 6e-3])):
+        rehearsed = slowed(published, num_processes=num_processes).rehearsal
+        assert rehearsed is not None
+        with_pace = rehearsed.model_copy(update={"reference_s": windows_s})
+        made = ppsim.project(
+            pp=2, schedule="1f1b", layers=8, profile=published.model_copy(update={"rehearsal": with_pace})
+        )
+        answer = made.answered(with_advice=False)
+        low, high = answer.interval_s
+        widths.append(
+            (np.log(high / low) / 2 / 1.645, "own pace by" in answer.sampled, made.to_json()["reference_s"])
+        )
+    (older, *said), (drifting, *says), (others, *silent) = widths
+    assert said == [False, None]
+    assert says == [True, 5e-3]
+    assert silent == [False, None]
+    assert older == pytest.approx(0.02, rel=0.2)
+    assert others == pytest.approx(0.02, rel=0.2)
+    assert drifting == pytest.approx(np.hypot(0.02, np.std(np.log([4, 5, 6]), ddof=1)), rel=0.2)
+
+
+@pytest.mark.parametrize(("factor", "off"), [(1.0, 0.0), (1.25, 0.0), (1.25, 0.1), (0.8, -0.1)])
+def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
+    published: Profile, factor: float, off: float, tmp_path: Path
+) -> None:
+    """A run of passes `off` longer than profiled on a machine that takes `factor` times as long: both come back."""
+    rehearsed = slowed(published).rehearsal
+    assert rehearsed is not None
+    paced = published.model_copy(update={"rehearsal": rehearsed.model_copy(update={"reference_s": [5e-3] * 8})})
+    made = ppsim.project(pp=2, schedule="1f1b", layers=8, profile=paced, microbatches=8)
+    timeline = made.timeline
+    steps = [(1 + off) * np.stack([times] * 3) for times in (timeline.start, timeline.end)]
+    run = Run("", timeline.graph, made.costs, *steps, has_own_costs=False)
+    measured = at_other_paces(measured_in(run, 0), [factor] * 3, 5e-3)
+    projected, path = tmp_path / "projected.json", tmp_path / "measured.json"
+    ppsim.save(made, projected)
+    content = timeline_to_json(measured.timeline, measured.costs, run={"emulated": False}, steps=measured.to_json())
+    path.write_text(json.dumps(content))
+    for expected in (projected, made):
+        found = ppsim.compare(path, expected)
+        assert found.step_error == pytest.approx(1 / factor / (1 + off) - 1)
+        assert found.pace == pytest.approx(1 / factor)
+        assert found.error_at_pace == pytest.approx(1 / (1 + off) - 1)
+        assert found.is_inside == (factor == 1.0)
+        assert made.answer.interval_s == pytest.approx(found.interval_s)
+    words = words_of(command("compare", path, projected).stdout)
+    assert f"the machine ran at {1 / factor:.2f} of the pace" in words
+    assert f"the measured step is {'inside' if factor == 1 else 'outside'} of" in words
+    assert words.index("step time") < words.index("at equal pace")
+    content["steps"]["reference_s"] = []  # of a version before, or of another runtime
+    path.write_text(json.dumps(content))
+    assert ppsim.compare(path, projected).pace is None
+    assert "pace" not in words_of(command("compare", path, projected).stdout)
+    content["steps"]["reference_s"] = [5e-3]
+    path.write_text(json.dumps(content))
+    assert "steps.reference_s has 1 entries for 3 steps" in words_of(
+        command("compare", path, projected, code=2).stderr
+    )
+
+
 def test_passes_take_longer_only_beside_as_many_as_were_rehearsed(published: Profile) -> None:
     alone, beside, others = (
         ppsim.project(pp=2, schedule="1f1b", layers=8, profile=one, overheads=None)
@@ -123,6 +215,8 @@ def test_a_profile_is_rehearsed_once_and_the_projection_says_so(
     found = json.loads(content)["rehearsal"]
     assert (found["num_processes"], found["num_threads"]) == (2, 1)
     assert found["hop_overhead_s"] > 0
+    assert len(found["reference_s"]) == 2
+    assert min(found["reference_s"]) > 0
     command(*words, "-o", path)
     assert path.read_bytes() == content
     plan = ppsim.project(pp=2, profile=path)
@@ -130,15 +224,16 @@ def test_a_profile_is_rehearsed_once_and_the_projection_says_so(
     assert any(line.startswith("rehearsed with 2 processes at once") for line in plan.assumptions)
 
 
-@pytest.mark.parametrize(("spread", "is_said"), [(0.09, False), (0.36, True)])
-def test_steps_that_other_work_drew_apart_are_said_to_be_of_a_busy_machine(
-    published: Profile, spread: float, is_said: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("slowest", "is_said"), [(1.1, False), (1.6, True)])
+def test_a_machine_whose_pace_other_work_changes_is_said_to_be_busy(
+    published: Profile, slowest: float, is_said: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {"slowdown": 1.0, "action_overhead_s": 0.0, "hop_overhead_s": 0.0, "step_spread": spread}
+    found = {"slowdown": 1.0, "action_overhead_s": 0.0, "hop_overhead_s": 0.0, "step_spread": 0.3}
+    found["reference_s"] = [5e-3, slowest * 5e-3]  # type: ignore[assignment]
     monkeypatch.setattr(rehearsal, "launch_all", lambda configs, quiet: [])
     monkeypatch.setattr(rehearsal, "joined", lambda turns: None)
     monkeypatch.setattr(rehearsal, "measured_of", lambda *arguments: None)
-    monkeypatch.setattr(rehearsal, "told", lambda *arguments: found | {"pass_factors": [1.0]})
+    monkeypatch.setattr(rehearsal, "told", lambda *arguments, **windows: found | {"pass_factors": [1.0]})
     monkeypatch.setattr(rehearsal.os, "getloadavg", lambda: (12.2, 8.0, 8.0))
     monkeypatch.setattr(rehearsal.os, "cpu_count", lambda: 2)
     key, said = Key(published.shape_at().micro_batch, published.shape_at().sequence_length, "float32"), []
@@ -150,8 +245,8 @@ def test_steps_that_other_work_drew_apart_are_said_to_be_of_a_busy_machine(
         num_processes=2,
         say=said.append,
     )
-    assert ("this machine is busy (load 12.2 on 2 cores)" in said[-1]) == is_said
-    assert ("no nearer to its projection than 36" in said[-1]) == is_said
+    assert ("others keep this machine busy (load 12.2 on 2 cores)" in said[-1]) == is_said
+    assert "this machine's own pace varied by " + ("33.23 %" if is_said else "6.74 %") in " ".join(said)
 
 
 @pytest.mark.parametrize(

@@ -183,10 +183,10 @@ def test_a_device_that_answers_no_more_ends_the_process_and_the_file_names_the_s
     def fails(*arguments: Any, **fields: Any) -> list[dict[str, Any]]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    def answers_not(settings: Settings) -> None:
+    def answers_not() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr("ppsim.profiling.sweep._release", answers_not)
+    monkeypatch.setattr("ppsim.profiling.sweep.give_back_memory", answers_not)
     monkeypatch.setattr("ppsim.profiling.sweep.measure_shape", fails)
     path = tmp_path / "p.json"
     with pytest.raises(RunFailed, match=r"the device answers no more .*illegal memory access.*repeat the command"):

@@ -12,11 +12,17 @@ from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
+import torch
+
 import ppsim
-from ppsim.base.files import to_json
+from ppsim.base.files import read_json, to_json
 from ppsim.cli import main
-from ppsim.runs.timeline_file import read_timeline
+from ppsim.runs.recorded import measured_of
+from ppsim.runs.timeline_file import read_timeline, run_from_json
+from ppsim.runtime.partitions.run import run_partitions
+from ppsim.runtime.reference import Reference
 from ppsim.schedule.grammar import format_table
+from tests.runtime.cases import config_of, table_of
 from tests.runtime.processes import TINY, finished, started
 
 
@@ -31,6 +37,26 @@ def test_train_prints_one_json_object_and_writes_a_timeline_that_reads_again(fol
     timeline, _ = read_timeline(folder / "measured.json")
     assert timeline.origin == "measured"
     assert timeline.step_time_s == pytest.approx(report["step_time_s"], rel=1e-12)
+    run_again = run_from_json(read_json(folder / "measured.json"), "")
+    assert len(run_again.reference_s) == 2
+    assert 0 < min(run_again.reference_s) < 10
+
+
+def test_what_tells_the_pace_is_no_time_between_steps_and_draws_no_random_numbers(tmp_path: Path) -> None:
+    table = table_of("1f1b", p=2, m=2)
+    result = run_partitions(config_of(table, tmp_path, num_steps=3, num_warm_up=1))
+    plain = measured_of(result, table, None).run
+    paced = measured_of(result | {"reference_s": [[9.0, 9.0], *[[1e-4, 3e-4]] * 2, [1e-4, 2e-4]]}, table, None).run
+    assert plain.reference_s == ()
+    assert paced.reference_s == pytest.approx([2e-4, 2e-4, 1.5e-4])
+    assert paced.gaps_s == pytest.approx([plain.gaps_s[0] - 3e-4, plain.gaps_s[1] - 2e-4])
+    at_pace = paced.at_pace(3e-4)
+    assert at_pace.step_times_s == pytest.approx([1.5, 1.5, 2.0] * plain.step_times_s)
+    assert at_pace.costs.forward_s[0] > 1.2 * plain.costs.forward_s[0]
+    assert plain.at_pace(3e-4) is plain
+    before = torch.get_rng_state()
+    Reference().seconds()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_training_lowers_the_loss(folder: Path) -> None:
