@@ -386,8 +386,8 @@ def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernel
 
     An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
     way; moe, for each of a token's k experts, to and from them 4e times its width either way; as much again where
-    the tokens of an all-to-all are ordered by ranks before it and by experts behind it, and where an expert's
-    come to a multiple that narrow products take (`Fp8Padding`), unless capacities or HybridEP see to it. A clamp of
+    the tokens of an all-to-all are ordered by ranks before it and by experts behind it, and where an expert's come
+    to a multiple that narrow products take (`Fp8Padding`), unless capacities or HybridEP see to it. A clamp of
     gate and up before they are joined 8ef and 10ef. Biases behind experts are weighed, added to the rows of each
     expert by itself, and these joined: 6e and 8e times the width of a pair (both Megatron-LM,
     `weighted_bias_quick_geglu_impl` and `TEGroupedMLP._apply_bias`).
