@@ -2,8 +2,8 @@
 
 An editable install has them beside the source. They are for this version of Python and numba and for this CPU;
 whatever else meets them compiles its own, as it would without them. Nothing of this may break an install: without
-numba, or where compiling fails, the wheel is built without. PPSIM_COMPILE_KERNELS=0 leaves them out of a wheel that is
-meant for other machines.
+numba, or where compiling fails, the wheel is built without. PPSIM_COMPILE_KERNELS=0 leaves them out of a wheel that
+is meant for other machines.
 """
 
 import os
