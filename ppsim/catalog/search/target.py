@@ -165,7 +165,7 @@ class Candidate:
     order: Codes
     end_s: Floats
 
-    @property
+    @cached_property
     def score_s(self) -> float:
         """The criterion."""
         return float((self.end_s - self.target.handicap_s).max())
