@@ -22,6 +22,7 @@ FILES = (
     "README.md",
     "conftest.py",
     "constraints.txt",
+    "hatch_build.py",
     "pyproject.toml",
 )
 """What the sdist must hold: all that the tests read."""
@@ -93,11 +94,24 @@ def try_wheel(wheel: Path, folder: Path) -> None:
     command = [folder / "env" / "bin" / "ppsim", "project", "--pp", "8", "--vpp", "2"]
     told = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
     print(told.splitlines()[0])
+    try_kernels(python, folder)
     revealed = typed_by_mypy(USER_SCRIPT, python, folder)
     require(revealed.count('Revealed type is "float"') == 2, f"mypy sees no types of the wheel:\n{revealed}")
     wrong = typed_by_mypy(WRONG_SCRIPT, python, folder)
     require("Found 2 errors" in wrong, f"mypy lets wrong calls pass:\n{wrong}")
     print("mypy sees the types of the wheel")
+
+
+def try_kernels(python: Path, folder: Path) -> None:
+    """Ask the installed wheel to compile what it lacks: nothing, where numba is the one that it was built with."""
+    asked = [[one, "-c", "import numba; print(numba.__version__)"] for one in (sys.executable, python)]
+    built_with, there = (subprocess.run(one, check=True, capture_output=True, text=True).stdout for one in asked)
+    command = [folder / "env" / "bin" / "ppsim", "warm-up"]
+    told = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+    require(
+        built_with != there or told.startswith("nothing was to be compiled"), f"the wheel lacks kernels:\n{told}"
+    )
+    print(f"numba {there.strip()}, the wheel built with {built_with.strip()}: {told.splitlines()[-1]}")
 
 
 def try_sdist(sdist: Path, folder: Path) -> None:

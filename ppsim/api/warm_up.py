@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from ppsim.base.compiling import cache_folder, compilations
+from ppsim.base.compiling import cache_folder, compilations, every_kernel_compiled
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.auto import optimise
 from ppsim.catalog.build import CATALOG, build, find
@@ -28,14 +28,13 @@ def warm_up(names: Sequence[str] = (), *, say: Callable[[str], None] = lambda li
     built, checked and simulated, and searched for: kernels are compiled for what they are called with.
     """
     wanted = {find(name).name for name in names}
-    import numba  # noqa: F401 - from here on every kernel is compiled, however small the work
-
     begun = number = compilations().number
     for name, work in _work():
         if wanted and name not in wanted:
             continue
         began = time.monotonic()
-        work()
+        with every_kernel_compiled():
+            work()
         if now := compilations().number - number:
             say(f"{name}: {now} compiled in {time.monotonic() - began:.1f} s")
             number += now

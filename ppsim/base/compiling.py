@@ -1,9 +1,10 @@
-"""One source for the hot loops: plain Python for small work, compiled by numba where that pays for its import."""
+"""One source for the hot loops: plain Python for small work, compiled by numba once that pays for compiling."""
 
 import os
 import sys
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,8 +17,33 @@ import numpy as np
 
 Engine = Literal["auto", "plain", "compiled"]
 
-WORTH_COMPILING = 100_000
-"""Loop iterations from which importing numba costs less than running the loop in plain Python, 2 to 4 µs each."""
+WORTH_IMPORTING = 100_000
+"""Loop iterations of all kernels of a process from which importing numba costs less than going on without it."""
+
+WORTH_COMPILING = 400_000
+"""Loop iterations of one kernel in a process from which compiling it costs less than going on in plain Python.
+
+An iteration takes 1 to 2 µs there, compiling a kernel 0.2 to 2.5 s. Whoever goes on until as much has been spent as
+compiling costs never spends more than twice the least.
+"""
+
+_ITERATIONS: Counter[Callable[..., Any]] = Counter()
+"""Of each kernel in this process so far."""
+
+_KEPT: dict[Callable[..., Any], bool] = {}
+"""Whether numba keeps a kernel compiled; those that were asked for."""
+
+_ALL: ContextVar[bool] = ContextVar("_ALL", default=False)
+
+
+@contextmanager
+def every_kernel_compiled() -> Iterator[None]:
+    """Within the block, compile every kernel that is run, however small the work."""
+    token = _ALL.set(True)
+    try:
+        yield
+    finally:
+        _ALL.reset(token)
 
 
 COMPILING = "compiling, once for this installation (numba keeps it beside the code)"
@@ -65,7 +91,11 @@ def compilations() -> Compilations:
     found = Compilations()
 
     class Listener(event.Listener):
-        on_start, on_end = staticmethod(found.on_start), staticmethod(found.on_end)
+        def on_start(self, started: Any) -> None:
+            _link(started.data["dispatcher"].py_func)
+            found.on_start(started)
+
+        on_end = staticmethod(found.on_end)
 
     event.register("numba:compile", Listener())  # type: ignore[no-untyped-call]
     return found
@@ -82,25 +112,49 @@ def working_s() -> float:
     return time.monotonic() - compiled_s
 
 
+_UNLINKED: dict[FunctionType, Callable[..., Any]] = {}
+"""The kernels of functions that do not have the compiled form yet of what they call."""
+
+
 @cache
-def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False) -> Callable[..., Any]:
+def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False) -> Any:
     """Return the kernel compiled, together with the functions of its package that it calls."""
     import numba
 
     compilations()
-    helpers = {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
-    linked = FunctionType(kernel.__code__, kernel.__globals__ | helpers)
-    # numba keeps compiled code until the file of the kernel changes, and knows nothing of the others that it is
-    # made of: their state is part of the name that it keeps it under.
-    linked.__qualname__ = kernel.__qualname__ + _state_of(_other_files(kernel))
+    linked = FunctionType(kernel.__code__, dict(kernel.__globals__))
+    linked.__qualname__ = f"{kernel.__qualname__}-{_state_of(_files(kernel))}"
+    _UNLINKED[linked] = kernel
     # A kernel allocates nothing: without the counting of references (`_nrt`) named tuples cost nothing to hand on.
     options: dict[str, Any] = {"nogil": True, "_nrt": False}
     if is_called_by_another:  # becomes part of the caller, in its cache too
         options |= {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    else:
-        options["cache"] = True
-    compiled: Callable[..., Any] = numba.njit(**options)(linked)
+        return numba.njit(**options)(linked)
+    compiled: Any = numba.njit(**options, cache=True)(linked)
+    # The name above says what the code was made of. With that for a stamp too, in place of the time at which the
+    # kernel's file was written, what is compiled when a wheel is built is found wherever that is installed.
+    compiled._cache._cache_file._source_stamp = "in the name"
     return compiled
+
+
+def _link(linked: FunctionType) -> None:
+    """Give a function that is about to be compiled the compiled form of what it calls."""
+    if kernel := _UNLINKED.pop(linked, None):
+        linked.__globals__.update(
+            {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
+        )
+
+
+def _is_kept(kernel: Callable[..., Any], arguments: Sequence[Any]) -> bool:
+    """Whether numba keeps the kernel for such arguments, its own version and this CPU: asked, and loaded, once."""
+    if kernel not in _KEPT:
+        compiled = _compiled(kernel)
+        types = tuple(compiled.typeof_pyval(one) for one in arguments)
+        found = compiled._cache.load_overload(types, compiled.targetctx)
+        if found:
+            compiled.add_overload(found)
+        _KEPT[kernel] = found is not None
+    return _KEPT[kernel]
 
 
 def _helpers(kernel: Callable[..., Any]) -> dict[str, FunctionType]:
@@ -114,22 +168,29 @@ def _helpers(kernel: Callable[..., Any]) -> dict[str, FunctionType]:
     }
 
 
-def _other_files(kernel: Callable[..., Any]) -> list[Path]:
-    """Where what a kernel calls and the named tuples that it gets are written, but for its own file."""
+def _files(kernel: Callable[..., Any]) -> list[Path]:
+    """Where a kernel, what it calls and the named tuples that it gets are written."""
     found, open_ends = set(), [kernel]
     while open_ends:
         one = open_ends.pop()
         found |= {one, *(kind for kind in one.__annotations__.values() if hasattr(kind, "_fields"))}
         open_ends += _helpers(one).values()
-    modules = {one.__module__ for one in found} - {kernel.__module__}
-    return sorted(Path(str(sys.modules[module].__file__)) for module in modules)
+    return sorted({Path(str(sys.modules[one.__module__].__file__)) for one in found})
 
 
 def _state_of(files: Sequence[Path]) -> str:
-    if not files:
-        return ""
-    state = repr([(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files])
-    return f"-{zlib.crc32(state.encode()):08x}"
+    """What is written in files, in eight characters: it is the same wherever they are installed."""
+    return f"{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
+
+
+def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bool:
+    """Whether to run a kernel compiled: it is there, or compiling it would have paid by now."""
+    _ITERATIONS[kernel] += size
+    if _ALL.get() or _ITERATIONS[kernel] >= WORTH_COMPILING:
+        return True
+    if "numba" not in sys.modules and _ITERATIONS.total() < WORTH_IMPORTING:
+        return False
+    return _is_kept(kernel, arguments)
 
 
 def run_kernel(
@@ -143,11 +204,11 @@ def run_kernel(
     """Return `kernel(*inputs, *outputs)`, a function over arrays that fills its outputs in place.
 
     Inputs and outputs may also be named tuples of arrays, or of such tuples. A kernel may call functions of its
-    package, which are compiled with it; it allocates nothing. "auto" compiles from `WORTH_COMPILING` iterations on,
-    and whenever numba is imported already. Plain and compiled give the same bits: a kernel adds and compares, in
-    one order.
+    package, which are compiled with it; it allocates nothing. `size` is about how many iterations its loops take.
+    "auto" compiles from `WORTH_COMPILING` of a kernel in this process on, and runs what is compiled already.
+    Plain and compiled give the same bits: a kernel adds and compares, in one order.
     """
-    if engine == "compiled" or (engine == "auto" and (size >= WORTH_COMPILING or sys.modules.get("numba"))):
+    if engine == "compiled" or (engine == "auto" and _pays(kernel, (*inputs, *outputs), size)):
         return _compiled(kernel)(*inputs, *outputs)
     filled = [_in_plain(one) for one in outputs]
     result = kernel(*(_in_plain(one) for one in inputs), *filled)

@@ -13,9 +13,9 @@ def warm_up(names: tuple[str, ...]) -> None:
       ppsim warm-up 1f1b
       ppsim warm-up interleaved-1f1b zb-h1
 
-    For a container's image, and before a search on a cluster's workers. Without it the first command that needs a
-    kernel compiles it, and says so. NUMBA_CACHE_DIR says where numba keeps it. What is compiled is for this CPU;
-    another one compiles its own.
+    For a container's image, and before a search on a cluster's workers. Installing ppsim from source does the same.
+    Otherwise the first command that needs a kernel for long compiles it, and says so. NUMBA_CACHE_DIR says where
+    numba keeps it. What is compiled is for this CPU; another one compiles its own.
     """
     from ppsim.api.warm_up import warm_up as compile_all
 

@@ -1,11 +1,13 @@
 """`ppsim warm-up` runs every kernel that there is, so that no other command has to compile one."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import ppsim
 from ppsim.api.warm_up import warm_up
 from ppsim.base import compiling
+from ppsim.base.compiling import WORTH_COMPILING
 from ppsim.catalog.build import TABLES
 from ppsim.schedule.kept import KEPT
 
@@ -44,3 +46,17 @@ def test_every_kernel_is_run(monkeypatch):
     assert said[-1].startswith(f"{number or 'nothing was to be'} compiled; kept in ")
     assert len(kernels()) > 12
     assert ran >= kernels()
+
+
+def test_the_first_search_for_every_schedule_needs_half_of_the_kernels_compiled(monkeypatch):
+    """Where nothing is kept, that is: the others are done sooner in plain Python than compiled."""
+    TABLES.clear()
+    KEPT.clear()
+    iterations = Counter()
+    monkeypatch.setattr(compiling, "_ITERATIONS", iterations)
+    ppsim.project_all(pp=8)
+    worth = {kernel.__name__ for kernel, number in iterations.items() if number >= WORTH_COMPILING}
+    assert worth == {
+        "anneal", "fill", "list_schedule", "_drain", "_move_ahead", "_place_weights", "_squeeze",
+    }  # fmt: skip
+    assert len(iterations) > 2 * len(worth)

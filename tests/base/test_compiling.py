@@ -1,6 +1,7 @@
 """Kernels give the same compiled and plain, whatever their arrays come in, and are never older than their source."""
 
 import importlib
+import shutil
 import sys
 import time
 from typing import NamedTuple
@@ -8,7 +9,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from ppsim.base.compiling import COMPILING, run_kernel, told_of_compiling, working_s
+from ppsim.base import compiling
+from ppsim.base.compiling import (
+    COMPILING,
+    WORTH_COMPILING,
+    compilations,
+    every_kernel_compiled,
+    run_kernel,
+    told_of_compiling,
+    working_s,
+)
 
 
 class Inner(NamedTuple):
@@ -106,3 +116,40 @@ def test_the_clock_of_work_stands_still_while_a_kernel_is_compiled(package):
         behind.append(time.monotonic() - working_s())
     assert behind[0] > 0.01
     assert behind[1] - behind[0] < 1e-3
+
+
+def test_a_kernel_is_compiled_once_its_work_in_the_process_would_have_paid_for_that(package):
+    made = package(fields="first: int; second: int", result="pair.first + 11 * pair.second")
+    numbers = []
+    for size in (1, WORTH_COMPILING - 2, 1, 1):
+        before = compilations().number  # imports numba, which alone compiles nothing
+        assert run_kernel(made.kernel, inputs=(made.Pair(5, 3),), size=size) == 38
+        numbers.append(compilations().number - before)
+    assert numbers == [0, 0, 1, 0]
+
+
+def test_a_kernel_that_is_kept_compiled_is_run_so_from_the_first_call_on(package):
+    made = package(fields="first: int; second: int", result="pair.first + 13 * pair.second")
+    with every_kernel_compiled():
+        assert run_kernel(made.kernel, inputs=(made.Pair(5, 3),), size=1) == 44
+    again = package(fields="first: int; second: int", result="pair.first + 13 * pair.second")
+    before = compilations().number
+    assert run_kernel(again.kernel, inputs=(again.Pair(5, 3),), size=1) == 44
+    assert compilations().number == before
+    assert compiling._KEPT[again.kernel]
+
+
+def test_what_was_compiled_in_one_place_is_found_where_the_same_source_is_put(package, tmp_path, monkeypatch):
+    """A wheel is built in one folder and installed in another, at another time."""
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    made = package(fields="first: int; second: int", result="pair.first + 17 * pair.second")
+    run_kernel(made.kernel, inputs=(made.Pair(5, 3),), size=1, engine="compiled")
+    shutil.copytree(tmp_path / "twofiles", tmp_path / "elsewhere" / "twofiles", copy_function=shutil.copy)
+    for name in ("twofiles", "twofiles.kernels", "twofiles.steps"):
+        sys.modules.pop(name, None)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    copied = importlib.import_module("twofiles.kernels")
+    assert copied.__file__ != made.__file__
+    before = compilations().number
+    assert run_kernel(copied.kernel, inputs=(copied.Pair(5, 3),), size=1, engine="compiled") == 56
+    assert compilations().number == before

@@ -40,6 +40,7 @@ def list_scheduled(target: Target, urgency: Floats, in_flight: Floats, *, patien
         list_schedule,
         inputs=(target.memory, Wishes(urgency, in_flight, patient)),
         outputs=(table, np.zeros(num_ranks), np.zeros(target.problem.num_stages)),
+        times=num_ranks,
     )
     assert (table.done == target.problem.num_microbatches).all()
     return Candidate(target, table.order, table.now_s)

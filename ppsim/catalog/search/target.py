@@ -18,7 +18,6 @@ from ppsim.simulation.bounds.problem import Criterion, Problem
 from ppsim.simulation.memory import changes, summed_by_rank
 
 _OPS = np.array([Op.F, Op.I, Op.W], dtype=np.int8)
-_NUM_PASSES = 1000  # over a table in one search, about
 _KINDS = np.array([0, -1, 1, 2], dtype=np.int32)  # of F, B, I, W
 
 
@@ -138,9 +137,11 @@ class Target:
         problem = self.problem
         return Memory(problem.activation, problem.kept, self.memory_changes, problem.cap)
 
-    def run(self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = ()) -> Any:
-        """Run a kernel of this package, which begins with the pipeline."""
-        size = _NUM_PASSES * self.num_actions  # one choice of engine for all
+    def run(
+        self, kernel: Any, *, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = (), times: int = 1
+    ) -> Any:
+        """Run a kernel of this package, which begins with the pipeline and looks at every pass so many times."""
+        size = times * self.num_actions
         return run_kernel(kernel, inputs=(self.pipeline, *inputs), outputs=outputs, size=size, engine=self.engine)
 
     def timed(self, order: Codes) -> "Candidate | None":
@@ -164,7 +165,7 @@ class Candidate:
     order: Codes
     end_s: Floats
 
-    @property
+    @cached_property
     def score_s(self) -> float:
         """The criterion."""
         return float((self.end_s - self.target.handicap_s).max())

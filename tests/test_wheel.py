@@ -1,0 +1,82 @@
+"""Building the package compiles its kernels into the wheel, and never fails for it."""
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def built(tmp_path, monkeypatch):
+    """What a build with this code in place of the kernels' adds to the wheel, and its warnings."""
+    pytest.importorskip("hatchling")
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    source = tmp_path / "ppsim" / "room"
+    source.mkdir(parents=True)
+    (source.parent / "__init__.py").touch()
+    (source / "kernels.py").write_text("NAME = 'kernels.one.py311.nbi'\n")
+    (source / "__pycache__").mkdir()
+    (source / "__pycache__" / "old.nbi").write_text("of another state of the source")
+
+    def result(code, version="standard"):
+        monkeypatch.setattr(hook, "WORK", code)
+        said = []
+        app = SimpleNamespace(display_warning=said.append)
+        one = hook.CompiledKernels(str(tmp_path), {}, None, None, str(tmp_path), "wheel", app=app)
+        data = {"force_include": {}}
+        one.initialize(version, data)
+        held = {to: Path(path).read_text() for path, to in data["force_include"].items()}
+        one.finalize(version, data, "")
+        assert not any(Path(path).exists() for path in data["force_include"])
+        return held, said
+
+    return result
+
+
+COMPILES = """
+import os
+from pathlib import Path
+from ppsim.room.kernels import NAME
+import ppsim.room.kernels as kernels
+assert "NUMBA_CACHE_DIR" not in os.environ
+folder = Path(kernels.__file__).parent / "__pycache__"
+folder.mkdir(exist_ok=True)
+(folder / NAME).write_text("compiled")
+"""
+
+
+def test_what_compiling_left_beside_the_source_lies_there_in_the_wheel_and_nothing_older(built, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "elsewhere")
+    assert built(COMPILES) == ({"ppsim/room/__pycache__/kernels.one.py311.nbi": "compiled"}, [])
+
+
+def test_an_editable_install_has_it_in_the_source_itself(built, tmp_path):
+    assert built(COMPILES, "editable") == ({}, [])
+    assert (tmp_path / "ppsim/room/__pycache__/kernels.one.py311.nbi").read_text() == "compiled"
+
+
+def test_a_build_where_compiling_fails_says_so_and_goes_on(built):
+    held, (warning,) = built("import numba_that_is_not_there")
+    assert held == {}
+    assert warning.endswith(
+        "when they are first needed: ModuleNotFoundError: No module named 'numba_that_is_not_there'"
+    )
+
+
+def test_a_wheel_for_other_machines_is_built_without(built, monkeypatch):
+    monkeypatch.setenv("PPSIM_COMPILE_KERNELS", "0")
+    assert built(COMPILES) == ({}, [])
+
+
+def test_the_build_asks_for_what_the_kernels_need_in_the_versions_that_ppsim_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    needed = [one for one in project["project"]["dependencies"] if one.startswith(("numba", "numpy"))]
+    assert hook["dependencies"] == needed
+    assert len(needed) == 2
