@@ -172,14 +172,14 @@ def test_where_all_ranks_are_searched_together_the_bound_is_the_optimum():
 
 
 def test_what_many_microbatches_take_is_told_from_few_and_never_too_much(monkeypatch):
-    for cap, criterion in itertools.product((3, 4), CRITERIA):
-        problem = Problem.of(num_microbatches=8, **(V_MIN | {"cap": cap}))
+    for criterion in CRITERIA:
+        problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=8, cap=3, **UNIT)
         whole = window_bound(problem, criterion)
         with monkeypatch.context() as patch:
             patch.setattr(windows, "_MOST_SEARCHED", 5)
             assert 0.95 * whole < window_bound(problem, criterion) <= whole
     problem = Problem.of(num_microbatches=64, **V_MIN)
-    assert window_bound(problem, "step") == 199 + 56 * 21  # what CP-SAT needs for 8, and 21 for each more
+    assert window_bound(problem, "step") == 199 + 56 * 21  # what 8 need, and 21 for each more
 
 
 def test_a_search_with_too_many_tables_or_no_time_tells_nothing(monkeypatch):
