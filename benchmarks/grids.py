@@ -18,8 +18,10 @@ from ppsim.catalog.search.fitted import fitted
 from ppsim.schedule.placement import v_shape
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.problem import Criterion, Problem
+from ppsim.simulation.bounds.windows import window_bound
 
 TIGHT = 1e-9
+SMALL = 0.005  # a gap above which neighbouring ranks are searched together for a better bound
 PRIMUS_FIXED = {"v-half": "v-half-fixed", "v-min": "v-min-fixed", "zbv-formatted": "zbv-fixed"}
 
 
@@ -79,7 +81,10 @@ class Found:
         wall_s = perf_counter() - began
         timeline = ppsim.simulate(table, case.stage_costs)
         assert timeline.memory.peak_activation_bytes.max() <= case.cap * (1 + TIGHT), case
-        return cls(case, value(timeline, case.criterion), lower_bounds(problem).of(case.criterion), wall_s)
+        ours, bound = value(timeline, case.criterion), lower_bounds(problem).of(case.criterion)
+        if ours > bound * (1 + SMALL):
+            bound = max(bound, window_bound(problem, case.criterion))
+        return cls(case, ours, bound, wall_s)
 
     @property
     def change(self) -> float:

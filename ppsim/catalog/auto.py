@@ -27,6 +27,7 @@ from ppsim.schedule.room import require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.bounds.of_table import bounds_of, problem_of
 from ppsim.simulation.bounds.problem import CAP_ROUNDING, Criterion
+from ppsim.simulation.bounds.windows import window_bound
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
@@ -275,9 +276,11 @@ class _Search:
 
         It splits every backward, at the times of the cheaper way through one: no table takes less.
         """
+        problem, criterion, until = self.target.problem, self.target.criterion, working_s() + time_limit_s
         found = optimal(
-            self.target.problem.with_cheapest_backwards(), criterion=self.target.criterion, hint=self.best,
-            time_limit_s=time_limit_s, seed=seed % 2**31, progress=progress,
+            problem.with_cheapest_backwards(), criterion=criterion, hint=self.best,
+            lower_bound_s=window_bound(problem, criterion, time_limit_s=time_limit_s / 2),
+            time_limit_s=until - working_s(), seed=seed % 2**31, progress=progress,
         )  # fmt: skip
         self._take_split_or_joined(found.schedule)
         if self.costs.fused_s is None and not self.costs.differ_by_microbatch:

@@ -20,6 +20,7 @@ from ppsim.schedule.placement import loop, v_shape
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.of_table import problem_of
 from ppsim.simulation.bounds.problem import Problem
+from ppsim.simulation.bounds.windows import window_bound
 from tests.schedule.brute_force import best_s
 from tests.schedule.problems import problems, whole
 
@@ -57,6 +58,7 @@ def test_no_optimum_found_without_the_bounds_undercuts_them(problem, criterion):
         patch.setattr(exact._Clock, "least", lambda *_: 0)
         best = optimal(problem, criterion=criterion, time_limit_s=2, num_workers=1)
     assert lower_bounds(problem).of(criterion) <= best.value_s + TIGHT
+    assert window_bound(problem, criterion) <= best.value_s + TIGHT
     assert best.bound_s <= best.value_s + TIGHT
     assert check(best.schedule).errors == []
     assert fits(best.schedule, problem)
@@ -164,6 +166,7 @@ def test_a_missing_solver_is_told_in_one_sentence(monkeypatch):
 LONG_SEARCH = """
 from ppsim.catalog.search.exact import optimal
 from ppsim.simulation.bounds.problem import Problem
+from ppsim.simulation.bounds.windows import window_bound
 problem = Problem.of(stage_to_rank=[0, 1, 2, 3, 3, 2, 1, 0], num_microbatches=24, forward_s=[3, 4, 5, 3, 4, 5, 6, 7],
                      backward_input_s=4, backward_weight_s=2, transfer_s=0.5, cap=7)
 def told(value, bound):

@@ -12,12 +12,13 @@ from ppsim.base.errors import ConfigError
 from ppsim.catalog.search.fitted import fitted
 from ppsim.catalog.search.replay import value_s
 from ppsim.schedule.placement import loop, v_shape
-from ppsim.simulation.bounds import lower
+from ppsim.simulation.bounds import lower, windows
 from ppsim.simulation.bounds.coupled import coupled_bounds
 from ppsim.simulation.bounds.knapsack import State, most
 from ppsim.simulation.bounds.lower import lower_bounds
 from ppsim.simulation.bounds.of_table import bounds_of
 from ppsim.simulation.bounds.problem import Problem
+from ppsim.simulation.bounds.windows import window_bound
 from tests.published import read
 from tests.schedule.brute_force import best_s
 from tests.schedule.problems import problems
@@ -54,6 +55,7 @@ def test_no_order_at_all_undercuts_the_bounds_however_backwards_are_split(proble
         problem = Problem(**(vars(problem) | {"num_microbatches": 1}))
     best = best_s(problem, criterion, full_backwards=True, microbatch_order=False)
     assert lower_bounds(problem).of(criterion) <= best + TIGHT
+    assert window_bound(problem, criterion) <= best + TIGHT
 
 
 @given(problems(), st.floats(1.0, 3.0))
@@ -148,6 +150,43 @@ def test_the_ranks_waits_for_each_other_are_bounded_to_what_the_search_reaches(
 
 def test_beyond_some_size_each_rank_is_looked_at_alone():
     assert coupled_bounds(Problem.of(stage_to_rank=v_shape(8, 16), num_microbatches=64, **UNIT)) == (0.0, 0.0)
+
+
+V_MIN = {
+    "stage_to_rank": v_shape(4, 8), "forward_s": 3, "backward_input_s": 4, "backward_weight_s": 2, "cap": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "closed", "neighbours", "reached"), [(8, 187, 199, 200), (16, 337, 367, 368)])
+def test_neighbours_searched_together_leave_little_of_the_gap_of_v_min(m, closed, neighbours, reached):
+    problem = Problem.of(num_microbatches=m, **V_MIN)
+    assert lower_bounds(problem).step_s == pytest.approx(closed)
+    assert window_bound(problem, "step") == neighbours
+    assert value_s(fitted(problem), problem, "step") == reached
+
+
+def test_where_all_ranks_are_searched_together_the_bound_is_the_optimum():
+    problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=2, cap=3, **UNIT)
+    assert lower_bounds(problem).step_s == 14
+    assert window_bound(problem, "step") == value_s(fitted(problem), problem, "step") == 15
+
+
+def test_what_many_microbatches_take_is_told_from_few_and_never_too_much(monkeypatch):
+    for criterion in CRITERIA:
+        problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=8, cap=3, **UNIT)
+        whole = window_bound(problem, criterion)
+        with monkeypatch.context() as patch:
+            patch.setattr(windows, "_MOST_SEARCHED", 5)
+            assert 0.95 * whole < window_bound(problem, criterion) <= whole
+    problem = Problem.of(num_microbatches=64, **V_MIN)
+    assert window_bound(problem, "step") == 199 + 56 * 21  # what 8 need, and 21 for each more
+
+
+def test_a_search_with_too_many_tables_or_no_time_tells_nothing(monkeypatch):
+    problem = Problem.of(num_microbatches=8, **V_MIN)
+    assert window_bound(problem, "step", time_limit_s=0) == 0
+    monkeypatch.setattr(windows, "_MOST_AT_ONCE", 1)
+    assert window_bound(problem, "step") == 0
 
 
 TABLE_9 = {(row["model"], row["microbatches"]): row for row in read("zb_paper.csv")}
