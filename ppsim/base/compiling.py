@@ -23,6 +23,17 @@ WORTH_COMPILING = 100_000
 COMPILING = "compiling, once for this installation (numba keeps it beside the code)"
 
 _TOLD: ContextVar[Callable[[str], None] | None] = ContextVar("_TOLD", default=None)
+_ENGINE: ContextVar[Engine] = ContextVar("_ENGINE", default="auto")
+
+
+@contextmanager
+def running_on(engine: Engine) -> Iterator[None]:
+    """Within the block, run kernels on `engine` where they are not given another."""
+    token = _ENGINE.set(engine)
+    try:
+        yield
+    finally:
+        _ENGINE.reset(token)
 
 
 @contextmanager
@@ -143,10 +154,11 @@ def run_kernel(
     """Return `kernel(*inputs, *outputs)`, a function over arrays that fills its outputs in place.
 
     Inputs and outputs may also be named tuples of arrays, or of such tuples. A kernel may call functions of its
-    package, which are compiled with it; it allocates nothing. "auto" compiles from `WORTH_COMPILING` iterations on,
-    and whenever numba is imported already. Plain and compiled give the same bits: a kernel adds and compares, in
-    one order.
+    package, which are compiled with it; it allocates nothing. "auto" is the engine of `running_on`; outside of it,
+    it compiles from `WORTH_COMPILING` iterations on, and whenever numba is imported already. Plain and compiled
+    give the same bits: a kernel adds and compares, in one order.
     """
+    engine = _ENGINE.get() if engine == "auto" else engine
     if engine == "compiled" or (engine == "auto" and (size >= WORTH_COMPILING or sys.modules.get("numba"))):
         return _compiled(kernel)(*inputs, *outputs)
     filled = [_in_plain(one) for one in outputs]

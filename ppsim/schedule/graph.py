@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
-from ppsim.base.compiling import Engine, run_kernel
+from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import transfers_of
@@ -98,7 +98,6 @@ def build_graph(
     channel: Channel = "ideal",
     receives: Receives = "torch",
     pairs: Pairs = "parts",
-    engine: Engine = "auto",
 ) -> EventGraph:
     """Return the event graph of a table that has passed `ppsim.schedule.check.validate`.
 
@@ -109,10 +108,8 @@ def build_graph(
     """
 
     def make() -> EventGraph:
-        return _graph(schedule, communication, channel, receives, pairs, engine)
+        return _graph(schedule, communication, channel, receives, pairs)
 
-    if engine != "auto":
-        return make()
     return kept(schedule, ("graph", communication, channel, receives, pairs), make)
 
 
@@ -122,32 +119,29 @@ def _graph(
     channel: Channel,
     receives: Receives,
     pairs: Pairs,
-    engine: Engine,
 ) -> EventGraph:
     if communication in ("megatron", "megatron-no-overlap"):
-        return _megatron_graph(schedule, communication, engine)
+        return _megatron_graph(schedule, communication)
     if (communication, channel) != ("overlap", "ideal") or schedule.has_communication:
-        messages = messages_in(schedule, receives=receives, engine=engine)
-        return graph_of(messages, communication=communication, channel=channel, pairs=pairs, engine=engine)
+        messages = messages_in(schedule, receives=receives)
+        return graph_of(messages, communication=communication, channel=channel, pairs=pairs)
     compute = schedule.compute_only()
     source, target = transfers_of(compute)
     waits = _overlapping_waits(compute, target, pairs, [last_of_cell(compute)[source]])
-    return _in_order(compute, source, target, waits, engine)
+    return _in_order(compute, source, target, waits)
 
 
-def messages_in(schedule: Schedule, *, receives: Receives = "torch", engine: Engine = "auto") -> Messages:
+def messages_in(schedule: Schedule, *, receives: Receives = "torch") -> Messages:
     """Return the sends and receives of a table, its own or else those that the lowering places, in matching order.
 
     `schedule` and `receives` as for `build_graph`; raises `ScheduleError` where they match out of order.
     """
-    if engine != "auto":
-        return _messages(schedule, receives, engine)
-    return kept(schedule, ("messages", receives), lambda: _messages(schedule, receives, engine))
+    return kept(schedule, ("messages", receives), lambda: _messages(schedule, receives))
 
 
-def _messages(schedule: Schedule, receives: Receives, engine: Engine) -> Messages:
+def _messages(schedule: Schedule, receives: Receives) -> Messages:
     compute = schedule.compute_only()
-    lowered = schedule if schedule.has_communication else lower(compute, receives=receives, engine=engine)
+    lowered = schedule if schedule.has_communication else lower(compute, receives=receives)
     return ordered_messages(lowered, compute)
 
 
@@ -164,26 +158,25 @@ def graph_of(
     communication: Communication,
     channel: Channel,
     pairs: Pairs = "parts",
-    engine: Engine = "auto",
 ) -> EventGraph:
     """Return the event graph of a table's sends and receives; otherwise as `build_graph`."""
     compute, source, target = messages.compute, messages.source, messages.target
     if communication == "blocking":  # a rank stands still at its receives, which come before the cell
-        return _in_order(compute, source, target, _blocking_waits(messages), engine)
+        return _in_order(compute, source, target, _blocking_waits(messages))
     causes = [messages.sent_after]
     if channel != "ideal":
         ahead = _ahead_in_queue(messages, channel)
         causes += [messages.received_after, *(np.where(one == NONE, NONE, len(compute) + one) for one in ahead)]
     waits = _overlapping_waits(compute, target, pairs, causes)
-    return _in_order(compute, source, target, waits, engine)
+    return _in_order(compute, source, target, waits)
 
 
-def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits", engine: Engine) -> EventGraph:
+def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits") -> EventGraph:
     graph = EventGraph(
         schedule=compute, source=source, target=target, offsets=waits[0], waits_for=waits[1],
         order=np.zeros(len(compute) + len(source), dtype=np.int32),
     )  # fmt: skip
-    order, cycle = _topological_order(graph, engine)
+    order, cycle = _topological_order(graph)
     if cycle:
         raise Deadlock(explain_cycle(compute, source, target, cycle))
     return replace(graph, order=order)
@@ -272,12 +265,12 @@ def _sorted_waits(waiting: list[Ints64], waited_for: list[Ints32], num_nodes: in
     return np.concatenate(([0], np.cumsum(np.bincount(node, minlength=num_nodes)))), cause[by_node]
 
 
-def _megatron_graph(schedule: Schedule, communication: Communication, engine: Engine) -> EventGraph:
+def _megatron_graph(schedule: Schedule, communication: Communication) -> EventGraph:
     if schedule.has_communication:
         raise ScheduleError("Megatron-LM's calls are for a compute-only table: this one has its own communication")
     source, target = transfers_of(schedule)
     ends = megatron_calls(schedule, source, target, overlap=communication == "megatron")
-    return _in_order(schedule, source, target, _called_waits(schedule, source, target, *ends), engine)
+    return _in_order(schedule, source, target, _called_waits(schedule, source, target, *ends))
 
 
 def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends, receives: Ends) -> _Waits:
@@ -334,14 +327,14 @@ def _first_calls(compute: Schedule, rank: Ints32, ends: Ends) -> tuple[Ints64, I
 # --- order, or the cycle that forbids one ---
 
 
-def _topological_order(graph: EventGraph, engine: Engine) -> tuple[Ints32, list[int]]:
+def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
     """Return an order of the nodes, and the nodes of a cycle (each waits for the next) where there is none."""
     order = np.zeros(graph.num_nodes, dtype=np.int32)
     stack = np.zeros(graph.num_nodes + 1, dtype=np.int32)
     cursor, state = graph.offsets[:-1].copy(), np.zeros(graph.num_nodes, dtype=np.int8)
     depth = run_kernel(
         _depth_first, inputs=(graph.offsets, graph.waits_for, cursor, state),
-        outputs=(stack, order), size=graph.num_nodes, engine=engine,
+        outputs=(stack, order), size=graph.num_nodes,
     )  # fmt: skip
     if depth < 0:
         return order, []

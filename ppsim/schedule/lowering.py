@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
-from ppsim.base.compiling import Engine, run_kernel
+from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.choices import Receives
 from ppsim.schedule.dependencies import dependencies, index_of
@@ -45,16 +45,14 @@ _ROLES = np.array([
 """By op: what an action, the sending of its result and the taking of what it needs are called."""
 
 
-def lower(
-    schedule: Schedule, *, receives: Receives = "torch", waits: bool = False, engine: Engine = "auto"
-) -> Schedule:
+def lower(schedule: Schedule, *, receives: Receives = "torch", waits: bool = False) -> Schedule:
     """Return the compute+comms table that a runtime executes for this compute-only table.
 
     The table must have passed `ppsim.schedule.check.validate`. With `waits` the result is torch 2.15's, with a
     wait for every send and every reduction: see `ppsim.schedule.waits`. Raises `ScheduleError` where a fused cell
     needs what another part of the same cell makes.
     """
-    lowered = with_receives(_torch_order(schedule.compute_only(), waits, engine), receives)
+    lowered = with_receives(_torch_order(schedule.compute_only(), waits), receives)
     return with_send_waits(lowered) if waits else lowered
 
 
@@ -68,8 +66,8 @@ def with_receives(lowered: Schedule, receives: Receives) -> Schedule:
 # --- torch's own order ---
 
 
-def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
-    items, item_offsets = _items(schedule, waits, engine)
+def _torch_order(schedule: Schedule, waits: bool) -> Schedule:
+    items, item_offsets = _items(schedule, waits)
     needs = dependencies(schedule).neighbour
     remote = (needs != NONE) & (schedule.rank[needs] != schedule.rank)
     consumer = np.full(len(schedule), NONE, dtype=np.int32)
@@ -85,7 +83,7 @@ def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
         _place_transfers,
         inputs=(items, item_offsets, schedule.fused, needs, consumer, schedule.rank, offsets[:-1].copy()),
         outputs=(item_offsets[:-1].copy(), np.zeros(len(schedule), dtype=np.bool_), codes),
-        size=len(codes), engine=engine,
+        size=len(codes),
     )  # fmt: skip
     if num_placed != len(codes):
         raise ScheduleError(
@@ -94,7 +92,7 @@ def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
     return _decode(schedule, codes, offsets)
 
 
-def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[Ints64, Ints64]:
+def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
     """Each rank's actions with gathering and reduction around them; −(5·stage + what) where it is no action."""
     parts = []
     num_weights = np.bincount(
@@ -113,7 +111,7 @@ def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[Ints64, Int
             inputs=(schedule.op, schedule.fused, next_use, chunk, stages, begin, end, waits),
             outputs=(first_use, num_weights[stages], np.zeros(len(stages), dtype=np.bool_),
                      np.zeros(len(stages), dtype=np.bool_), items),
-            size=end - begin, engine=engine,
+            size=end - begin,
         )  # fmt: skip
         parts.append(items[:used])
     return np.concatenate(parts), np.concatenate(([0], np.cumsum([len(part) for part in parts])))

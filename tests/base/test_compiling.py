@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from ppsim.base import compiling
 from ppsim.base.compiling import COMPILING, run_kernel, told_of_compiling, working_s
 
 
@@ -106,3 +107,14 @@ def test_the_clock_of_work_stands_still_while_a_kernel_is_compiled(package):
         behind.append(time.monotonic() - working_s())
     assert behind[0] > 0.01
     assert behind[1] - behind[0] < 1e-3
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_within_a_block_kernels_run_on_its_engine_whatever_their_size(engine, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(compiling, "_compiled", lambda kernel: compiled.append(kernel) or kernel)
+    given, filled = Inner(np.ones(1), 1.0), Outer(Inner(np.zeros(1), 1.0), np.zeros(1, dtype=np.int64))
+    for size in (1, 10**9):
+        with compiling.running_on(engine):
+            run_kernel(fill, inputs=(given,), outputs=(filled, np.zeros(1)), size=size)
+    assert len(compiled) == (2 if engine == "compiled" else 0)
