@@ -49,6 +49,17 @@ def every_kernel_compiled() -> Iterator[None]:
 COMPILING = "compiling, once for this installation (numba keeps it beside the code)"
 
 _TOLD: ContextVar[Callable[[str], None] | None] = ContextVar("_TOLD", default=None)
+_ENGINE: ContextVar[Engine] = ContextVar("_ENGINE", default="auto")
+
+
+@contextmanager
+def running_on(engine: Engine) -> Iterator[None]:
+    """Within the block, run kernels on `engine` where they are not given another."""
+    token = _ENGINE.set(engine)
+    try:
+        yield
+    finally:
+        _ENGINE.reset(token)
 
 
 @contextmanager
@@ -205,9 +216,11 @@ def run_kernel(
 
     Inputs and outputs may also be named tuples of arrays, or of such tuples. A kernel may call functions of its
     package, which are compiled with it; it allocates nothing. `size` is about how many iterations its loops take.
-    "auto" compiles from `WORTH_COMPILING` of a kernel in this process on, and runs what is compiled already.
-    Plain and compiled give the same bits: a kernel adds and compares, in one order.
+    "auto" is the engine of `running_on`; outside of it, it compiles from `WORTH_COMPILING` of a kernel in this
+    process on, and runs what is compiled already. Plain and compiled give the same bits: a kernel adds and
+    compares, in one order.
     """
+    engine = _ENGINE.get() if engine == "auto" else engine
     if engine == "compiled" or (engine == "auto" and _pays(kernel, (*inputs, *outputs), size)):
         return _compiled(kernel)(*inputs, *outputs)
     filled = [_in_plain(one) for one in outputs]

@@ -18,9 +18,9 @@ from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.dependencies import dependencies, index_of
 from ppsim.schedule.explain_cycle import lines_around
 from ppsim.schedule.grammar import MOST
-from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, ordered_messages
+from ppsim.schedule.graph import CHANNELS, build_graph, graph_of, messages_in, ordered
 from ppsim.schedule.kept import kept
-from ppsim.schedule.lowering import RECEIVES, lower, with_receives
+from ppsim.schedule.lowering import RECEIVES
 from ppsim.schedule.messages import Messages
 from ppsim.schedule.placement import style_of
 from ppsim.schedule.table import NONE, Op, Schedule
@@ -104,8 +104,8 @@ def check(schedule: Schedule) -> CheckReport:
         return CheckReport([Finding("error", rule, str(error))])
     # A table that spells out its receives has one place for them.
     places: list[Receives] = ["torch"] if schedule.has_communication else list(RECEIVES)
-    lowered = cache(lambda: schedule if schedule.has_communication else lower(schedule))
-    by_place = [_verdicts(schedule, receives, lowered) for receives in places]
+    messages = cache(lambda: messages_in(schedule))
+    by_place = [_verdicts(messages, receives) for receives in places]
     overlapping = [verdict for verdicts in by_place for verdict in verdicts[:-1]]
     warnings = [Finding("warning", rule, message) for rule, message in _warnings(schedule)]
     return CheckReport(warnings, [*overlapping, *(verdicts[-1] for verdicts in by_place)])
@@ -115,10 +115,10 @@ _AS_IN = {"edge": ("rank", "pair"), "pair": ("rank",), "direction": ("rank",)}
 """Channels whose queues are parts of those of others: a table that runs on those runs on these."""
 
 
-def _verdicts(schedule: Schedule, receives: Receives, lowered: Callable[[], Schedule]) -> list[Verdict]:
+def _verdicts(messages: Callable[[], Messages], receives: Receives) -> list[Verdict]:
     """What a table comes to on each channel that has queues, and last where ranks block."""
     found: dict[tuple[Communication, Channel], Verdict] = {}
-    messages: Messages | None = None
+    placed: Messages | None = None
     ways: list[tuple[Communication, Channel]] = [("overlap", channel) for channel in CHANNELS if channel != "ideal"]
     ways.append(("blocking", "ideal"))
     for way in sorted(ways, key=lambda way: len(_AS_IN.get(way[1], ()))):
@@ -128,8 +128,8 @@ def _verdicts(schedule: Schedule, receives: Receives, lowered: Callable[[], Sche
         reason = ""
         if not any(verdict.outcome == "runs" for verdict in known):
             try:
-                messages = messages or ordered_messages(with_receives(lowered(), receives), schedule.compute_only())
-                graph_of(messages, communication=communication, channel=channel)
+                placed = placed or ordered(messages(), receives)
+                graph_of(placed, communication=communication, channel=channel)
             except ScheduleError as error:
                 outcome = "deadlock" if isinstance(error, Deadlock) else "misordered"
                 reason = str(error)

@@ -25,7 +25,7 @@ import numpy as np
 
 from ppsim.base.arrays import Ints32
 from ppsim.schedule.kept import kept
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.table import NONE, Op, Schedule, is_one_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Dependencies:
 def index_of(schedule: Schedule, ops: tuple[Op, ...]) -> Ints32:
     """Return an array [stages, units] with the index of the action that is one of `ops`, or −1."""
     table = np.full((schedule.num_stages, schedule.num_units), NONE, dtype=np.int32)
-    actions = np.flatnonzero(np.isin(schedule.op, ops))
+    actions = np.flatnonzero(is_one_of(schedule.op, ops))
     table[schedule.stage[actions], schedule.microbatch[actions]] = actions
     return table
 

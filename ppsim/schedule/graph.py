@@ -32,15 +32,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
-from ppsim.base.compiling import Engine, run_kernel
+from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import Deadlock, ScheduleError
 from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.kept import kept
-from ppsim.schedule.lowering import lower
+from ppsim.schedule.lowering import lower, with_receives
 from ppsim.schedule.megatron_calls import Ends, megatron_calls
-from ppsim.schedule.messages import Messages, in_order_of_rows, messages_of, sorted_by
+from ppsim.schedule.messages import Messages, messages_of, sorted_by
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 
 COMMUNICATIONS: dict[Communication, str] = {
@@ -98,7 +98,6 @@ def build_graph(
     channel: Channel = "ideal",
     receives: Receives = "torch",
     pairs: Pairs = "parts",
-    engine: Engine = "auto",
 ) -> EventGraph:
     """Return the event graph of a table that has passed `ppsim.schedule.check.validate`.
 
@@ -107,83 +106,70 @@ def build_graph(
     the actions that wait for each other, and `ScheduleError` where sends and receives match out of order. The same
     table on the same network has one graph in a process: it is kept, and shared.
     """
-
-    def make() -> EventGraph:
-        return _graph(schedule, communication, channel, receives, pairs, engine)
-
-    if engine != "auto":
-        return make()
-    return kept(schedule, ("graph", communication, channel, receives, pairs), make)
+    return kept(
+        schedule,
+        ("graph", communication, channel, receives, pairs),
+        lambda: _graph(schedule, communication, channel, receives, pairs),
+    )
 
 
 def _graph(
-    schedule: Schedule,
-    communication: Communication,
-    channel: Channel,
-    receives: Receives,
-    pairs: Pairs,
-    engine: Engine,
+    schedule: Schedule, communication: Communication, channel: Channel, receives: Receives, pairs: Pairs
 ) -> EventGraph:
     if communication in ("megatron", "megatron-no-overlap"):
-        return _megatron_graph(schedule, communication, engine)
+        return _megatron_graph(schedule, communication)
     if (communication, channel) != ("overlap", "ideal") or schedule.has_communication:
-        messages = messages_in(schedule, receives=receives, engine=engine)
-        return graph_of(messages, communication=communication, channel=channel, pairs=pairs, engine=engine)
+        receives = "torch" if schedule.has_communication else receives
+        messages = kept(schedule, ("messages", receives), lambda: ordered(messages_in(schedule), receives))
+        return graph_of(messages, communication=communication, channel=channel, pairs=pairs)
     compute = schedule.compute_only()
     source, target = transfers_of(compute)
     waits = _overlapping_waits(compute, target, pairs, [last_of_cell(compute)[source]])
-    return _in_order(compute, source, target, waits, engine)
+    return _in_order(compute, source, target, waits)
 
 
-def messages_in(schedule: Schedule, *, receives: Receives = "torch", engine: Engine = "auto") -> Messages:
-    """Return the sends and receives of a table, its own or else those that the lowering places, in matching order.
+def messages_in(schedule: Schedule) -> Messages:
+    """Return the sends and receives of a table, its own or else those of torch's lowering.
 
-    `schedule` and `receives` as for `build_graph`; raises `ScheduleError` where they match out of order.
+    Raises `ScheduleError` for own ones of which a transfer lacks one, or that stand where they cannot.
     """
-    if engine != "auto":
-        return _messages(schedule, receives, engine)
-    return kept(schedule, ("messages", receives), lambda: _messages(schedule, receives, engine))
+
+    def make() -> Messages:
+        compute = schedule.compute_only()
+        return messages_of(schedule if schedule.has_communication else lower(compute), compute)
+
+    return kept(schedule, "messages", make)
 
 
-def _messages(schedule: Schedule, receives: Receives, engine: Engine) -> Messages:
-    compute = schedule.compute_only()
-    lowered = schedule if schedule.has_communication else lower(compute, receives=receives, engine=engine)
-    return ordered_messages(lowered, compute)
-
-
-def ordered_messages(lowered: Schedule, compute: Schedule) -> Messages:
-    """Return the messages of a table with communication; raises `ScheduleError` where they match out of order."""
-    messages = messages_of(lowered, compute, *transfers_of(compute))
-    messages.check_order()
-    return messages
+def ordered(messages: Messages, receives: Receives) -> Messages:
+    """Return messages with their receives in other places; raises `ScheduleError` where they match out of order."""
+    placed = with_receives(messages, receives)
+    placed.check_order()
+    return placed
 
 
 def graph_of(
-    messages: Messages,
-    *,
-    communication: Communication,
-    channel: Channel,
-    pairs: Pairs = "parts",
-    engine: Engine = "auto",
+    messages: Messages, *, communication: Communication, channel: Channel, pairs: Pairs = "parts"
 ) -> EventGraph:
     """Return the event graph of a table's sends and receives; otherwise as `build_graph`."""
     compute, source, target = messages.compute, messages.source, messages.target
     if communication == "blocking":  # a rank stands still at its receives, which come before the cell
-        return _in_order(compute, source, target, _blocking_waits(messages), engine)
-    causes = [messages.sent_after]
+        return _in_order(compute, source, target, _blocking_waits(messages))
+    sent_after, received_after = messages.after
+    causes = [sent_after]
     if channel != "ideal":
-        ahead = _ahead_in_queue(messages, channel)
-        causes += [messages.received_after, *(np.where(one == NONE, NONE, len(compute) + one) for one in ahead)]
+        causes.append(received_after)
+        causes += [np.where(one == NONE, one, one + len(compute)) for one in _ahead_in_queue(messages, channel)]
     waits = _overlapping_waits(compute, target, pairs, causes)
-    return _in_order(compute, source, target, waits, engine)
+    return _in_order(compute, source, target, waits)
 
 
-def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits", engine: Engine) -> EventGraph:
+def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits") -> EventGraph:
     graph = EventGraph(
         schedule=compute, source=source, target=target, offsets=waits[0], waits_for=waits[1],
         order=np.zeros(len(compute) + len(source), dtype=np.int32),
     )  # fmt: skip
-    order, cycle = _topological_order(graph, engine)
+    order, cycle = _topological_order(graph)
     if cycle:
         raise Deadlock(explain_cycle(compute, source, target, cycle))
     return replace(graph, order=order)
@@ -192,6 +178,7 @@ def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits"
 # --- what each node waits for ---
 
 _Waits = tuple[Ints64, Ints32]
+_Listed = tuple[NDArray[Any], list[Ints32]]
 
 
 def previous_on_rank(compute: Schedule) -> Ints32:
@@ -204,80 +191,97 @@ def previous_on_rank(compute: Schedule) -> Ints32:
 def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: list[Ints32]) -> _Waits:
     """A transfer waits for `causes` and holds up the action that takes it, or the whole of its cell."""
     holder = first_of_cell(compute)[target] if pairs == "whole" else target
-    num_actions, num_transfers = len(compute), len(target)
+    num_actions, num_nodes = len(compute), len(compute) + len(target)
     place = target - holder  # several transfers may hold up one cell
-    width = 2 + int(place.max(initial=0))
-    waits = np.full((num_actions + num_transfers, max(width, len(causes))), NONE, dtype=np.int32)
-    waits[:num_actions, 0] = previous_on_rank(compute)
-    waits[holder, 1 + place] = np.arange(num_actions, num_actions + num_transfers)
-    for column, cause in enumerate(causes):
-        waits[num_actions:, column] = cause
-    present = waits != NONE
-    counts = present.view(np.int8) @ np.ones(present.shape[1], dtype=np.int32)  # a sum along short rows is slow
-    return np.concatenate(([0], np.cumsum(counts))), waits[present]
+    holds_up = np.full((1 + int(place.max(initial=0)), num_actions), NONE, dtype=np.int32)
+    holds_up[place, holder] = np.arange(num_actions, num_nodes, dtype=np.int32)
+    return _joined(_listed([previous_on_rank(compute), *holds_up]), _listed(causes))
 
 
-def _ahead_in_queue(messages: Messages, channel: Channel) -> tuple[Ints32, Ints32]:
-    """The transfer right ahead of each in its queue, at the sender's end and at the receiver's."""
-    compute = messages.compute
-    rank = compute.rank.astype(np.int64)
-    sender, receiver = rank[messages.source], rank[messages.target]
-    num_ranks = compute.num_ranks
-    num_transfers = len(sender)
+_AT_ONCE = 1 << 15
+"""Nodes whose waits are listed at once: few enough for the cache of a processor."""
+
+
+def _listed(columns: list[Ints32]) -> _Listed:
+    """Of nodes that wait for what stands in columns: how many each waits for, and for whom."""
+    counts, waits_for = np.zeros(len(columns[0]), dtype=np.int16), []
+    for begin in range(0, len(counts), _AT_ONCE):
+        waits = np.stack([column[begin : begin + _AT_ONCE] for column in columns], axis=1)
+        is_one = waits != NONE
+        waits_for.append(waits[is_one])
+        for one in is_one.T:
+            counts[begin : begin + _AT_ONCE] += one
+    return counts, waits_for
+
+
+def _joined(*parts: _Listed) -> _Waits:
+    """What some nodes and those behind them wait for as the offsets and waits of all."""
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), *(counts for counts, _ in parts)])
+    return np.cumsum(offsets, out=offsets), np.concatenate([one for _, waits_for in parts for one in waits_for])
+
+
+def _ahead_in_queue(messages: Messages, channel: Channel) -> list[Ints32]:
+    """The transfer right ahead of each in its queue, at the sender's end and at the receiver's or at both alike."""
+    num_ranks, num_transfers = messages.compute.num_ranks, len(messages.source)
+    if channel == "edge":  # a route has one order at both of its ends
+        return [_right_ahead(messages.by_route, messages.route[messages.by_route])]
+    ends = messages.ends
     if channel == "rank":
-        queue = np.zeros((2, num_transfers), dtype=np.int64)
+        of_rank = np.zeros(len(ends), dtype=np.int32)
     elif channel == "pair":
-        queue = np.stack([receiver, sender])
-    elif channel == "edge":
-        queue = np.stack([2 * receiver, 2 * sender + 1])
+        sender, receiver = np.divmod(messages.route, num_ranks)
+        of_rank = np.concatenate([receiver, sender])[ends]
     else:  # downstream is what activations do: towards later stages
-        downstream = (compute.op[messages.source] == Op.F).astype(np.int64)
-        queue = np.stack([downstream, downstream])
-    key = np.concatenate([sender, receiver]) * (2 * num_ranks + 2) + queue.ravel()
-    transfer = np.tile(np.arange(num_transfers, dtype=np.int32), 2)
+        of_rank = np.tile(messages.compute.op[messages.source] == Op.F, 2)[ends]
+    order = sorted_by(of_rank)
+    rank = np.repeat(np.arange(num_ranks, dtype=np.int32), messages.num_ends)
+    ahead = _right_ahead(ends[order], (rank * num_ranks + of_rank)[order])
+    ahead[ahead >= num_transfers] -= num_transfers
+    return [ahead[:num_transfers], ahead[num_transfers:]]
 
-    in_row_order = in_order_of_rows(len(messages.lowered), messages.send, messages.receive)
-    in_row_order = in_row_order[sorted_by(key[in_row_order])]
-    ahead = np.full(2 * num_transfers, NONE, dtype=np.int32)
-    same_queue = key[in_row_order[1:]] == key[in_row_order[:-1]]
-    ahead[in_row_order[1:][same_queue]] = transfer[in_row_order[:-1][same_queue]]
-    return ahead[:num_transfers], ahead[num_transfers:]
+
+def _right_ahead(waiting: Ints32, queue: Ints32) -> Ints32:
+    """Who is right ahead of whom, of those that stand in this order and in these queues."""
+    ahead = np.full(len(waiting), NONE, dtype=np.int32)
+    same = queue[1:] == queue[:-1]
+    ahead[waiting[1:][same]] = waiting[:-1][same]
+    return ahead
 
 
 def _blocking_waits(messages: Messages) -> _Waits:
     """A transfer starts when both ranks have come to it; each rank goes on when its batch of them is done."""
-    compute = messages.compute
-    num_actions, num_transfers = len(compute), len(messages.source)
-    transfer = np.arange(num_actions, num_actions + num_transfers, dtype=np.int32)
+    compute, ends, following = messages.compute, messages.ends, messages.following
+    # The batch behind action k holds up action k+1 of the rank; one before the first action, the first.
+    has_following = following < np.repeat(compute.rank_offsets[1:].astype(np.int32), messages.num_ends)
+    ends, following = ends[has_following], following[has_following]
+    odd = np.zeros(len(compute), dtype=np.bool_)  # batches that do not stand as their first to last transfer
+    odd[following[1:][(np.diff(following) == 0) & (np.diff(ends) < 0)]] = True
+    here = np.flatnonzero(odd[following])
+    ends[here] = ends[here][np.lexsort((ends[here], following[here]))]
+
     previous = previous_on_rank(compute)
-    waiting, waited_for = [], []
-    for after, rank in (
-        (messages.sent_after, compute.rank[messages.source]),
-        (messages.received_after, compute.rank[messages.target]),
-    ):
-        # The batch behind action k holds up action k+1 of the rank; one before the first action, the first.
-        following = np.where(after == NONE, compute.rank_offsets[rank], after + 1)
-        has_following = following < compute.rank_offsets[rank + 1]
-        waiting += [transfer[after != NONE], following[has_following]]
-        waited_for += [after[after != NONE], transfer[has_following]]
-    waiting.insert(0, np.flatnonzero(previous != NONE))
-    waited_for.insert(0, previous[previous != NONE])
-    return _sorted_waits(waiting, waited_for, num_actions + num_transfers)
+    counts = (previous != NONE) + np.bincount(following, minlength=len(compute))
+    waits_for = np.empty(int(counts.sum()), dtype=np.int32)
+    is_first = np.zeros(len(waits_for), dtype=np.bool_)
+    is_first[(np.cumsum(counts) - counts)[previous != NONE]] = True
+    waits_for[is_first] = previous[previous != NONE]
+    waits_for[~is_first] = len(compute) + ends % len(messages.source)
+    return _joined((counts, [waits_for]), _listed(list(messages.after)))
 
 
 def _sorted_waits(waiting: list[Ints64], waited_for: list[Ints32], num_nodes: int) -> _Waits:
     """Node `waiting[i][k]` waits for `waited_for[i][k]`; of a node's waits those listed first come first."""
     node, cause = np.concatenate(waiting), np.concatenate(waited_for).astype(np.int32)
     by_node = np.argsort(node, kind="stable")
-    return np.concatenate(([0], np.cumsum(np.bincount(node, minlength=num_nodes)))), cause[by_node]
+    return _joined((np.bincount(node, minlength=num_nodes), [cause[by_node]]))
 
 
-def _megatron_graph(schedule: Schedule, communication: Communication, engine: Engine) -> EventGraph:
+def _megatron_graph(schedule: Schedule, communication: Communication) -> EventGraph:
     if schedule.has_communication:
         raise ScheduleError("Megatron-LM's calls are for a compute-only table: this one has its own communication")
     source, target = transfers_of(schedule)
     ends = megatron_calls(schedule, source, target, overlap=communication == "megatron")
-    return _in_order(schedule, source, target, _called_waits(schedule, source, target, *ends), engine)
+    return _in_order(schedule, source, target, _called_waits(schedule, source, target, *ends))
 
 
 def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends, receives: Ends) -> _Waits:
@@ -334,14 +338,14 @@ def _first_calls(compute: Schedule, rank: Ints32, ends: Ends) -> tuple[Ints64, I
 # --- order, or the cycle that forbids one ---
 
 
-def _topological_order(graph: EventGraph, engine: Engine) -> tuple[Ints32, list[int]]:
+def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
     """Return an order of the nodes, and the nodes of a cycle (each waits for the next) where there is none."""
     order = np.zeros(graph.num_nodes, dtype=np.int32)
     stack = np.zeros(graph.num_nodes + 1, dtype=np.int32)
-    cursor, state = graph.offsets[:-1].copy(), np.zeros(graph.num_nodes, dtype=np.int8)
+    state, cursor = np.zeros(graph.num_nodes, dtype=np.int8), np.zeros(graph.num_nodes + 1, dtype=np.int64)
     depth = run_kernel(
-        _depth_first, inputs=(graph.offsets, graph.waits_for, cursor, state),
-        outputs=(stack, order), size=graph.num_nodes, engine=engine,
+        _depth_first, inputs=(graph.offsets, graph.waits_for, state, cursor),
+        outputs=(stack, order), size=graph.num_nodes,
     )  # fmt: skip
     if depth < 0:
         return order, []
@@ -349,24 +353,24 @@ def _topological_order(graph: EventGraph, engine: Engine) -> tuple[Ints32, list[
     return order, path[path.index(path[-1]) : -1]
 
 
-def _depth_first(offsets: Any, waits_for: Any, cursor: Any, state: Any, stack: Any, order: Any) -> Any:
+def _depth_first(offsets: Any, waits_for: Any, state: Any, cursor: Any, stack: Any, order: Any) -> Any:
     """Fill `order`, waits first; −1 when done, or the depth of a stack whose last node closes a cycle."""
     num_ordered = 0
     for root in range(len(state)):
         if state[root] != 0:
             continue
         state[root] = 1
-        stack[0] = root
+        stack[0], cursor[0] = root, offsets[root]
         depth = 0
         while depth >= 0:
             node = stack[depth]
-            if cursor[node] < offsets[node + 1]:
-                cause = waits_for[cursor[node]]
-                cursor[node] += 1
+            if cursor[depth] < offsets[node + 1]:
+                cause = waits_for[cursor[depth]]
+                cursor[depth] += 1
                 if state[cause] == 0:
                     state[cause] = 1
                     depth += 1
-                    stack[depth] = cause
+                    stack[depth], cursor[depth] = cause, offsets[cause]
                 elif state[cause] == 1:
                     stack[depth + 1] = cause
                     return depth + 1

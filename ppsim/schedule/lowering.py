@@ -13,19 +13,18 @@ how long transfers block each other):
 Receives can then be moved ("receives"): see `RECEIVES`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
-from ppsim.base.compiling import Engine, run_kernel
+from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.choices import Receives
-from ppsim.schedule.dependencies import dependencies, index_of
-from ppsim.schedule.messages import sorted_by
-from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell
+from ppsim.schedule.dependencies import dependencies
+from ppsim.schedule.messages import Messages, messages_of
+from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, is_compute
 from ppsim.schedule.waits import with_send_waits
 
 RECEIVES: dict[Receives, str] = {
@@ -45,31 +44,32 @@ _ROLES = np.array([
 """By op: what an action, the sending of its result and the taking of what it needs are called."""
 
 
-def lower(
-    schedule: Schedule, *, receives: Receives = "torch", waits: bool = False, engine: Engine = "auto"
-) -> Schedule:
+def lower(schedule: Schedule, *, receives: Receives = "torch", waits: bool = False) -> Schedule:
     """Return the compute+comms table that a runtime executes for this compute-only table.
 
     The table must have passed `ppsim.schedule.check.validate`. With `waits` the result is torch 2.15's, with a
     wait for every send and every reduction: see `ppsim.schedule.waits`. Raises `ScheduleError` where a fused cell
     needs what another part of the same cell makes.
     """
-    lowered = with_receives(_torch_order(schedule.compute_only(), waits, engine), receives)
+    compute = schedule.compute_only()
+    lowered = _torch_order(compute, waits)
+    if receives != "torch":
+        lowered = with_receives(messages_of(lowered, compute), receives).lowered
     return with_send_waits(lowered) if waits else lowered
 
 
-def with_receives(lowered: Schedule, receives: Receives) -> Schedule:
-    """Return a table lowered in torch's order, its receives in other places."""
+def with_receives(messages: Messages, receives: Receives) -> Messages:
+    """Return the messages of a table in torch's order with its receives in other places."""
     if receives == "torch":
-        return lowered
-    return _deferred(lowered) if receives == "deferred" else _ordered(lowered)
+        return messages
+    return _deferred(messages) if receives == "deferred" else _ordered(messages)
 
 
 # --- torch's own order ---
 
 
-def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
-    items, item_offsets = _items(schedule, waits, engine)
+def _torch_order(schedule: Schedule, waits: bool) -> Schedule:
+    items, item_offsets = _items(schedule, waits)
     needs = dependencies(schedule).neighbour
     remote = (needs != NONE) & (schedule.rank[needs] != schedule.rank)
     consumer = np.full(len(schedule), NONE, dtype=np.int32)
@@ -85,7 +85,7 @@ def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
         _place_transfers,
         inputs=(items, item_offsets, schedule.fused, needs, consumer, schedule.rank, offsets[:-1].copy()),
         outputs=(item_offsets[:-1].copy(), np.zeros(len(schedule), dtype=np.bool_), codes),
-        size=len(codes), engine=engine,
+        size=len(codes),
     )  # fmt: skip
     if num_placed != len(codes):
         raise ScheduleError(
@@ -94,7 +94,7 @@ def _torch_order(schedule: Schedule, waits: bool, engine: Engine) -> Schedule:
     return _decode(schedule, codes, offsets)
 
 
-def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[Ints64, Ints64]:
+def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
     """Each rank's actions with gathering and reduction around them; −(5·stage + what) where it is no action."""
     parts = []
     num_weights = np.bincount(
@@ -113,7 +113,7 @@ def _items(schedule: Schedule, waits: bool, engine: Engine) -> tuple[Ints64, Int
             inputs=(schedule.op, schedule.fused, next_use, chunk, stages, begin, end, waits),
             outputs=(first_use, num_weights[stages], np.zeros(len(stages), dtype=np.bool_),
                      np.zeros(len(stages), dtype=np.bool_), items),
-            size=end - begin, engine=engine,
+            size=end - begin,
         )  # fmt: skip
         parts.append(items[:used])
     return np.concatenate(parts), np.concatenate(([0], np.cumsum([len(part) for part in parts])))
@@ -269,70 +269,50 @@ def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> Schedule:
 # --- other places for the receives ---
 
 
-@dataclass(frozen=True)
-class _Sent:
-    """The messages of a lowered table, those of a pair of ranks together, in the order in which they are sent.
-
-    One entry a message: where its SEND and RECV stand in the table, and the action that takes it. `route` is
-    p·sender + receiver.
-    """
-
-    send: Ints64
-    receive: Ints32
-    consumer: Ints32
-    route: Ints64
-
-    @classmethod
-    def by(cls, lowered: Schedule) -> "_Sent":
-        send = np.flatnonzero((lowered.op == Op.SEND_F) | (lowered.op == Op.SEND_B))
-        step = np.where(lowered.op[send] == Op.SEND_F, 1, -1)
-        route = lowered.rank[send].astype(np.int64) * lowered.num_ranks
-        route += lowered.stage_to_rank[lowered.stage[send] + step]
-        order = sorted_by(route)  # entries ascend
-        send, step, route = send[order], step[order], route[order]
-        taken_at = lowered.stage[send] + step, lowered.microbatch[send]
-
-        def found(forward: tuple[Op, ...], backward: tuple[Op, ...]) -> Ints32:
-            return np.where(step == 1, index_of(lowered, forward)[taken_at], index_of(lowered, backward)[taken_at])
-
-        return cls(send, found((Op.RECV_F,), (Op.RECV_B,)), found((Op.F,), (Op.B, Op.I)), route)
-
-
-def _deferred(lowered: Schedule) -> Schedule:
+def _deferred(messages: Messages) -> Messages:
     """torch's `defer_pp_recv`: a receive goes just before its consumer, or before a send to a higher peer.
 
     A receive does not wait for its turn among the others, which is why this order can break first in, first out.
     """
-    sent, num_entries = _Sent.by(lowered), len(lowered)
-    sender, receiver = np.divmod(sent.route, lowered.num_ranks)
-    back = receiver * lowered.num_ranks + sender
-    behind = np.searchsorted(sent.route * num_entries + sent.send, back * num_entries + sent.receive)
-    next_send = np.append(sent.send, NONE)[behind]
-    is_there = (np.append(sent.route, NONE)[behind] == back) & (sender > receiver)
-    cell = first_of_cell(lowered)[sent.consumer]
+    consumer, num_entries = _consumers(messages), len(messages.table)
+    sent, route = messages.by_route, messages.route
+    send = messages.send[sent]
+    sender, receiver = np.divmod(route, messages.compute.num_ranks)
+    back = receiver * messages.compute.num_ranks + sender
+    behind = np.searchsorted(
+        route[sent].astype(np.int64) * num_entries + send, back.astype(np.int64) * num_entries + messages.receive
+    )
+    next_send = np.append(send, np.int32(NONE))[behind]
+    is_there = (np.append(route[sent], np.int32(NONE))[behind] == back) & (sender > receiver)
+    cell = first_of_cell(messages.table)[consumer]
     is_earlier = is_there & (next_send < cell)
     return _received_before(
-        lowered,
-        sent.receive,
-        np.where(is_earlier, next_send, cell),
-        np.where(is_earlier, sent.receive, sent.consumer),
+        messages, np.where(is_earlier, next_send, cell), np.where(is_earlier, messages.receive, consumer)
     )
 
 
-def _ordered(lowered: Schedule) -> Schedule:
+def _ordered(messages: Messages) -> Messages:
     """A receive goes just before its consumer, and takes along what the same peer sends before it."""
-    sent = _Sent.by(lowered)
-    floor = sent.route * len(lowered)  # keeps routes apart
-    taker = np.minimum.accumulate((floor + sent.consumer)[::-1])[::-1] - floor  # of it or of one sent later
-    return _received_before(lowered, sent.receive, first_of_cell(lowered)[taker], taker)
+    sent, consumer = messages.by_route, _consumers(messages)
+    floor = messages.route[sent].astype(np.int64) * len(messages.table)  # keeps routes apart
+    taker = consumer.copy()  # of it or of one sent later
+    taker[sent] = np.minimum.accumulate((floor + consumer[sent])[::-1])[::-1] - floor
+    return _received_before(messages, first_of_cell(messages.table)[taker], taker)
 
 
-def _received_before(lowered: Schedule, receive: Ints32, place: NDArray[Any], turn: NDArray[Any]) -> Schedule:
-    """The table with each receive in front of the entry `place`; of several, by `turn`, then as they are given."""
-    stays = np.delete(np.arange(len(lowered)), receive)
-    turns = np.lexsort((turn, place))
-    order = np.insert(stays, np.searchsorted(stays, place[turns]), receive[turns])
-    return replace(
-        lowered, op=lowered.op[order], stage=lowered.stage[order], microbatch=lowered.microbatch[order],
-        fused=lowered.fused[order],
-    )  # fmt: skip
+def _consumers(messages: Messages) -> Ints32:
+    """The entry of the action that takes each message."""
+    return np.flatnonzero(is_compute(messages.table.op)).astype(np.int32)[messages.target]
+
+
+def _received_before(messages: Messages, place: Ints32, turn: Ints32) -> Messages:
+    """The messages with each receive in front of the entry `place`; of several, by `turn`, then by sending."""
+    num_entries = len(messages.table)
+    key = place.astype(np.int64) * num_entries + turn
+    turns = messages.by_route[np.argsort(key[messages.by_route], kind="stable")]
+    stays = np.ones(num_entries, dtype=np.bool_)
+    stays[messages.receive] = False
+    num_before = np.cumsum(stays, dtype=np.int32) - stays  # of those that stay
+    moved_to = num_before + np.cumsum(np.bincount(place, minlength=num_entries), dtype=np.int32)
+    moved_to[messages.receive[turns]] = num_before[place[turns]] + np.arange(len(turns), dtype=np.int32)
+    return replace(messages, send=moved_to[messages.send], receive=moved_to[messages.receive], moved_to=moved_to)

@@ -1,132 +1,170 @@
 """The sends and receives of a compute+comms table, matched to the transfers they carry out."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.errors import ScheduleError
-from ppsim.schedule.table import NONE, Op, Schedule
+from ppsim.schedule.dependencies import index_of, transfers_of
+from ppsim.schedule.table import NONE, Op, Schedule, is_compute, is_one_of
+
+_SENT_OR_RECEIVED = Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B
 
 
 @dataclass(frozen=True)
 class Messages:
     """Where each transfer is sent and received; every array has one entry a transfer.
 
-    `source` and `target` are actions of the `compute`-only table, `send` and `receive` entries of `lowered`;
-    `sent_after` and `received_after` the compute action that stands before the SEND and RECV on their rank, −1
-    where none does.
+    `source` and `target` are actions of the `compute`-only table, `send` and `receive` entries of `lowered`, which
+    are those of `table`, moved to other places where these are given.
     """
 
-    lowered: Schedule
+    table: Schedule
     compute: Schedule
     source: Ints32
     target: Ints32
-    send: Ints64
-    receive: Ints64
-    sent_after: Ints32
-    received_after: Ints32
+    send: Ints32
+    receive: Ints32
+    moved_to: Ints32 | None = None
+
+    @property
+    def lowered(self) -> Schedule:
+        """The table with communication."""
+        if self.moved_to is None:
+            return self.table
+        order = np.empty_like(self.moved_to)
+        order[self.moved_to] = np.arange(len(order), dtype=np.int32)
+        return self.table.taking(order)
+
+    @cached_property
+    def _in_rows(self) -> tuple[Ints32, Ints32]:
+        op = self.table.op
+        if self.moved_to is not None:
+            op = np.empty_like(op)
+            op[self.moved_to] = self.table.op
+        is_end, number = is_one_of(op, _SENT_OR_RECEIVED), np.arange(2 * len(self.send), dtype=np.int32)
+        place = np.empty(len(op), dtype=np.int32)
+        place[self.send], place[self.receive] = np.split(number, 2)
+        return place[is_end], np.cumsum(is_compute(op), dtype=np.int32)[is_end]
+
+    @property
+    def ends(self) -> Ints32:
+        """Sends and receives in the order of the rows: transfer t where it is sent, T + t where it is received."""
+        return self._in_rows[0]
+
+    @property
+    def following(self) -> Ints32:
+        """The compute action behind each of `ends`; of the next rank, behind a rank's last action."""
+        return self._in_rows[1]
+
+    @cached_property
+    def num_ends(self) -> Ints64:
+        """How many of `ends` are on each rank."""
+        routes = np.bincount(self.route, minlength=self.compute.num_ranks**2).reshape(self.compute.num_ranks, -1)
+        found: Ints64 = routes.sum(axis=0) + routes.sum(axis=1)
+        return found
+
+    @cached_property
+    def after(self) -> Ints32:
+        """The compute action before each SEND and before each RECV on its rank, −1 where there is none: [2, T]."""
+        last = self.following - np.int32(1)
+        last[last < np.repeat(self.compute.rank_offsets[:-1].astype(np.int32), self.num_ends)] = NONE
+        found = np.empty(len(last), dtype=np.int32)
+        found[self.ends] = last
+        return found.reshape(2, -1)
+
+    @cached_property
+    def route(self) -> Ints32:
+        """Of each transfer, p · sender + receiver."""
+        rank = self.compute.rank
+        return rank[self.source] * self.compute.num_ranks + rank[self.target]
+
+    @cached_property
+    def by_route(self) -> Ints32:
+        """The transfers, those of a route together, in the order in which they are sent."""
+        by_send = self.ends[self.ends < len(self.send)]
+        return by_send[sorted_by(self.route[by_send])]
 
     def check_order(self) -> None:
         """Raise `ScheduleError` where a pair of ranks sends in one order and receives in another.
 
         Messages carry no tags that a runtime matches by: the first receive takes what was sent first.
         """
-        sender, receiver = self.lowered.rank[self.send], self.lowered.rank[self.receive]
-        pair = sender.astype(np.int64) * self.lowered.num_ranks + receiver
-        num_entries = len(self.lowered)
-        by_send, by_receive = (in_order_of_rows(num_entries, one) for one in (self.send, self.receive))
-        by_send, by_receive = (one[sorted_by(pair[one])] for one in (by_send, by_receive))
-        wrong = np.flatnonzero(by_send != by_receive)
-        if len(wrong):
-            sent, taken = int(by_send[wrong[0]]), int(by_receive[wrong[0]])
-            table = self.lowered
-            raise ScheduleError(
-                f"messages match out of order: rank {sender[sent]} sends {table[int(self.send[sent])]} to rank "
-                f"{receiver[sent]} before {table[int(self.send[taken])]}, but rank {receiver[sent]} posts "
-                f"{table[int(self.receive[taken])]} before {table[int(self.receive[sent])]} and would take the "
-                f"one for the other"
-            )
+        by_send, route = self.by_route, self.route[self.by_route]
+        if ((np.diff(self.receive[by_send]) > 0) | (np.diff(route) > 0)).all():
+            return
+        by_receive = by_send[np.lexsort((self.receive[by_send], route))]
+        wrong = int(np.argmax(by_send != by_receive))
+        sent, taken = int(by_send[wrong]), int(by_receive[wrong])
+        (sender, receiver), table = divmod(int(route[wrong]), self.compute.num_ranks), self.lowered
+        raise ScheduleError(
+            f"messages match out of order: rank {sender} sends {table[int(self.send[sent])]} to rank {receiver} "
+            f"before {table[int(self.send[taken])]}, but rank {receiver} posts {table[int(self.receive[taken])]} "
+            f"before {table[int(self.receive[sent])]} and would take the one for the other"
+        )
 
 
-def in_order_of_rows(num_entries: int, *entries: Ints64) -> Ints64:
-    """Return the order that sorts `entries` of a table, one after the other, each of them once; in linear time."""
-    place = np.full(num_entries, NONE, dtype=np.int64)
-    place[np.concatenate(entries)] = np.arange(sum(map(len, entries)))
-    found: Ints64 = place[place != NONE]
-    return found
-
-
-def sorted_by(key: Ints64) -> Ints64:
+def sorted_by(key: Ints32) -> Ints64:
     """Return the stable order of numbers from 0 on, by radix where they are small."""
     return np.argsort(key.astype(np.min_scalar_type(int(key.max(initial=0)))), kind="stable")
 
 
-def messages_of(lowered: Schedule, compute: Schedule, source: Ints32, target: Ints32) -> Messages:
-    """Return the messages of `lowered` for the transfers `source` → `target` of its `compute` table.
+def messages_of(lowered: Schedule, compute: Schedule) -> Messages:
+    """Return the messages of `lowered` for the transfers of its `compute` table.
 
     Raises `ScheduleError` for a transfer without its SEND or RECV, a doubled or a stray one, one on a rank that
     does not hold the stage, one sent before it is made or received after it is used.
     """
-    send = _find(lowered, compute, source, {Op.F: Op.SEND_F, Op.B: Op.SEND_B, Op.I: Op.SEND_B})
-    receive = _find(lowered, compute, target, {Op.F: Op.RECV_F, Op.B: Op.RECV_B, Op.I: Op.RECV_B})
-    _refuse_strays(lowered, np.concatenate([send, receive]))
+    source, target = transfers_of(compute)
+    send = _find(lowered, compute, source, (Op.SEND_F, Op.SEND_B))
+    receive = _find(lowered, compute, target, (Op.RECV_F, Op.RECV_B))
+    _refuse_strays(lowered, send, receive)
 
-    is_compute = (lowered.op >= Op.F) & (lowered.op <= Op.W)
-    count = np.cumsum(is_compute)  # compute actions up to and including an entry, over all ranks
-    begins = compute.rank_offsets
-    last_before = (count - 1).astype(np.int32)
-    messages = Messages(
-        lowered=lowered, compute=compute, source=source, target=target, send=send, receive=receive,
-        sent_after=_within_rank(last_before[send], begins[lowered.rank[send]]),
-        received_after=_within_rank(last_before[receive], begins[lowered.rank[receive]]),
-    )  # fmt: skip
-    early = np.flatnonzero(messages.sent_after < source)
+    messages = Messages(lowered, compute, source, target, send, receive)
+    early = np.flatnonzero(messages.after[0] < source)
     if len(early):
         made, sent = compute[int(source[early[0]])], lowered[int(send[early[0]])]
         raise ScheduleError(f"what {made} makes is sent before it is made: {sent} stands before it")
-    late = np.flatnonzero(messages.received_after >= target)
+    late = np.flatnonzero(messages.after[1] >= target)
     if len(late):
         used, received = compute[int(target[late[0]])], lowered[int(receive[late[0]])]
         raise ScheduleError(f"what {used} needs is received after it is used: {received} stands behind it")
     return messages
 
 
-def _within_rank(entry: Ints32, begin: Ints64) -> Ints32:
-    return np.where(entry >= begin, entry, NONE).astype(np.int32)
-
-
-def _find(lowered: Schedule, compute: Schedule, actions: Ints32, op_of: dict[Op, Op]) -> Ints64:
-    """The entry of the one SEND or RECV that belongs to each of `actions`."""
-    num_keys = compute.num_stages * compute.num_units
-    found = np.full(num_keys * 2, NONE, dtype=np.int64)
-    for is_backward, wanted in enumerate(sorted(set(op_of.values()))):
-        entries = np.flatnonzero(lowered.op == wanted)
-        keys = lowered.stage[entries].astype(np.int64) * compute.num_units + lowered.microbatch[entries]
-        doubled = np.flatnonzero(np.bincount(keys, minlength=1) > 1)
-        if len(doubled):
-            raise ScheduleError(f"{lowered[int(entries[keys == doubled[0]][1])]} stands twice in the table")
-        found[is_backward * num_keys + keys] = entries
-    is_backward_of = (compute.op[actions] != Op.F).astype(np.int64)
-    key = compute.stage[actions].astype(np.int64) * compute.num_units + compute.microbatch[actions]
-    entry: Ints64 = found[is_backward_of * num_keys + key]
+def _find(lowered: Schedule, compute: Schedule, actions: Ints32, ops: tuple[Op, Op]) -> Ints32:
+    """The entry of the one SEND or RECV of each of `actions`; `ops` are a forward's and a backward's."""
+    tables = [index_of(lowered, (op,)) for op in ops]
+    for op, table in zip(ops, tables, strict=True):
+        entries = np.flatnonzero(lowered.op == op)
+        if np.count_nonzero(table != NONE) < len(entries):
+            keys = lowered.stage[entries].astype(np.int64) * lowered.num_units + lowered.microbatch[entries]
+            doubled = np.flatnonzero(np.bincount(keys) > 1)[0]
+            raise ScheduleError(f"{lowered[int(entries[keys == doubled][1])]} stands twice in the table")
+    is_backward = (compute.op[actions] != Op.F).view(np.int8)
+    entry: Ints32 = np.stack(tables)[is_backward, compute.stage[actions], compute.microbatch[actions]]
     missing = np.flatnonzero(entry == NONE)
     if len(missing):
         action, rank = compute[int(actions[missing[0]])], int(compute.rank[actions[missing[0]]])
-        name = f"{action.stage}{op_of[action.op].name}{action.microbatch}"
+        name = f"{action.stage}{ops[is_backward[missing[0]]].name}{action.microbatch}"
         raise ScheduleError(f"{name} is missing: {action} on rank {rank} needs it")
-    misplaced = np.flatnonzero(lowered.rank[entry] != compute.rank[actions])
+    home, begins = compute.rank[actions], lowered.rank_offsets
+    misplaced = np.flatnonzero((entry < begins[home]) | (entry >= begins[home + 1]))
     if len(misplaced):
-        where, home = int(entry[misplaced[0]]), int(compute.rank[actions[misplaced[0]]])
+        where = int(entry[misplaced[0]])
         raise ScheduleError(
-            f"{lowered[where]} stands on rank {int(lowered.rank[where])}, but its stage is on rank {home}"
+            f"{lowered[where]} stands on rank {int(lowered.rank[where])}, but its stage is on rank "
+            f"{int(home[misplaced[0]])}"
         )
     return entry
 
 
-def _refuse_strays(lowered: Schedule, known: Ints64) -> None:
-    is_message = np.isin(lowered.op, (Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B))
-    is_message[known] = False
+def _refuse_strays(lowered: Schedule, *known: Ints32) -> None:
+    is_message = is_one_of(lowered.op, _SENT_OR_RECEIVED)
+    for entries in known:
+        is_message[entries] = False
     strays = np.flatnonzero(is_message)
     if len(strays):
         stray = int(strays[0])

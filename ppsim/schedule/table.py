@@ -386,7 +386,7 @@ class Schedule(InBrief):
 
     def compute_only(self) -> "Schedule":
         """Return the table without idle cells and communication: F, B, I and W only."""
-        keep = (self.op >= Op.F) & (self.op <= Op.W)
+        keep = is_compute(self.op)
         return self if keep.all() else self.select(keep)
 
     def select(self, keep: NDArray[np.bool_]) -> "Schedule":
@@ -398,9 +398,13 @@ class Schedule(InBrief):
         ['0F0', '0F1', '1F0', '1F1']
         """
         counts = np.concatenate(([0], np.cumsum(keep)))
+        return self.taking(keep, counts[self.rank_offsets])
+
+    def taking(self, entries: NDArray[Any], rank_offsets: Ints64 | None = None) -> "Schedule":
+        """Return the table of these entries, in this order; rank r's begin at `rank_offsets[r]` (None: as now)."""
         return replace(
-            self, op=self.op[keep], stage=self.stage[keep], microbatch=self.microbatch[keep],
-            fused=self.fused[keep], rank_offsets=counts[self.rank_offsets],
+            self, op=self.op[entries], stage=self.stage[entries], microbatch=self.microbatch[entries],
+            fused=self.fused[entries], rank_offsets=self.rank_offsets if rank_offsets is None else rank_offsets,
         )  # fmt: skip
 
     def named(self, name: str) -> "Schedule":
@@ -411,6 +415,18 @@ class Schedule(InBrief):
         'mine'
         """
         return replace(self, name=name)
+
+
+def is_compute(op: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Return which entries are F, B, I or W."""
+    found: NDArray[np.bool_] = (op >= Op.F) & (op <= Op.W)
+    return found
+
+
+def is_one_of(op: NDArray[np.int8], ops: Iterable[Op]) -> NDArray[np.bool_]:
+    """Return which entries are one of `ops`; for a few of them quicker than `np.isin`."""
+    found: NDArray[np.bool_] = np.logical_or.reduce([op == one for one in ops])
+    return found
 
 
 def first_of_cell(schedule: Schedule) -> Ints32:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ppsim.base.arrays import Floats, Ints32
-from ppsim.base.compiling import WORTH_COMPILING, Engine, run_kernel
+from ppsim.base.compiling import run_kernel
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.table import NONE
 
@@ -56,13 +56,13 @@ def evaluate(
     overhead: Floats,
     *,
     earliest: Floats | None = None,
-    engine: Engine = "auto",
+    num_sets: int = 1,
 ) -> Times:
     """Return the times of every node for one set of durations and overheads, both in seconds, one entry a node.
 
-    No node starts before its entry of `earliest` (None: 0 for all); one that does then has no blocker. Ties
-    between blockers go to the node listed first, which on a rank is the action before. Plain and compiled engines
-    give the same bits.
+    It may be one of `num_sets`, for which compiling pays together. No node starts before its entry of `earliest`
+    (None: 0 for all); one that does then has no blocker. Ties between blockers go to the node listed first, which
+    on a rank is the action before. Plain and compiled engines give the same bits.
     """
     if earliest is None:
         earliest = np.zeros(graph.num_nodes)
@@ -71,7 +71,7 @@ def evaluate(
     run_kernel(
         _longest_path,
         inputs=(graph.num_actions, graph.order, graph.offsets, graph.waits_for, duration, overhead, earliest),
-        outputs=(start, end, blocker), size=graph.num_nodes, engine=engine,
+        outputs=(start, end, blocker), size=num_sets * graph.num_nodes,
     )  # fmt: skip
     return Times(start, end, blocker)
 
@@ -80,7 +80,7 @@ _SIDE_BY_SIDE = 1_000_000
 """Up to so many nodes of all sets together, evaluating them all at once is faster than importing numba."""
 
 
-def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats, *, engine: Engine = "auto") -> RankTimes:
+def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats) -> RankTimes:
     """Return each rank's first start and last end for many sets of durations on one graph.
 
     `durations` and `overheads` have shape [sets, nodes]; either may have one set, taken for all.
@@ -89,15 +89,13 @@ def evaluate_many(graph: EventGraph, durations: Floats, overheads: Floats, *, en
     num_sets = max(len(durations), len(overheads))
     durations = np.broadcast_to(durations, (num_sets, graph.num_nodes))
     overheads = np.broadcast_to(overheads, (num_sets, graph.num_nodes))
-    if engine == "auto" and 1 < num_sets * graph.num_nodes < _SIDE_BY_SIDE and "numba" not in sys.modules:
+    if 1 < num_sets * graph.num_nodes < _SIDE_BY_SIDE and "numba" not in sys.modules:
         return _side_by_side(graph, durations, overheads)
-    if engine == "auto" and num_sets * graph.num_nodes >= WORTH_COMPILING:
-        engine = "compiled"
     begins = graph.schedule.rank_offsets
     first_start, last_end = np.zeros((num_sets, len(begins) - 1)), np.zeros((num_sets, len(begins) - 1))
     for k in range(num_sets):
         times = evaluate(
-            graph, np.ascontiguousarray(durations[k]), np.ascontiguousarray(overheads[k]), engine=engine
+            graph, np.ascontiguousarray(durations[k]), np.ascontiguousarray(overheads[k]), num_sets=num_sets
         )
         first_start[k] = times.start[begins[:-1]]
         last_end[k] = times.end[begins[1:] - 1]
@@ -126,16 +124,11 @@ def _side_by_side(graph: EventGraph, durations: Floats, overheads: Floats) -> Ra
     return RankTimes(start[begins[:-1]].T.copy(), end[begins[1:] - 1].T.copy())
 
 
-def blockers_of(graph: EventGraph, end: Floats, *, engine: Engine = "auto") -> Ints32:
+def blockers_of(graph: EventGraph, end: Floats) -> Ints32:
     """Return, for measured ends, which of the nodes that each node waits for ended last (−1: it waits for none)."""
     blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
-    run_kernel(
-        _last_to_end,
-        inputs=(graph.offsets, graph.waits_for, end),
-        outputs=(blocker,),
-        size=graph.num_nodes,
-        engine=engine,
-    )
+    inputs = graph.offsets, graph.waits_for, end
+    run_kernel(_last_to_end, inputs=inputs, outputs=(blocker,), size=graph.num_nodes)
     return blocker
 
 

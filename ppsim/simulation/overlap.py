@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.base.compiling import Engine
 from ppsim.schedule.graph import EventGraph
 from ppsim.simulation.engine import Times, evaluate
 
@@ -61,7 +60,6 @@ def evaluate_slowed(
     slowdown: float,
     *,
     earliest: Floats | None = None,
-    engine: Engine = "auto",
 ) -> Times:
     """Return the times of every node where compute beside a transfer takes ``1 + slowdown`` as long.
 
@@ -70,7 +68,7 @@ def evaluate_slowed(
     may change back and forth; from the fourth round on, each is the mean of its last two. With no slow-down it
     is one evaluation.
     """
-    times = evaluate(graph, duration, overhead, earliest=earliest, engine=engine)
+    times = evaluate(graph, duration, overhead, earliest=earliest)
     if slowdown == 0 or not graph.num_transfers:
         return times
     compute = duration[: graph.num_actions]
@@ -81,5 +79,5 @@ def evaluate_slowed(
         if np.abs(longer - before).max() <= _CONVERGED * longer.max():
             break
         slowed[: graph.num_actions] = longer if round_number < _PLAIN_ROUNDS else (longer + before) / 2
-        times = evaluate(graph, slowed, overhead, earliest=earliest, engine=engine)
+        times = evaluate(graph, slowed, overhead, earliest=earliest)
     return times

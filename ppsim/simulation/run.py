@@ -3,7 +3,7 @@
 import numpy as np
 
 from ppsim.base.arrays import Floats
-from ppsim.base.compiling import Engine
+from ppsim.base.compiling import Engine, running_on
 from ppsim.base.errors import ConfigError
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
@@ -48,18 +48,17 @@ def simulate(
             f"relaxed wrap-around is for overlapping communication on ideal channels: got {costs.communication} on "
             f"channel {costs.channel}"
         )
-    graph = build_graph(
-        schedule, communication=costs.communication, channel=costs.channel, receives=costs.receives,
-        pairs=costs.pairs, engine=engine,
-    )  # fmt: skip
-    if relaxed_wraparound:
-        graph = without_wraparound(graph)
-    return simulate_graph(graph, costs, ready_s=ready_s, engine=engine)
+    with running_on(engine):
+        graph = build_graph(
+            schedule, communication=costs.communication, channel=costs.channel, receives=costs.receives,
+            pairs=costs.pairs,
+        )  # fmt: skip
+        if relaxed_wraparound:
+            graph = without_wraparound(graph)
+        return simulate_graph(graph, costs, ready_s=ready_s)
 
 
-def simulate_graph(
-    graph: EventGraph, costs: StageCosts, *, ready_s: Floats | None = None, engine: Engine = "auto"
-) -> Timeline:
+def simulate_graph(graph: EventGraph, costs: StageCosts, *, ready_s: Floats | None = None) -> Timeline:
     """Return the timeline of an event graph built for the communication that `costs` names.
 
     `ready_s` as for `simulate`.
@@ -71,7 +70,7 @@ def simulate_graph(
         earliest[: graph.num_actions] = np.where(schedule.op == Op.F, ready_s[schedule.stage], 0.0)
     times = evaluate_slowed(
         graph, durations_s(graph, table), overheads_s(graph, costs), costs.overlap_slowdown,
-        earliest=earliest, engine=engine,
+        earliest=earliest,
     )  # fmt: skip
     return Timeline(
         graph=graph, start=times.start, end=times.end, blocker=times.blocker, costs=table, earliest=earliest

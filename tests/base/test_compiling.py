@@ -153,3 +153,12 @@ def test_what_was_compiled_in_one_place_is_found_where_the_same_source_is_put(pa
     before = compilations().number
     assert run_kernel(copied.kernel, inputs=(copied.Pair(5, 3),), size=1, engine="compiled") == 56
     assert compilations().number == before
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_within_a_block_kernels_run_on_its_engine_whatever_their_size(engine, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(compiling, "_compiled", lambda kernel: compiled.append(kernel) or kernel)
+    given, filled = Inner(np.ones(1), 1.0), Outer(Inner(np.zeros(1), 1.0), np.zeros(1, dtype=np.int64))
+    for size in (1, 10**9):
+        with compiling.running_on(engine):
+            run_kernel(fill, inputs=(given,), outputs=(filled, np.zeros(1)), size=size)
+    assert len(compiled) == (2 if engine == "compiled" else 0)

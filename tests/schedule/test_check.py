@@ -1,15 +1,21 @@
 """The checker refuses what torch lets through, and says which actions are to blame."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ppsim import build, check, export, simulate
 from ppsim.base.errors import Deadlock, ScheduleError
+from ppsim.base.kept import Kept
 from ppsim.schedule import check as module
+from ppsim.schedule import graph as graphs
+from ppsim.schedule import kept as of_tables
 from ppsim.schedule.grammar import format_table, parse_cell, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.lowering import lower
+from ppsim.schedule.messages import messages_of
 from ppsim.schedule.table import Action, Op, Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from tests.strategies import tables
@@ -294,3 +300,24 @@ def moved_cell_by_cell(placed, receives):
             yield cell
 
     return [list(moved(rank)) for rank in range(len(rows))]
+
+
+def test_a_check_finds_sends_and_receives_once_and_takes_no_more_memory_than_a_large_table_has_room_for(
+    monkeypatch,
+):
+    """Twelve event graphs, one after the other; 250 bytes an action are what ten million have on a common machine."""
+    found = []
+    monkeypatch.setattr(graphs, "messages_of", lambda *given: found.append(1) or messages_of(*given))
+    monkeypatch.setattr(of_tables, "KEPT", Kept(0))
+    table = build("interleaved-1f1b", pp=16, vpp=4, microbatches=256)
+    check(table)  # what is imported and compiled is not counted
+    found.clear()
+    tracemalloc.start()
+    try:
+        report = check(table)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(report.verdicts) == 15
+    assert len(found) == 1
+    assert peak <= 250 * len(table)
