@@ -153,6 +153,8 @@ def test_what_was_compiled_in_one_place_is_found_where_the_same_source_is_put(pa
     before = compilations().number
     assert run_kernel(copied.kernel, inputs=(copied.Pair(5, 3),), size=1, engine="compiled") == 56
     assert compilations().number == before
+
+
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
 def test_within_a_block_kernels_run_on_its_engine_whatever_their_size(engine, monkeypatch):
     compiled = []
