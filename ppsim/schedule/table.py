@@ -401,7 +401,13 @@ class Schedule(InBrief):
         return self.taking(keep, counts[self.rank_offsets])
 
     def taking(self, entries: NDArray[Any], rank_offsets: Ints64 | None = None) -> "Schedule":
-        """Return the table of these entries, in this order; rank r's begin at `rank_offsets[r]` (None: as now)."""
+        """Return the table of these entries, in this order; rank r's begin at `rank_offsets[r]` (None: as now).
+
+        >>> import ppsim
+        >>> table = ppsim.build("gpipe", pp=1, microbatches=2)
+        >>> [str(action) for action in table], [str(action) for action in table.taking([0, 2, 1, 3])]
+        (['0F0', '0F1', '0B0', '0B1'], ['0F0', '0B0', '0F1', '0B1'])
+        """
         return replace(
             self, op=self.op[entries], stage=self.stage[entries], microbatch=self.microbatch[entries],
             fused=self.fused[entries], rank_offsets=self.rank_offsets if rank_offsets is None else rank_offsets,

@@ -13,7 +13,6 @@ from ppsim.base.files import read_json, read_toml
 from ppsim.configs.stacks import StackDefaults
 from ppsim.costs.profile import Profile, packaged_profiles
 from ppsim.machine import files
-from ppsim.machine.devices import hardware
 from ppsim.validation.cases import FOLDER, CaseSet
 
 
@@ -22,12 +21,11 @@ def shipped() -> Iterator[tuple[str, type[Strict], Any]]:
     stacks = read_toml(str(resources.files("ppsim.configs") / "data" / "stacks.toml"))
     yield from ((name, StackDefaults, data) for name, data in stacks.items())
     yield from ((name, CaseSet, data) for name, data in read_toml(FOLDER / "sets.toml").items())
-    yield from ((name, files._Efficiency, data) for name, data in hardware("efficiency").items())
     yield from ((name, files._Cluster, files._extended(path)) for name, path in files.packaged_clusters().items())
     yield from ((name, Profile, read_json(path)) for name, path in packaged_profiles().items())
 
 
-@pytest.mark.parametrize("kind", [StackDefaults, CaseSet, files._Efficiency, files._Cluster, Profile])
+@pytest.mark.parametrize("kind", [StackDefaults, CaseSet, files._Cluster, Profile])
 def test_what_ships_is_right_and_made_as_a_checked_file_is(kind: type[Strict]) -> None:
     contents = {name: data for name, model, data in shipped() if model is kind}
     assert contents

@@ -3,12 +3,12 @@
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import pytest
-from pydantic import Field
 
 import ppsim
-from ppsim.base.boundary import AboveZero, NonNegative, Strict, validated
+from ppsim.base.boundary import AboveZero, NonNegative, Strict, Within, validated
 from ppsim.base.errors import ConfigError
 from ppsim.machine.files import Share, cluster_from, efficiency_of, load_cluster, packaged_clusters
 
@@ -138,13 +138,13 @@ def test_an_unknown_name_gets_the_close_ones(name, words):
 class InSituTable(Strict):
     sigma: NonNegative
     source: str
-    factors: dict[str, AboveZero] = Field(min_length=1)
+    factors: Annotated[dict[str, AboveZero], Within(min_length=1)]
 
 
 class EfficiencyTable(Strict):
     """What hardware/efficiency.toml may have of a class."""
 
-    matmul: dict[str, Share] = Field(min_length=1)
+    matmul: Annotated[dict[str, Share], Within(min_length=1)]
     wave_tail: NonNegative
     depth_tail: NonNegative
     attention_forward: Share
@@ -165,7 +165,7 @@ class EfficiencyTable(Strict):
 @pytest.mark.parametrize("name", tomllib.loads((HARDWARE / "efficiency.toml").read_text()))
 def test_a_class_of_devices_has_what_it_must_have_and_shares_up_to_1(name: str):
     content = tomllib.loads((HARDWARE / "efficiency.toml").read_text())[name]
-    checked = validated(EfficiencyTable, content, name).model_dump()
+    checked = asdict(validated(EfficiencyTable, content, name))
     assert asdict(efficiency_of(name)) == checked
 
 
