@@ -105,7 +105,8 @@ class StudyOptions(TypedDict, total=False):
         "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a row "
         "(float8-row), a block of 128 (float8-block) or of 32 (mxfp8), of 4 with one a 16 (nvfp4) or 32 (mxfp4). "
         "Default: {default}.",
-        section="model", field="job.execution.dtype", default="bfloat16",
+        metavar="bfloat16|float16|float32|float8|…", section="model", field="job.execution.dtype",
+        default="bfloat16",
     )]
     optimizer: Annotated[Literal["adam", "muon"] | None, Option(
         "The optimizer, for its state and its step. Default: {default}.",
@@ -122,8 +123,8 @@ class StudyOptions(TypedDict, total=False):
         section="optimizer", field="job.fully_shard", default=False, has_no=True,
     )]
     gradient_accumulation_fusion: Annotated[bool | None, Option(
-        "Whether products add weight gradients to their sums over microbatches themselves, up to ZeRO 1. Default: "
-        "they do.",
+        "Whether products add weight gradients to their sums over microbatches, or write them where they are "
+        "reduced. Default: they do.",
         section="optimizer", field="job.gradient_accumulation_fusion", default=True, has_no=True,
     )]
     listed_collectives: Annotated[bool | None, Option(
@@ -136,9 +137,9 @@ class StudyOptions(TypedDict, total=False):
         section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True,
     )]
     stack: Annotated[Stack | None, Option(
-        "Whose software runs: what options leave open is as it does by default. Default: {default}, or the "
-        "trainer's of --run-config.",
-        section="cluster", field="job.stack", default="plain",
+        "Whose software runs, plain, megatron-bridge, megatron-lm-2021, deepspeed-2021, torchtitan or primus: what "
+        "options leave open is as it does by default. Default: {default}, or the trainer's of --run-config.",
+        metavar="NAME", section="cluster", field="job.stack", default="plain",
     )]
     hidden: Annotated[int | None, Option(
         "Width, of --model gpt.", metavar="N", section="model", after="model",
