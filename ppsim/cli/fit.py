@@ -21,9 +21,9 @@ from ppsim.cli.progress import progress
     help="What a run ran, a trainer's configuration. Default: of a log of Megatron-LM the log itself.",
 )  # fmt: skip
 @click.option(
-    "--rows", metavar="fit|one|N,N-N",
-    help="Rows to fit on: marked fit, of each dtype the one on the fewest devices, or by number. Default: those "
-         "marked fit, or all where none is.",
+    "--rows", metavar="fit|one|one-a-model|N,N-N",
+    help="Rows to fit on: marked fit, of each dtype the one on the fewest devices, of each model, or by number. "
+         "Default: those marked fit, or all where none is.",
 )  # fmt: skip
 @click.option("-o", "--output", metavar="FILE.toml", help="Write the cluster there, for --cluster.")
 @json_option
