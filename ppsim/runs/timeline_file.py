@@ -1,29 +1,69 @@
 """A timeline on disk: the report with the table, the costs and every time in it, simulated or measured alike."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from ppsim.base.arrays import Ints32
+from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, Within, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.runs.run import Run
 from ppsim.schedule.check import validate
+from ppsim.schedule.choices import Communication
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import NONE
 from ppsim.simulation.cost_files import costs_to_json
+from ppsim.simulation.cost_schema import costs_from
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 
-if TYPE_CHECKING:
-    from ppsim.runs.timeline_boundary import File
-
 FORMAT: Literal["ppsim-timeline/1"] = "ppsim-timeline/1"
+
+
+class _NodeTimes(Strict):
+    """One entry a node: seconds, and the node waited for last."""
+
+    start_s: list[float]
+    end_s: list[float]
+    blocker: list[int]
+
+
+class _Steps(Strict):
+    """Every recorded step, one entry a node, and what else is known of the run."""
+
+    between_steps_s: list[float]
+    message_bytes: NonNegative | None
+    knows_transfers: bool
+    communication: Communication = "overlap"
+    reference_s: list[AboveZero] = field(default_factory=list)
+    start_s: list[list[float]]
+    end_s: list[list[float]]
+
+
+class _File(Strict, extra="ignore"):
+    """What it takes to load a timeline; the report beside it is for people. A CSV says no replicas and slices.
+
+    Of a projection, also between what nine of ten iterations are expected, and at which pace (`Run.reference_s`).
+    """
+
+    origin: Literal["measured", "simulated"]
+    schedule: str = ""
+    replicas: Positive = 1
+    slices: Positive = 1
+    table: list[str]
+    costs: dict[str, Any]
+    timeline: _NodeTimes
+    steps: _Steps | None = None
+    run: dict[str, Any] = field(default_factory=dict)
+    iteration_time_s: NonNegative | None = None
+    iteration_time_interval_s: Annotated[list[float], Within(min_length=2, max_length=2)] | None = None
+    reference_s: AboveZero | None = None
 
 
 def timeline_to_json(
@@ -134,15 +174,10 @@ def run_from_json(data: Any, source: str) -> Run:
     )
 
 
-def _loaded(data: Any, source: str) -> "tuple[File, Timeline, StageCosts]":
-    # Here and not above: where a run is measured and written, pydantic may be missing.
-    from ppsim.base.boundary import validated
-    from ppsim.runs.timeline_boundary import File
-    from ppsim.simulation.cost_schema import costs_from
-
+def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ConfigError(f"{source} is no timeline: ppsim train and ppsim simulate write one with -o NAME.json")
-    file = validated(File, data, source)
+    file = validated(_File, data, source)
     costs = costs_from(file.costs, f"{source}: costs")
     table = parse_table(
         "\n".join(file.table) + "\n", name=file.schedule, source=source, num_replicas=file.replicas,
