@@ -123,6 +123,9 @@ def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False)
 
     compilations()
     linked = FunctionType(kernel.__code__, dict(kernel.__globals__))
+    # numba keeps compiled code until what is written in the kernel's file changes, and knows nothing of the others
+    # that it is made of: what is written in them is part of the name that it keeps it under. Times are not, so that
+    # what is compiled when a wheel is built is found wherever that is installed.
     linked.__qualname__ = f"{kernel.__qualname__}-{_state_of(_files(kernel))}"
     _UNLINKED[linked] = kernel
     # A kernel allocates nothing: without the counting of references (`_nrt`) named tuples cost nothing to hand on.
@@ -130,11 +133,7 @@ def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False)
     if is_called_by_another:  # becomes part of the caller, in its cache too
         options |= {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         return numba.njit(**options)(linked)
-    compiled: Any = numba.njit(**options, cache=True)(linked)
-    # The name above says what the code was made of. With that for a stamp too, in place of the time at which the
-    # kernel's file was written, what is compiled when a wheel is built is found wherever that is installed.
-    compiled._cache._cache_file._source_stamp = "in the name"
-    return compiled
+    return numba.njit(**options, cache=True)(linked)
 
 
 def _link(linked: FunctionType) -> None:
