@@ -17,14 +17,12 @@ import numpy as np
 
 Engine = Literal["auto", "plain", "compiled"]
 
-WORTH_IMPORTING = 100_000
-"""Loop iterations of all kernels of a process from which importing numba costs less than going on without it."""
-
 WORTH_COMPILING = 400_000
 """Loop iterations of one kernel in a process from which compiling it costs less than going on in plain Python.
 
 An iteration takes 1 to 2 µs there, compiling a kernel 0.2 to 2.5 s. Whoever goes on until as much has been spent as
-compiling costs never spends more than twice the least.
+compiling costs never spends more than twice the least. Importing numba and loading what it keeps takes some 0.6 s,
+and is done from as many iterations of all kernels together on.
 """
 
 _ITERATIONS: Counter[Callable[..., Any]] = Counter()
@@ -187,7 +185,7 @@ def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bo
     _ITERATIONS[kernel] += size
     if _ALL.get() or _ITERATIONS[kernel] >= WORTH_COMPILING:
         return True
-    if "numba" not in sys.modules and _ITERATIONS.total() < WORTH_IMPORTING:
+    if "numba" not in sys.modules and _ITERATIONS.total() < WORTH_COMPILING:
         return False
     return _is_kept(kernel, arguments)
 
