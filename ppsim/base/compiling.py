@@ -17,14 +17,12 @@ import numpy as np
 
 Engine = Literal["auto", "plain", "compiled"]
 
-WORTH_IMPORTING = 100_000
-"""Loop iterations of all kernels of a process from which importing numba costs less than going on without it."""
-
 WORTH_COMPILING = 400_000
 """Loop iterations of one kernel in a process from which compiling it costs less than going on in plain Python.
 
 An iteration takes 1 to 2 µs there, compiling a kernel 0.2 to 2.5 s. Whoever goes on until as much has been spent as
-compiling costs never spends more than twice the least.
+compiling costs never spends more than twice the least. Importing numba and loading what it keeps takes some 0.6 s,
+and is done from as many iterations of all kernels together on.
 """
 
 _ITERATIONS: Counter[Callable[..., Any]] = Counter()
@@ -134,6 +132,9 @@ def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False)
 
     compilations()
     linked = FunctionType(kernel.__code__, dict(kernel.__globals__))
+    # numba keeps compiled code until what is written in the kernel's file changes, and knows nothing of the others
+    # that it is made of: what is written in them is part of the name that it keeps it under. Times are not, so that
+    # what is compiled when a wheel is built is found wherever that is installed.
     linked.__qualname__ = f"{kernel.__qualname__}-{_state_of(_files(kernel))}"
     _UNLINKED[linked] = kernel
     # A kernel allocates nothing: without the counting of references (`_nrt`) named tuples cost nothing to hand on.
@@ -141,11 +142,7 @@ def _compiled(kernel: Callable[..., Any], *, is_called_by_another: bool = False)
     if is_called_by_another:  # becomes part of the caller, in its cache too
         options |= {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         return numba.njit(**options)(linked)
-    compiled: Any = numba.njit(**options, cache=True)(linked)
-    # The name above says what the code was made of. With that for a stamp too, in place of the time at which the
-    # kernel's file was written, what is compiled when a wheel is built is found wherever that is installed.
-    compiled._cache._cache_file._source_stamp = "in the name"
-    return compiled
+    return numba.njit(**options, cache=True)(linked)
 
 
 def _link(linked: FunctionType) -> None:
@@ -199,7 +196,7 @@ def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bo
     _ITERATIONS[kernel] += size
     if _ALL.get() or _ITERATIONS[kernel] >= WORTH_COMPILING:
         return True
-    if "numba" not in sys.modules and _ITERATIONS.total() < WORTH_IMPORTING:
+    if "numba" not in sys.modules and _ITERATIONS.total() < WORTH_COMPILING:
         return False
     return _is_kept(kernel, arguments)
 
