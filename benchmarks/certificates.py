@@ -138,8 +138,8 @@ def random_problems(num_cases: int, chunks: int, seed: int) -> Iterator[tuple[st
 def certificates(num_cases: int, seed: int, time_limit_s: float) -> None:
     print(
         f"\nRandom costs, p ≤ 4, m ≤ 8, against optima that CP-SAT proves within {time_limit_s:g} s. Bound, the same or "
-        f"that of neighbours searched together, fitted, and auto within {SEARCH_S:g} s: number equal to the optimum / mean / worst gap in %; caps in activations of a "
-        f"whole rank; seconds until the proof, and until auto is at the optimum, median / worst:\n"
+        f"that of neighbours searched together, fitted, and auto within {SEARCH_S:g} s: number equal to the optimum / "
+        f"mean / worst gap in %; caps in activations of a whole rank; seconds until the proof, and until auto is at the optimum, median / worst:\n"
     )
     columns = ["placement, cap, criterion", "proved", "bound", "neighbours", *HEURISTICS, "proof s", "auto s"]
     print(f"| {' | '.join(columns)} |\n|---|{'--:|' * (len(columns) - 1)}")
@@ -156,7 +156,8 @@ def certificates(num_cases: int, seed: int, time_limit_s: float) -> None:
                     )
         for (cap, criterion), tally in sorted(tallies.items(), key=lambda item: list(CAPS).index(item[0][0])):
             print(tally.row(f"{placement}, {cap}, {criterion}"), flush=True)
-    print("\nWhere auto misses a proved optimum:", "nowhere" if not misses else "\n")
+    if HEURISTICS:
+        print("\nWhere auto misses a proved optimum:", "nowhere" if not misses else "\n")
     for miss in misses:
         print(f"- {miss}")
 

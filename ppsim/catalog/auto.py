@@ -280,7 +280,7 @@ class _Search:
         found = optimal(
             problem.with_cheapest_backwards(), criterion=criterion, hint=self.best,
             lower_bound_s=window_bound(problem, criterion, time_limit_s=time_limit_s / 2),
-            time_limit_s=until - working_s(), seed=seed % 2**31, progress=progress,
+            time_limit_s=max(0.0, until - working_s()), seed=seed % 2**31, progress=progress,
         )  # fmt: skip
         self._take_split_or_joined(found.schedule)
         if self.costs.fused_s is None and not self.costs.differ_by_microbatch:

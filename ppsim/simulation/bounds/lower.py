@@ -41,54 +41,27 @@ def lower_bounds(problem: Problem) -> LowerBounds:
     >>> lower_bounds(Problem.of(stage_to_rank=[0, 1, 2, 3], num_microbatches=8, cap=4, **unit))
     LowerBounds(step_s=27.0, span_s=27.0)
     """
-    reduced = _Reduced.of(problem)
-    ranks = [_Rank(problem, reduced, stages).bounds_s() for stages in problem.stages_of]
+    problem = problem.with_cheapest_backwards()
+    ranks = [_Rank(problem, stages).bounds_s() for stages in problem.stages_of]
     steps, spans = zip(*ranks, coupled_bounds(problem), strict=True)
     return LowerBounds(step_s=max(steps) - problem.overhead_s, span_s=max(spans) - problem.overhead_s)
 
 
-@dataclass(frozen=True, eq=False)
-class _Reduced:
-    """What every table spends at least, one entry a stage.
+class _Rank:
+    """One rank and the ends that it forces, on itself and on the ranks whose first stage comes before its own.
 
-    `input_s` and `weight_s` are the values of I and W; together `backward_s`, the cheaper way through a backward.
-    `down_s`: from the start of a forward to the end of the last stage's; `up_s`: from there to the start of the
-    stage's backward.
+    The problem's backwards are all split, at their values.
     """
 
-    input_s: Floats
-    weight_s: Floats
-    backward_s: Floats
-    down_s: Floats
-    up_s: Floats
-    to_input_s: Floats
-
-    @classmethod
-    def of(cls, problem: Problem) -> "_Reduced":
-        backward = np.minimum(problem.backward_s, problem.input_s + problem.weight_s)
-        to_input = np.minimum(problem.backward_s, problem.input_s)
-        hops = np.concatenate((problem.hop_s, [0.0]))
-        down = np.cumsum((problem.forward_s + hops)[::-1])[::-1]
-        up = np.concatenate((np.cumsum((to_input[1:] + problem.hop_s)[::-1])[::-1], [0.0]))
-        values = problem.with_cheapest_backwards()
-        return cls(
-            input_s=values.input_s, weight_s=values.weight_s, backward_s=backward, down_s=down, up_s=up,
-            to_input_s=to_input,
-        )  # fmt: skip
-
-
-class _Rank:
-    """One rank and the ends that it forces, on itself and on the ranks whose first stage comes before its own."""
-
-    def __init__(self, problem: Problem, reduced: _Reduced, stages: list[int]) -> None:
-        self.problem, self.reduced, self.stages = problem, reduced, stages
+    def __init__(self, problem: Problem, stages: list[int]) -> None:
+        self.problem, self.stages = problem, stages
         self.count = problem.num_microbatches
         self.first = stages[0]
-        self.up_s = float(reduced.up_s[self.first])
+        self.up_s = float(problem.up_s[self.first])
         self.capacity = float(problem.cap[problem.stage_to_rank[self.first]])
         self.forward_s = problem.forward_s[stages]
-        self.backward_s = reduced.backward_s[stages]
-        self.weight_s = reduced.weight_s[stages]
+        self.backward_s = problem.split_s[stages]
+        self.weight_s = problem.weight_s[stages]
         self.activation = problem.activation[stages]
         self.kept = problem.kept[stages]
         self.held = np.cumsum(self.activation)  # by a microbatch that has not come back through a chunk
@@ -112,28 +85,28 @@ class _Rank:
             before = self.work_s - self.left_at_last_forward_s(chunk)
             apart = [first_idle[first] for first in chunks if self.are_apart(first, chunk)]
             before += max([*apart, (trip.num - 1) * trip.idle_s])
-            last_backward.append(before + float(self.reduced.down_s[self.stages[chunk]] + self.up_s))
-        as_late = own_end - self.weights_left_s() - float(self.reduced.to_input_s[self.first])
+            last_backward.append(before + float(self.problem.down_s[self.stages[chunk]] + self.up_s))
+        as_late = own_end - self.weights_left_s() - float(self.problem.input_s[self.first])
 
         head = float(self.problem.reach_s[self.first])
         step, span = head + own_end, own_end
         for stage in (stages[0] for stages in self.problem.stages_of if stages[0] <= self.first):
             start = max(last_backward) if stage == self.first else max(*last_backward, as_late)
-            end = start + float(self.reduced.up_s[stage] - self.up_s + self.reduced.backward_s[stage])
+            end = start + float(self.problem.up_s[stage] - self.up_s + self.problem.split_s[stage])
             step = max(step, head + end)
             span = max(span, head - float(self.problem.reach_s[stage]) + end)
         return step, span
 
     def idle_before_first_forward_s(self, chunk: int) -> float:
         """Idle from the rank's first start to a chunk's first forward: only chunks below it have begun."""
-        way = self.reduced.down_s[self.first] - self.reduced.down_s[self.stages[chunk]]
+        way = self.problem.down_s[self.first] - self.problem.down_s[self.stages[chunk]]
         values = np.cumsum(self.forward_s[:chunk])
         states = [State(*state) for state in zip(values.tolist(), self.held.tolist(), strict=False)]
         return max(0.0, float(way) - most(states, count=self.count, capacity=self.capacity))
 
     def idle_before_first_backward_s(self, chunk: int) -> float:
         """Idle from the rank's first start to the end of a chunk's first backward: App. B's window."""
-        way = self.reduced.down_s[self.first] + self.reduced.up_s[self.stages[chunk]]
+        way = self.problem.down_s[self.first] + self.problem.up_s[self.stages[chunk]]
         return max(0.0, float(way) - self._most_begun(chunk, self.count, self.capacity))
 
     def trips(self, chunk: int) -> "_Trips":
@@ -141,7 +114,7 @@ class _Rank:
         in_flight = _times(self.capacity, self.held[chunk])
         if in_flight >= self.count:
             return _Trips(1, 0.0)
-        way = self.reduced.down_s[self.stages[chunk]] + self.reduced.up_s[self.stages[chunk]]
+        way = self.problem.down_s[self.stages[chunk]] + self.problem.up_s[self.stages[chunk]]
         own_s = float(self.forward_s[chunk] + self.forward_above_s[chunk] + self.backward_above_s[chunk])
         others = self._most_begun(chunk, self.count - 1, self.capacity - float(self.held[chunk]))
         others += self._most_left(self.backward_s, chunk, whole_s=self._left_s(chunk))
@@ -198,12 +171,12 @@ class _Rank:
 
     def turns_s(self) -> Iterator[float]:
         """Little's law: the memory takes so many microbatches at once, and each stays for so long."""
-        down, up = self.reduced.down_s, self.reduced.up_s
+        down, up = self.problem.down_s, self.problem.up_s
         for turn in turns(self.activation, self.kept, self.capacity):
             if turn.in_flight >= self.count:
                 continue
             start, back = self.stages[turn.forward], self.stages[turn.backward]
-            last = self.reduced.to_input_s if turn.until is Op.I else self.reduced.backward_s
+            last = self.problem.input_s if turn.until is Op.I else self.problem.split_s
             num_turns = int((self.count - 1) // turn.in_flight)
             seconds = num_turns * float(down[start] + up[back] + last[back])
             seconds += (self.count - 1 - num_turns * turn.in_flight) * float(self.forward_s[turn.forward])

@@ -39,9 +39,7 @@ def _bounds_of_alike(
     """The bounds where all microbatches take the same."""
     if schedule.num_replicas > 1 or schedule.num_slices > 1 or costs.fused_s is not None:
         return _bounds_of_chains(schedule, arrays)
-    limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes * CAP_ROUNDING
-    cap = np.maximum(limit - arrays.static_bytes, 0.0)
-    return lower_bounds(Problem.of_costs(schedule.stage_to_rank, schedule.num_microbatches, arrays, cap=cap))
+    return lower_bounds(_problem(schedule.stage_to_rank, schedule.num_microbatches, arrays, memory_limit_bytes))
 
 
 def _bounds_by_microbatch(schedule: Schedule, costs: CostArrays) -> LowerBounds:
@@ -91,9 +89,15 @@ def problem_of(
     """
     num_ranks = int(max(stage_to_rank)) + 1
     arrays = costs.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
+    return _problem(stage_to_rank, num_microbatches, arrays, memory_limit_bytes)
+
+
+def _problem(
+    stage_to_rank: Sequence[int] | Ints32, count: int, arrays: CostArrays, memory_limit_bytes: float | None
+) -> Problem:
     limit = float("inf") if memory_limit_bytes is None else memory_limit_bytes * CAP_ROUNDING
     cap = np.maximum(limit - arrays.static_bytes, 0.0)
-    return Problem.of_costs(stage_to_rank, num_microbatches, arrays, cap=cap)
+    return Problem.of_costs(stage_to_rank, count, arrays, cap=cap)
 
 
 def _bounds_of_chains(schedule: Schedule, table: CostArrays) -> LowerBounds:

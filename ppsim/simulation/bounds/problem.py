@@ -178,6 +178,22 @@ class Problem:
         """The earliest start of each stage's first forward: the way down from stage 0."""
         return np.concatenate(([0.0], np.cumsum(self.forward_s[:-1] + self.hop_s)))
 
+    @cached_property
+    def down_s(self) -> Floats:
+        """From the start of each stage's forward to the end of the last stage's."""
+        down: Floats = np.cumsum((self.forward_s + np.append(self.hop_s, 0.0))[::-1])[::-1]
+        return down
+
+    @cached_property
+    def up_s(self) -> Floats:
+        """From the end of the last stage's forward to the start of each stage's input gradient."""
+        return np.append(np.cumsum((self.input_s[1:] + self.hop_s)[::-1])[::-1], 0.0)
+
+    @cached_property
+    def split_s(self) -> Floats:
+        """What I and W of each stage take together."""
+        return self.input_s + self.weight_s
+
     def with_cheapest_backwards(self) -> "Problem":
         """Return the problem whose every backward is split, at the values that docs/bounds.md gives I and W.
 

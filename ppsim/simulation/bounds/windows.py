@@ -126,7 +126,13 @@ class _Window:
             for index, (op, stage) in enumerate(self.actions)
         ]
         self.seconds_of = {Op.F: problem.forward_s, Op.I: problem.input_s, Op.W: problem.weight_s}
-        at_s, end_s = _starts_s(problem)
+        back_s = problem.down_s[0] + problem.up_s  # what never waits starts at `reach_s` and these
+        at_s = {
+            (op, stage): float(begin_s[stage])
+            for op, begin_s in ((Op.F, problem.reach_s), (Op.I, back_s))
+            for stage in range(problem.num_stages)
+        }
+        end_s = back_s[0] + problem.input_s[0]
         self.tick_s = float(np.ldexp(1.0, np.frexp(end_s or 1.0)[1] - _BITS))
         self.duration = [self._ticks(self.seconds_of[op][stage]) for op, stage in self.actions]
         self.delay = [
@@ -149,7 +155,7 @@ class _Window:
         back_s = at_s[Op.I, self.first] + problem.input_s[self.first]
         self.back = -np.inf
         for stage in (stages[0] for stages in problem.stages_of if stages[0] < self.first):
-            left_s = at_s[Op.I, stage] + problem.input_s[stage] + problem.weight_s[stage] - back_s
+            left_s = at_s[Op.I, stage] + problem.split_s[stage] - back_s
             left_s += (at_s[Op.F, self.first] - at_s[Op.F, stage]) if of_span else 0.0
             self.back = max(self.back, self._ticks(left_s))
 
@@ -235,16 +241,3 @@ class _Window:
                 is_set = ticks[:, column] > -np.inf
                 ticks[:, column] = np.where(is_set, np.maximum(ticks[:, column], end[:, None]), -np.inf)
         return tables
-
-
-def _starts_s(problem: Problem) -> tuple[dict[tuple[Op, int], float], float]:
-    """When a microbatch that never waits starts F and I on each stage, and when the last I ends."""
-    at_s: dict[tuple[Op, int], float] = {}
-    now_s = 0.0
-    for stage, forward_s in enumerate(problem.forward_s.tolist()):
-        at_s[Op.F, stage] = now_s
-        now_s += forward_s + (float(problem.hop_s[stage]) if stage < len(problem.hop_s) else 0.0)
-    for stage in reversed(range(problem.num_stages)):
-        at_s[Op.I, stage] = now_s
-        now_s += float(problem.input_s[stage]) + (float(problem.hop_s[stage - 1]) if stage else 0.0)
-    return at_s, now_s
