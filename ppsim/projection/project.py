@@ -24,7 +24,7 @@ from ppsim.schedule.placement import STYLES
 from ppsim.schedule.room import BYTES_PROJECTED, require_room
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.run import simulate_graph
-from ppsim.simulation.stage_costs import StageCosts, as_given
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step import Step, simulate_step
 from ppsim.simulation.variation import with_variation
 
@@ -263,12 +263,12 @@ def project_all(
 
 
 def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCosts:
-    if plan.runtime == "torch":
-        costs = costs.with_torch_first_stage(
-            num_stages=schedule.num_stages, num_ranks=schedule.num_ranks, num_replicas=schedule.num_replicas
-        )
-    if plan.stragglers:
-        costs = _slowed(costs, schedule, dict(plan.stragglers))
+    slow = dict(plan.stragglers)
+    costs = costs.on_stages(
+        num_stages=schedule.num_stages, num_ranks=schedule.num_ranks, num_replicas=schedule.num_replicas,
+        in_torch=plan.runtime == "torch",
+        factor=np.array([slow.get(rank, 1.0) for rank in schedule.stage_to_rank.tolist()]) if slow else None,
+    )  # fmt: skip
     launch_s = plan.job.seconds_a_launch if plan.job else 0.0
     costs = costs.replace(hop_overhead_s=plan.hop_overhead_s).with_calls(communication_of(plan, schedule))
     return costs.replace(
@@ -288,15 +288,6 @@ def communication_of(plan: Plan, schedule: Schedule) -> Communication:
     """Return how transfers of a plan's table wait: overlapped where its runtime has no loop for it."""
     asked = plan.communication
     return asked if asked == "overlap" or has_megatron_loop(schedule.compute_only()) else "overlap"
-
-
-def _slowed(costs: StageCosts, schedule: Schedule, factors: dict[int, float]) -> StageCosts:
-    """The costs with the compute of some ranks taking so many times as long."""
-    counts = {"num_stages": schedule.num_stages, "num_ranks": schedule.num_ranks}
-    found = costs.plain(**counts, num_replicas=schedule.num_replicas)
-    factor = np.array([[factors.get(int(rank), 1.0)] for rank in schedule.stage_to_rank])
-    passes = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
-    return costs.replace(**{name: as_given(found.values(name) * factor) for name in passes})
 
 
 _MOST_NAMED = 3

@@ -269,13 +269,6 @@ def _blocking_waits(messages: Messages) -> _Waits:
     return _joined((counts, [waits_for]), _listed(list(messages.after)))
 
 
-def _sorted_waits(waiting: list[Ints64], waited_for: list[Ints32], num_nodes: int) -> _Waits:
-    """Node `waiting[i][k]` waits for `waited_for[i][k]`; of a node's waits those listed first come first."""
-    node, cause = np.concatenate(waiting), np.concatenate(waited_for).astype(np.int32)
-    by_node = np.argsort(node, kind="stable")
-    return _joined((np.bincount(node, minlength=num_nodes), [cause[by_node]]))
-
-
 def _megatron_graph(schedule: Schedule, communication: Communication) -> EventGraph:
     if schedule.has_communication:
         raise ScheduleError("Megatron-LM's calls are for a compute-only table: this one has its own communication")
@@ -318,7 +311,9 @@ def _called_waits(compute: Schedule, source: Ints32, target: Ints32, sends: Ends
     wait(transfer[behind], transfer[ahead], same)
     handed_over = same & ~sends.holds[ahead] & ~sends.holds[behind] & is_on_rank[behind]
     wait(following[behind], transfer[ahead], handed_over)
-    return _sorted_waits(waiting, waited_for, num_actions + num_transfers)
+    node, cause = np.concatenate(waiting), np.concatenate(waited_for).astype(np.int32)
+    by_node = np.argsort(node, kind="stable")  # of a node's waits those listed first come first
+    return _joined((np.bincount(node, minlength=num_actions + num_transfers), [cause[by_node]]))
 
 
 def _first_calls(compute: Schedule, rank: Ints32, ends: Ends) -> tuple[Ints64, Ints64]:

@@ -288,21 +288,31 @@ class StageCosts(InBrief):
         >>> costs.with_torch_first_stage(num_stages=2, num_ranks=2).backward_weight_s
         array([2., 1.])
         """
-        if self.backward_input_s is None:
-            return self  # for tables that split no backward
+        return self.on_stages(num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas, in_torch=True)
+
+    def on_stages(
+        self, *, num_stages: int, num_ranks: int, num_replicas: int = 1, in_torch: bool = False,
+        factor: Floats | None = None,
+    ) -> "StageCosts":  # fmt: skip
+        """Return the costs with passes `factor` times as long, which has one entry a stage, and as torch runs them.
+
+        `in_torch` is `with_torch_first_stage`, which leaves costs alone that know no I and W.
+        """
+        in_torch = in_torch and self.backward_input_s is not None
+        if factor is None and not in_torch:
+            return self
         costs = self.plain(num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas)
-        is_first = np.arange(num_stages) % (num_stages // num_replicas) == 0
-
-        def on_first(then: str, otherwise: str) -> Floats:
-            return as_given(np.where(is_first[:, None], costs.values(then), costs.values(otherwise)))
-
-        whole = as_given(costs.values("backward_s"))
-        return self.replace(
-            backward_s=whole,
-            backward_input_s=as_given(np.where(is_first[:, None], 0.0, costs.values("backward_input_s"))),
-            backward_weight_s=on_first("backward_s", "backward_weight_s"),
-            activation_bytes_kept_for_weight=on_first("activation_bytes", "kept_bytes"),
-        )
+        passes = _PASSES if factor is not None else _PASSES[1:]
+        found = {name: costs.values(name) for name in passes}
+        if factor is not None:
+            found = {name: values * factor[:, None] for name, values in found.items()}
+        if in_torch:
+            is_first = (np.arange(num_stages) % (num_stages // num_replicas) == 0)[:, None]
+            found["backward_input_s"] = np.where(is_first, 0.0, found["backward_input_s"])
+            found["backward_weight_s"] = np.where(is_first, found["backward_s"], found["backward_weight_s"])
+            kept = np.where(is_first, costs.values("activation_bytes"), costs.values("kept_bytes"))
+            found["activation_bytes_kept_for_weight"] = kept
+        return self.replace(**{name: as_given(values) for name, values in found.items()})
 
     def plain(self, *, num_stages: int, num_ranks: int, num_replicas: int = 1) -> CostArrays:
         """Return `resolved` without what slices share and `microbatch_factors` multiply: as the fields have it.
@@ -335,6 +345,7 @@ class StageCosts(InBrief):
         return self.replace(microbatch_factors=None, **{name: of_all(name) for name in _PER_STAGE})
 
 
+_PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
 _PER_STAGE = (
     "forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "activation_bytes",
     "activation_bytes_kept_for_weight", "transfer_s",
