@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal
@@ -194,11 +195,17 @@ def _state_of(files: Sequence[Path]) -> str:
 def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bool:
     """Whether to run a kernel compiled: it is there, or compiling it would have paid by now."""
     _ITERATIONS[kernel] += size
-    if _ALL.get() or _ITERATIONS[kernel] >= WORTH_COMPILING:
+    if _ALL.get():
         return True
-    if "numba" not in sys.modules and _ITERATIONS.total() < WORTH_COMPILING:
+    if not sys.modules.get("numba") and (_ITERATIONS.total() < WORTH_COMPILING or not _has_numba()):
         return False
-    return _is_kept(kernel, arguments)
+    return _ITERATIONS[kernel] >= WORTH_COMPILING or _is_kept(kernel, arguments)
+
+
+@cache
+def _has_numba() -> bool:
+    """Whether it is installed: machines that only measure need not have it."""
+    return find_spec("numba") is not None
 
 
 def run_kernel(

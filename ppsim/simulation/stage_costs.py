@@ -297,6 +297,10 @@ class StageCosts(InBrief):
         """Return the costs with passes `factor` times as long, which has one entry a stage, and as torch runs them.
 
         `in_torch` is `with_torch_first_stage`, which leaves costs alone that know no I and W.
+
+        >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+        >>> costs.on_stages(num_stages=2, num_ranks=2, factor=np.array([1.0, 1.5])).forward_s
+        array([1. , 1.5])
         """
         in_torch = in_torch and self.backward_input_s is not None
         if factor is None and not in_torch:

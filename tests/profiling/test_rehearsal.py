@@ -131,10 +131,8 @@ def test_the_interval_is_as_wide_as_the_machines_own_pace(published: Profile) ->
     for num_processes, windows_s in ((2, []), (2, [4e-3, 5e-3, 6e-3]), (4, [4e-3, 5e-3, 6e-3])):
         rehearsed = slowed(published, num_processes=num_processes).rehearsal
         assert rehearsed is not None
-        with_pace = rehearsed.model_copy(update={"reference_s": windows_s})
-        made = ppsim.project(
-            pp=2, schedule="1f1b", layers=8, profile=published.model_copy(update={"rehearsal": with_pace})
-        )
+        with_pace = replace(rehearsed, reference_s=windows_s)
+        made = ppsim.project(pp=2, schedule="1f1b", layers=8, profile=replace(published, rehearsal=with_pace))
         answer = made.answered(with_advice=False)
         low, high = answer.interval_s
         widths.append(
@@ -156,7 +154,7 @@ def test_what_the_machine_gave_is_told_from_what_the_projection_is_off_by(
     """A run of passes `off` longer than profiled on a machine that takes `factor` times as long: both come back."""
     rehearsed = slowed(published).rehearsal
     assert rehearsed is not None
-    paced = published.model_copy(update={"rehearsal": rehearsed.model_copy(update={"reference_s": [5e-3] * 8})})
+    paced = replace(published, rehearsal=replace(rehearsed, reference_s=[5e-3] * 8))
     made = ppsim.project(pp=2, schedule="1f1b", layers=8, profile=paced, microbatches=8)
     timeline = made.timeline
     steps = [(1 + off) * np.stack([times] * 3) for times in (timeline.start, timeline.end)]

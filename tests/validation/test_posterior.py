@@ -206,11 +206,11 @@ def test_a_run_far_off_is_its_jobs_and_a_sentence_says_so(tmp_path) -> None:
     """A job that takes 2.25 times as long moves the machine no more than one that takes half as long again."""
     found, twice = (ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=times)) for times in (1.5, 2.25))
     (doubt,) = found.posterior.doubted
-    assert (doubt.row, round(doubt.error, 3), round(doubt.times, 1)) == ("r.csv, row 1", -0.333, 2.5)
-    assert "r.csv, row 1 by -33.33 %, 2.5 times what is usual of its class" in " ".join(str(found).split())
+    assert (doubt.row, round(doubt.error, 3), round(doubt.times, 1)) == ("r.csv, row 1", -0.333, 2.9)
+    assert "r.csv, row 1 by -33.33 %, 2.9 times what is usual of its class" in " ".join(str(found).split())
     assert abs(found.posterior.after[0]) < 0.03
     shares = [one.constants.compute_share["bfloat16"].value for one in (found, twice)]
-    assert 0.9 < min(shares) < max(shares) < min(shares) + 0.01 < 0.98
+    assert 0.9 < min(shares) <= max(shares) < min(shares) + 0.01 < 0.98
     assert not ppsim.fit(written(tmp_path / "r.csv", JOBS[:1], times=1.2)).posterior.doubted
 
 
