@@ -43,7 +43,8 @@ class CompiledKernels(BuildHookInterface):
 
     def _compile(self, root: Path) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-        environment |= {"PYTHONPATH": str(root), "PPSIM_CACHE_DIR": ""}
+        # What the build requires is on this process' path alone where pip isolates a build.
+        environment |= {"PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)]), "PPSIM_CACHE_DIR": ""}
         command = [sys.executable, "-c", WORK]
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:

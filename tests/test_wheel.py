@@ -61,6 +61,15 @@ def test_an_editable_install_has_it_in_the_source_itself(built, tmp_path):
     assert (tmp_path / "ppsim/room/__pycache__/kernels.one.py311.nbi").read_text() == "compiled"
 
 
+def test_compiling_finds_what_only_the_builds_own_process_has_on_its_path(built, tmp_path, monkeypatch):
+    """As pip's isolated builds have numba: PYTHONPATH alone would find that of another environment, or none."""
+    (tmp_path / "required").mkdir()
+    (tmp_path / "required" / "required_by_the_build.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "required")
+    held, warnings = built("import required_by_the_build" + COMPILES)
+    assert (list(held), warnings) == (["ppsim/room/__pycache__/kernels.one.py311.nbi"], [])
+
+
 def test_a_build_where_compiling_fails_says_so_and_goes_on(built):
     held, (warning,) = built("import numba_that_is_not_there")
     assert held == {}
