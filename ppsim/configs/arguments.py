@@ -171,7 +171,7 @@ _MATTERS = (
     ),
     (
         "time",
-        r".*cuda_graph.*|deterministic_mode|tp_comm_.+|overlap_.*|delay_wgrad_compute|moe_token_dispatcher_type|"
+        r".*cuda_graph.*|tp_comm_.+|overlap_.*|delay_wgrad_compute|moe_token_dispatcher_type|"
         r"moe_flex_dispatcher.*|moe_enable_deepep|.*_fusion|.*_fusion_impl|attention_backend|"
         r"attention_softmax_in_fp32|cp_comm_type|moe_grouped_gemm|moe_shared_expert_overlap|.*turbo.*|"
         r"fp[48]_recipe|moe_router_force_load_balancing|moe_router_dtype|use_.*_op_fuser|communication_method|"
@@ -180,8 +180,8 @@ _MATTERS = (
     ),
     (
         "memory",
-        r"fp8_param_gather|main_(params|grads)_dtype|exp_avg(_sq)?_dtype|use_precision_aware_optimizer|"
-        r"accumulate_allreduce_grads_in_fp32|grad_reduce_in_bf16|megatron_fsdp_.*_dtype|keep_fp8_.*|"
+        r"fp8_param_gather|main_(params|grads)_dtype|"
+        r"accumulate_allreduce_grads_in_fp32|grad_reduce_in_fp32|megatron_fsdp_.*_dtype|keep_fp8_.*|"
         r"reuse_grad_buf.*",
     ),
     (

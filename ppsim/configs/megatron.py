@@ -12,7 +12,7 @@ from ppsim.configs.megatron_hybrid import hybrid_pattern, layout_of
 from ppsim.configs.megatron_model import model_of
 from ppsim.configs.run_config import RunConfig, replicas_for_experts
 from ppsim.model.architecture import Model
-from ppsim.model.recompute import MODULES
+from ppsim.model.recompute import BY_OPERATORS, MODULES
 
 _COUNTS = {
     "tensor_model_parallel_size": "tp",
@@ -171,6 +171,7 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     if fuses is not None or not is_partial:
         arguments.get("cross_entropy_fusion_impl", word="fused_cross_entropy")
         words["fused_cross_entropy"] = bool(fuses)
+    words["deterministic_mode"] = arguments.flag("deterministic_mode", word="deterministic_mode") or None
     how = arguments.get("cp_comm_type", word="context")
     kinds = {str(one) for one in (how if isinstance(how, list) else [how]) if one is not None}
     if kinds == {"a2a"}:
@@ -242,13 +243,36 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     if arguments.flag("use_torch_fsdp2", word="zero"):
         zero = 3
     overlaps = arguments.flag("overlap_grad_reduce", word="overlap_dp")
+    if (in_16_bits := arguments.get("grad_reduce_in_bf16", word="grad_reduce_in_bf16")) is None:
+        in_32_bits = arguments.get("grad_reduce_in_fp32", word="grad_reduce_in_bf16")
+        in_16_bits = None if in_32_bits is None else not in_32_bits
     return {
+        "grad_reduce_in_bf16": in_16_bits,
         "optimizer": "muon" if "muon" in name else "adam",
         "layer_wise": True if name == "dist_muon" else None,
         "zero": zero,
         "overlap_dp": overlaps or zero >= 2,
+        "exp_avg_dtype": _moments(arguments),
         "order": "tp-cp-ep-pp-dp" if arguments.flag("use_tp_pp_dp_mapping", word="order") else None,
     }
+
+
+_MOMENTS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
+"""`--exp-avg-dtype`, as ppsim has them; files of Megatron-Bridge name torch's."""
+
+
+def _moments(arguments: Arguments) -> str | None:
+    """The format of the moments, which a precision-aware optimizer has a choice of."""
+    given = [arguments.get(name, word="exp_avg_dtype") for name in ("exp_avg_dtype", "exp_avg_sq_dtype")]
+    if not arguments.flag("use_precision_aware_optimizer", word="exp_avg_dtype") or given[0] is None:
+        return None
+    first, second = (str(one or "fp32").removeprefix("torch.") for one in given)
+    if first != second:
+        arguments.assumed.append(f"both moments are taken as {first}, of which one is {second}")
+    found = _MOMENTS.get(first, first)
+    if found not in _MOMENTS.values():
+        raise ConfigError(f"{arguments.source}: exp_avg_dtype must be {', '.join(_MOMENTS)}: got {first}")
+    return found
 
 
 def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -271,6 +295,8 @@ def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     recompute = words.get("recompute", "none")
     if recompute == "full":
         arguments |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    elif recompute == BY_OPERATORS:
+        left.append(f"Megatron-LM recomputes modules, not by operators as {recompute}")
     elif recompute != "none":
         arguments |= {"recompute_granularity": "selective", "recompute_modules": recompute.split("+")}
     dtypes: dict[str, dict[str, Any]] = {
@@ -286,7 +312,12 @@ def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if words["zero"] >= 2:
             strategy = next(name for name, stage in _ZERO.items() if stage == words["zero"])
             arguments |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
+    if (moments := words.get("exp_avg_dtype", "float32")) != "float32":
+        dtype = next(name for name, of in _MOMENTS.items() if of == moments)
+        arguments |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
     arguments |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
+    if words.get("grad_reduce_in_bf16"):
+        arguments["grad_reduce_in_bf16"] = True
     if "overlap_dp" in words:
         arguments |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
     return arguments | _executed(words), left
@@ -299,6 +330,8 @@ def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
         found["attention_backend"] = {"fused": "auto", "unfused": "unfused"}[words["attention"]]
     if "dropout" in words:
         found |= dict.fromkeys(("attention_dropout", "hidden_dropout"), _DROPOUT if words["dropout"] else 0.0)
+    if words.get("deterministic_mode"):
+        found["deterministic_mode"] = True
     if "fused_cross_entropy" in words:
         found["cross_entropy_loss_fusion"] = words["fused_cross_entropy"]
     if words.get("context") == "all-to-all":

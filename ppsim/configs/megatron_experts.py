@@ -6,13 +6,12 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.configs.arguments import Arguments
+from ppsim.machine.choices import FLEX
 from ppsim.model.graphs import MODULES, cuda_graphs_of
 
 _DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather"}
-"""`--moe-token-dispatcher-type`, as ppsim has them, but for flex: `_FLEX`."""
-
-_FLEX = ("deepep", "hybridep")
-"""`--moe-flex-dispatcher-backend`, the first by default."""
+"""`--moe-token-dispatcher-type`, as ppsim has them, but for flex: `ppsim.machine.choices.FLEX`, in which
+`--moe-flex-dispatcher-backend` chooses, the first by default."""
 
 
 def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
@@ -23,10 +22,10 @@ def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     default = None if is_partial else "allgather"
     given = arguments.get("moe_token_dispatcher_type", default, word="moe_dispatcher")
     arguments.get("moe_enable_deepep", word="moe_dispatcher")
-    backend = str(arguments.get("moe_flex_dispatcher_backend", word="moe_dispatcher") or _FLEX[0])
+    backend = str(arguments.get("moe_flex_dispatcher_backend", word="moe_dispatcher") or FLEX[0])
     for name, value, known in (
         ("moe_token_dispatcher_type", given, (*_DISPATCHERS, "flex")),
-        ("moe_flex_dispatcher_backend", backend, _FLEX),
+        ("moe_flex_dispatcher_backend", backend, FLEX),
     ):
         if value is not None and str(value) not in known:
             raise ConfigError(f"{arguments.source}: {name} must be {', '.join(known)}: got {value!r}")
@@ -40,6 +39,14 @@ def experts_of(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
         words["moe_expert_capacity_factor"] = float(capacity)
         if not arguments.flag("moe_pad_expert_input_to_capacity", word="moe_expert_capacity_factor"):
             arguments.assumed.append("experts with fewer tokens than their capacity are taken to be padded to it")
+    room, stash = "moe_expert_rank_capacity_factor", "moe_paged_stash"
+    words |= {
+        "fused_experts": arguments.flag("use_transformer_engine_op_fuser", word="fused_experts") or None,
+        room: arguments.get(room, word=room),
+        stash: arguments.get("moe_paged_stash_buffer_size_factor_cuda", 1.1, word=stash)
+        if arguments.flag(stash, word=stash)
+        else None,
+    }
     if arguments.flag("moe_router_force_load_balancing", word="expert_imbalance"):
         words["expert_imbalance"] = 1.0
     return words
@@ -72,11 +79,17 @@ def arguments_of_experts(words: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for those words."""
     found: dict[str, Any] = {}
     if dispatcher := words.get("moe_dispatcher"):
-        found["moe_token_dispatcher_type"] = "flex" if dispatcher in _FLEX else dispatcher
-        if dispatcher in _FLEX:
+        found["moe_token_dispatcher_type"] = "flex" if dispatcher in FLEX else dispatcher
+        if dispatcher in FLEX:
             found["moe_flex_dispatcher_backend"] = dispatcher
     if capacity := words.get("moe_expert_capacity_factor"):
         found |= {"moe_expert_capacity_factor": capacity, "moe_pad_expert_input_to_capacity": True}
+    if words.get("fused_experts"):
+        found["use_transformer_engine_op_fuser"] = True
+    if room := words.get("moe_expert_rank_capacity_factor"):
+        found["moe_expert_rank_capacity_factor"] = room
+    if stash := words.get("moe_paged_stash"):
+        found |= {"moe_paged_stash": True, "moe_paged_stash_buffer_size_factor_cuda": stash}
     graphs = words.get("cuda_graphs", "none")
     if graphs == "full":
         found["cuda_graph_impl"] = "full_iteration"

@@ -80,8 +80,6 @@ def hybrid_layers(
         halves = replace(halves, mamba=mixer)
     if "G" in pattern:
         halves = replace(halves, delta=_delta(arguments))
-    if len(further) > 1 and arguments.flag("mtp_use_repeated_layer"):
-        arguments.assumed.append("layers for further tokens have weights each, though the run repeats one")
     return halves.layers(main), tuple(halves.whole(one) for one in further if one)
 
 

@@ -94,6 +94,7 @@ def model_of(arguments: Arguments) -> Model:
         tied_embeddings=not arguments.flag("untie_embeddings_and_output_weights"),
         learned_positions=positions if learned else 0,
         mtp=mtp,
+        repeats_mtp=arguments.flag("mtp_use_repeated_layer"),
         source=arguments.source,
     )
 

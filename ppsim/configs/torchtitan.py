@@ -9,6 +9,7 @@ from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.run_config import Ignored, RunConfig, replicas_for_experts
 from ppsim.model.architecture import Model
 from ppsim.model.names import NAMES, find_model
+from ppsim.model.recompute import BY_OPERATORS, recompute_of
 
 _BETWEEN = str.maketrans("", "", "._-")
 _MODELS = {
@@ -72,7 +73,8 @@ def from_torchtitan(
     mode = str(get("activation_checkpoint.mode", "none", word="recompute"))
     words["recompute"] = "full" if mode == "full" else "none"
     if mode == "selective":
-        assumed.append("selective checkpointing by operators is not known: nothing is recomputed")
+        option = str(get("activation_checkpoint.selective_ac_option", "op", word="recompute"))
+        words["recompute"] = BY_OPERATORS if option == "op" else recompute_of(f"full/{option}")
     converters = get("model.converters", [], word="dtype")
     known = (("float8", "float8"), ("mx", "mxfp8"))
     of_converters = (dtype for sign, dtype in known if sign in str(converters))
@@ -80,12 +82,16 @@ def from_torchtitan(
     recipes = [str(get(f"{of}float8.recipe_name", "", word="dtype")) for of in ("", "quantize.linear.")]
     if dtype == "float8" and any(recipe.startswith("rowwise") for recipe in recipes):
         dtype = "float8-row"
-    words |= {"dtype": dtype, "runtime": "torch", "stack": "torchtitan"}
+    compiled = [bool(get(name, False, word="compile")) for name in ("compile.enable", "training.compile")]
+    words |= {"dtype": dtype, "runtime": "torch", "stack": "torchtitan", "compile": any(compiled)}
     if get("parallelism.enable_async_tensor_parallel", word="overlap_tp"):
         words["overlap_tp"] = HIDDEN_BY_ASYNC_TP
         assumed.append(
             f"asynchronous tensor parallelism: {HIDDEN_BY_ASYNC_TP} of its communication is taken to be hidden"
         )
+        if not words["compile"]:
+            words["compile"] = True
+            assumed.append("compile.enable: asynchronous tensor parallelism asks for it")
     name, flavor = (get(f"model.{part}") for part in ("name", "flavor"))
     if name is None and get("module"):  # 0.3: --module llama3 --config llama3_8b
         name = str(get("module"))
@@ -167,6 +173,9 @@ def options_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         # with a pipeline it keeps weights gathered and gradients whole for the step, as ZeRO 1
         sharded = words.get("zero", 1) >= (1 if words.get("pp", 1) > 1 else 2)
         options[f"parallelism.data-parallel-{'shard' if sharded else 'replicate'}-degree"] = words["dp"]
-    if words.get("recompute", "none") not in ("none", "full"):
-        left.append(f"TorchTitan recomputes by operators, not {words['recompute']}")
+    if "compile" in words:
+        options["compile.enable"] = words["compile"]
+    recompute = words.get("recompute", "none")
+    if recompute not in ("none", "full", BY_OPERATORS):
+        left.append(f"TorchTitan recomputes by operators, not {recompute}")
     return options, left

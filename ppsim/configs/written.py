@@ -2,16 +2,17 @@
 
 import shlex
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, get_args
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of
+from ppsim.configs.arguments import normalised
 from ppsim.configs.megatron import arguments_of, primus_pipeline_of
 from ppsim.configs.torchtitan import options_of
+from ppsim.model.recompute import BY_OPERATORS
 from ppsim.schedule.choices import Trainer
 
-_NATIVE = MappingProxyType({"megatron": ("1f1b", "interleaved-1f1b"), "primus": ("1f1b", "interleaved-1f1b")})
+_NATIVE = ("1f1b", "interleaved-1f1b")
 
 
 def written(words: Mapping[str, Any], trainer: Trainer) -> str:
@@ -32,33 +33,47 @@ def written(words: Mapping[str, Any], trainer: Trainer) -> str:
     if trainer == "torchtitan":
         options, left = options_of(given)
         lines = [f"--{name} {value}" for name, value in options.items()]
-        mode = {"none": "none", "full": "full"}.get(given.get("recompute", ""))
+        mode = {"none": "none", "full": "full", BY_OPERATORS: "selective"}.get(given.get("recompute", ""))
         lines += [f"activation-checkpoint:{mode}"] if mode else []
         return "\n".join([*(f"# {sentence}" for sentence in left), *lines])
-    if trainer not in _NATIVE:
+    if trainer not in get_args(Trainer):
         raise ConfigError(f"unknown trainer '{trainer}': there are {', '.join(get_args(Trainer))}")
     arguments, left = arguments_of(given)
     schedule = given.get("schedule")
-    if schedule is not None and schedule not in _NATIVE[trainer]:
+    if schedule is not None and schedule not in _NATIVE:
         pipeline = primus_pipeline_of(schedule) if trainer == "primus" else {}
         arguments |= pipeline
         if not pipeline:
             name = "Primus" if trainer == "primus" else "Megatron-LM"
             left.append(f"{name} has no schedule {schedule} of its own: `ppsim export` writes its table")
-    comments = [f"# {sentence}" for sentence in left]
-    if trainer == "primus":
-        return "\n".join([*comments, *(f"{name}: {_yaml(value)}" for name, value in arguments.items())])
-    return "\n".join([*comments, *(_flag(name, value) for name, value in arguments.items() if value is not False)])
+    lines = as_entries(arguments) if trainer == "primus" else as_flags(arguments)
+    return "\n".join([*(f"# {sentence}" for sentence in left), *lines])
 
 
-def _flag(name: str, value: Any) -> str:
-    option = f"--{_LONG.get(name, name).replace('_', '-')}"
-    if value is True:
-        return option
-    return f"{option} {' '.join(value) if isinstance(value, list) else shlex.quote(str(value))}"
+def as_flags(arguments: Mapping[str, Any]) -> list[str]:
+    """Return Megatron-LM's arguments, by their names or as flags, as words of a command; false ones are left out.
+
+    >>> as_flags({"bf16": True, "pipeline-model-parallel-size": 2, "pipeline-model-parallel-layout": "Et|tL"})
+    ['--bf16', '--pipeline-model-parallel-size 2', "--pipeline-model-parallel-layout 'Et|tL'"]
+    """
+    options = {f"--{_LONG.get(name, name).replace('_', '-')}": value for name, value in arguments.items()}
+    return [
+        option if value is True
+        else f"{option} {' '.join(value) if isinstance(value, list) else shlex.quote(str(value))}"
+        for option, value in options.items() if value is not False
+    ]  # fmt: skip
 
 
 _LONG = {"microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage"}
+
+
+def as_entries(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the same as lines of a YAML file that has the names of Megatron-LM's `args`, as Primus' have.
+
+    >>> as_entries({"pipeline-model-parallel-layout": "Et|tL", "no-overlap-p2p-communication": True})
+    ['pipeline_model_parallel_layout: "Et|tL"', 'overlap_p2p_comm: false']
+    """
+    return [f"{name}: {_yaml(value)}" for name, value in normalised(arguments).items()]
 
 
 def _yaml(value: Any) -> str:

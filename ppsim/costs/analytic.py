@@ -5,28 +5,34 @@ of the device's class (hardware/efficiency.toml) and of its links; `benchmarks/a
 from published runs. The letters are those of `ppsim.model.shapes`.
 """
 
+from dataclasses import replace
+from typing import NamedTuple
+
+from ppsim.costs.between import between_products, elementwise, norms
 from ppsim.costs.launches import launched, launched_again, waits_for_counts
 from ppsim.costs.layer_kernels import (
     PassKernels,
+    RankPart,
     attention,
-    between_products,
-    elementwise,
     module_part,
-    norms,
+    part_by_operators,
     products,
     products_of,
     rank_part,
+    stashed,
 )
 from ppsim.costs.parts import Estimate, Known, Parts
 from ppsim.costs.place import Place
+from ppsim.costs.torch_blocks import copied_along_sequence, norm_passes, num_amax, torch_again, torch_elementwise
 from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.architecture import Layer, Model, mtp_linears
+from ppsim.model.compressed import CompressedAttention
 from ppsim.model.halves import MixtureOfExperts, OfLatents
 from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
-from ppsim.model.recompute import MODULES, Recompute, recomputes
+from ppsim.model.recompute import BY_OPERATORS, MODULES, Recompute, recomputes, whole_layers
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.streams import end_passes, further_passes, passes
 
@@ -42,10 +48,12 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         place.tokens(micro_batch, sequence_length),
     )
     core = attention(layer, place, micro_batch=micro_batch, sequence_length=sequence_length)
-    kernels = products_of(part, place, tokens=tokens) + core + elementwise(part, place, tokens=tokens)
+    passing = elementwise if execution.compile is None else torch_elementwise
+    kernels = products_of(part, place, tokens=tokens) + core + passing(part, place, tokens=tokens)
+    kernels += stashed(part, place, tokens=tokens)
     kernels = launched(kernels, layer, place, part, core, tokens=tokens)
     message = float(tokens * layer.hidden_size * execution.element_bytes)
-    tp_s, num_gathered = _tensor_s(layer, place, message)
+    exposed = _exposed_tp(layer, place, part, message)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
     cp_s, cp_backward_s = _context_s(layer, place, tokens)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
@@ -53,26 +61,26 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
     forward = _parts(
         place, kernels.forward, flops,
-        tp_s=(1 - execution.hidden_tp_forward) * tp_s,
+        tp_s=exposed.forward_s,
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.backward_input + kernels.backward_weight),
         cp_s=(1 - execution.hidden_cp) * cp_s,
         launching_s=launching_s,
     )  # fmt: skip
-    gathered = num_gathered * _gathered_s(place, execution.gathered_share * message)
     again = launched_again(_again(layer, place, tokens, core.forward, kernels.forward), layer, place)
-    launched_again_s = launching_s if execution.recompute == "full" else 0.0
+    every = whole_layers(execution.recompute)
     backward_input = _parts(
         place,
         kernels.backward_input,
         flops + scores,
-        tp_s=(1 - execution.hidden_tp_backward) * (tp_s + gathered),
+        tp_s=exposed.backward_s,
         ep_s=ep_s - place.hidden_ep_s(ep_s, kernels.forward),
         launching_s=launching_s,
         cp_s=(1 - execution.hidden_cp) * cp_backward_s,
         recompute_s=(
-            _parts(place, again, launching_s=launched_again_s)
-            + communicated_again(layer, execution.recompute, forward)
-        ).total_s,
+            _parts(place, again, launching_s=launching_s * bool(every))
+            + communicated_again(layer, execution.recompute, replace(forward, tp_s=exposed.again_s))
+        ).total_s
+        / max(1, every),
     )
     return Estimate(
         forward,
@@ -90,8 +98,10 @@ def _known(kernels: PassKernels, *others: KernelTime) -> Known:
 def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: KernelTime) -> KernelTime:
     """What the backward computes again: a whole forward, or what modules have of it; `core` is attention's."""
     recompute = place.execution.recompute
-    if recompute == "full":
-        return forward
+    if whole_layers(recompute):
+        return forward if place.execution.compile is None else _until_last_kept(layer, place, tokens, core)
+    if recompute == BY_OPERATORS:
+        return _by_operators(layer, place, tokens)
     modules = [module for module in MODULES if recomputes(recompute, module)]
     part = module_part(layer, modules, place.cut, load=place.execution.expert_load)
     kernels = products_of(part, place, tokens=tokens).forward
@@ -107,15 +117,45 @@ def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: K
     return kernels
 
 
+def _by_operators(layer: Layer, place: Place, tokens: int) -> KernelTime:
+    """What `selective-op` computes again: all that passes over memory but for the last residual, and products."""
+    part, e = part_by_operators(layer, place.cut), place.execution.element_bytes
+    if place.execution.compile is not None:
+        whole = rank_part(layer, place.cut)
+        return products_of(part, place, tokens=tokens).forward + torch_again(
+            whole, place, tokens=tokens, scatters=0
+        )
+    halves = layer.num_halves - 1
+    residual = halves * passes(1)[0] * tokens * e * layer.hidden_size / place.cut.norm_divisor
+    return (
+        products_of(part, place, tokens=tokens).forward
+        + between_products(part, place, tokens=tokens).forward
+        + norms(layer, place, tokens=tokens)
+        + moved(place.times, "elementwise", residual, launches=halves)
+        + moved(place.times, "elementwise", 2.0 * tokens * e * part.normed, launches=2 * (part.normed > 0))
+    )
+
+
+def _until_last_kept(layer: Layer, place: Place, tokens: int, core: KernelTime) -> KernelTime:
+    """A forward up to the last tensor that the backward needs, where torch stops: without the last product."""
+    part = rank_part(layer, place.cut, load=place.execution.expert_load)
+    needed = tuple(one for one in part.linears if one.name != "down" or one.kind != "dense")
+    passed = torch_again(part, place, tokens=tokens, scatters=part.halves - 1)
+    return products_of(replace(part, linears=needed), place, tokens=tokens).forward + core + passed
+
+
 def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Parts:
     """Return what of a layer's exposed communication its backward repeats.
 
     Half of the tensor-parallel one is taken to belong to the feed-forward part or the mixture (all of it where the
     layer has nothing else), as does all of the expert-parallel one; the context-parallel one to the core of
-    attention. A recurrent mixer computes itself again in any backward, from what it keeps.
+    attention. A recurrent mixer computes itself again in any backward, from what it keeps. `selective-op` keeps
+    what a reduce-scatter gives, and gathers inputs of products when their weights' gradients would anyway.
     """
-    if recompute == "full":
+    if whole_layers(recompute):
         return Parts(tp_s=forward.tp_s, ep_s=forward.ep_s, cp_s=forward.cp_s)
+    if recompute == BY_OPERATORS:
+        return Parts()
     feeds, attends = recomputes(recompute, "moe" if layer.is_moe else "mlp"), recomputes(recompute, "core_attn")
     feeds, attends = feeds and layer.has_feed_forward, attends and not layer.is_recurrent
     return Parts(
@@ -134,13 +174,15 @@ def embedding_estimate(model: Model, place: Place, *, micro_batch: int, sequence
     linears = model.patches.linears(model.hidden_size) if model.patches else []
     projected = products(linears, times, tokens=elements // model.hidden_size)
     passed, copies = 3 if execution.dropout else 2, end_passes(model.streams)
-    looked_up = projected.forward + moved(times, "copy", (passed + copies) * message, launches=2)
+    along = copied_along_sequence(place, message)
+    looked_up = projected.forward + moved(times, "copy", (passed + copies) * message, launches=2) + along
+    added = moved(times, "copy", (1 + copies) * message + 8.0 * elements, launches=2) + along
     return Estimate(
         _parts(place, looked_up, tp_s=_reduced_s(place, message)),
         Parts(),
         _parts(
             place,
-            projected.backward_weight + moved(times, "copy", (1 + copies) * message + 8.0 * elements, launches=2),
+            projected.backward_weight + added,
             tp_s=_gathered_s(place, message),
         ),
     )
@@ -194,19 +236,23 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
     Residual streams are joined before.
     A logit of e bytes costs 4e forward and 2e backward where the cross entropy is one kernel, else 32 and 12 bytes:
     a float32 copy (without which it is 26 and 8), maximum, difference, exponential, sum and quotient each pass over
-    it.
+    it. In deterministic mode that copy, and the one back, are filled first.
     """
     execution, tp, e = place.execution, place.layout.tp, place.execution.element_bytes
     columns = padded_vocabulary(model.vocab_size, tp=tp, multiple=place.vocab_multiple) // tp
     tokens = place.tokens(micro_batch, sequence_length)
     flops, message = model.head_forward_flops() * tokens / tp, float(tokens * model.hidden_size * e)
     per_logit, launches = ((32, 12) if e == 2 else (26, 8)), (8, 3)
+    if execution.deterministic_mode:
+        per_logit, launches = (per_logit[0] + 4, per_logit[1] + e), (launches[0] + 1, launches[1] + 1)
     if execution.fused_cross_entropy:
         per_logit, launches = (4 * e, 2 * e), (2, 1)
+    along = copied_along_sequence(place, message)
     around = [
         moved(place.times, "norm", (passes + end_passes(model.streams)) * message / place.cut.norm_divisor)
         + moved(place.times, "elementwise", per_logit[index] * float(tokens * columns), launches=launches[index])
-        for index, passes in enumerate((2, 3))
+        + along
+        for index, passes in enumerate(norm_passes(place))
     ]
     linear = Linear("head", "hidden state", model.hidden_size, (columns,), split="outputs")
     kernels = products([linear], place.wide_times, tokens=tokens) + PassKernels(*around)
@@ -258,6 +304,37 @@ def _parts(
     )
 
 
+class _ExposedTP(NamedTuple):
+    """What of a layer's tensor-parallel communication nothing hides: forward, backward, and the forward again."""
+
+    forward_s: float
+    backward_s: float
+    again_s: float
+
+
+def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _ExposedTP:
+    """Exposed communication of a layer's tensor-parallel regions.
+
+    Megatron-LM's products keep their part of the sequence, and gather it again for W. torch's keep what was
+    gathered, so that only `selective-op` gathers again, and of a forward that is repeated the last scatter is not.
+    Inside products are its gathers and a forward's scatters; none is fused into sums of gradients.
+    """
+    execution = place.execution
+    forward, backward = 1 - execution.hidden_tp_forward, 1 - execution.hidden_tp_backward
+    tp_s, num_gathered = _tensor_s(layer, place, message)
+    gather_s = num_gathered * _gathered_s(place, execution.gathered_share * message)
+    if execution.compile is None or place.cut.norm_divisor == 1:
+        return _ExposedTP(forward * tp_s, backward * (tp_s + gather_s), forward * tp_s)
+    scatter_s, agreed_s = tp_s - gather_s, place.seconds("all-reduce", 4.0, "tp")
+    agreed = [number * agreed_s for number in num_amax(part, place)]
+    again_s = backward * gather_s if execution.recompute == BY_OPERATORS else 0.0
+    return _ExposedTP(
+        forward * tp_s + agreed[0],
+        backward * gather_s + scatter_s + again_s + agreed[1],
+        forward * (tp_s - scatter_s / layer.num_halves) + agreed[0],
+    )
+
+
 def _tensor_s(layer: Layer, place: Place, message: float) -> tuple[float, int]:
     """The sums behind attention and the feed-forward part, and how many of their inputs W gathers again.
 
@@ -289,6 +366,7 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
 def _context_s(layer: Layer, place: Place, tokens: int) -> tuple[float, float]:
     """The exchange among cp ranks in a forward and in a backward, which has gradients round the ring besides.
 
+    Compressed attention passes on the tokens before a rank's, and gathers compressed keys, whose gradients it sums.
     Mamba exchanges what its projection gives for whole sequences of some heads, and its result back. Where keys and
     values are gathered, their gradients go on in float32 behind each of cp blocks (torch,
     `_templated_ring_attention_backward`). Compiled, neither runs beside attention: where a collective is traced, it
@@ -302,6 +380,13 @@ def _context_s(layer: Layer, place: Place, tokens: int) -> tuple[float, float]:
         columns = (a.gate_columns + a.convolved + a.num_heads) // tp, a.inner_size // tp
         took = sum(place.seconds("all-to-all", float(count * tokens * e), "cp") for count in columns)
         return took, took
+    if isinstance(a, CompressedAttention):
+        before_s = collectives.point_to_point_s(
+            float(a.rows_before * layer.hidden_size * e), place.cluster.tiers[place.ranks("cp").tier].link
+        )
+        gathered = a.gathered_columns * tokens * cp * e
+        both = [place.seconds(how, gathered, "cp") if gathered else 0.0 for how in ("all-gather", "reduce-scatter")]
+        return before_s + both[0], before_s + both[1]
     if isinstance(a, OfLatents):
         columns = (a.score_width // tp // 2,) * 2
     else:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
 from pathlib import PurePath
 
 from ppsim.base.errors import ConfigError
@@ -23,13 +22,14 @@ from ppsim.costs.profile import Profile, Shape
 from ppsim.layout.layout import Layout
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import OPERAND_BYTES
+from ppsim.machine.likeness import Likeness, said_of
 from ppsim.model.activations import Batch, KernelChoice
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.captured import why_not_captured
-from ppsim.model.halves import OfLatents
+from ppsim.model.halves import Attention, OfLatents
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
-from ppsim.model.recompute import Recompute, recomputes
+from ppsim.model.recompute import BY_OPERATORS, recomputes
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.schedule.choices import Update
 
@@ -114,15 +114,23 @@ class Job(InBrief):
             raise ConfigError(f"--rest must be 0 or more seconds: got {self.rest_s:g}")
         if self.launch_s is not None and not 0 <= self.launch_s < float("inf"):
             raise ConfigError(f"--launch-ms must be 0 or more: got {1e3 * self.launch_s:g}")
+        if self.fully_shard and self.optimizer.exp_avg_dtype != "float32":
+            raise ConfigError(f"--fully-shard holds float32 moments: leave out {self.optimizer.exp_avg_dtype}")
+        if self.offload and self.execution.paged_stash is not None:
+            raise ConfigError("--moe-paged-stash has what experts keep in its pages: leave out --offload")
         self.cluster.device.peak(self.execution.dtype)
-        if reason := _why_not_recomputed(self.model, self.execution.recompute):
+        if self.profile and self.execution.deterministic_mode:
+            raise ConfigError(
+                f"profile {self.profile.name} was measured without deterministic mode: leave out one of them"
+            )
+        if reason := _why_not_recomputed(self.model, self.execution, self.layout.tp):
             raise ConfigError(reason)
         if reason := why_not_captured(
             self.execution.cuda_graphs,
             self.model.kinds,
             recompute=self.execution.recompute,
             offload=self.offload,
-            is_dropless=self.execution.expert_capacity is None,
+            is_dropless=self.execution.is_dropless,
         ):
             raise ConfigError(reason)
         require_division(self.model, self.settings.cut)
@@ -148,25 +156,28 @@ class Job(InBrief):
         constant = self.cluster.constants.launch_s
         return self.launch_s if self.launch_s is not None else constant.value if constant else 0.0
 
-    @cached_property
-    def alike(self) -> tuple[str, str]:
-        """Names of the jobs that this is one of: of its model in its dtype, and with its layers cut as here.
+    @property
+    def overlap_slowdown(self) -> float:
+        """How much longer compute takes beside a message between ranks, as the cluster's runs have it."""
+        constant = self.cluster.constants.overlap_slowdown
+        return constant.value if constant else 0.0
 
-        Of the latter the layers take the same kernels and messages, however many layers, pipeline stages and
-        replicas there are. The model without its name is known by its hidden size.
+    @cached_property
+    def likeness(self) -> Likeness:
+        """What says how near another job is to this; the model without its name is known by its hidden size.
 
         >>> import ppsim
-        >>> ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2).alike
-        ('llama3-8b/bfloat16', 'llama3-8b/bfloat16/tp2-cp1-ep1-b2-s8192')
+        >>> ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2).likeness.title
+        'llama3-8b/bfloat16 on 16, tp2-cp1-ep1-pp4-b2-s8192'
         """
         execution, layout = self.execution, self.layout
         name = "-".join(PurePath(self.model_name).name.split())
-        sizes = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep, "etp": layout.etp,
-                 "b": self.micro_batch, "s": self.length}  # fmt: skip
-        words = [f"{of}{size}" for of, size in sizes.items() if size is not None]
-        words += [word for word in (execution.recompute, execution.cuda_graphs) if word != "none"]
-        of_model = f"{name}{self.model.hidden_size if name == _UNNAMED else ''}/{execution.dtype}"
-        return of_model, f"{of_model}/{'-'.join(words)}"
+        return Likeness(
+            model=f"{name}{self.model.hidden_size if name == _UNNAMED else ''}", dtype=execution.dtype,
+            tp=layout.tp, cp=layout.cp, ep=layout.ep,
+            micro_batch=self.micro_batch, seq_len=self.length, recompute=execution.recompute,
+            cuda_graphs=execution.cuda_graphs, pp=layout.pp, gpus=layout.num_devices,
+        )  # fmt: skip
 
     @property
     def stack_in_words(self) -> str:
@@ -175,14 +186,15 @@ class Job(InBrief):
         said = [f"{execution.attention} attention", "dropout" if execution.dropout else "no dropout"]
         if self.layout.tp > 1:
             said.append("tp communication exposed" if tp == "0" else f"tp communication hidden {tp}")
+        if execution.compile is not None:
+            said.append("torch.compile" if execution.compile else "eager blocks")
         where = "beside compute" if self.overlap else "behind the pipeline"
         return f"{self.stack}: {', '.join([*said, f'ZeRO {self.optimizer.zero_stage}', f'dp {where}'])}"
 
     @property
     def scale(self) -> float:
-        """How many times what their parts say steps of such jobs take, by runs of them on the cluster."""
-        known = self.cluster.constants.job_scale
-        return prod(known[name].value for name in self.alike if name in known)
+        """How many times what their parts say steps of such jobs take, by runs on the cluster."""
+        return said_of(self.cluster.constants.runs, self.likeness).times
 
     @property
     def num_microbatches(self) -> int:
@@ -217,6 +229,8 @@ class Job(InBrief):
             fused_cross_entropy=execution.fused_cross_entropy,
             cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
             input_bytes=OPERAND_BYTES.get(execution.dtype),
+            expert_room=execution.expert_room,
+            eager=execution.compile is False,
             weight_copy_bytes=self.place.operand_copies * OPERAND_BYTES.get(execution.dtype, 0.0),
         )
         return MemorySettings(
@@ -348,8 +362,23 @@ _ONLY_IN: dict[str, tuple[str, Callable[[Layer], bool]]] = {
 """What a layer must have for a module of `ppsim.model.recompute`, in words, and whether one does."""
 
 
-def _why_not_recomputed(model: Model, recompute: Recompute) -> str | None:
-    """The sentence that says which module no layer of the model has, or None."""
+def _is_plain(layer: Layer) -> bool:
+    """Whether a layer is attention and a dense feed-forward part, and nothing else."""
+    has_scores = isinstance(layer.attention, Attention) and layer.has_mixer and not layer.attention.gated
+    return has_scores and _has_dense(layer) and layer.streams == 1 and not layer.conditioned
+
+
+def _why_not_recomputed(model: Model, execution: Execution, tp: int) -> str | None:
+    """The sentence that says which module no layer has, or of what operators are not known, or None."""
+    recompute = execution.recompute
+    if recompute == BY_OPERATORS and not all(map(_is_plain, model.kinds)):
+        return (
+            "recompute selective-op is known of layers of attention and a dense feed-forward part only: take full"
+        )
+    if recompute == BY_OPERATORS and (execution.attention != "fused" or execution.dropout):
+        return "recompute selective-op keeps what fused attention gives: give --attention fused, and no --dropout"
+    if recompute == BY_OPERATORS and tp > 1 and not execution.sequence_parallel:
+        return "recompute selective-op keeps what tp ranks scatter: give --sequence-parallel, or tp 1"
     for module, (what, has) in _ONLY_IN.items():
         if recomputes(recompute, module) and not any(map(has, model.kinds)):
             return f"recompute {module} is for layers with {what}, and the model has none: leave it out"

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ppsim.base.units import percent
 from ppsim.costs.assembled import Assembled
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.sources import RankCosts
+from ppsim.costs.step import expected_maximum
 from ppsim.layout.split import Split
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import StepCosts
@@ -94,5 +96,17 @@ class MeasuredSource(JobSource):
         """Return a part of a rank's costs for each of its stages; bytes not given are those of the job."""
         found = self.costs.replacing(super().assemble(schedule, split), schedule)
         without = "not in the step time: data-parallel communication, optimizer, gradient norm"
-        around = StepCosts(update=self.job.update, rest_s=self.job.rest_s)
-        return replace(found, assumptions=[*found.assumptions, without], around=around)
+        lines, slow = [*found.assumptions, without], self._slow_rank(schedule.num_ranks)
+        if slow:
+            lines.append(
+                f"the slowest of {schedule.num_ranks} ranks takes {percent(slow)} longer than those measured"
+            )
+        around = StepCosts(update=self.job.update, rest_s=self.job.rest_s, slow_rank=slow)
+        return replace(found, assumptions=lines, around=around)
+
+    def _slow_rank(self, num_ranks: int) -> float:
+        """What the slowest of equal ranks is expected to take more, where the cluster says how they vary."""
+        jitter = self.job.cluster.constants.jitter
+        if jitter is None or isinstance(self.costs.forward_s, tuple):
+            return 0.0
+        return jitter.value * expected_maximum(num_ranks)

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from ppsim.costs.layer_kernels import PassKernels, RankPart, elementwise, products_of
+from ppsim.costs.between import elementwise
+from ppsim.costs.layer_kernels import PassKernels, RankPart, products_of
 from ppsim.costs.place import Place
 from ppsim.machine.kernels.times import KernelTime
 from ppsim.model.architecture import Layer
@@ -43,13 +44,13 @@ def launched_again(kernels: KernelTime, layer: Layer, place: Place) -> KernelTim
 def waits_for_counts(layer: Layer, place: Place) -> bool:
     """Return whether the host waits for what each expert gets before it launches what takes the tokens in.
 
-    It does where no capacity fixes their sizes. What captures the way to the exchange leaves too little to launch
-    behind it for a device to run dry, but for all-to-alls, before which the host reads the counts whatever is
-    captured (Megatron-LM, `MoEAlltoAllTokenDispatcher`, its copies to the host).
+    It does where no capacity fixes their sizes, of an expert or of a rank. What captures the way to the exchange
+    leaves too little to launch behind it for a device to run dry, but for all-to-alls, before which the host reads
+    the counts whatever is captured (Megatron-LM, `MoEAlltoAllTokenDispatcher`, its copies to the host).
     """
     execution = place.execution
     is_ready = captures(execution.cuda_graphs, "moe_preprocess") and execution.moe_dispatcher != "alltoall"
-    return layer.is_moe and execution.expert_capacity is None and not is_ready
+    return layer.is_moe and execution.is_dropless and not is_ready
 
 
 _OF_MIXERS = ("dense", "vector", "condition")

@@ -4,8 +4,9 @@ Bytes are of a read and a write each once, in the kernels that Megatron-LM and T
 hidden, n and g query and key/value heads of size d, f feed-forward columns, e bytes of an element.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ppsim.costs.place import Place
 from ppsim.layout.cut import Cut
@@ -16,9 +17,8 @@ from ppsim.model.compressed import CompressedAttention
 from ppsim.model.halves import Attention, FeedForward, LatentAttention, Mixer, OfLatents
 from ppsim.model.linears import UP_AND_DOWN, UPS_OF_LATENTS, Linear
 from ppsim.model.parameters import require_division_of_layer
-from ppsim.model.recompute import MODULES
+from ppsim.model.recompute import MODULES, by_operators
 from ppsim.model.recurrent import GatedDeltaNet, Mamba, Recurrent
-from ppsim.model.streams import passes
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class RankPart:
     """What a rank computes of a layer, or of some of its modules, but for the core of attention and norms.
 
     `pairs` of a token and an expert come to the rank for each token of its own; `rotated` columns of queries and
-    keys rotate; `activated` columns pass through an activation function, of which a gated one reads twice as many.
+    keys rotate; `activated` columns pass through an activation function, of which a gated one reads twice as many;
+    `activated_of_pairs` of them are routed experts'.
     `normed` columns are those of norms inside attention. `biases` are columns that have one. `convolved` columns
     pass through a convolution, `gates` are multiplied by one; `modulated` norms are scaled and shifted; `halves` is
     how many parts have a residual around them. A pair is `expert_width` wide where it is sent; `biased_experts` of
@@ -81,6 +82,7 @@ class RankPart:
     rotated: float = 0
     normed: float = 0
     activated: float = 0
+    activated_of_pairs: float = 0
     is_gated: bool = True
     is_clamped: bool = False
     biases: int = 0
@@ -107,6 +109,7 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         rotated=_rotated(layer, cut.tp),
         normed=_normed(layer, cut),
         activated=_activated(layer, cut.tp, MODULES, load),
+        activated_of_pairs=_activated_of_pairs(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
         is_clamped=layer.ffn.clamped,
         biases=round(sum(one.rows * one.biases for one in linears if one.kind == "dense")),
@@ -130,10 +133,17 @@ def module_part(layer: Layer, modules: Collection[str], cut: Cut, *, load: float
         expert_width=layer.expert_width,
         rotated=_rotated(layer, cut.tp) if ups else 0,
         activated=_activated(layer, cut.tp, modules, load),
+        activated_of_pairs=_activated_of_pairs(layer, cut.tp, modules, load),
         is_gated=layer.ffn.gated,
         is_clamped=layer.ffn.clamped,
         biased_experts=_biased_experts(layer.linears(cut)) if whole else 0,
     )
+
+
+def part_by_operators(layer: Layer, cut: Cut) -> RankPart:
+    """Return what `selective-op` computes again of a rank's part: its products, and what is between any."""
+    _, again = by_operators(layer.linears(cut), cut)
+    return replace(rank_part(layer, cut), linears=tuple(again))
 
 
 def _biased_experts(linears: Iterable[Linear]) -> int:
@@ -185,32 +195,68 @@ def _rotated(layer: Layer, tp: int) -> float:
 
 
 def _activated(layer: Layer, tp: int, modules: Collection[str], load: float) -> float:
-    """Columns a token; those of its experts are as many whatever etp, which has fewer columns of more tokens."""
+    """Columns a token, those of its experts and of a shared one."""
     ffn = layer.ffn
-
-    def any_of(*names: str) -> bool:
-        return any(name in modules for name in names)
-
     if isinstance(ffn, FeedForward):
-        return ffn.size // tp * any_of("mlp", "mlp_act")
-    routed = ffn.expert.size * ffn.experts_per_token * any_of("moe", "moe_act")
-    return (load * routed + ffn.shared_size * any_of("moe", "shared_experts")) / tp
+        return ffn.size // tp * (not {"mlp", "mlp_act"}.isdisjoint(modules))
+    shared = ffn.shared_size * (not {"moe", "shared_experts"}.isdisjoint(modules))
+    return _activated_of_pairs(layer, tp, modules, load) + shared / tp
+
+
+def _activated_of_pairs(layer: Layer, tp: int, modules: Collection[str], load: float) -> float:
+    """Those of a token's experts are as many whatever etp, which has fewer columns of more tokens."""
+    ffn = layer.ffn
+    if isinstance(ffn, FeedForward):
+        return 0.0
+    return load * ffn.expert.size * ffn.experts_per_token * (not {"moe", "moe_act"}.isdisjoint(modules)) / tp
 
 
 def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     """Return the matrix products of a rank's part: those of all tokens, then those of its experts.
 
     The latter take `Efficiency.experts` times as long as a single kernel for all experts, each of which is a launch
-    on one of `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`); beside them `_casts`.
+    on one of `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`); beside them `_casts`. Fused they are one
+    kernel, beside `_around_fused`.
     """
     routed = [one for one in part.linears if one.kind == "routed"]
-    others = [one for one in part.linears if one.kind != "routed"]
+    others = _others(part, place, tokens)
     of_experts = products(routed, place.times, tokens=tokens, pairs=tokens * part.pairs)
+    if place.execution.fused_experts:
+        around = _around_fused(part, place, tokens=tokens) if routed else PassKernels()
+        return others + of_experts + around
     of_experts = of_experts.slowed(place.device.efficiency.experts)
     for one in routed:
         between_s = (-(-one.count // _STREAMS) - 1) * place.device.efficiency.kernel_s
         of_experts += PassKernels(*[KernelTime(matmul_s=between_s, count=one.count - 1)] * 3)
-    return products(others, place.times, tokens=tokens) + of_experts + _casts(routed, place, tokens * part.pairs)
+    return others + of_experts + _casts(routed, place, tokens * part.pairs)
+
+
+def _others(part: RankPart, place: Place, tokens: int) -> PassKernels:
+    """Return the products of all tokens; in torch's blocks each matrix for itself.
+
+    Where they are pipelined with tensor-parallel messages, a forward, and the gradient of an input whose output was
+    scattered, is a product for each rank's part of the tokens (distributed/_symmetric_memory,
+    `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
+    """
+    others = [one for one in part.linears if one.kind != "routed"]
+    if place.execution.compile is None:
+        return products(others, place.times, tokens=tokens)
+    apart = [of_one for one in others for of_one in one.apart()]
+    if not place.is_async:
+        return products(apart, place.times, tokens=tokens)
+    pieces, total = place.cut.tp, PassKernels()
+    for one in apart:
+        whole = products([one], place.times, tokens=tokens)
+        piece = products([one], place.times, tokens=tokens / pieces)
+        if one.kind != "dense" or one.split is None:
+            total += whole
+        else:
+            total += PassKernels(
+                piece.forward.times(pieces),
+                piece.backward_input.times(pieces) if one.split == "inputs" else whole.backward_input,
+                whole.backward_weight,
+            )
+    return total
 
 
 _STREAMS = 4
@@ -242,6 +288,42 @@ def _casts(routed: Iterable[Linear], place: Place, rows: float) -> PassKernels:
     )
 
 
+def _around_fused(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
+    """Return what a fused product of experts passes over memory beside operands and results of its two products.
+
+    Bytes a pair, w wide and with f activated columns: inputs are cast by a kernel of their own, and so are the
+    gradients of outputs, e read and c written an element; what is activated is written by the first product as its
+    operand is, c a column; the backward reads what went up, and writes its gradients as operands. c: a narrow
+    element as often as `Place.operand_copies` says; in 16 bits nothing is cast, and c = e
+    (TransformerEngine, `ops/fused/forward_grouped_mlp.py` and `backward_grouped_mlp.py`).
+    """
+    e, narrow = place.execution.element_bytes, OPERAND_BYTES.get(place.execution.dtype)
+    written = e if narrow is None else place.operand_copies * narrow
+    cast = 0.0 if narrow is None else tokens * part.pairs * part.expert_width * (e + written)
+    activated, up = tokens * part.activated_of_pairs, 1 + part.is_gated
+    return PassKernels(
+        *(
+            moved(place.times, "elementwise", cast + inside, launches=int(narrow is not None))
+            for inside in (activated * written, activated * up * (e + written))
+        )
+    )
+
+
+def stashed(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
+    """Return what copies experts' activations to pages in a forward and back in a backward, each read and written.
+
+    A pair's input and what is activated as operands by columns, and what went up (Megatron-LM,
+    `moe/paged_stash.py`).
+    """
+    if place.execution.paged_stash is None or not part.pairs:
+        return PassKernels()
+    e, up = place.execution.element_bytes, 1 + part.is_gated
+    narrow = OPERAND_BYTES.get(place.execution.dtype, float(e))
+    columns = narrow * (part.pairs * part.expert_width + part.activated_of_pairs) + e * up * part.activated_of_pairs
+    copied = moved(place.times, "copy", 2 * tokens * columns, launches=3)
+    return PassKernels(copied, copied)
+
+
 def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: int) -> PassKernels:
     """Return scores, softmax and their use, of 1/cp of the queries; nothing of it is W's.
 
@@ -257,7 +339,8 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
         return recurrence(part, place, tokens=tokens)
     heads, queries = micro_batch * (part.num_heads // place.cut.tp), sequence_length // place.cut.cp
     if execution.attention == "fused":
-        keys = round(2 * part.keys_a_query(sequence_length))  # the half of which a causal mask leaves
+        mean = _of_last(part.keys_a_query, sequence_length, _pieces(part, place))
+        keys = round(2 * mean)  # the half of which a causal mask leaves
         whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size)
         joined = _choice(part, place, tokens=tokens, sequence_length=sequence_length) + _blocks_joined(
             part.num_heads // place.cut.tp * part.v_head_size, place, tokens=tokens
@@ -289,18 +372,41 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     )
 
 
+def _pieces(part: Mixer, place: Place) -> int:
+    """How many pieces of a sequence ranks have in its order; where they have others, each sees as much."""
+    return place.cut.cp if isinstance(part, CompressedAttention) else 1
+
+
+def _of_last(seen: Callable[[int], float], sequence_length: int, pieces: int) -> float:
+    """The mean of what queries see in the last of a sequence's pieces, whose rank all others wait for.
+
+    >>> _of_last(lambda length: (length + 1) / 2, 8, 2)
+    6.5
+    """
+    behind = sequence_length // pieces
+    before = sequence_length - behind
+    return (sequence_length * seen(sequence_length) - (before * seen(before) if before else 0.0)) / behind
+
+
 def _choice(part: Mixer, place: Place, *, tokens: int, sequence_length: int) -> PassKernels:
     """Return what an indexer computes in a forward of the compressed keys before a query, whose best are chosen.
 
-    Products of its queries with them, and a float32 sum of a pair, which is written and read by the choice. Its own
-    gradients come with its loss, in as many products twice.
+    Products of its queries with them, and a float32 sum of a pair, which is written and read by the choice. As I
+    its loss on the chosen keys alone, which Megatron-LM has at once with its gradients: its scores again, those of
+    attention's heads, whose sum it is to be like, and two products for gradients (`fused_sparse_attention.py`).
     """
     if not isinstance(part, CompressedAttention) or not part.indexer:
         return PassKernels()
-    blocks, heads = part.blocks_a_query(sequence_length), part.indexer.num_heads
-    scored = product(place.wide_times, "forward", float(tokens * heads), blocks, part.indexer.head_size)
-    chosen = moved(place.wide_times, "elementwise", 8.0 * tokens * blocks, launches=2)
-    return PassKernels((scored + chosen).as_attention(), (scored + scored).as_attention())
+    times, indexer = place.wide_times, part.indexer
+    blocks, chosen = (
+        _of_last(partial(part.blocks_a_query, at_most=at_most), sequence_length, place.cut.cp)
+        for at_most in (None, indexer.num_keys)
+    )
+    scored = product(times, "forward", float(tokens * indexer.num_heads), blocks, indexer.head_size)
+    scored += moved(times, "elementwise", 8.0 * tokens * blocks, launches=2)
+    again = product(times, "forward", float(tokens * indexer.num_heads), chosen, indexer.head_size)
+    target = product(times, "forward", float(tokens * part.num_heads), chosen, part.head_size)
+    return PassKernels(scored.as_attention(), (again + again + again + target).as_attention())
 
 
 def _blocks_joined(columns: int, place: Place, *, tokens: int) -> PassKernels:
@@ -328,90 +434,18 @@ _TILE_EDGE = 64
 def recurrence(mixer: Mamba | GatedDeltaNet, place: Place, *, tokens: int) -> PassKernels:
     """Return the scan or the delta rule of a rank's heads, its chunks side by side, and the passing on of states.
 
-    The backward has two products for each of the forward's, and some of these again. Context-parallel ranks have
-    whole sequences of some heads, so that each has 1/cp of the products (Megatron-LM, `MambaContextParallel`).
+    FLOPs of the products of chunks, masked ones too, at `Efficiency.scan_flops_per_s` a core, which has what passes
+    states on too. The backward has two products for each of the forward's, and some of these again. Ranks
+    of cp have whole sequences of some heads, 1/cp of the products (Megatron-LM, `MambaContextParallel`).
     """
-    times, tp = place.wide_times, place.cut.tp
-    chunks = max(1, tokens // mixer.chunk_size)
-    passed = moved(times, "elementwise", tokens * mixer.passed_bytes / tp, launches=2)
-    forward, again = passed, passed
-    for one in mixer.chunk_products(tp):
-        groups = chunks * one.count
-        kernel = product(times, "forward", groups * one.rows, one.columns, one.depth, groups=groups)
-        forward += kernel
-        again += kernel if one.is_again else KernelTime()
-    return PassKernels(forward.as_attention(), (forward + forward + again).as_attention())
+    products, chunks = mixer.chunk_products(place.cut.tp), max(1, tokens // mixer.chunk_size)
+    forward = chunks * sum(one.flops for one in products)
+    backward = 2 * forward + chunks * sum(one.flops for one in products if one.is_again)
+    return PassKernels(*(_scanned(flops, place, launches=2 + len(products)) for flops in (forward, backward)))
 
 
-def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
-    """Return what only passes over memory, bytes a token; norms, dropout and residuals on a rank's own tokens.
-
-    Forward: two norms 4eh, two residuals 6eh (masks 2h). Backward: norms 10eh (their parameters' gradients read
-    input and gradient again), residuals 6eh (dropout 4eh, masks 2h); half of both in a layer of one half. W: the
-    gradients of biases read what the products did, e a column. A convolved column 2e forward and 5e backward, which
-    computes it again; a gated one, its norm in the same kernel, 3e and 6e; a norm's inside attention 2e and 5e, as
-    before a half. A modulated norm 2eh and 4eh, and the weights of its modulation once a pass, of whose gradients W
-    reads and writes 8 bytes. Residual streams: `ppsim.model.streams.passes`. The rest is `between_products`.
-    """
-    h, e, own, times = part.hidden_size, place.execution.element_bytes, place.cut.norm_divisor, place.times
-    dropout, share = place.execution.dropout, part.halves / 2
-    residual, of_residual = passes(part.streams)
-    forward = ((4 + 2 * residual) * e + 2 * dropout) * h * share + 2 * e * h * part.modulated
-    backward = ((10 + 2 * of_residual) * e + (4 * e + 2) * dropout) * h * share + 4 * e * h * part.modulated
-    modulations = [one.weights for one in part.linears if one.kind == "condition"]
-    read, written = ((size * sum(modulations), len(modulations)) for size in (e, e + 8))
-    convolved, gates, normed = part.convolved, part.gates, part.normed
-    launches = (convolved > 0) + (gates > 0) + 2 * (normed > 0)
-    return between_products(part, place, tokens=tokens) + PassKernels(
-        moved(times, "elementwise", tokens * forward / own, launches=2 * part.halves)
-        + moved(times, "elementwise", tokens * e * (2 * convolved + 3 * gates + 2 * normed), launches=launches)
-        + moved(times, "copy", read[0], launches=read[1]),
-        moved(times, "elementwise", tokens * backward / own, launches=3 * part.halves)
-        + moved(times, "elementwise", tokens * e * (5 * convolved + 6 * gates + 5 * normed), launches=2 * launches)
-        + moved(times, "copy", read[0], launches=read[1]),
-        moved(times, "elementwise", tokens * e * part.biases, launches=4)
-        + moved(times, "copy", written[0], launches=written[1]),
-    )
-
-
-def norms(layer: Layer, place: Place, *, tokens: int) -> KernelTime:
-    """Return the forward of the norm before each half of a layer: 2eh bytes a token."""
-    halves = layer.num_halves
-    num_bytes = tokens * 2 * halves * place.execution.element_bytes * layer.hidden_size / place.cut.norm_divisor
-    return moved(place.times, "norm", num_bytes, launches=halves)
-
-
-def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
-    """Return what passes over memory between the products, bytes a token.
-
-    An activation of f columns 2ef forward and 3ef backward, a gated one 3ef and 5ef; rotation 2e a column either
-    way; moe, for each of a token's k experts, to and from them 4e times its width either way; as much again where
-    the tokens of an all-to-all are ordered by ranks before it and by experts behind it, and where an expert's come
-    to a multiple that narrow products take (`Fp8Padding`), unless capacities or HybridEP see to it. A clamp of
-    gate and up before they are joined 8ef and 10ef. Biases behind experts are weighed, added to the rows of each
-    expert by itself, and these joined: 6e and 8e times the width of a pair (both Megatron-LM,
-    `weighted_bias_quick_geglu_impl` and `TEGroupedMLP._apply_bias`).
-    """
-    f, e, biased = part.activated, place.execution.element_bytes, part.biased_experts
-    execution = place.execution
-    orderings = 1 + (execution.moe_dispatcher == "alltoall" and place.cut.ep > 1)
-    if execution.dtype in OPERAND_BYTES and execution.expert_capacity is None:
-        orderings += execution.moe_dispatcher != "hybridep"
-    around = 2 * e * part.rotated + 4 * e * part.expert_width * part.pairs * orderings
-    launches = 8 if part.pairs else (f > 0) + (part.rotated > 0)
-    clamps = part.is_clamped and f > 0
-    added = e * part.expert_width * part.pairs * (biased > 0)
-    return PassKernels(
-        *(
-            moved(
-                place.times,
-                "elementwise",
-                tokens * (e * f * (activations + clamped * clamps) + around + biases * added),
-                launches=launches + 3 * clamps + an_expert * biased + (biased > 0),
-            )
-            for activations, clamped, biases, an_expert in (
-                (3 if part.is_gated else 2, 8, 6, 2),
-                (5 if part.is_gated else 3, 10, 8, 4),
-            )
-        )
-    )
+def _scanned(flops: float, place: Place, *, launches: int) -> KernelTime:
+    device, efficiency = place.device, place.device.efficiency
+    ideal_s = flops / place.wide_times.peak("products")
+    took = flops / (device.num_cores * efficiency.scan_flops_per_s) + launches * efficiency.kernel_s
+    return KernelTime(attention_ideal_s=ideal_s, attention_s=max(took, ideal_s), count=launches)

@@ -21,6 +21,7 @@ from ppsim.costs.parts import Estimate, Parts
 from ppsim.machine.kernels.times import moved
 from ppsim.model.architecture import Layer
 from ppsim.model.parameters import padded_vocabulary
+from ppsim.model.recompute import whole_layers
 from ppsim.model.stages import Stage
 
 PERSISTENT, REUSED = 100_000, 100_000_000
@@ -30,7 +31,7 @@ def with_lists(job: Job, stage: Stage, costs: Estimate) -> Estimate:
     """Return a stage's costs with gathering parameters and reducing gradients, which nothing hides."""
     held = _Held.of(job, stage)
     layers = _divided(size for layer in held.layers for size in layer)
-    recomputed = layers if job.execution.recompute == "full" else []
+    recomputed = layers if whole_layers(job.execution.recompute) else []
     gathered = Parts(dp_s=sum(_gathered_s(job, size) for size in _divided([*held.first, *layers, *held.head])))
     again = [*held.head, *recomputed, *_gathered_again(job, held)]
     gathered_again = Parts(dp_s=sum(_gathered_s(job, size) for size in again))
@@ -101,7 +102,7 @@ def _gathered_again(job: Job, held: _Held) -> list[int]:
     for layer in held.layers:
         used = 0
         for size in reversed(_divided(layer)):
-            if job.execution.recompute != "full" or used >= REUSED:
+            if not whole_layers(job.execution.recompute) or used >= REUSED:
                 found.append(size)
             used += 2 * size
     return found

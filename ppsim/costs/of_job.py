@@ -22,7 +22,8 @@ from ppsim.machine import collectives
 from ppsim.machine.kernels.tables import Tabled
 from ppsim.machine.kernels.times import moved
 from ppsim.model.activations import kept_for_weight
-from ppsim.model.memory import rank_memory, stage_activations
+from ppsim.model.memory import gathered_bytes, rank_memory, stage_activations
+from ppsim.model.recompute import BY_OPERATORS, whole_layers
 from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -155,9 +156,21 @@ def _accumulated(job: Job, stage: Stage) -> Estimate:
 
 
 def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
-    """Parameters gathered for each pass, gradients scattered behind it: what compute does not hide of either."""
+    """Parameters gathered for each pass, gradients scattered behind it: what compute does not hide of either.
+
+    FSDP2 copies what it gathered into each parameter, on the stream of compute (`foreach_all_gather_copy_out`).
+    """
     if job.has_lists:
         return with_lists(job, stage, costs)
+    if job.fully_shard and job.optimizer.zero_stage == 3:
+        copied = _copied_out(job, stage)
+        whole = costs.whole_backward
+        costs = replace(
+            costs,
+            forward=costs.forward + copied,
+            backward_input=costs.backward_input + copied,
+            whole_backward=None if whole is None else whole + copied,
+        )
     gather_s, reduce_s = passes_s(job, stage)
 
     def exposed(parts: Parts, seconds_of: float) -> Parts:
@@ -176,6 +189,15 @@ def _with_replicas(job: Job, stage: Stage, costs: Estimate) -> Estimate:
         backward_weight=backward_weight,
         whole_backward=whole,
     )
+
+
+def _copied_out(job: Job, stage: Stage) -> Parts:
+    """Gathered parameters read and written, each in the bytes in which it is gathered."""
+    if job.place.cut.replicas == 1:
+        return Parts()
+    held = held_of(job, [stage])
+    num_bytes = 2 * gathered_bytes(job.settings) * (held.dense + held.expert)
+    return Parts(memory_s=moved(job.place.wide_times, "copy", num_bytes, launches=0).memory_s)
 
 
 def _activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
@@ -326,7 +348,7 @@ def _assumptions(
         f"numbers: {execution.dtype}, recompute {execution.recompute}, {execution.attention} attention",
         *_executed(job),
         f"optimizer: {optimizer.name}, ZeRO stage {optimizer.zero_stage}, {optimizer.bytes_of_gradient}-byte "
-        f"gradients, {job.update}{', by whole layers' if optimizer.layer_wise else ''}",
+        f"gradients, {optimizer.exp_avg_dtype} moments, {job.update}" + ", by whole layers" * optimizer.layer_wise,
         f"transfers: {crossed}",
         f"data parallelism: {'beside compute' if job.overlap else 'behind the pipeline, nothing hidden'}"
         + ", each parameter by itself, in a list of a tensor a rank" * job.has_lists,
@@ -341,6 +363,6 @@ def _assumptions(
         )
     if schedule.num_replicas > 1:
         lines.append(f"replicas: {schedule.num_replicas} on each pipeline, each with all of the model")
-    if schedule.splits_backward and execution.recompute == "full":
+    if schedule.splits_backward and (execution.recompute == BY_OPERATORS or whole_layers(execution.recompute)):
         lines.append("what W keeps of recomputed layers is taken to be no more than what their forward kept")
     return lines

@@ -197,6 +197,8 @@ def _rehearsed(profile: Profile, schedule: Schedule, costs: StageCosts) -> tuple
     spread = f"half of its steps took within {percent(found.step_spread)} of each other"
     if found.reference_s:
         spread += f" at equal pace; the machine's own pace varied by {percent(found.pace_spread)}"
+    if found.reference_ends_s is None:
+        spread += "; by a version before, so that ppsim compare cannot tell the machine's pace: profile it again"
     return costs.replace(**slowed), [f"rehearsed with {there}: passes take {factor}; {spread}"]
 
 

@@ -40,6 +40,11 @@ class Execution:
         (Korthikanti et al. 2022, arXiv 2205.05198).
     dropout
         Whether masks are drawn, behind attention and both halves of a layer.
+    deterministic_mode
+        Whether only kernels run whose sums have one order (`Specified`); the cross entropy is not fused then.
+    compile
+        Whether torch.compile fuses what is between the products of TorchTitan's blocks, or each operator runs by
+        itself (`ppsim.costs.torch_blocks`); None: the kernels of Megatron-LM and TransformerEngine.
     context
         How cp ranks exchange keys and values: round the "ring", by "all-to-all" of heads, or by an "all-gather" of
         those of every query head, as torch does of models that repeat them before.
@@ -50,6 +55,17 @@ class Execution:
     expert_capacity
         Tokens that each expert is padded or cut to, of the mean; None: as many as come. The shapes are known to the
         host then, which waits for no counts, and no rank's experts get more than others'.
+    fused_experts
+        Whether a rank's experts are one product, with its activation, cast, biases and weighing inside, or one each
+        (TransformerEngine's op fuser, cuDNN's grouped_gemm_glu and grouped_gemm_dglu).
+    expert_rank_capacity
+        Tokens that a rank's experts have room for, of the mean, so that shapes are known to the host and none is
+        waited for (Megatron-LM's moe_expert_rank_capacity_factor); only those that come are computed. None: no more
+        than come, whose number the host reads.
+    paged_stash
+        Room for what experts keep for the backward, of the mean, in pages that kernels fill and empty
+        (Megatron-LM's moe_paged_stash and its buffer_size_factor_cuda). None: it is kept where it is, with all
+        the room there is.
     hidden_tp_forward, hidden_tp_backward, hidden_ep, hidden_cp
         What part of that communication runs beside computation, 0 to 1. Megatron-LM hides an all-reduce of the
         backward behind the weight gradient. Of ep no more than the other pass of a pair takes: a forward's
@@ -67,10 +83,15 @@ class Execution:
     sequence_parallel: bool = False
     dropout: bool = False
     fused_cross_entropy: bool = True
+    deterministic_mode: bool = False
+    compile: bool | None = None
     context: Literal["ring", "all-to-all", "all-gather"] = "ring"
     moe_dispatcher: Dispatcher = "deepep"
     expert_imbalance: float = 1.0
     expert_capacity: float | None = None
+    fused_experts: bool = False
+    expert_rank_capacity: float | None = None
+    paged_stash: float | None = None
     hidden_tp_forward: float = 0.0
     hidden_tp_backward: float = 0.0
     hidden_ep: float = 0.0
@@ -89,6 +110,16 @@ class Execution:
     def expert_load(self) -> float:
         """Tokens that the busiest rank's experts compute, of the mean."""
         return self.expert_imbalance if self.expert_capacity is None else self.expert_capacity
+
+    @property
+    def is_dropless(self) -> bool:
+        """Whether the host does not know how many tokens a rank's experts get before it reads it."""
+        return self.expert_capacity is None and self.expert_rank_capacity is None
+
+    @property
+    def expert_room(self) -> float:
+        """What experts' activations for the backward have room for, of the mean."""
+        return self.paged_stash or self.expert_rank_capacity or 1.0
 
     @property
     def element_bytes(self) -> int:
@@ -119,10 +150,21 @@ class Execution:
         require_spelling(self.recompute)
         if (word := cuda_graphs_of(self.cuda_graphs)) != self.cuda_graphs:
             raise ConfigError(f"cuda_graphs '{self.cuda_graphs}' is spelled '{word}'")
+        if self.deterministic_mode and self.fused_cross_entropy:
+            raise ConfigError(
+                "deterministic mode has no fused cross entropy (Megatron-LM refuses both): "
+                "give --no-fused-cross-entropy too"
+            )
+        if self.compile is False and self.hidden_tp_forward + self.hidden_tp_backward > 0:
+            raise ConfigError(
+                f"overlap_tp {self.overlap_tp} is of products that torch.compile makes: give --compile, or "
+                "--overlap-tp 0"
+            )
         if not 1 <= self.expert_imbalance < float("inf"):
             raise ConfigError(f"expert_imbalance is 1 (even) or more: got {self.expert_imbalance:g}")
         if self.expert_capacity is not None and not 0 < self.expert_capacity < float("inf"):
             raise ConfigError(f"expert_capacity must be above 0: got {self.expert_capacity:g}")
+        self._require_room()
         for name in ("hidden_tp_forward", "hidden_tp_backward", "hidden_ep", "hidden_cp"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(
@@ -130,6 +172,19 @@ class Execution:
                 )
         if self.compute_share is not None and not 0 < self.compute_share < float("inf"):
             raise ConfigError(f"compute_share is a number above 0: got {self.compute_share:g}")
+
+    def _require_room(self) -> None:
+        """Raise `ConfigError` where Megatron-LM's `TransformerConfig` refuses a room for experts' tokens."""
+        room, stash = self.expert_rank_capacity, self.paged_stash
+        for name, value in (("moe_expert_rank_capacity_factor", room), ("moe_paged_stash", stash)):
+            if value is not None and not 1 <= value < float("inf"):
+                raise ConfigError(f"{name} is 1 (as many as come where loads are even) or more: got {value:g}")
+        if room is not None and not (self.fused_experts and self.moe_dispatcher == "hybridep"):
+            raise ConfigError(
+                f"moe_expert_rank_capacity_factor {room:g} goes with --moe-dispatcher hybridep and --fused-experts"
+            )
+        if stash is not None and room is None:
+            raise ConfigError(f"moe_paged_stash {stash:g} goes with --moe-expert-rank-capacity-factor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,12 +209,13 @@ class Place:
     @cached_property
     def times(self) -> KernelTimes:
         """What the device takes for kernels in the type of the job."""
-        return kernel_times(self.device, self.execution.dtype)
+        return kernel_times(self.device, self.execution.dtype, deterministic=self.execution.deterministic_mode)
 
     @cached_property
     def wide_times(self) -> KernelTimes:
         """What it takes for those that are computed in 16 bits at least: attention and the head."""
-        return kernel_times(self.device, at_least_16_bits(self.execution.dtype))
+        wide = at_least_16_bits(self.execution.dtype)
+        return kernel_times(self.device, wide, deterministic=self.execution.deterministic_mode)
 
     @property
     def operand_copies(self) -> int:
@@ -169,6 +225,11 @@ class Place:
         that know MXFP8.
         """
         return 1 if self.execution.dtype == "float8" and "mxfp8" in self.cluster.device.peak_flops_per_s else 2
+
+    @property
+    def is_async(self) -> bool:
+        """Whether tensor-parallel messages are inside compiled products, TorchTitan's asynchronous ones."""
+        return bool(self.execution.compile) and self.cut.norm_divisor > 1 and self.execution.hidden_tp_forward > 0
 
     def tokens(self, micro_batch: int, sequence_length: int) -> int:
         """Return a rank's tokens of a microbatch; raises `ConfigError` where cp does not divide the sequence."""

@@ -258,9 +258,10 @@ class Rehearsal(Strict):
     Each rank is a process of `num_threads` threads on the one device: a pass takes `slowdown` times as long as
     measured, an action `action_overhead_s` beside, a message `hop_overhead_s`. Half of its steps took within
     `step_spread` of each other, a part of the median. `pass_factors` are what passes of a typical step take beside
-    their medians, each as likely as any other. `reference_s` is what the same little work took, in windows one
-    after the other (`ppsim.runtime.reference`): the steps are told at their median, and it varies as the machine's
-    own pace does.
+    their medians, each as likely as any other. `reference_s` is what a layer took of F and B of the ranks' own
+    stages, `reference_work` (`ppsim.runtime.reference`), in windows one after the other: the steps are told at
+    their median, and it varies as the machine's own pace does. `reference_ends_s` is what the first stage and the
+    last take beside their layers, None in a file of a version before, whose pace was told by other work.
     """
 
     num_processes: Annotated[int, Within(ge=2)]
@@ -271,6 +272,8 @@ class Rehearsal(Strict):
     step_spread: NonNegative
     pass_factors: list[NonNegative] | None = None
     reference_s: list[AboveZero] = field(default_factory=list)
+    reference_ends_s: Annotated[list[float], Within(min_length=2, max_length=2)] | None = None
+    reference_work: str = ""
 
     @property
     def pace_s(self) -> float | None:
@@ -281,6 +284,15 @@ class Rehearsal(Strict):
     def pace_spread(self) -> float:
         """Standard deviation of the logarithm of the pace from one window to another, 0 where there is but one."""
         return float(np.log(self.reference_s).std(ddof=1)) if len(self.reference_s) > 1 else 0.0
+
+    @property
+    def pace_drift(self) -> float:
+        """Standard deviation of the logarithm of a later run's pace beside `pace_s`.
+
+        Paces wander. Of a random walk, the means of two stretches of one length, the one behind the other, differ
+        by twice the standard deviation within one: T/6 of the walk's variance a second within, 2 T/3 between.
+        """
+        return 2 * self.pace_spread
 
 
 class Failure(Strict):

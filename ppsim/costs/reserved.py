@@ -1,13 +1,46 @@
-"""What torch's allocator reserves on each rank of a job, where every tensor of its step is known."""
+"""What a rank of a job holds at its peak by component, and what torch's allocator reserves for every tensor."""
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ppsim.base.errors import ConfigError
-from ppsim.costs.assembled import of_ranks
+from ppsim.costs.assembled import Assembled, of_ranks
 from ppsim.costs.job import Job
 from ppsim.model.fully_shard import Launch, Pass, replayed, why_no_replay
+from ppsim.model.memory import rank_memory
 from ppsim.model.stages import stages_of_layout
 from ppsim.schedule.table import Op, Schedule
+from ppsim.simulation.memory import Memory
+
+
+def components_at_peak(
+    job: Job, schedule: Schedule, assembled: Assembled, memory: Memory, rank: int
+) -> dict[str, int]:
+    """Return the bytes of a rank at its peak by component, as `ppsim.model.memory` names them.
+
+    They sum to the peak; of microbatches between I and W only what W needs counts. Raises `ConfigError` for
+    offloaded activations, which are in no component.
+    """
+    if job.offload:
+        raise ConfigError("what a rank holds by component is known without --offload only")
+    costs, first = assembled.costs, int(schedule.rank_offsets[rank])
+    given = costs.slice_token_shares
+    shares = np.full(schedule.num_slices, 1 / schedule.num_slices) if given is None else np.asarray(given)
+    in_flight = dict.fromkeys(schedule.stages_of(rank), 0.0)
+    for action in range(first, int(memory.peak_at[rank]) + 1):
+        stage, op = int(schedule.stage[action]), int(schedule.op[action])
+        whole, for_weight = (
+            float(np.asarray(values)[schedule.model_stage[stage]])
+            for values in (costs.activation_bytes, costs.activation_bytes_kept_for_weight)
+        )
+        waits = for_weight / whole if whole else 0.0
+        freed = {Op.F: -1.0, Op.B: 1.0, Op.I: 1 - waits, Op.W: waits}[Op(op)]
+        if freed < 0 or action < memory.peak_at[rank]:
+            in_flight[stage] -= freed * float(shares[int(schedule.microbatch[action]) % schedule.num_slices])
+    mine = of_ranks(schedule, stages_of_layout(job.model, assembled.contents))[rank]
+    held = [max(0.0, number) for number in in_flight.values()]
+    return dict(rank_memory(job.model, mine, job.settings, in_flight=held).components)
 
 
 def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:

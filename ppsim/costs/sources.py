@@ -14,6 +14,7 @@ from ppsim.costs.of_profile import assemble
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.layout.split import Split
+from ppsim.schedule.kept import kept
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.step_costs import StepCosts
 
@@ -75,15 +76,15 @@ class ProfileSource:
 
     def assemble(self, schedule: Schedule, split: Split) -> Assembled:
         """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
-        return assemble(
-            self.profile,
-            schedule,
-            shape=self.shape,
-            num_layers=self.num_layers,
-            split=split,
-            transfer_s=self.transfer_s,
-            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
-        )
+        asked: dict[str, Any] = {
+            "num_layers": self.num_layers, "split": split, "transfer_s": self.transfer_s,
+            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
+        }  # fmt: skip
+        # Stragglers, overheads and networks change, what was measured does not. The profile is kept with its id.
+        key = ("assembled", id(self.profile), repr(self.shape), repr(asked))
+        return kept(
+            schedule, key, lambda: (self.profile, assemble(self.profile, schedule, shape=self.shape, **asked))
+        )[1]
 
     def peak(self) -> tuple[float | None, list[str]]:
         """Return the data sheet's peak, else the best product measured; None where there is neither."""

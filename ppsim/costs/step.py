@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -75,8 +74,9 @@ def expected_maximum(count: int) -> float:
     >>> round(expected_maximum(2), 6), round(expected_maximum(1000), 3)
     (0.56419, 3.241)
     """
-    normal, step = NormalDist(), 0.01
-    return step * sum((x > 0) - normal.cdf(x) ** count for x in (step * (at + 0.5) for at in range(-1000, 1000)))
+    step = 0.01
+    at = [step * (number + 0.5) for number in range(-1000, 1000)]
+    return step * sum((x > 0) - (0.5 * (1 + math.erf(x / math.sqrt(2)))) ** count for x in at)
 
 
 def num_buckets(job: Job, held: Held) -> float:

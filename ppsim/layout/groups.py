@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ppsim.base.arrays import distinct
 from ppsim.layout.layout import Layout, _strides
 
 GroupName = Literal["tp", "cp", "ep", "etp", "dp", "pp", "dp-cp", "expert-dp"]
@@ -53,8 +54,8 @@ def group(layout: Layout, name: GroupName, domain_sizes: tuple[int | None, ...])
             extents.append(before)
             before = 1
             continue
-        domains = (np.unique(bases % num_devices)[:, None] + offsets[None, :]) // num_devices
-        count = max(len(np.unique(row)) for row in domains)
+        domains = (distinct(bases % num_devices)[:, None] + offsets[None, :]) // num_devices
+        count = max(len(distinct(row)) for row in domains)
         extents.append(-(-before // count))
         before = count
     extents[-1] *= before

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ppsim.base.arrays import distinct
 from ppsim.base.errors import ConfigError
 
 MOST_LAYERS = 10_000
@@ -166,7 +167,7 @@ def partition(costs: Sequence[float], num_stages: int) -> list[int]:
     taken = ends[None, :] - ends[:, None]  # [start, end]: what the items between take as one stage
     # The slowest stage takes an item at least, and no more than a fair share and one.
     most_item = taken.diagonal(1).max()
-    possible = np.unique(taken[(taken >= most_item) & (taken <= 1.001 * (most_item + ends[-1] / num_stages))])
+    possible = distinct(taken[(taken >= most_item) & (taken <= 1.001 * (most_item + ends[-1] / num_stages))])
     slowest = possible[bisect_left(possible, True, key=lambda most: _suffices(_farthest(taken, most), num_stages))]
     # Differences of running sums carry rounding: what is as slow but for that is as good.
     return _evenest(taken, num_stages, float(slowest + 1e-12 * ends[-1]))

@@ -5,5 +5,8 @@ from typing import Literal
 Dispatcher = Literal["deepep", "hybridep", "alltoall", "allgather"]
 """How tokens are sent to their experts: see `ppsim.machine.dispatch`."""
 
+FLEX: tuple[Dispatcher, ...] = ("deepep", "hybridep")
+"""Those of Megatron-LM's flex dispatcher, which send the weights of tokens along in float32."""
+
 CLUSTER = "dgx-h100"
 """The cluster where nobody names one."""

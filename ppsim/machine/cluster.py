@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.machine.likeness import Run
 
 MEMORY_SHARE = 0.95
 """The part of a device's memory that a step may take unless somebody says another."""
@@ -45,6 +46,12 @@ class Efficiency:
         Depth (the summed dimension) whose time each tile loses to filling its pipeline and writing its result.
     attention_forward, attention_backward
         What fused attention gets of the 16-bit peak, for the FLOPs it does (causal: half; backward: 2.5 forwards).
+    deterministic_attention
+        The same of "forward" and "backward" where another kernel runs in deterministic mode; None: the same kernel,
+        as `Specified` has it.
+    scan_flops_per_s
+        FLOP/s that a core does of the scan of a recurrent mixer, in Triton's kernels for chunks: about as many
+        whatever its peak for products is.
     memory
         What kernels bound by memory get of its bandwidth.
     optimizer
@@ -80,12 +87,14 @@ class Efficiency:
     optimizer: float
     kernel_s: float
     host_s: float
+    scan_flops_per_s: float
     source: str
     routing_host_s: float = 0.0
     jitter: float = 0.0
     experts: float = 1.0
     spread: float | None = None
     experts_spread: float | None = None
+    deterministic_attention: Mapping[str, float] | None = None
     in_situ: InSitu | None = None
 
 
@@ -128,6 +137,7 @@ class Device:
             matmul={name: share * value for name, value in class_.matmul.items()},
             attention_forward=share * class_.attention_forward,
             attention_backward=share * class_.attention_backward,
+            scan_flops_per_s=share * class_.scan_flops_per_s,
             in_situ=class_.in_situ and class_.in_situ.times(1 / share),
         )
         return replace(self, efficiency=efficiency)
@@ -168,7 +178,7 @@ class Link:
     on by halves. What a rank keeps for itself, 1/R of all bytes, it copies at `copy_bytes_per_s` (None: at no
     cost): half of all among two ranks, little among many. An all-to-all gets `exchange_share` of what rings get;
     DeepEP's kernels, which send tokens to their experts, get `dispatch_share` of it, and take `token_s` for each
-    copy of one; HybridEP's get `hybrid_share`, None: as DeepEP's.
+    copy of one; HybridEP's get `hybrid_share` and take `hybrid_token_s`, None: as DeepEP's.
     """
 
     name: str
@@ -184,6 +194,7 @@ class Link:
     dispatch_share: float = 1.0
     token_s: float = 0.0
     hybrid_share: float | None = None
+    hybrid_token_s: float = 0.0
 
     def among(self, num_ranks: int, num_devices: int | None) -> "Link":
         """Return the link as a group of so many ranks in a domain of so many devices gets it."""
@@ -200,7 +211,7 @@ class Link:
     def token_copy_s(self, num_bytes: float, *, hybrid: bool) -> float:
         """Return the seconds that a copy of a token of so many bytes takes DeepEP's kernels, or HybridEP's."""
         if hybrid and self.hybrid_share is not None:
-            return num_bytes / (self.achieved_bytes_per_s * self.hybrid_share)
+            return self.hybrid_token_s + num_bytes / (self.achieved_bytes_per_s * self.hybrid_share)
         return self.token_s + num_bytes / (self.achieved_bytes_per_s * self.dispatch_share)
 
     def copied_s(self, num_bytes: float) -> float:
@@ -255,13 +266,12 @@ class Constants:
         receive.
     routing_host_s, jitter
         In place of the class's (`Efficiency`).
-    job_scale
-        How many times what all of them together say a step of one job takes, by the names of `Job.alike`: of all
-        runs of its model in a dtype, and times that of those whose layers are cut in one way.
+    overlap_slowdown
+        How much longer compute takes beside a message between ranks, as a part of its own time.
+    runs
+        Measured steps, each with how many times as long it took as all of these say (`ppsim.machine.likeness`).
     fitted_on
         The sets of `ppsim validate`, or files of runs, whose rows marked fit the values are from.
-    residual
-        What the logarithms of those rows' times are still off by (standard deviation); None: nobody said.
     correlation
         Of two constants that one fit found, by both names with a blank between; those of no pair here are 0.
     """
@@ -269,13 +279,13 @@ class Constants:
     compute_share: Mapping[str, Constant] = field(default_factory=dict)
     link_efficiency: Mapping[str, Constant] = field(default_factory=dict)
     overlap: Mapping[str, Constant] = field(default_factory=dict)
-    job_scale: Mapping[str, Constant] = field(default_factory=dict)
     kernel_s: Constant | None = None
     launch_s: Constant | None = None
     routing_host_s: Constant | None = None
     jitter: Constant | None = None
+    overlap_slowdown: Constant | None = None
+    runs: tuple[Run, ...] = ()
     fitted_on: tuple[str, ...] = ()
-    residual: float | None = None
     correlation: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -299,13 +309,13 @@ class Constants:
         )
 
 
-PER_NAME = ("compute_share", "link_efficiency", "overlap", "job_scale")
-"""Constants of which there is one a dtype, tier, kind of communication, or job."""
+PER_NAME = ("compute_share", "link_efficiency", "overlap")
+"""Constants of which there is one a dtype, tier, or kind of communication."""
 
 OF_DEVICE = ("kernel_s", "routing_host_s", "jitter")
 """Constants that stand in place of their namesakes in `Efficiency`."""
 
-PLAIN = ("kernel_s", "launch_s", "routing_host_s", "jitter")
+PLAIN = ("kernel_s", "launch_s", "routing_host_s", "jitter", "overlap_slowdown")
 
 
 @dataclass(frozen=True, kw_only=True)

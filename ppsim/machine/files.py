@@ -26,6 +26,7 @@ from ppsim.machine.cluster import (
     Tier,
 )
 from ppsim.machine.devices import hardware
+from ppsim.machine.likeness import MEASURED_SPREAD, Run
 
 Share = Annotated[float, Within(gt=0, le=1)]
 
@@ -59,7 +60,8 @@ class _Link(Strict):
     exchange_share: Share = 1.0
     dispatch_share: Share = 1.0
     token_s: NonNegative = 0.0
-    hybrid_share: Share | None = None
+    hybrid_share: AboveZero | None = None
+    hybrid_token_s: NonNegative = 0.0
     source: str = "the cluster file"
 
 
@@ -111,17 +113,34 @@ _Plain = Annotated[_Constant, Before(_constant)]
 _Above = Annotated[_Share, Before(_constant)]
 
 
+class _Run(Strict):
+    model: str
+    dtype: str
+    tp: Positive
+    cp: Positive
+    ep: Positive
+    micro_batch: Positive
+    seq_len: Positive
+    recompute: str = "none"
+    cuda_graphs: str = "none"
+    pp: Positive
+    gpus: Positive
+    times: AboveZero
+    sigma: AboveZero = MEASURED_SPREAD
+    spread: AboveZero
+
+
 class _Constants(Strict):
     compute_share: dict[str, _Above] = field(default_factory=dict)
     link_efficiency: dict[str, Annotated[_Efficient, Before(_constant)]] = field(default_factory=dict)
     overlap: dict[Literal["tp", "ep"], _Plain] = field(default_factory=dict)
-    job_scale: dict[str, _Above] = field(default_factory=dict)
     kernel_s: _Plain | None = None
     launch_s: _Plain | None = None
     routing_host_s: _Plain | None = None
     jitter: _Plain | None = None
+    overlap_slowdown: _Plain | None = None
     fitted_on: list[str] = field(default_factory=list)
-    residual: NonNegative | None = None
+    runs: list[_Run] = field(default_factory=list)
     correlation: dict[str, Annotated[float, Within(ge=-1, le=1)]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -138,7 +157,7 @@ class _Constants(Strict):
         }
         plain: dict[str, Any] = {name: one.made() for name in PLAIN if (one := getattr(self, name)) is not None}
         return Constants(
-            **per_name, **plain, fitted_on=tuple(self.fitted_on), residual=self.residual,
+            **per_name, **plain, runs=tuple(Run(**vars(one)) for one in self.runs), fitted_on=tuple(self.fitted_on),
             correlation=self.correlation,
         )  # fmt: skip
 

@@ -8,16 +8,17 @@ The parts without flash attention and with dropout are Korthikanti et al. 2022 (
 the others are what Megatron-LM keeps with TransformerEngine.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive, share
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.linears import UP_AND_DOWN
 from ppsim.model.parameters import exactly, padded_vocabulary
-from ppsim.model.recompute import Recompute, recomputes, require_spelling
+from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators, recomputes, require_spelling, whole_layers
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.streams import kept_columns
 
@@ -36,7 +37,10 @@ class KernelChoice:
 
     `input_bytes`: what a product keeps of an element of its input for its weight's gradient, in 8 or 4 bits with
     its part of a scale; None: the input as it is. `weight_copy_bytes`: what TransformerEngine holds beside each
-    weight of a product in 8 or 4 bits, by rows and by columns, from a step's first microbatch on.
+    weight of a product in 8 or 4 bits, by rows and by columns, from a step's first microbatch on. `expert_room`:
+    what there is room for of what experts keep, of the mean. `eager`: `selective-op` also holds what nothing in the
+    backward needs, as compiled blocks do not: the last product's output, where its turn is to be kept, and what is
+    scattered of it (torch, utils/checkpoint.py: `_CachingTorchDispatchMode`).
     """
 
     flash_attention: bool = True
@@ -47,6 +51,8 @@ class KernelChoice:
     gradient_placeholders: bool = True
     input_bytes: float | None = None
     weight_copy_bytes: float = 0.0
+    expert_room: float = 1.0
+    eager: bool = False
 
     def kept_of_input(self, num_elements: int, element_bytes: int) -> int:
         """Return the bytes that a product keeps of an input; one kept by what made it has none an element."""
@@ -81,13 +87,22 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
     """Return the bytes that a layer keeps of a microbatch: "norms", "attention", "scores", "feed-forward", …
 
     A modulated norm is kept before it is scaled, and what its gate multiplies ("modulation": 2T·h·e/q).
-    Full recomputation keeps the layer's input ("layer input": T·h·e/q a residual stream), that of modules their
-    inputs. See `_attention`, `_feed_forward`, `_experts` and `ppsim.model.streams` for the terms.
+    Full recomputation keeps the layer's input ("layer input": T·h·e/q a residual stream), that of every Nth layer
+    the mean of both, that of modules their inputs, `selective-op` its products' outputs. See `_attention`,
+    `_feed_forward`, `_experts`, `_of_operators` and `ppsim.model.streams` for the terms.
     """
     tokens, e, q = batch.tokens(cut), batch.element_bytes, cut.norm_divisor
     hidden = share(tokens * layer.hidden_size, q)
-    if batch.recompute == "full":
-        return {"layer input": layer.streams * hidden * e}
+    if every := whole_layers(batch.recompute):
+        of_input = {"layer input": layer.streams * hidden * e}
+        if every == 1:
+            return of_input
+        kept = layer_activations(layer, replace(batch, recompute="none"), cut, kernels)
+        return {name: share(size * (every - 1), every) for name, size in kept.items()} | {
+            name: share(size, every) for name, size in of_input.items()
+        }
+    if batch.recompute == BY_OPERATORS:
+        return {"layer input": hidden * e} | _of_operators(layer, batch, cut, kernels)
     attention, scores = _attention(layer, batch, cut, kernels)
     mixes = layer.streams > 1 and batch.recomputes("mhc")
     normed = 0 if mixes or batch.recomputes("layernorm") else kernels.kept_of_input(hidden, e)
@@ -113,6 +128,31 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
     if kernels.dropout:
         found["dropout masks"] = layer.num_halves * hidden
     return found
+
+
+def _of_operators(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
+    """What `selective-op` keeps beside a layer's input: attention's output and statistics, and `by_operators`.
+
+    Attention's output reduced and scattered: T·h·e/t. Eagerly `held_for_nothing` too.
+    """
+    a, tokens, e = layer.attention, batch.tokens(cut), batch.element_bytes
+    assert isinstance(a, Attention)
+    kept, _ = by_operators(layer.linears(cut), cut)
+    of_attention = sum(one.outputs for one in kept if one.name not in UP_AND_DOWN) + a.inner_size // cut.tp
+    scattered = tokens * layer.hidden_size // cut.tp * (cut.tp > 1)
+    return {
+        "attention": (tokens * of_attention + scattered) * e,
+        "scores": 4 * a.num_heads // cut.tp * tokens,
+        "feed-forward": tokens * sum(one.outputs for one in kept if one.name in UP_AND_DOWN) * e
+        + sum(held_for_nothing(layer, batch, cut, kernels)),
+    }
+
+
+def held_for_nothing(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> tuple[int, int]:
+    """Return the bytes of a layer's last product, and of what is scattered of it, that `selective-op` holds."""
+    whole = batch.tokens(cut) * layer.hidden_size * batch.element_bytes * kernels.eager
+    counted = sum(not one.biased for linear in layer.linears(cut) if linear.is_product for one in linear.apart())
+    return whole * (counted % 2), share(whole, cut.norm_divisor) * (cut.tp > 1)
 
 
 def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
@@ -151,7 +191,7 @@ def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> t
     if isinstance(a, Recurrent):
         return a.kept_columns // t * tokens * e, 0
     if isinstance(a, CompressedAttention):
-        kept_of_token = a.kept_columns(with_ups=not batch.recomputes("mla_up_proj"))
+        kept_of_token = a.kept_columns(with_ups=not batch.recomputes("mla_up_proj"), cp=cut.cp)
         return exactly(tokens * e, kept_of_token), tokens * a.core_bytes(batch.sequence_length)
     heads = a.num_heads // t
     if isinstance(a, LatentAttention):
@@ -191,18 +231,18 @@ def _experts(layer: Layer, ffn: MixtureOfExperts, batch: Batch, cut: Cut, kernel
     """What a mixture keeps behind its input, where the router loads experts evenly.
 
     Router: logits and probabilities in float32, 8E/q a token. A rank takes in T·k·etp/q pairs of token and expert,
-    and keeps of each input, output (to be weighted) and the expert's own; of a latent a token's before its experts
-    and behind them. A shared expert is a feed-forward part.
+    and keeps of each, in all the room there is for them, input, output (to be weighted) and the expert's own; of a
+    latent a token's before its experts and behind them. A shared expert is a feed-forward part.
     """
     tokens = batch.tokens(cut)
     own = share(tokens, cut.norm_divisor)
     pairs = own * ffn.experts_per_token * cut.expert_tp
     columns = pairs * layer.expert_width
-    kept = 8 * ffn.num_experts * own + columns * batch.element_bytes
-    kept += kernels.kept_of_input(columns, batch.element_bytes)
-    kept += own * 2 * (ffn.latent_size or 0) * batch.element_bytes
     keeps = not batch.recomputes("moe_act")
-    kept += _feed_forward(ffn.expert, pairs, batch, cut.expert_tp, kernels, keeps_activation=keeps)
+    of_pairs = columns * batch.element_bytes + kernels.kept_of_input(columns, batch.element_bytes)
+    of_pairs += _feed_forward(ffn.expert, pairs, batch, cut.expert_tp, kernels, keeps_activation=keeps)
+    kept = 8 * ffn.num_experts * own + exactly(of_pairs, kernels.expert_room)
+    kept += own * 2 * (ffn.latent_size or 0) * batch.element_bytes
     if ffn.shared and not batch.recomputes("shared_experts"):
         kept += _feed_forward(ffn.shared, tokens, batch, cut.tp, kernels)
     return kept

@@ -151,9 +151,10 @@ class Model:
 
     `learned_positions`: rows of a table of positions. `projected_size`: an embedding narrower than the layers, with
     a projection in and out (OPT-350m). `mtp`: layers that predict further tokens (DeepSeek-AI 2024, arXiv
-    2412.19437, §2.2), each with two norms, a 2h × h projection and a norm before the shared head. `sequence_length`
-    is the one it is used with where none is given. `patches`: a diffusion transformer's, whose `vocab_size` is that
-    of its output. `source` says where the sizes were published.
+    2412.19437, §2.2), each with two norms, a 2h × h projection and a norm before the shared head; `repeats_mtp`:
+    all are one layer that runs again (Megatron-LM's mtp_use_repeated_layer). `sequence_length` is the one it is
+    used with where none is given. `patches`: a diffusion transformer's, whose `vocab_size` is that of its output.
+    `source` says where the sizes were published.
     """
 
     layers: tuple[Layer, ...]
@@ -164,6 +165,7 @@ class Model:
     final_norm: bool = True
     projected_size: int | None = None
     mtp: tuple[Layer, ...] = ()
+    repeats_mtp: bool = False
     source: str = ""
     patches: Patches | None = None
 
@@ -240,7 +242,11 @@ class Model:
     @property
     def mtp_parameters(self) -> int:
         """Parameters of multi-token prediction beside the embedding and the head that it shares."""
-        return sum(layer.parameters + mtp_own_parameters(layer) for layer in self.mtp)
+        return sum(layer.parameters + mtp_own_parameters(layer) for layer in self.distinct(self.mtp))
+
+    def distinct(self, mtp: tuple[Layer, ...]) -> tuple[Layer, ...]:
+        """Return those layers for further tokens on a stage that have weights of their own."""
+        return mtp[:1] if self.repeats_mtp else mtp
 
     def head_forward_flops(self) -> float:
         """FLOPs of a token's projection to the vocabulary: 2hV, by way of `projected_size` where there is one."""

@@ -2,7 +2,7 @@
 
 from ppsim.model.architecture import Layer
 from ppsim.model.graphs import CudaGraphs, captures
-from ppsim.model.recompute import Recompute, recomputes
+from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes, whole_layers
 from ppsim.model.recurrent import Mamba
 
 
@@ -67,9 +67,10 @@ def why_not_captured(
     if has["moe"] and is_dropless and captures(graphs, "moe"):
         return (
             f"cuda_graphs {graphs} captures the exchange of tokens with experts, whose sizes a dropless router "
-            "leaves open: attn+moe_router+moe_preprocess ends before it, --moe-expert-capacity-factor fixes them"
+            "leaves open: attn+moe_router+moe_preprocess ends before it, --moe-expert-capacity-factor or "
+            "--moe-expert-rank-capacity-factor fixes them"
         )
-    if graphs != "full" and recompute == "full":
+    if graphs != "full" and (recompute == BY_OPERATORS or whole_layers(recompute)):
         return f"cuda_graphs {graphs} cannot hold layers that are recomputed whole: full can, or recompute less"
     if recomputes(recompute, "moe") and "moe_router" in graphs.split("+"):
         return (

@@ -39,7 +39,9 @@ class CompressedAttention(OneWidth):
     chosen (compressed sparse attention); without one it sees all (heavily compressed attention). Heads leave by
     `out_groups` matrices side by side, of `out_rank` columns each. Every head has a sink.
 
-    Megatron-LM divides nothing of it by tensor parallelism (`DSv4HybridAttention`: TP size 1).
+    Megatron-LM divides nothing of it by tensor parallelism (`DSv4HybridAttention`: TP size 1). Context-parallel
+    ranks have one piece of the sequence each, one behind the other: a rank takes the hidden states of `rows_before`
+    from the one before it, and gathers the compressed keys of all (`csa_utils/cp_utils.py`, `csa.py`).
     """
 
     num_heads: int
@@ -84,6 +86,18 @@ class CompressedAttention(OneWidth):
         if self.block is None:
             return ()
         return (2 * self.head_size, 2 * self.indexer.head_size) if self.indexer else (self.head_size,)
+
+    @property
+    def rows_before(self) -> int:
+        """Tokens before its own that a context-parallel rank needs: a window's, or an overlapping block's."""
+        return max(self.window, (1 + (self.indexer is not None)) * (self.block or 0))
+
+    @property
+    def gathered_columns(self) -> float:
+        """Columns a token of compressed keys, those of the indexer too, which context-parallel ranks gather."""
+        return (
+            (self.head_size + (self.indexer.head_size if self.indexer else 0)) / self.block if self.block else 0.0
+        )
 
     def blocks_a_query(self, sequence_length: int, at_most: int | None = None) -> float:
         """Return how many whole blocks end at a query or before it on average, of these `at_most` chosen.
@@ -137,22 +151,22 @@ class CompressedAttention(OneWidth):
             rotated += self.indexer.num_heads * self.rope_head_size
         return 2 * self.inner_size + rotated + sum(self._compressing)
 
-    def kept_columns(self, *, with_ups: bool) -> float:
+    def kept_columns(self, *, with_ups: bool, cp: int = 1) -> float:
         """Return the columns that a forward keeps of a token behind its input, of the type of activations.
 
         The queries' latent before and behind its norm, 2q. `with_ups`, unless `mla_up_proj` is recomputed: queries
         before and behind theirs, and a key before its norm, 2nd + d. Keys and values in one piece with compressed
         ones, d + d/r; keys and weights that are compressed, and their sum before its norm. Of the indexer the
         gradients of its queries, keys and weights, which its loss has at once (`fused_sparse_attention.py`). The
-        result, the same rotated back, and what its groups give.
+        result, the same rotated back, and what its groups give. Each of `cp` ranks has the compressed keys of all.
         """
         kept = 2.0 * self.q_lora_rank + 2 * self.inner_size + self.out_groups * self.out_rank + self.head_size
         kept += with_ups * (2 * self.inner_size + self.head_size)
         kept += 2 * sum(self._compressing)
         if self.block:
-            kept += 2 * self.head_size / self.block
+            kept += (1 + cp) * self.head_size / self.block
         if self.block and self.indexer:
-            kept += self.indexer.columns + 2 * self.indexer.head_size / self.block + self.indexer.num_heads
+            kept += self.indexer.columns + (1 + cp) * self.indexer.head_size / self.block + self.indexer.num_heads
         return kept
 
     def core_bytes(self, sequence_length: int) -> int:

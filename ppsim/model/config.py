@@ -8,21 +8,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming
 from ppsim.base.names import Names
 from ppsim.layout.split import require_layers
-from ppsim.model.architecture import Layer, Model, Norm
+from ppsim.model.architecture import Layer, Model
 from ppsim.model.compressed import CompressedAttention, Indexer
+from ppsim.model.config_parts import (
+    Part,
+    are_of_kind,
+    attention_of,
+    decoder_of,
+    dense_of,
+    experts_of,
+    latent_attention_of,
+    layers_of,
+    mamba_of,
+    with_windows,
+)
 from ppsim.model.diffusion import DIFFUSERS
 from ppsim.model.fields import Fields
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts
-from ppsim.model.hybrid import Halves, windowed
-from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention, Mamba
-
-Part: TypeAlias = FeedForward | MixtureOfExperts
+from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
+from ppsim.model.hybrid import Halves
+from ppsim.model.recurrent import GatedDeltaNet, KimiDeltaAttention
 
 
 def model_from(data: Any, where: str = "config.json") -> Model:
@@ -45,148 +55,23 @@ def model_from(data: Any, where: str = "config.json") -> Model:
     return model
 
 
-def _decoder(
-    fields: Fields,
-    layers: Sequence[Layer],
-    *,
-    mtp: tuple[Layer, ...] = (),
-    tied: bool = False,
-    vocab: int | None = None,
-    length: int | None = None,
-) -> Model:
-    """The model of these layers; `tied`, `vocab` and `length` stand where the file says nothing."""
-    same: dict[Layer, Layer] = {}  # what is computed of a layer is computed once an object
-    return Model(
-        tuple(same.setdefault(layer, layer) for layer in layers),
-        fields.count("vocab_size", default=vocab),
-        fields.count("max_position_embeddings", default=length),
-        tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
-        mtp=mtp,
-        source="config.json",
-    )
-
-
-def _layers(
-    fields: Fields, mixers: Mixer | Sequence[Mixer], parts: Part | Sequence[Part], norm: Norm = "rmsnorm"
-) -> list[Layer]:
-    """The layers of these halves: one for all of them, or one each."""
-    hidden, number = fields.count("hidden_size"), fields.num_layers()
-    first = mixers if isinstance(mixers, Sequence) else [mixers] * number
-    second = parts if isinstance(parts, Sequence) else [parts] * number
-    return [Layer(hidden, mixer, part, norm) for mixer, part in zip(first, second, strict=True)]
-
-
-def _attention(
-    fields: Fields,
-    *,
-    heads: int | None = None,
-    kv_heads: int | None = None,
-    head_size: int | None = None,
-    biased: bool = False,
-    **of_family: bool,
-) -> Attention:
-    """Attention by the usual names; `biased` says of its four projections what a file leaves open.
-
-    `head_size`: of a family whose files say their key/value heads, but may leave it out. Else it is what the heads
-    have of the hidden size, and there are as many key/value heads as heads.
-    """
-    if "qkv_bias" not in of_family:
-        bias = fields.flag("attention_bias", default=biased)
-        of_family |= {"qkv_bias": bias, "out_bias": bias}
-    number = fields.count("num_attention_heads", default=heads)
-    if head_size is not None:
-        kv_heads = fields.count("num_key_value_heads", default=kv_heads)
-        size = fields.count("head_dim", "attention_head_dim", default=head_size)
-        return Attention(number, kv_heads, size, **of_family)
-    hidden, given = fields.count("hidden_size"), fields.optional("head_dim")
-    if given is None and hidden % number:
-        fields.refuse(
-            "hidden_size", f"{hidden} is no multiple of num_attention_heads {number}, and head_dim is not given"
-        )
-    return Attention(
-        number, fields.optional("num_key_value_heads") or number, given or hidden // number, **of_family
-    )
-
-
-def _latent_attention(fields: Fields) -> LatentAttention:
-    """Attention by way of latents, as DeepSeek and Kimi name its sizes."""
-    fields.seen |= {"num_key_value_heads", "head_dim"}  # of the latent: they follow
-    return LatentAttention(
-        fields.count("num_attention_heads"),
-        q_lora_rank=fields.optional("q_lora_rank"),
-        kv_lora_rank=fields.count("kv_lora_rank"),
-        qk_nope_head_size=fields.count("qk_nope_head_dim"),
-        qk_rope_head_size=fields.count("qk_rope_head_dim"),
-        v_head_size=fields.count("v_head_dim"),
-    )
-
-
-def _mamba(
-    fields: Fields, num_heads: int, head_size: int, state_size: int, *, chunk: int, groups: int = 8
-) -> Mamba:
-    return Mamba(
-        num_heads, head_size, state_size,
-        num_groups=fields.count("n_groups", "mamba_n_groups", default=groups),
-        kernel=fields.count("conv_kernel", "mamba_d_conv", default=4),
-        chunk_size=fields.count("chunk_size", "mamba_chunk_size", default=chunk),
-        bias=fields.flag("mamba_proj_bias", default=fields.flag("use_bias", default=False)),
-        conv_bias=fields.flag("mamba_conv_bias", default=fields.flag("use_conv_bias", default=True)),
-    )  # fmt: skip
-
-
-def _dense(fields: Fields, *, gated: bool = True) -> FeedForward:
-    """A feed-forward part, with biases where the file says so."""
-    return FeedForward(fields.count("intermediate_size"), gated=gated, bias=fields.flag("mlp_bias", default=False))
-
-
-def _experts(
-    fields: Fields,
-    names: Sequence[str],
-    expert: FeedForward,
-    *,
-    chosen: Sequence[str] = ("num_experts_per_tok",),
-    shared_size: int = 0,
-    **of_family: Any,
-) -> MixtureOfExperts:
-    """A mixture whose experts, and those that a token takes, are under these names."""
-    return MixtureOfExperts(expert, fields.count(*names), fields.count(*chosen), shared_size, **of_family)
-
-
-def _are(fields: Fields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
-    """Which layers are of the kind that `layer_types` calls so, or which are where the file has no such list."""
-    listed = fields.words("layer_types", {word: True, "full_attention": False}, number)
-    return listed or [otherwise(layer) for layer in range(number)]
-
-
-def _with_windows(
-    layers: list[Layer], window: int | None, are_windowed: list[bool], *, is_chunked: bool = False
-) -> list[Layer]:
-    """The layers, those of which this is true with a window, where there is one."""
-    if window is None:
-        return layers
-    each = zip(layers, are_windowed, strict=True)
-    return [windowed(layer, window, is_chunked=is_chunked) if is_short else layer for layer, is_short in each]
-
-
 def _llama(fields: Fields, part: Part | Sequence[Part], attention: Attention, *, has_window: bool) -> Model:
     """Layers of which some see a window: those of layer_types, or those from max_window_layers on."""
-    layers, first = (
-        _layers(fields, attention, part),
-        fields.number("max_window_layers", default=0) if has_window else 0,
-    )
-    are_windowed = _are(fields, "sliding_attention", len(layers), lambda layer: layer >= first)
+    layers = layers_of(fields, attention, part)
+    first = fields.number("max_window_layers", default=0) if has_window else 0
+    are_windowed = are_of_kind(fields, "sliding_attention", len(layers), lambda layer: layer >= first)
     window = fields.optional("sliding_window") if has_window else None
-    return _decoder(fields, _with_windows(layers, window, are_windowed))
+    return decoder_of(fields, with_windows(layers, window, are_windowed))
 
 
 def _mixtral(fields: Fields) -> Model:
-    experts = _experts(fields, ("num_local_experts",), FeedForward(fields.count("intermediate_size")))
-    return _llama(fields, experts, _attention(fields, qkv_bias=False), has_window=True)
+    experts = experts_of(fields, ("num_local_experts",), FeedForward(fields.count("intermediate_size")))
+    return _llama(fields, experts, attention_of(fields, qkv_bias=False), has_window=True)
 
 
 def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
     """Version 2 has biases of queries, keys and values; version 3 norms, and biases where the file says so."""
-    attention = _attention(fields, qkv_bias=True) if version == 2 else _attention(fields, qk_norm=True)
+    attention = attention_of(fields, qkv_bias=True) if version == 2 else attention_of(fields, qk_norm=True)
     part: Part | Sequence[Part] = FeedForward(fields.count("intermediate_size"))
     if has_experts:
         shared = fields.number("shared_expert_intermediate_size", default=0) if version == 2 else 0
@@ -196,7 +81,7 @@ def _qwen(fields: Fields, *, version: int, has_experts: bool = False) -> Model:
 
 def _qwen_parts(fields: Fields, shared_size: int) -> list[Part]:
     """The feed-forward part of each layer, by the rule of transformers' `Qwen2MoeDecoderLayer`."""
-    experts = _experts(
+    experts = experts_of(
         fields, ("num_experts", "num_local_experts"), FeedForward(fields.count("moe_intermediate_size")),
         shared_size=shared_size, shared_gate=shared_size > 0,
     )  # fmt: skip
@@ -211,26 +96,28 @@ def _qwen3_next(fields: Fields) -> Model:
         fields.count("linear_key_head_dim"), fields.count("linear_value_head_dim"),
         kernel=fields.count("linear_conv_kernel_dim", default=4),
     )  # fmt: skip
-    attention = _attention(fields, head_size=256, qk_norm=True, gated=True)
+    attention = attention_of(fields, head_size=256, qk_norm=True, gated=True)
     parts = _qwen_parts(fields, fields.number("shared_expert_intermediate_size", default=0))
     every = fields.count("full_attention_interval", default=4)
-    are_linear = _are(fields, "linear_attention", len(parts), lambda layer: (layer + 1) % every != 0)
-    return _decoder(fields, _layers(fields, [delta if is_linear else attention for is_linear in are_linear], parts))
+    are_linear = are_of_kind(fields, "linear_attention", len(parts), lambda layer: (layer + 1) % every != 0)
+    return decoder_of(
+        fields, layers_of(fields, [delta if is_linear else attention for is_linear in are_linear], parts)
+    )
 
 
 def _deepseek(fields: Fields, *, version: int) -> Model:
     """V2 and V3: latent attention; the first layers dense, one MoE layer in `moe_layer_freq` behind them."""
-    attention = _latent_attention(fields)
+    attention = latent_attention_of(fields)
     fields.seen.add("qk_head_dim")
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", "true is not known with latent attention; it is false in every release")
     expert = FeedForward(fields.count("moe_intermediate_size"))
     shared = expert.size * fields.number("n_shared_experts", default=0)
-    experts = _experts(fields, ("n_routed_experts",), expert, shared_size=shared, router_bias=version == 3)
-    layers = _layers(fields, attention, _deepseek_parts(fields, experts))
+    experts = experts_of(fields, ("n_routed_experts",), expert, shared_size=shared, router_bias=version == 3)
+    layers = layers_of(fields, attention, _deepseek_parts(fields, experts))
     num_mtp = fields.number("num_nextn_predict_layers", default=0)
     require_layers(len(layers) + num_mtp, "num_hidden_layers + num_nextn_predict_layers")
-    return _decoder(fields, layers, mtp=(replace(layers[-1], ffn=experts),) * num_mtp)
+    return decoder_of(fields, layers, mtp=(replace(layers[-1], ffn=experts),) * num_mtp)
 
 
 def _deepseek_parts(fields: Fields, experts: MixtureOfExperts) -> list[Part]:
@@ -261,7 +148,7 @@ def _deepseek_v4(fields: Fields) -> Model:
     ]
     expert = FeedForward(fields.count("moe_intermediate_size", "intermediate_size"))
     shared = expert.size * fields.number("n_shared_experts", default=1)
-    experts = _experts(
+    experts = experts_of(
         fields, ("n_routed_experts", "num_local_experts"), expert, shared_size=shared, router_bias=True
     )
     num_hashed = fields.number("num_hash_layers", default=3)
@@ -272,7 +159,7 @@ def _deepseek_v4(fields: Fields) -> Model:
         Layer(fields.count("hidden_size"), mixer, replace(experts, router_bias=not is_hashed), streams=streams)
         for mixer, is_hashed in zip(mixers, are_hashed, strict=True)
     ]
-    return _decoder(fields, layers[:number], mtp=tuple(layers[number:]))
+    return decoder_of(fields, layers[:number], mtp=tuple(layers[number:]))
 
 
 def _compressed_blocks(fields: Fields, number: int, num_mtp: int) -> tuple[list[int], int]:
@@ -319,20 +206,20 @@ def _kimi_linear(fields: Fields) -> Model:
     if linear.layers("kda_layers") != set(numbers) - attends:
         fields.refuse("linear_attn_config", f"must have each of {len(numbers)} layers in one of its two lists")
     linear.require_all_known()
-    attention = _latent_attention(fields)
+    attention = latent_attention_of(fields)
     # They follow from others, or change no matrix product.
     fields.seen |= {"mla_use_nope", "moe_renormalize", "moe_router_activation_func", "num_expert_group"}
     fields.seen.add("use_grouped_topk")
     if fields.number("num_nextn_predict_layers", default=0):
         fields.refuse("num_nextn_predict_layers", "is not known with kimi_linear; it is 0 in every release")
     expert = FeedForward(fields.count("moe_intermediate_size"))
-    experts = _experts(
+    experts = experts_of(
         fields, ("num_experts",), expert, chosen=("num_experts_per_token",),
         shared_size=expert.size * fields.number("num_shared_experts", default=0), router_bias=True,
     )  # fmt: skip
     mixers = [attention if number in attends else delta for number in numbers]
-    layers = _layers(fields, mixers, _deepseek_parts(fields, experts))
-    return _decoder(fields, layers, length=fields.optional("model_max_length"))
+    layers = layers_of(fields, mixers, _deepseek_parts(fields, experts))
+    return decoder_of(fields, layers, length=fields.optional("model_max_length"))
 
 
 def _gpt2(fields: Fields) -> Model:
@@ -353,8 +240,8 @@ def _opt(fields: Fields) -> Model:
     """OPT: two more positions than the sequence; OPT-350m's narrower embedding and norms behind the parts."""
     bias, width = fields.flag("enable_bias", default=True), fields.optional("word_embed_proj_dim")
     ffn = FeedForward(fields.count("ffn_dim"), gated=False, bias=bias)
-    layers = _layers(fields, _attention(fields, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
-    model = _decoder(fields, layers, tied=True)
+    layers = layers_of(fields, attention_of(fields, qkv_bias=bias, out_bias=bias), ffn, "layernorm")
+    model = decoder_of(fields, layers, tied=True)
     before = fields.flag("do_layer_norm_before", default=True)
     removed = fields.flag("_remove_final_layer_norm", default=False)
     return replace(
@@ -367,50 +254,47 @@ def _layernorm(fields: Fields, *, biased: bool) -> Model:
     """gpt_neox, whose feed-forward part always has biases, and nemotron, which has them where the file says so."""
     bias = biased or fields.flag("mlp_bias", default=False)
     part = FeedForward(fields.count("intermediate_size"), gated=False, bias=bias)
-    return _decoder(fields, _layers(fields, _attention(fields, biased=biased), part, "layernorm"))
+    return decoder_of(fields, layers_of(fields, attention_of(fields, biased=biased), part, "layernorm"))
 
 
 def _gpt_oss(fields: Fields) -> Model:
-    experts = _experts(
+    experts = experts_of(
         fields, ("num_local_experts", "num_experts"),
         FeedForward(fields.count("intermediate_size"), bias=True, clamped=True),
         chosen=("num_experts_per_tok", "experts_per_token"), router_bias=True,
     )  # fmt: skip
-    layers = _layers(fields, _attention(fields, head_size=64, biased=True, sinks=True), experts)
-    are_windowed = _are(fields, "sliding_attention", len(layers), lambda layer: layer % 2 == 0)
-    return _decoder(fields, _with_windows(layers, fields.count("sliding_window", default=128), are_windowed))
+    layers = layers_of(fields, attention_of(fields, head_size=64, biased=True, sinks=True), experts)
+    are_windowed = are_of_kind(fields, "sliding_attention", len(layers), lambda layer: layer % 2 == 0)
+    return decoder_of(fields, with_windows(layers, fields.count("sliding_window", default=128), are_windowed))
 
 
 def _gemma(fields: Fields, *, version: int) -> Model:
     fields.seen.add("hidden_activation")
-    attention = _attention(fields, heads=8, kv_heads=4, head_size=256, qk_norm=version == 3)
+    attention = attention_of(fields, heads=8, kv_heads=4, head_size=256, qk_norm=version == 3)
     ffn = FeedForward(fields.count("intermediate_size", default=9216))
     layer = Layer(fields.count("hidden_size", default=2304), attention, ffn, num_norms=4)
     layers = [layer] * fields.num_layers(default=26)
     every = fields.count("sliding_window_pattern", default=2 if version == 2 else 6)
-    are_windowed = _are(fields, "sliding_attention", len(layers), lambda one: (one + 1) % every != 0)
+    are_windowed = are_of_kind(fields, "sliding_attention", len(layers), lambda one: (one + 1) % every != 0)
     vocab, length = (256_000, 8192) if version == 2 else (262_208, 131_072)
-    seen = _with_windows(layers, fields.count("sliding_window", default=4096), are_windowed)
-    return _decoder(fields, seen, tied=True, vocab=vocab, length=length)
+    seen = with_windows(layers, fields.count("sliding_window", default=4096), are_windowed)
+    return decoder_of(fields, seen, tied=True, vocab=vocab, length=length)
 
 
 def _llama4(fields: Fields) -> Model:
     """The text model of Llama 4: a layer of `interleave_moe_layer_step` has experts, and a shared one."""
-    attention, num_layers = _attention(fields, head_size=128), fields.num_layers()
-    expert, dense = (
-        FeedForward(fields.count("intermediate_size")),
-        FeedForward(fields.count("intermediate_size_mlp")),
-    )
+    attention, num_layers = attention_of(fields, head_size=128), fields.num_layers()
+    expert, dense = (FeedForward(fields.count(f"intermediate_size{end}")) for end in ("", "_mlp"))
     chosen = fields.count("num_experts_per_tok", default=1)
     experts = MixtureOfExperts(expert, fields.count("num_local_experts"), chosen, shared_size=expert.size)
     step = fields.count("interleave_moe_layer_step", default=1)
     sparse = fields.layers("moe_layers") or set(range(step - 1, num_layers, step))
-    layers = _layers(fields, attention, [experts if one in sparse else dense for one in range(num_layers)])
+    layers = layers_of(fields, attention, [experts if one in sparse else dense for one in range(num_layers)])
     every = fields.count("no_rope_layer_interval", default=4)
     fields.seen.add("no_rope_layers")
-    are_chunked = _are(fields, "chunked_attention", num_layers, lambda one: (one + 1) % every != 0)
+    are_chunked = are_of_kind(fields, "chunked_attention", num_layers, lambda one: (one + 1) % every != 0)
     chunk = fields.optional("attention_chunk_size")
-    return _decoder(fields, _with_windows(layers, chunk, are_chunked, is_chunked=True))
+    return decoder_of(fields, with_windows(layers, chunk, are_chunked, is_chunked=True))
 
 
 def _of_images(fields: Fields, read: Callable[[Fields], Model]) -> Model:
@@ -436,15 +320,15 @@ def _nemotron_h(fields: Fields) -> Model:
     heads = fields.count("mamba_num_heads"), fields.count("mamba_head_dim"), fields.count("ssm_state_size")
     parts = Halves(
         fields.count("hidden_size"),
-        mamba=_mamba(fields, *heads, chunk=128),
-        attention=_attention(fields, head_size=128),
-        dense=_dense(fields, gated=False) if "-" in pattern else None,
+        mamba=mamba_of(fields, *heads, chunk=128),
+        attention=attention_of(fields, head_size=128),
+        dense=dense_of(fields, gated=False) if "-" in pattern else None,
         experts=_relu2_experts(fields) if "E" in pattern else None,
     )
     further = fields.text("mtp_hybrid_override_pattern", "mtp_layers_block_type") or "*E"
     num_mtp = fields.number("num_nextn_predict_layers", default=0)
     layers = list(parts.layers(pattern))
-    return _decoder(fields, layers, mtp=(parts.whole(further),) * num_mtp if num_mtp else ())
+    return decoder_of(fields, layers, mtp=(parts.whole(further),) * num_mtp if num_mtp else ())
 
 
 def _relu2_experts(fields: Fields) -> MixtureOfExperts:
@@ -452,14 +336,16 @@ def _relu2_experts(fields: Fields) -> MixtureOfExperts:
     shared = fields.number("n_shared_experts", default=1)
     shared *= fields.number("moe_shared_expert_intermediate_size", default=expert.size)
     latent = fields.optional("moe_latent_size")
-    return _experts(fields, ("n_routed_experts",), expert, shared_size=shared, router_bias=True, latent_size=latent)
+    return experts_of(
+        fields, ("n_routed_experts",), expert, shared_size=shared, router_bias=True, latent_size=latent
+    )
 
 
 def _mamba2(fields: Fields) -> Model:
     heads, size = fields.count("num_heads", default=128), fields.count("head_dim", default=64)
-    mamba = _mamba(fields, heads, size, fields.count("state_size", default=128), chunk=256)
+    mamba = mamba_of(fields, heads, size, fields.count("state_size", default=128), chunk=256)
     layer = Halves(fields.count("hidden_size"), mamba=mamba).of_letter("M", "M")
-    return _decoder(fields, [layer] * fields.num_layers(), length=2048)
+    return decoder_of(fields, [layer] * fields.num_layers(), length=2048)
 
 
 def _bamba(fields: Fields) -> Model:
@@ -472,17 +358,17 @@ def _bamba(fields: Fields) -> Model:
         raise ConfigError(f"mamba_n_heads {heads} does not divide mamba_expand × hidden_size {expanded}")
     else:
         size = expanded // heads
-    mamba = _mamba(fields, heads, size, fields.count("mamba_d_state"), chunk=256, groups=1)
-    attention, attends = _attention(fields), fields.layers("attn_layer_indices")
+    mamba = mamba_of(fields, heads, size, fields.count("mamba_d_state"), chunk=256, groups=1)
+    attention, attends = attention_of(fields), fields.layers("attn_layer_indices")
     fields.seen.update(("attn_rotary_emb", "z_loss_coefficient"))
     mixers = [attention if layer in attends else mamba for layer in range(fields.num_layers())]
-    return _decoder(fields, _layers(fields, mixers, _dense(fields)), length=262_144)
+    return decoder_of(fields, layers_of(fields, mixers, dense_of(fields)), length=262_144)
 
 
 _READERS: Mapping[str, Callable[[Fields], Model]] = MappingProxyType(
     {
-        "llama": lambda fields: _llama(fields, _dense(fields), _attention(fields), has_window=False),
-        "mistral": lambda fields: _llama(fields, _dense(fields), _attention(fields), has_window=True),
+        "llama": lambda fields: _llama(fields, dense_of(fields), attention_of(fields), has_window=False),
+        "mistral": lambda fields: _llama(fields, dense_of(fields), attention_of(fields), has_window=True),
         "mixtral": _mixtral,
         "qwen2": partial(_qwen, version=2),
         "qwen3": partial(_qwen, version=3),

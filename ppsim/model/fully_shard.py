@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ppsim.base.errors import ConfigError
+from ppsim.model.activations import held_for_nothing
 from ppsim.model.allocator import Allocator, Block
 from ppsim.model.architecture import Model
 from ppsim.model.layer_trace import Kept, LayerTrace, why_no_trace
 from ppsim.model.memory import MemorySettings, gathered_bytes
 from ppsim.model.parameters import padded_vocabulary
+from ppsim.model.recompute import BY_OPERATORS, whole_layers
 from ppsim.model.stages import Stage, layers_of
 
 NUM_STEPS = 2
@@ -55,8 +57,9 @@ class Replayed:
 
 def why_no_replay(model: Model, settings: MemorySettings) -> str | None:
     """Return the sentence that says why a model's tensors are not known, or None."""
-    if settings.batch.recompute not in ("none", "full"):
-        return f"what an allocator reserves is known for recompute none and full: got {settings.batch.recompute}"
+    recompute = settings.batch.recompute
+    if recompute not in (known := ("none", BY_OPERATORS, "full")) and not whole_layers(recompute):
+        return f"what an allocator reserves is known for recompute {', '.join(known)}: got {recompute}"
     if model.mtp or model.patches or model.projected_size:
         return "what an allocator reserves is known for embedding, layers and head only"
     return next((reason for layer in model.kinds if (reason := why_no_trace(layer))), None)
@@ -95,14 +98,22 @@ class _Rank:
         self.settings, batch, cut, optimizer = settings, settings.batch, settings.cut, settings.optimizer
         operand = settings.kernels.input_bytes or batch.element_bytes
         self.traces = {
-            layer: LayerTrace(layer, batch, cut, operand, self.memory, is_async=launch.is_async)
+            layer: LayerTrace(
+                layer,
+                batch,
+                cut,
+                operand,
+                self.memory,
+                is_async=launch.is_async,
+                held=held_for_nothing(layer, batch, cut, settings.kernels),
+            )
             for layer in set(layers_of(stages))
         }
         self.trace = self.traces[stages[0].layers[0]] if stages[0].layers else next(iter(self.traces.values()))
         vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
         self.table, self.logits = vocab * model.hidden_size, self.trace.tokens * vocab
         self.exact_own = self.trace.own * _FLOAT // batch.element_bytes
-        self.recomputes, self.fused_loss = batch.recompute == "full", settings.kernels.fused_cross_entropy
+        self.every, self.fused_loss = whole_layers(batch.recompute), settings.kernels.fused_cross_entropy
         self.resharded = optimizer.zero_stage == 3 and not launch.is_pipelined
         for size in self._all_sizes():
             self._shard(size)
@@ -119,6 +130,11 @@ class _Rank:
     def _units(self) -> list[tuple[int, int]]:
         """Each layer by stage and place, and -1 for what is around the layers of a stage."""
         return [(at, index) for at, stage in enumerate(self.stages) for index in range(-1, len(stage.layers))]
+
+    def _recomputes(self, stage: int, index: int) -> bool:
+        """Whether a layer is computed again whole, of those that a rank wraps (`ptd_checkpoint_wrapper`)."""
+        number = sum(len(before.layers) for before in self.stages[:stage]) + index + 1
+        return self.every > 0 and number % self.every == 0
 
     def _sizes(self, unit: tuple[int, int]) -> tuple[int, ...]:
         """Entries of the weights of a unit."""
@@ -209,7 +225,7 @@ class _Rank:
         for index, layer in enumerate(stage.layers):
             self._gather((one.stage, index))
             flight.inputs.append(hidden)
-            hidden, kept = self.traces[layer].forward(keeps=not self.recomputes)
+            hidden, kept = self.traces[layer].forward(keeps=not self._recomputes(one.stage, index))
             flight.kept.append(kept)
             if self.resharded and index < len(stage.layers) - 1:
                 self._free((one.stage, index))
@@ -306,7 +322,7 @@ class _Rank:
             unit, trace = (one.stage, index), self.traces[stage.layers[index]]
             self._gather(unit)
             kept = flight.kept[index]
-            if self.recomputes:
+            if self._recomputes(one.stage, index):
                 again, kept = trace.forward(keeps=True)
                 self.memory.drop(again)
             gradient, of_weights = trace.backward(gradient, kept)

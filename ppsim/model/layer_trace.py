@@ -13,6 +13,7 @@ from ppsim.model.activations import Batch
 from ppsim.model.allocator import Allocator, Block
 from ppsim.model.architecture import Layer
 from ppsim.model.halves import Attention, FeedForward, NoAttention, NoFeedForward
+from ppsim.model.recompute import BY_OPERATORS
 
 Kept = dict[str, Block | None]
 """What a forward keeps for its backward, by name."""
@@ -37,7 +38,9 @@ class LayerTrace:
     states of all these tokens, `own` a rank's part. `weights` are the entries of each matrix as modules hold them,
     those of the feed-forward part behind attention's. `is_async`: gathers and scatters are inside products, by way
     of symmetric memory, which is none of the allocator's (torch, distributed/_symmetric_memory:
-    `_fused_all_gather_matmul_impl`, `_fused_matmul_reduce_scatter_impl`).
+    `_fused_all_gather_matmul_impl`, `_fused_matmul_reduce_scatter_impl`). `held`: what
+    `selective-op` has of an eager block that no backward needs (`held_for_nothing`), up to the end of its backward;
+    the rest of such a block is taken to be as compiled.
     """
 
     def __init__(
@@ -49,12 +52,13 @@ class LayerTrace:
         memory: Allocator,
         *,
         is_async: bool = False,
+        held: tuple[int, int] = (0, 0),
     ) -> None:
         a, ffn, e, tp = layer.attention, layer.ffn, batch.element_bytes, cut.tp
         assert isinstance(a, Attention)
         assert isinstance(ffn, FeedForward)
         self.layer, self.batch, self.cut, self.operand_bytes, self.memory = layer, batch, cut, operand_bytes, memory
-        self.is_async = is_async
+        self.is_async, self.held = is_async, held
         self.tokens = batch.tokens(cut)
         self.whole = self.tokens * layer.hidden_size * e
         self.own = share(self.whole, cut.norm_divisor)
@@ -97,10 +101,16 @@ class LayerTrace:
         return found
 
     def forward(self, *, keeps: bool) -> tuple[Block | None, Kept]:
-        """Return the output, and what is kept of it; without `keeps` everything is dropped behind its last use."""
+        """Return the output, and what is kept of it; without `keeps` everything is dropped behind its last use.
+
+        `selective-op` keeps outputs of products, of attention and of a scatter instead, from which `backward`
+        computes what it needs of a half before that half.
+        """
         kept: Kept = {}
-        residual = self._attend(kept, keeps=keeps)
-        return self._feed(kept, residual, keeps=keeps), kept
+        by_operators = self.batch.recompute == BY_OPERATORS
+        keeps = keeps and not by_operators
+        residual = self._attend(kept, keeps=keeps, by_operators=by_operators)
+        return self._feed(kept, residual, keeps=keeps, by_operators=by_operators), kept
 
     def _into_products(self, kept: Kept, name: str) -> None:
         """A norm of the residual, cast to what products take, and gathered."""
@@ -116,42 +126,73 @@ class LayerTrace:
         kept[name] = self._into_product(self._operand)
         drop(cast, normed)
 
-    def _attend(self, kept: Kept, *, keeps: bool) -> Block | None:
+    def _attend(self, kept: Kept, *, keeps: bool, by_operators: bool) -> Block | None:
         make, drop = self.memory.make, self.memory.drop
-        is_grouped = self._keys != self._queries
         self._into_products(kept, "attention input")
         projected = [make(size) for size in (self._queries, self._keys, self._keys)]
         self._unless(keeps, kept, "attention input")
-        rotated = [make(self._queries), make(self._keys)]
-        drop(*projected[:2])
-        kept["queries"], kept["keys"], kept["values"] = rotated[0], rotated[1], projected[2]
-        if is_grouped:
-            kept["keys"], kept["values"] = make(self._queries), make(self._queries)
-            drop(rotated[1], projected[2])
+        self._into_core(kept, projected, keeps_projected=by_operators)
         of_others = self._of_other_ranks()
         kept["heads"] = make(self._queries)
         kept["statistics"] = make(4 * self.tokens * self.layer.attention.num_heads // self.cut.tp)
         drop(*of_others)
         self._unless(keeps, kept, "queries", "keys", "values")
         partial = self._product_into(self._queries, self.whole)
-        self._unless(keeps, kept, "heads", "statistics")
+        self._unless(keeps or by_operators, kept, "heads", "statistics")
         mixed = self._out_of_product(partial)
         residual = make(self.own)
-        drop(mixed)
+        if by_operators and self.cut.tp > 1:
+            kept["scattered"] = mixed
+        else:
+            drop(mixed)
         return residual
 
-    def _feed(self, kept: Kept, residual: Block | None, *, keeps: bool) -> Block | None:
+    def _into_core(self, kept: Kept, projected: list[Block | None], *, keeps_projected: bool) -> None:
+        """What attention takes, from queries, keys and values: of these `selective-op` keeps the first and last."""
+        make, drop = self.memory.make, self.memory.drop
+        if keeps_projected:
+            kept["projected queries"] = projected[0]
+        rotated = self._rotated(projected[:2], drops_queries=not keeps_projected)
+        kept["queries"], kept["keys"], kept["values"] = rotated[0], rotated[1], projected[2]
+        if self._keys != self._queries:
+            kept["keys"], kept["values"] = make(self._queries), make(self._queries)
+            drop(rotated[1])
+            if keeps_projected:
+                kept["projected values"] = projected[2]
+            else:
+                drop(projected[2])
+        elif keeps_projected:
+            kept["projected values"] = kept.pop("values")
+
+    def _rotated(self, given: list[Block | None], *, drops_queries: bool = True) -> list[Block | None]:
+        """Queries and keys, or their gradients, rotated as complex numbers of float32, apart."""
+        make, drop, sizes = self.memory.make, self.memory.drop, (self._queries, self._keys)
+        wide = [size * _OF_ACCUMULATED // self.batch.element_bytes for size in sizes]
+        exact = [make(size) for size in wide]
+        drop(*given[not drops_queries :])
+        turned = []
+        for size, before in zip(wide, exact, strict=True):
+            turned.append(make(size))
+            drop(before)
+        found = [make(size) for size in sizes]
+        drop(*turned)
+        return found
+
+    def _feed(self, kept: Kept, residual: Block | None, *, keeps: bool, by_operators: bool) -> Block | None:
         make, drop = self.memory.make, self.memory.drop
         self._into_products(kept, "feed-forward input")
         kept["gate"], kept["up"] = make(self._columns), make(self._columns)
         self._unless(keeps, kept, "feed-forward input")
         kept["activated"] = make(self._columns)
-        self._unless(keeps, kept, "gate", "up")
+        self._unless(keeps or by_operators, kept, "gate")
+        self._unless(keeps, kept, "up")
         partial = self._product_into(self._columns, self.whole)
         self._unless(keeps, kept, "activated")
         fed = self._out_of_product(partial)
         output = make(self.own)
         drop(fed)
+        if by_operators and any(self.held):
+            kept["product"], kept["fed"] = (make(size) for size in self.held)
         kept["residual"] = residual
         self._unless(keeps, kept, "residual")
         return output
@@ -172,13 +213,32 @@ class LayerTrace:
 
     def _unless(self, keeps: bool, kept: Kept, *names: str) -> None:
         if not keeps:
-            self.memory.drop(*(kept.pop(name) for name in names))
+            self.memory.drop(*(kept.pop(name, None) for name in names))
 
     def backward(self, gradient: Block | None, kept: Kept) -> tuple[Block | None, list[Block | None]]:
         """Return the gradient of the input, and those of the weights; what was kept is dropped on the way."""
         of_weights: list[Block | None] = []
+        if self.batch.recompute == BY_OPERATORS:
+            self._feed_again(kept)
         residual = self._feed_backward(gradient, kept, of_weights)
+        if self.batch.recompute == BY_OPERATORS:
+            self._attend_again(kept)
         return self._attend_backward(residual, kept, of_weights), of_weights
+
+    def _feed_again(self, kept: Kept) -> None:
+        """The residual behind attention, and from its norm the second product up and what is activated."""
+        make = self.memory.make
+        mixed = kept.pop("scattered") if self.cut.tp > 1 else self._product_into(self._queries, self.whole)
+        kept["residual"] = make(self.own)
+        self.memory.drop(mixed)
+        self._into_products(kept, "feed-forward input")
+        kept["up"], kept["activated"] = make(self._columns), make(self._columns)
+
+    def _attend_again(self, kept: Kept) -> None:
+        """The norm of the input, keys, and what of them, of queries and of values attention takes."""
+        self._into_products(kept, "attention input")
+        projected = [kept.pop("projected queries"), self.memory.make(self._keys), kept.pop("projected values")]
+        self._into_core(kept, projected, keeps_projected=False)
 
     def _of_weight(self, of_weights: list[Block | None]) -> None:
         """The gradient of the next weight, from the last to the first.
@@ -225,7 +285,7 @@ class LayerTrace:
         drop(*columns, kept.pop("feed-forward input"))
         total = make(self.whole)
         drop(*inputs)
-        own = self._out_of_product(total)
+        own = self.scattered(total)  # sums of products, into which no scatter is fused
         normed = make(self.own)
         drop(own, kept.pop("residual"))
         residual = make(self.own)
@@ -245,6 +305,7 @@ class LayerTrace:
         if self._keys != self._queries:
             repeated, parts[1:] = parts[1:], [make(self._keys), make(self._keys)]
             drop(*repeated)
+        parts[:2] = self._rotated(parts[:2])
         total = self._of_input(of_weights, self.whole)
         self._of_weight(of_weights)
         for _ in parts[1:]:
@@ -252,8 +313,8 @@ class LayerTrace:
             self._of_weight(of_weights)
             total = make(self.whole)
             drop(before, one)
-        drop(*parts, kept.pop("attention input"))
-        own = self._out_of_product(total)
+        drop(*parts, kept.pop("attention input"), kept.pop("product", None), kept.pop("fed", None))
+        own = self.scattered(total)  # sums of products, into which no scatter is fused
         of_input = make(self.own)
         drop(own, gradient)
         return of_input

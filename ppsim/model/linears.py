@@ -38,9 +38,7 @@ class Linear:
         How many a rank holds: its experts.
     biased
         Whether each output has a bias. An expert's up is added in its product. That down, whose tokens are weighed
-        before, is added in passes of its own, two an expert and two for all: of a column of a pair of token and
-        expert 24 + 2e bytes forward, and 32 + 4e backward, in seven an expert and three for all (Megatron-LM,
-        `TEGroupedMLP._apply_bias`, in bytes as torch's dispatcher counts reads and writes).
+        before, is added in passes of its own (`ppsim.costs.between.between_products`).
     rows
         The part of the tokens that it multiplies, where others have a matrix of their own.
     groups

@@ -26,20 +26,26 @@ from ppsim.model.captured import has_graph, num_outputs_beside
 from ppsim.model.graphs import CudaGraphs
 from ppsim.model.halves import FeedForward
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
+from ppsim.model.recompute import BY_OPERATORS, whole_layers
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.stages import Stage, layers_of
 
 Precision = Literal["bf16", "fp16", "fp32"]
+MomentDtype = Literal["float32", "bfloat16", "float16", "float8"]
+
+_MOMENT_BYTES: dict[MomentDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 
 
 @dataclass(frozen=True)
 class Optimizer:
     """What is held for a parameter, and how replicas share it.
 
-    Adam holds two float32 moments; Muon one for the matrices inside layers, and Adam's for the rest (Jordan et al.
-    2024). In 16-bit precision a float32 copy of the weights is added, and one of the gradients where they are not
-    accumulated in float32 (Megatron-LM, docs on the distributed optimizer: 20 bytes a parameter with fp16
-    gradients, 18 with float32 ones). `gradient_bytes` None: 4, but 2 with fp16.
+    Adam holds two moments of `exp_avg_dtype` (float32, but for Megatron-LM's precision-aware optimizer); Muon a
+    float32 one for the matrices inside layers, and Adam's for the rest (Jordan et al. 2024). In 16-bit precision a
+    float32 copy of the weights is added, and one of the gradients where they are not accumulated in
+    float32 (Megatron-LM, docs on the distributed optimizer: 20 bytes a parameter with fp16 gradients, 18 with
+    float32 ones). `gradient_bytes` None: 4, but 2 with fp16, and with bf16 where `grad_reduce_in_bf16` (its
+    `grad_reduce_in_fp32` off).
 
     `zero_stage`: what the replicas share, as Rajbhandari et al. 2020 (arXiv 1910.02054): nothing (0), optimizer
     state (1, Megatron-LM's distributed optimizer), gradients too (2), parameters too (3, FSDP). `layer_wise`: they
@@ -50,9 +56,17 @@ class Optimizer:
     name: Literal["adam", "muon"] = "adam"
     zero_stage: int = 1
     gradient_bytes: int | None = None
+    grad_reduce_in_bf16: bool = False
     layer_wise: bool = False
+    exp_avg_dtype: MomentDtype = "float32"
 
     def __post_init__(self) -> None:
+        if self.exp_avg_dtype not in _MOMENT_BYTES:
+            raise ConfigError(f"exp_avg_dtype must be {', '.join(_MOMENT_BYTES)}: got {self.exp_avg_dtype}")
+        if self.exp_avg_dtype != "float32" and self.zero_stage == 0:
+            raise ConfigError(
+                f"exp_avg_dtype {self.exp_avg_dtype} is of the distributed optimizer: --zero 1 to 3, or float32"
+            )
         if self.precision not in ("bf16", "fp16", "fp32"):
             raise ConfigError(f"precision must be bf16, fp16 or fp32: got {self.precision}")
         if self.name not in ("adam", "muon"):
@@ -72,7 +86,8 @@ class Optimizer:
     @property
     def bytes_of_gradient(self) -> int:
         """Bytes of an accumulated gradient."""
-        return self.gradient_bytes or (2 if self.precision == "fp16" else 4)
+        in_16_bits = self.precision == "fp16" or (self.precision == "bf16" and self.grad_reduce_in_bf16)
+        return self.gradient_bytes or (2 if in_16_bits else 4)
 
     @property
     def traffic_bytes(self) -> int:
@@ -85,7 +100,7 @@ class Optimizer:
 
     def state_bytes(self, *, is_matrix: bool = False) -> int:
         """Bytes of state a parameter."""
-        moments = 4 if self.name == "muon" and is_matrix else 8
+        moments = 4 if self.name == "muon" and is_matrix else 2 * _MOMENT_BYTES[self.exp_avg_dtype]
         if self.precision == "fp32":
             return moments
         return moments + 4 + (4 if self.bytes_of_gradient == 2 else 0)
@@ -352,8 +367,11 @@ def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
     whole = layer_activations(layer, replace(batch, recompute="none"), cut, settings.kernels)
     kept = layer_activations(layer, batch, cut, settings.kernels)
     again = {name: size - kept.get(name, 0) for name, size in whole.items()}
-    if batch.recompute == "full":
-        return found + sum(whole.values())
+    if batch.recompute == BY_OPERATORS or whole_layers(batch.recompute):
+        kept = layer_activations(
+            layer, replace(batch, recompute=batch.recompute.partition("/")[0]), cut, settings.kernels
+        )
+        return found + sum(whole.values()) - sum(size for name, size in kept.items() if name in whole)
     # The core of attention is computed again when the feed-forward part is done with.
     return max(found + again["experts" if layer.is_moe else "feed-forward"], again["scores"] + again["attention"])
 

@@ -43,9 +43,8 @@ def require_division_of_layer(layer: Layer, cut: Cut) -> None:
         require_divides("tp", cut.tp, what, count)
     if isinstance(attention, GatedDeltaNet) and cut.cp > 1:
         raise ConfigError(f"context parallelism of a gated delta net is not known: got cp {cut.cp} (nearest: 1)")
-    if isinstance(attention, CompressedAttention) and (cut.tp > 1 or cut.cp > 1):
-        name, value = ("tp", cut.tp) if cut.tp > 1 else ("cp", cut.cp)
-        raise ConfigError(f"compressed attention is not divided by {name}: got {name} {value} (nearest: 1)")
+    if isinstance(attention, CompressedAttention) and cut.tp > 1:
+        raise ConfigError(f"compressed attention is not divided by tp: got tp {cut.tp} (nearest: 1)")
     if isinstance(attention, Mamba):
         require_divides("tp × cp", cut.tp * cut.cp, "Mamba heads", attention.num_heads)
     if (
@@ -92,14 +91,13 @@ def held_parameters(model: Model, stages: list[Stage], cut: Cut, *, vocab_multip
     table = model.table(padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp)
     has_embedding = any(stage.embedding for stage in stages)
     for stage in stages:
-        for layer, number in Counter((*stage.layers, *stage.mtp)).items():
+        further = model.distinct(stage.mtp)
+        for layer, number in Counter((*stage.layers, *further)).items():
             held = held_of_layer(layer, cut)
             dense, matrices = dense + number * held.dense, matrices + number * held.matrices
             expert += number * held.expert
         needs_embedding = bool(stage.mtp) and not has_embedding
-        dense += (
-            everywhere + sum(mtp_own_parameters(layer, cut.tp) for layer in stage.mtp) + needs_embedding * table
-        )
+        dense += everywhere + sum(mtp_own_parameters(layer, cut.tp) for layer in further) + needs_embedding * table
         dense += stage.embedding * (table + before)
         if stage.head:
             here_already = model.tied_embeddings and (has_embedding or needs_embedding)

@@ -46,11 +46,6 @@ class Recurrent(ABC):
         return 0
 
     @property
-    def passed_bytes(self) -> float:
-        """Bytes a token of handing states on, beside those of the products: none in one kernel for all chunks."""
-        return 0.0
-
-    @property
     @abstractmethod
     def inner_size(self) -> int:
         """Columns of what all heads give."""
@@ -131,15 +126,6 @@ class Mamba(Recurrent):
     def transient_bytes(self) -> int:
         """Bytes a token that the backward has for itself: states of all chunks and their gradients, in float32."""
         return 8 * self.inner_size * self.state_size // self.chunk_size
-
-    @property
-    def passed_bytes(self) -> float:
-        """Bytes a token of handing states on, beside those of the products.
-
-        A state is written and read in float32 between chunks, which the products' two bytes don't have, and what a
-        chunk starts from is written: 8 bytes an element of a chunk's state.
-        """
-        return 8.0 * self.inner_size * self.state_size / self.chunk_size
 
     def chunk_products(self, tp: int = 1) -> tuple[ChunkProduct, ...]:
         """Return a rank's: CBᵀ, its use on x, the states that chunks leave, and those that they start from."""

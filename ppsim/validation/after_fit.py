@@ -30,7 +30,7 @@ class AfterFit:
         return {
             "set": self.name,
             "fits": [
-                {"cluster": one.cluster.name, "rows": [row.name for row in one.rows], "residual": one.residual,
+                {"cluster": one.cluster.name, "rows": [row.name for row in one.rows],
                  "constants": {told.prior.name: told.value for told in one.found},
                  "doubted": [asdict(doubt) for doubt in one.doubted]}
                 for one in self.fits

@@ -17,7 +17,8 @@ from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_text, read_toml
 from ppsim.base.words import Word, sections_of, texts_of, words_of
-from ppsim.projection.options import PlanOptions
+from ppsim.projection.options import GPT, PlanOptions
+from ppsim.projection.plan import AUTO
 from ppsim.validation.flops import Counted
 
 Metric = Literal[
@@ -175,9 +176,28 @@ def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, n
     if None in row or None in row.values():
         raise ConfigError(f"{source}: not as many cells as the header has")
     given = {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
-    read = validated(_Row, dict(defaults) | given, source)
+    try:
+        read = validated(_Row, dict(defaults) | given, source)
+    except ConfigError as error:
+        raise ConfigError("\n  ".join([str(error), *_unknown_names(given)])) from None
     told = Told(**{one.name: getattr(read, one.name) for one in fields(Told)})
     return Case(told, {name: value for name in WORDS if (value := getattr(read, name)) is not None}, number)
+
+
+def _unknown_names(given: Mapping[str, str]) -> list[str]:
+    """What else is wrong in a wrong row: a sentence for each name that nothing has."""
+    from ppsim.catalog.build import find
+    from ppsim.configs.read import model_named  # every trainer's format
+    from ppsim.machine.files import load_cluster
+
+    sentences = []
+    for word, known in (("model", model_named), ("cluster", load_cluster), ("schedule", find)):
+        try:
+            if given.get(word, GPT) not in (GPT, AUTO):
+                known(given[word])
+        except ConfigError as error:
+            sentences.append(str(error))
+    return sentences
 
 
 def _type_of(word: Word) -> Any:

@@ -37,7 +37,7 @@ def _smallest(cases: Sequence[Case], plan_of: PlanOf, *, of_each_model: bool) ->
         except PpsimError:
             continue
         if job is not None:
-            kind = job.cluster.name, job.execution.dtype, job.alike[0] if of_each_model else ""
+            kind = job.cluster.name, job.execution.dtype, job.likeness.model if of_each_model else ""
             found.setdefault(kind, []).append((job.layout.num_devices, index))
     chosen = []
     for ran in found.values():

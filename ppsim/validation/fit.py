@@ -11,7 +11,14 @@ from ppsim.machine.files import load_cluster
 from ppsim.validation.cases import cases_of, require_set
 from ppsim.validation.predict import PlanOf, measured_of, predict
 
-_START = {"compute_share": 1.0, "kernel_s": 10e-6, "launch_s": 1e-3, "rest": 0.1}
+_START = {
+    "compute_share": 1.0,
+    "kernel_s": 10e-6,
+    "launch_s": 1e-3,
+    "jitter": 0.02,
+    "overlap_slowdown": 0.5,
+    "rest": 0.1,
+}
 _OUTLIER = 0.02
 """A relative error beyond which a row counts by its distance, no longer by its square (Huber 1964)."""
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.shown import Shown
 from ppsim.machine.cluster import Cluster, Constants
 from ppsim.machine.files import cluster_named, packaged_clusters
+from ppsim.machine.likeness import Run
 from ppsim.validation.cases import Case
 from ppsim.validation.posterior import Posterior, Row, Told, fit_rows, rows_of
 from ppsim.validation.predict import PlanOf
@@ -32,8 +33,8 @@ class Fitted(Shown):
     >>> with open("runs.csv", "w") as file:
     ...     _ = file.write("model,gpus,tp,pp,global_batch,metric,value\\nllama3-8b,16,2,2,64,iteration_s,3.0\\n")
     >>> found = ppsim.fit("runs.csv")
-    >>> list(found.constants.named)[-1]
-    'job_scale.llama3-8b/bfloat16/tp2-cp1-ep1-b1-s8192'
+    >>> [run.title for run in found.constants.runs]
+    ['llama3-8b/bfloat16 on 16, tp2-cp1-ep1-pp2-b1-s8192']
     """
 
     posterior: Posterior
@@ -82,11 +83,11 @@ class Fitted(Shown):
         return {
             "cluster": posterior.cluster.name,
             "fitted_on": self.source,
-            "residual": posterior.residual,
             "constants": self._constants(),
             "doubted": [asdict(one) for one in posterior.doubted],
             "rest_s": {name: one.value for name, one in self.rests.items()},
             "correlation": dict(self.constants.correlation),
+            "runs": [asdict(run) for run in self.constants.runs],
             "rows": [
                 {"row": row.name, "command": row.case.command, "measured_s": row.measured_s,
                  "error_before": before, "error_after": after}
@@ -111,7 +112,7 @@ class Fitted(Shown):
 
         >>> import ppsim
         >>> ppsim.fit("dgxc-gb200", rows="one").to_frame()["constant"][0]
-        'job_scale.nemotron4-340b/bfloat16'
+        'compute_share.bfloat16'
         """
         import pandas
 
@@ -138,7 +139,8 @@ class Fitted(Shown):
         lines = ['format = "ppsim-cluster/1"']
         told = {"name": Path(path).stem, "base": base, "title": title, "source": f"ppsim fit {self.source}"}
         lines += [f"{key} = {_text(value)}" for key, value in told.items()]
-        lines += ["", "[constants]", f"fitted_on = [{_text(self.source)}]", f"residual = {constants.residual!r}"]
+        lines += ["", "[constants]", f"fitted_on = [{_text(self.source)}]"]
+        lines += ["runs = [", *map(_as_table, constants.runs), "]"]
         mine = {one.prior.name for one in self.posterior.found}
         for name, one in constants.named.items():
             if name in mine:
@@ -152,8 +154,15 @@ class Fitted(Shown):
         return "\n".join(lines) + "\n"
 
 
-def _text(value: str) -> str:
-    """A TOML string, which JSON's is too."""
+def _as_table(run: Run) -> str:
+    """A line of a list of tables, without what a run has by default."""
+    defaults = {one.name: one.default for one in fields(Run)}
+    told = {name: value for name, value in vars(run).items() if value != defaults[name]}
+    return f"  {{ {', '.join(f'{name} = {_text(value)}' for name, value in told.items())} }},"
+
+
+def _text(value: str | float) -> str:
+    """A TOML string or number, which JSON's is too."""
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -1,10 +1,11 @@
 """Measured steps of one cluster → the constants of the machine and of its jobs that explain them, and how surely.
 
-Maximum a posteriori: log-normal priors around what the class says (`ppsim.validation.priors`), relative errors of
-the steps normal with the spread that the rows themselves have, and Laplace's approximation for what is left
-uncertain (Tierney and Kadane 1986, section 2). What rows do not tell apart, the priors divide.
+Maximum a posteriori: log-normal priors of constants around what the class says (`ppsim.validation.priors`), what
+jobs are off by beside them a Gaussian process (`ppsim.machine.likeness`), and Laplace's approximation for what is
+left uncertain (Tierney and Kadane 1986, section 2). What rows do not tell apart, the priors divide.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,30 +16,28 @@ from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.units import signed_percent
 from ppsim.machine.cluster import Cluster, Constant, Constants
-from ppsim.projection.answering import MEASURED_SPREAD, spread_of
+from ppsim.machine.likeness import MEASURED_SPREAD, USUAL, Run, in_common
+from ppsim.projection.answering import spread_of
 from ppsim.projection.plan import Plan
 from ppsim.validation.cases import Case
 from ppsim.validation.predict import PlanOf, measured_of, predict
-from ppsim.validation.priors import REST, SCALE, Prior, priors_of, rest_of, scales_of
+from ppsim.validation.priors import REST, Prior, priors_of, rest_of
 
-MOVED = 0.98
+MOVED = 0.99
 """A constant was told by rows where they leave less than this of its prior's standard deviation."""
 
 ADDED = 0.9
 """The same of what is nothing unless rows tell it."""
 
-OUTLIER = 2.0
-"""Standard deviations beyond which a row, and a job, counts by its distance, not by its square (Huber 1964)."""
-
-_OF_NORMAL = 1.4826
-"""The standard deviation of a normal distribution over the median of its values' sizes."""
-
 _ROUNDS, _HALVINGS, _DONE, _NEAR, _STEP = 8, 6, 0.02, 0.3, 0.05
 """Gauss-Newton's steps at most, and how often one is halved; which is too small to matter, which so small
 that slopes stay, and differences for these, in prior sigmas."""
 
-_ROUNDS_OF_SPREAD, _SAME_SPREAD = 4, 0.1
-"""How often the rows' spread is found again at most, and from which relative change on."""
+OUTLIER = 2.0
+"""Standard deviations beyond which a row is far off, and beside its like counts by its distance."""
+
+_ROUNDS_OF_WEIGHTS, _SAME = 5, 0.1
+"""How often what is unusual is found again at most, and from which relative change on."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +85,8 @@ class Posterior:
     """What rows say of a cluster and of its jobs.
 
     `found` are the constants that they told, `left` those that stay at their priors. `correlation` is of `found`,
-    `residual` the standard deviation of the logarithm of what is left, `before` and `after` are signed errors of
-    the rows. `jobs` has the model of each job that `rest` is numbered by.
+    `runs` are the rows beside these constants, behind those of an earlier fit; `before` and `after` are signed
+    errors of the rows. `jobs` has the model of each job that `rest` is numbered by.
     """
 
     cluster: Cluster
@@ -95,7 +94,7 @@ class Posterior:
     found: list[Told]
     left: list[Told]
     correlation: Floats
-    residual: float
+    runs: tuple[Run, ...]
     before: list[float]
     after: list[float]
     jobs: list[Any]
@@ -115,8 +114,9 @@ class Posterior:
             f"{names[a]} {names[b]}": round(float(self.correlation[mine[a], mine[b]]), 3)
             for a in range(len(mine)) for b in range(a)
         }  # fmt: skip
-        constants = replace(self.cluster.constants.having(told), fitted_on=(source,), correlation=pairs)
-        return replace(constants, residual=_rounded(self.residual))
+        return replace(
+            self.cluster.constants.having(told), runs=self.runs, fitted_on=(source,), correlation=pairs
+        )  # fmt: skip
 
     def rest_s(self, plan: Plan) -> float | None:
         """Return what a step of a plan's job takes that nothing else covers, None where no row told it."""
@@ -166,13 +166,11 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
         if plan.job and plan.job.model not in jobs:
             jobs.append(plan.job.model)
     asked = [one for one in priors_of(cluster, plans) if any(_may_depend(row, one.name, ()) for row in rows)]
-    asked += scales_of(cluster, plans)
     for number, model in enumerate(jobs):
         ran = [row for row in rows if row.plan.job and row.plan.job.model == model]
         if len(ran) > 1:  # one step does not tell a rest from a rate
             asked.append(rest_of(number, [row.plan for row in ran], min(row.measured_s for row in ran)))
     question = Question(cluster, rows, jobs, plan_of)
-    before = question.logs([], np.zeros(0))
     solved = question.solved(asked)
     if untold := _untold(asked, solved, cluster):  # else rates would make up for what no projection has
         without = {one.prior for one in untold}
@@ -186,10 +184,13 @@ def fit_rows(rows: Sequence[Row], plan_of: PlanOf) -> Posterior:
     found, left = (
         [one for place, one in enumerate(told) if (place in places) == is_told] for is_told in (True, False)
     )
-    after = question.logs([asked[place] for place in places], solved.at[places])
+    machine, at = [asked[place] for place in places], solved.at[places]
+    runs = question.runs(machine, at, solved.sigmas)
+    before = [math.log(predict(row.case, row.plan) / row.measured_s) for row in rows]
     return Posterior(
-        cluster, rows, found, [*left, *untold], solved.correlation[np.ix_(places, places)], solved.residual,
-        np.expm1(before).tolist(), np.expm1(after).tolist(), jobs, _doubts(rows, before.tolist()),
+        cluster, rows, found, [*left, *untold], solved.correlation[np.ix_(places, places)], runs,
+        np.expm1(before).tolist(), np.expm1(question.logs(machine, at, runs=runs)).tolist(), jobs,
+        _doubts(rows, before),
     )  # fmt: skip
 
 
@@ -214,12 +215,12 @@ def _doubts(rows: Sequence[Row], logs: Sequence[float]) -> list[Doubt]:
 
 @dataclass(frozen=True)
 class _Solved:
-    """Where constants are, in prior sigmas; what is left of each, and of rows; how they hang together."""
+    """Where constants are, in prior sigmas; what is left of each; how they hang together; each run's own spread."""
 
     at: Floats
     spreads: Floats
     correlation: Floats
-    residual: float
+    sigmas: Floats
 
 
 @dataclass(frozen=True)
@@ -231,20 +232,44 @@ class Question:
     jobs: Sequence[Any]
     plan_of: PlanOf
 
-    def logs(self, priors: Sequence[Prior], at: Floats, only: Sequence[int] | None = None) -> Floats:
+    @property
+    def earlier(self) -> tuple[Run, ...]:
+        """Runs of an earlier fit."""
+        return self.cluster.constants.runs
+
+    def logs(
+        self, priors: Sequence[Prior], at: Floats, only: Sequence[int] | None = None, runs: tuple[Run, ...] = ()
+    ) -> Floats:
         """Return the logarithms of predicted over measured, constants so many prior sigmas off their medians."""
         values = {prior.name: prior.value(one) for prior, one in zip(priors, at.tolist(), strict=True)}
         machine = {name: Constant(value=value) for name, value in values.items() if not name.startswith(REST)}
-        cluster = self.cluster.with_constants(self.cluster.constants.having(machine))
+        cluster = self.cluster.with_constants(replace(self.cluster.constants.having(machine), runs=runs))
         found = np.zeros(len(self.rows))
         for index in range(len(self.rows)) if only is None else only:
             row = self.rows[index]
             words: dict[str, Any] = {**row.case.words, "cluster": cluster}
-            assert row.plan.job is not None
-            if (rest := values.get(f"{REST}.{self.jobs.index(row.plan.job.model)}")) is not None:
+            if (rest := values.get(self._rest(row))) is not None:
                 words["rest"] = rest
             found[index] = np.log(predict(row.case, self.plan_of(words)) / row.measured_s)
         return found
+
+    def runs(self, priors: Sequence[Prior], at: Floats, sigmas: Floats) -> tuple[Run, ...]:
+        """Return the rows as runs beside constants and rests, behind those of an earlier fit."""
+        rests = {one.name: one.value(there) for one, there in zip(priors, at.tolist(), strict=True)}
+        found = list(self.earlier)
+        for row, log, sigma in zip(self.rows, self.logs(priors, at), sigmas[: len(self.rows)], strict=True):
+            job = row.plan.job
+            assert job is not None
+            projected, rest = row.measured_s * math.exp(log), rests.get(self._rest(row), job.rest_s)
+            rest = min(rest, row.measured_s / 2)  # a step that is shorter than its rest is off by all
+            times = _rounded((row.measured_s - rest) / (projected - rest))
+            spread = _rounded(spread_of(row.plan))
+            found.append(Run(**vars(job.likeness), times=times, sigma=_rounded(sigma), spread=spread))
+        return tuple(found)
+
+    def _rest(self, row: Row) -> str:
+        """The name of what a step of a row's job takes that nothing else covers."""
+        return f"{REST}.{self.jobs.index(row.plan.job.model if row.plan.job else None)}"
 
     def slopes(self, priors: Sequence[Prior], at: Floats, now: Floats) -> Floats:
         """Return the derivatives of `logs` by each constant: a row a row, a column a constant."""
@@ -258,50 +283,51 @@ class Question:
         return found
 
     def solved(self, priors: Sequence[Prior]) -> _Solved:
-        """Return the most probable constants, the rows' own spread found along with them.
-
-        The spread starts at that of measurements, so that constants explain what they can, and what they leave
-        widens it.
-        """
-        state = _State(np.zeros(len(priors)), self.logs(priors, np.zeros(len(priors))), np.eye(len(priors)))
-        weights, residual = np.ones(len(self.rows)), MEASURED_SPREAD
-        for _ in range(_ROUNDS_OF_SPREAD):
-            state = self._most_probable(priors, state, weights, residual)
-            if len(self.rows) - _num_told(state) < 1:
-                break  # rows do not tell their own spread, and what is far off is no outlier
-            found = max(_residual(state, weights), MEASURED_SPREAD)
-            sizes = np.maximum(np.abs(state.errors), 1e-12)
-            # A median, which one row far off does not move.
-            usual = max(_OF_NORMAL * float(np.median(sizes)), MEASURED_SPREAD)
-            weights = np.minimum(1.0, OUTLIER * usual / sizes)
-            if abs(found / residual - 1) < _SAME_SPREAD:
+        """Return the most probable constants; a run that is off by much, or by more than its like, counts less."""
+        jobs = [*(row.plan.job.likeness for row in self.rows if row.plan.job), *self.earlier]
+        spreads = np.array(
+            [*map(spread_of, (row.plan for row in self.rows)), *(run.spread for run in self.earlier)]
+        )
+        common = np.outer(spreads, spreads) * in_common(jobs, jobs)
+        known = np.array([MEASURED_SPREAD] * len(self.rows) + [run.sigma for run in self.earlier])
+        sigmas, state = known, _State(np.zeros(len(priors)), self.logs(priors, np.zeros(len(priors))))
+        past: Floats = np.array([-math.log(run.times) for run in self.earlier])
+        weights: Floats = np.zeros(0)
+        for _ in range(_ROUNDS_OF_WEIGHTS):
+            errors, last = np.concatenate([state.errors, past]), weights
+            own = sigmas**2 * np.linalg.solve(common + np.diag(sigmas**2), errors)
+            sigmas, usual = known / np.sqrt(_usual(own / known, OUTLIER)), _usual(errors / spreads, USUAL)
+            weights = np.concatenate([sigmas, usual])
+            if len(last) and np.allclose(weights, last, rtol=_SAME):
                 break
-            residual = found
-        covariance = np.linalg.inv(state.information)
-        spreads = np.sqrt(np.diag(covariance))
-        correlation = covariance / np.outer(spreads, spreads)
-        return _Solved(state.at, spreads, correlation, _residual(state, weights))
+            root: Floats = np.sqrt(usual)
+            information: Floats = np.asarray(
+                np.linalg.inv(common + np.diag(sigmas**2)) * np.outer(root, root), float
+            )
+            state = self._most_probable(priors, state, information, past)
+        slopes = np.zeros((len(self.rows), 0)) if state.slopes is None else state.slopes
+        mine = information[: len(self.rows), : len(self.rows)]
+        covariance = np.linalg.inv(slopes.T @ mine @ slopes + np.eye(len(priors)))
+        deviations = np.sqrt(np.diag(covariance))
+        return _Solved(state.at, deviations, covariance / np.outer(deviations, deviations), sigmas)
 
     def _most_probable(
-        self, priors: Sequence[Prior], state: "_State", weights: Floats, residual: float
+        self, priors: Sequence[Prior], state: "_State", information: Floats, past: Floats
     ) -> "_State":
-        """Gauss-Newton at one spread of the rows, each step halved until it makes constants more probable."""
-        if not priors:
-            return state
-        scale = weights / residual**2
-        of_jobs = np.array([one.is_of_job for one in priors])
+        """Gauss-Newton, steps halved until they make constants more probable; `past` are errors of earlier runs."""
+        mine = information[: len(self.rows), : len(self.rows)]
+        push = information[: len(self.rows), len(self.rows) :] @ past
 
         def cost(at: Floats, errors: Floats) -> float:
-            return float(scale @ errors**2 + np.sum(_penalty(at, of_jobs)))
+            return float(errors @ mine @ errors + 2 * errors @ push + at @ at)
 
-        at, errors, information, slopes = state.at, state.errors, state.information, state.slopes
-        for _ in range(_ROUNDS):
+        at, errors, slopes = state.at, state.errors, state.slopes
+        for _ in range(_ROUNDS if priors else 0):
             if slopes is None:
                 slopes = self.slopes(priors, at, errors)
-            weighted = slopes * scale[:, None]
-            pull = _pull(at, of_jobs)
-            information = weighted.T @ slopes + np.diag(pull)
-            step = np.linalg.solve(information, -(weighted.T @ errors) - pull * at)
+            step = np.linalg.solve(
+                slopes.T @ mine @ slopes + np.eye(len(at)), -slopes.T @ (mine @ errors + push) - at
+            )  # fmt: skip
             for _ in range(_HALVINGS):
                 tried = self.logs(priors, at + step)
                 if cost(at + step, tried) <= cost(at, errors):
@@ -310,49 +336,26 @@ class Question:
             else:
                 break
             at, errors = at + step, tried
-            slopes = slopes if np.max(np.abs(step)) < _NEAR else None
-            if np.max(np.abs(step)) < _DONE:
+            size = float(np.max(np.abs(step)))
+            if size < _DONE:
                 break
-        return _State(at, errors, information, slopes, _pull(at, of_jobs))
+            slopes = slopes if size < _NEAR else None
+        return _State(at, errors, self.slopes(priors, at, errors) if slopes is None else slopes)
 
 
-def _penalty(at: Floats, of_jobs: Any) -> Floats:
-    """Twice what priors cost: squares, of jobs beyond `OUTLIER` by the distance (Huber 1964)."""
-    sizes = np.abs(at)
-    found: Floats = np.where(of_jobs & (sizes > OUTLIER), OUTLIER * (2 * sizes - OUTLIER), at**2)
-    return found
-
-
-def _pull(at: Floats, of_jobs: Any) -> Floats:
-    """The weights with which squares cost as much more as `_penalty` does."""
-    found: Floats = np.where(of_jobs, np.minimum(1.0, OUTLIER / np.maximum(np.abs(at), 1e-12)), 1.0)
+def _usual(deviations: Floats, most: float) -> Floats:
+    """What of each deviation is usual, beyond which a row counts by its distance (Huber 1964)."""
+    found: Floats = np.minimum(1.0, most / np.maximum(np.abs(deviations), 1e-12))
     return found
 
 
 @dataclass(frozen=True)
 class _State:
-    """Where a search for constants is, in prior sigmas; errors of rows there; what is known; slopes if near."""
+    """Where a search for constants is, in prior sigmas; errors of rows there; slopes if they are near."""
 
     at: Floats
     errors: Floats
-    information: Floats
     slopes: Floats | None = None
-    pull: Floats | None = None
-
-
-def _num_told(state: _State) -> float:
-    """How many constants rows tell: the trace of what data have of the information."""
-    pull = np.ones(len(state.at)) if state.pull is None else state.pull
-    return float(len(state.at) - np.sum(pull * np.diag(np.linalg.inv(state.information))))
-
-
-def _residual(state: _State, weights: Floats) -> float:
-    """The standard deviation of what is left of rows, of which what is known of measurements counts as one more.
-
-    Rows spend as many degrees of freedom as they tell constants.
-    """
-    squares = MEASURED_SPREAD**2 + float(np.sum(weights * state.errors**2))
-    return float(np.sqrt(squares / max(1 + len(state.errors) - _num_told(state), 1.0)))
 
 
 def _may_depend(row: Row, name: str, jobs: Sequence[Any]) -> bool:
@@ -362,8 +365,6 @@ def _may_depend(row: Row, name: str, jobs: Sequence[Any]) -> bool:
     kind, _, of = name.partition(".")
     if kind == "compute_share":
         return of == job.execution.dtype
-    if name.startswith(SCALE):
-        return of in job.alike
     if kind == REST:
         return bool(jobs[int(of)] == job.model)
     if name == "overlap.tp":

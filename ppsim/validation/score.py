@@ -250,6 +250,7 @@ def validate_set(name: str, plan_of: PlanOf, cases: Sequence[Case] | None = None
     for row in rows:
         if row.case.told.group:
             groups.setdefault(row.case.told.group, []).append(row)
+    groups = {group: members for group, members in groups.items() if len(members) > 1}
     return Validation(
         name, told, rows, basis,
         {group: rank_correlation(*_pair(members)) for group, members in groups.items()},

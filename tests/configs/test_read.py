@@ -185,6 +185,7 @@ def test_torchtitan_says_the_same_by_toml_and_by_flags(tmp_path: Path) -> None:
     assert toml.words == flags.words == {
         "pp": 4, "dp": 8, "seq_len": 8192, "micro_batch": 2, "microbatches": 8, "zero": 1, "schedule": "zbv-fixed",
         "recompute": "full", "dtype": "bfloat16", "runtime": "torch", "stack": "torchtitan", "overlap_tp": "0.5",
+        "compile": True,  # which asynchronous tensor parallelism asks for
     }  # fmt: skip
     assert toml.model == find_model("llama3-8b")
     assert toml.ignored == ()
@@ -203,6 +204,25 @@ def test_torchtitans_recipe_says_what_has_a_scale(tmp_path: Path, section: str, 
         f'--training.seq_len 8192 --model.converters="{section}" --{section}.recipe_name {recipe}\n',
     )
     assert found.words["dtype"] == dtype
+
+
+@pytest.mark.parametrize(("option", "word"), [("op", "selective-op"), ("1", "full"), ("2", "full/2")])
+def test_torchtitans_selective_checkpointing_is_by_op_or_of_every_nth_layer(
+    tmp_path: Path, option: str, word: str
+) -> None:
+    text = TITAN.replace('mode = "full"', f'mode = "selective"\nselective_ac_option = "{option}"')
+    assert read(tmp_path, "train.toml", text).words["recompute"] == word
+    with pytest.raises(ConfigError, match="full/x is full/N, of every Nth layer"):
+        read(tmp_path, "other.toml", text.replace(f'"{option}"', '"x"'))
+
+
+@pytest.mark.parametrize(
+    "line", ["[compile]\nenable = true", "[training]\ncompile = true", "[compile]\nenable = false"]
+)
+def test_torchtitan_says_whether_its_blocks_are_compiled(tmp_path: Path, line: str) -> None:
+    text = TITAN.replace("enable_async_tensor_parallel = true\n", "")
+    text = text.replace("[training]", line) if "[training]" in line else f"{text}{line}\n"
+    assert read(tmp_path, "train.toml", text).words["compile"] is ("true" in line)
 
 
 def test_megatron_bridge_nemo_and_deepspeed_by_their_sections(tmp_path: Path) -> None:
@@ -344,6 +364,19 @@ def flags(values: dict) -> str:
             {"moe_expert_capacity_factor": 1.5},
         ),
         ({"moe_router_force_load_balancing": True}, {"expert_imbalance": 1.0}),
+        (
+            {
+                "use_transformer_engine_op_fuser": True,
+                "moe_expert_rank_capacity_factor": 1.5,
+                "moe_paged_stash": True,
+            },
+            {"fused_experts": True, "moe_expert_rank_capacity_factor": 1.5, "moe_paged_stash": 1.1},
+        ),
+        (
+            {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"},
+            {"exp_avg_dtype": "bfloat16"},
+        ),
+        ({"exp_avg_dtype": "bf16"}, {"exp_avg_dtype": None}),
         ({"enable_cuda_graph": True, "cuda_graph_scope": "attn moe_router"}, {"cuda_graphs": "attn+moe_router"}),
         ({"external_cuda_graph": True, "cuda_graph_scope": "full"}, {"cuda_graphs": "layer"}),
         ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, {"cuda_graphs": "full"}),
@@ -364,6 +397,10 @@ def test_a_flag_of_experts_that_means_nothing_is_refused(tmp_path: Path) -> None
     for given, said in (
         ({"moe_token_dispatcher_type": "ring"}, "must be alltoall, alltoall_seq, allgather, flex: got 'ring'"),
         ({"moe_expert_capacity_factor": -1}, "must be a number above 0: got -1"),
+        (
+            {"use_precision_aware_optimizer": True, "exp_avg_dtype": "int4"},
+            "must be fp32, bf16, fp16, fp8: got int4",
+        ),
     ):
         with pytest.raises(ConfigError, match=said):
             read(tmp_path, "train.sh", f"torchrun pretrain_gpt.py {flags(ARGUMENTS | EXPERTS | given)}")

@@ -36,9 +36,10 @@ def test_primus_overrides_have_the_same_names_and_its_own_schedules() -> None:
     ]
 
 
-def test_torchtitans_options_are_read_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recompute", ["full", "selective-op"])
+def test_torchtitans_options_are_read_back(tmp_path: Path, recompute: str) -> None:
     words = {"pp": 4, "schedule": "zbv-fixed", "micro_batch": 2, "global_batch": 64, "seq_len": 4096, "tp": 2,
-             "recompute": "full", "dp": 4, "zero": 1}  # fmt: skip
+             "recompute": recompute, "dp": 4, "zero": 1}  # fmt: skip
     (tmp_path / "run.sh").write_text(
         "torchrun -m torchtitan.train " + written(words, "torchtitan").replace("\n", " ")
     )
@@ -49,6 +50,19 @@ def test_torchtitans_options_are_read_back(tmp_path: Path) -> None:
 def test_what_a_trainer_cannot_do_is_said() -> None:
     assert "# Megatron-LM has no schedule zbv of its own" in written({"pp": 4, "schedule": "zbv"}, "megatron")
     assert "# TorchTitan has no schedule v-min" in written({"pp": 4, "schedule": "v-min"}, "torchtitan")
+    assert "# Megatron-LM recomputes modules, not by operators" in written(
+        {"recompute": "selective-op"}, "megatron"
+    )
     assert "# TorchTitan recomputes by operators, not mlp" in written({"recompute": "mlp"}, "torchtitan")
     with pytest.raises(ConfigError, match="unknown trainer 'nemo': there are megatron, primus, torchtitan"):
         written({}, "nemo")  # type: ignore[arg-type]
+
+
+def test_what_is_off_by_default_is_read_back_where_it_is_on(tmp_path: Path) -> None:
+    words = {"pp": 4, "grad_reduce_in_bf16": True, "deterministic_mode": True, "fused_cross_entropy": False}
+    (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py " + written(words, "megatron").replace("\n", " "))
+    read = read_run_config(tmp_path / "train.sh").words
+    assert {word: read[word] for word in words} == words
+    (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py --pipeline-model-parallel-size 4")
+    read = read_run_config(tmp_path / "train.sh").words
+    assert (read.get("grad_reduce_in_bf16"), read.get("deterministic_mode")) == (None, None)

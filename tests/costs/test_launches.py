@@ -7,6 +7,8 @@ import pytest
 import ppsim
 from ppsim.costs.analytic import layer_estimate
 from ppsim.costs.job import Job
+from ppsim.errors import ConfigError
+from ppsim.model.activations import layer_activations
 
 TINY = {"model": "llama3-8b", "seq_len": 256, "gpus": 8, "cluster": "dgx-h100", "pp": 4}
 SPARSE = {"model": "qwen3-30b-a3b", "gpus": 8, "ep": 8, "cluster": "gb200-nvl72", "pp": 1, "global_batch": 64}
@@ -50,6 +52,7 @@ def test_a_router_is_captured_up_to_the_exchange() -> None:
         ({"cuda_graphs": CAPTURED}, False),
         ({"cuda_graphs": CAPTURED, "moe_dispatcher": "alltoall"}, True),
         ({"moe_expert_capacity_factor": 1.0}, False),
+        ({"moe_dispatcher": "hybridep", "fused_experts": True, "moe_expert_rank_capacity_factor": 1.5}, False),
     ],
 )
 def test_the_host_waits_for_counts_where_a_router_drops_nothing_and_nothing_is_ready_behind(
@@ -80,3 +83,36 @@ def test_a_projection_and_a_search_hold_the_buffers_of_graphs() -> None:
                        recompute=["none"], split=["even"], cuda_graphs="layer")  # fmt: skip
     project = ppsim.project(**given, pp=4, split="even", cuda_graphs="layer")
     assert tuned.best[0].peak_bytes == pytest.approx(project.timeline.memory.peak_bytes.max())
+
+
+ROOM = {"moe_dispatcher": "hybridep", "fused_experts": True, "moe_expert_rank_capacity_factor": 1.5}
+
+
+def test_room_for_a_ranks_tokens_lets_one_graph_hold_a_dropless_step_and_pages_keep_less_for_some_time() -> None:
+    with pytest.raises(ConfigError, match="dropless router leaves open"):
+        ppsim.job(**SPARSE, cuda_graphs="full")
+    whole, paged = (ppsim.job(**SPARSE, cuda_graphs="full", **ROOM, **of) for of in ({}, {"moe_paged_stash": 1.2}))
+    [kept, kept_paged] = (
+        layer_activations(job.model.layers[0], job.settings.batch, job.settings.cut, job.settings.kernels)[
+            "experts"
+        ]
+        for job in (whole, paged)
+    )
+    assert kept_paged < kept
+    [took, took_paged] = (next(iter(job.layer_costs.values())).forward.memory_s for job in (whole, paged))
+    assert took_paged > took
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"moe_expert_rank_capacity_factor": 1.5}, "goes with --moe-dispatcher hybridep and --fused-experts"),
+        ({"moe_paged_stash": 1.2}, "goes with --moe-expert-rank-capacity-factor"),
+        (ROOM | {"moe_expert_rank_capacity_factor": 0.5}, "or more: got 0.5"),
+        (ROOM | {"moe_paged_stash": 1.2, "offload": 0.5}, "leave out --offload"),
+        ({"exp_avg_dtype": "bfloat16", "zero": 0}, "--zero 1 to 3, or float32"),
+    ],
+)
+def test_what_megatron_refuses_of_rooms_and_moments_is_refused(words: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ppsim.job(**SPARSE, **words)

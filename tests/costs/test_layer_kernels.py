@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ppsim.costs.analytic import layer_estimate
-from ppsim.costs.layer_kernels import attention, between_products, elementwise, products, products_of, rank_part
+from ppsim.costs.between import between_products, elementwise
+from ppsim.costs.layer_kernels import attention, products, products_of, rank_part
 from ppsim.costs.place import Execution, Place
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
@@ -79,24 +80,68 @@ def test_attention_is_of_a_ranks_heads_and_queries(place):
     assert core.attention_ideal_s == pytest.approx(flops / place.cluster.device.peak("bfloat16"))
 
 
-def test_biases_behind_experts_and_clamps_pass_over_memory(place):
+class Moved:
+    """Bytes that torch's kernels read and write, a tensor each once, and how many there are; views are none."""
+
+    def __init__(self) -> None:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        counted = self
+        self.bytes = self.kernels = 0
+
+        class Counting(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                from torch.utils._pytree import tree_leaves
+
+                found = function(*args, **(kwargs or {}))
+                if function.overloadpacket.__name__ in ("mul", "add", "cat", "_to_copy", "sum"):
+                    counted.kernels += 1
+                    tensors = (one for one in tree_leaves((args, found)) if hasattr(one, "nbytes"))
+                    counted.bytes += sum(one.numel() * one.element_size() for one in tensors)
+                return found
+
+        self.mode = Counting()
+
+
+def biased_by_torch(weights: str) -> list[Moved]:
+    """Megatron-LM, `TEGroupedMLP._apply_bias`, of 16 experts with 1,024 pairs of 2,880 columns each."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    kind, rows = getattr(torch, weights), [64] * 16
+    pairs = torch.ones(1024, 2880, dtype=torch.bfloat16, requires_grad=True)
+    biases = [torch.ones(2880, dtype=torch.bfloat16, requires_grad=True) for _ in rows]
+    probabilities = torch.ones(1024, 1, dtype=kind, requires_grad=True)
+    forward, backward = Moved(), Moved()
+    with forward.mode:
+        split = zip(pairs.split(rows), biases, probabilities.split(rows), strict=True)
+        found = torch.cat([tokens + bias * weight for tokens, bias, weight in split]).to(pairs.dtype)
+    gradient = torch.ones_like(found)
+    with backward.mode:
+        found.backward(gradient)
+    return [forward, backward]
+
+
+@pytest.mark.parametrize(("dispatcher", "weights"), [("alltoall", "bfloat16"), ("deepep", "float32")])
+def test_biases_behind_experts_and_clamps_pass_over_memory(dispatcher, weights):
     """Of gpt-oss, h and f of 2880 columns, four pairs a token, 16 of 128 experts on a rank (TEGroupedMLP)."""
     layer = find_model("gpt-oss-120b").layers[0]
+    execution = Execution(moe_dispatcher=dispatcher)
+    place = Place(cluster=load_cluster("dgx-h100"), layout=Layout(tp=4, dp=4), execution=execution)
     part = rank_part(layer, Cut(dp=8, ep=8))
     assert (part.biased_experts, part.is_clamped) == (16, True)
     assert not rank_part(find_model("qwen3-30b-a3b").layers[0], Cut(dp=8, ep=8)).biased_experts
     whole = between_products(part, place, tokens=4096)
     without = between_products(replace(part, biased_experts=0, is_clamped=False), place, tokens=4096)
-    columns = 4096 * 4 * 2880 * place.execution.element_bytes
+    columns = 4096 * 4 * 2880
     efficiency = place.device.efficiency
     rate = place.device.memory_bytes_per_s * efficiency.memory
-    for one, other, passes, launches in (
-        (whole.forward, without.forward, 6 + 8, 2 * 16 + 1 + 3),
-        (whole.backward_input, without.backward_input, 8 + 10, 4 * 16 + 1 + 3),
+    for one, other, torchs, clamp in zip(
+        whole.passes[:2], without.passes[:2], biased_by_torch(weights), (8, 10), strict=True
     ):
-        assert one.count - other.count == launches
-        expected = passes * columns / rate + launches * efficiency.kernel_s
-        assert one.memory_s - other.memory_s == pytest.approx(expected)
+        launches = one.count - other.count
+        assert launches == pytest.approx(torchs.kernels + 3, abs=16)  # small ones, of the biases, are left out
+        num_bytes = (one.memory_s - other.memory_s - launches * efficiency.kernel_s) * rate / columns
+        assert num_bytes == pytest.approx(torchs.bytes / (1024 * 2880) + clamp * 2, rel=0.02)
 
 
 def test_norms_inside_attention_pass_over_what_they_norm(place):
@@ -190,3 +235,32 @@ def test_gathered_keys_and_values_are_those_of_every_query_head(place):
     joined_s = bytes_joined / (place.device.memory_bytes_per_s * place.device.efficiency.memory)
     joined_s += 14 * place.device.efficiency.kernel_s
     assert of["all-gather"].forward.memory_s - of["ring"].forward.memory_s == pytest.approx(joined_s)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "mxfp8"])
+def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(dtype):
+    """Bytes of 4096 · 8 pairs of Qwen3: 2048 wide, 768 activated columns; in 8 bits two copies with their scales."""
+    layer, layout = find_model("qwen3-30b-a3b").layers[0], Layout(dp=8, ep=8)
+    part, b300 = rank_part(layer, Cut(dp=8, ep=8)), load_cluster("dgx-b300")
+    each, fused = (
+        Place(cluster=b300, layout=layout, execution=Execution(dtype=dtype, fused_experts=is_fused))
+        for is_fused in (False, True)
+    )
+    took = products_of(part, fused, tokens=4096)
+    bare = products([one for one in part.linears if one.kind != "routed"], fused.times, tokens=4096)
+    routed = products(
+        [one for one in part.linears if one.kind == "routed"], fused.times, tokens=4096, pairs=4096 * 8
+    )
+    assert took.backward_weight == bare.backward_weight + routed.backward_weight
+    cast = 0 if dtype == "bfloat16" else 1
+    assert took.forward.count == (bare + routed).forward.count + cast
+    efficiency = fused.device.efficiency
+    rate = fused.device.memory_bytes_per_s * efficiency.memory
+    written = 2 if dtype == "bfloat16" else 2 + 2 / 32
+    inputs = cast * 2048 * (2 + written)
+    for one, inside in ((took.forward, 768 * written), (took.backward_input, 2 * 768 * (2 + written))):
+        assert one.memory_s == pytest.approx(4096 * 8 * (inputs + inside) / rate + cast * efficiency.kernel_s)
+    of_each, of_all = (
+        sum(one.memory_s for one in elementwise(part, where, tokens=4096).passes) for where in (each, fused)
+    )
+    assert of_each > of_all

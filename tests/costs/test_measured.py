@@ -99,7 +99,7 @@ def test_measured_costs_narrow_the_interval() -> None:
     known = project(Plan(pp=2, job=job(pp=2, profile=measured_profile()))).answered(with_advice=False)
     guessed = project(Plan(pp=2, job=job(pp=2))).answered(with_advice=False)
     assert "2.00 % together" in known.sampled
-    assert "10.00 % together" in guessed.sampled
+    assert "6.00 % together" in guessed.sampled
     width = [high / low for low, high in (known.interval_s, guessed.interval_s)]
     assert width[0] < width[1]
 

@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import ppsim
 from ppsim import build, simulate
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import seconds
 from ppsim.costs.analytic import mtp_estimate
 from ppsim.costs.assembled import of_ranks
 from ppsim.costs.of_job import assemble_job
+from ppsim.costs.reserved import components_at_peak
 from ppsim.costs.step import num_buckets, step_costs
 from ppsim.layout.groups import Group, all_devices
 from ppsim.layout.layout import Layout
@@ -89,11 +91,19 @@ def test_the_simulated_peak_is_that_of_the_formulas_with_what_is_in_flight_there
             in_flight[at] += 1
         mine = of_ranks(table, stages_of(one.model, made.split))[rank]
         formula = rank_memory(one.model, mine, one.settings, in_flight=in_flight).total
+        told = components_at_peak(one, table, made, memory, rank)
+        assert sum(told.values()) == pytest.approx(memory.peak_bytes[rank], rel=1e-6)
         if table.splits_backward:
             assert memory.peak_bytes[rank] <= formula * (1 + 1e-9)
             assert memory.peak_bytes[rank] > 0.99 * formula
         else:
             assert memory.peak_bytes[rank] == pytest.approx(formula, rel=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["seq1f1b", "zb-h1", "dualpipe"])
+def test_what_is_there_at_the_peak_sums_to_it_whatever_is_cut(schedule: str) -> None:
+    made = ppsim.project(model="llama3-8b", gpus=8, pp=2, schedule=schedule, global_batch=32)
+    assert sum(made.peak_components.values()) == pytest.approx(made.timeline.memory.peak_bytes.max(), rel=1e-9)
 
 
 def test_what_waits_for_w_is_freed_in_part_by_i() -> None:

@@ -153,12 +153,14 @@ class EfficiencyTable(Strict):
     optimizer: Share
     kernel_s: NonNegative
     host_s: NonNegative
+    scan_flops_per_s: AboveZero
     source: str
     routing_host_s: NonNegative = 0.0
     jitter: NonNegative = 0.0
     experts: AboveZero = 1.0
     spread: AboveZero | None = None
     experts_spread: AboveZero | None = None
+    deterministic_attention: Annotated[dict[str, Share], Within(min_length=2)] | None = None
     in_situ: InSituTable | None = None
 
 
@@ -216,6 +218,7 @@ def test_constants_of_a_cluster_change_what_its_device_gets(tmp_path):
     whole, mine = cluster.device.efficiency, cluster.device_for("bfloat16").efficiency
     assert mine.matmul["bfloat16"] == 0.9 * whole.matmul["bfloat16"]
     assert mine.attention_forward == 0.9 * whole.attention_forward
+    assert mine.scan_flops_per_s == 0.9 * whole.scan_flops_per_s
     assert (mine.memory, mine.kernel_s) == (whole.memory, load_cluster("vtrain-a100").constants.kernel_s.value)
     assert cluster.device_for("float16").efficiency.matmul == whole.matmul
     assert cluster.device_for("bfloat16", 1.1).efficiency.matmul["bfloat16"] == 1.1 * whole.matmul["bfloat16"]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.machine.kernels.specified import Specified
+from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import AttentionCore, fused_attention, moved, of_one_group, product
 
 A100 = load_cluster("dgx-a100").device
@@ -101,3 +102,25 @@ def test_a_scale_a_row_saves_half_of_what_one_a_tensor_saves(name):
     saved = (1 / 5760 - 1 / 6424) / (1 / 5760 - 1 / 7186)
     expected = seconds["bfloat16"] - saved * (seconds["bfloat16"] - seconds["float8"])
     assert seconds["float8-row"] == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "gb200-nvl72"])
+def test_deterministic_products_fill_what_they_write_and_attention_adds_in_turn(name):
+    """Results are filled by a kernel of their own; a backward gets 1 - 0.379 of its rate, on Blackwell another kernel
+    is all there is, slower either way."""
+    device = load_cluster(name).device
+    usual, one_order = (kernel_times(device, "bfloat16", deterministic=mode) for mode in (False, True))
+    assert one_order.product_s("weight", 4096, 1024, 8192) == pytest.approx(
+        usual.product_s("weight", 4096, 1024, 8192) + usual.moved_s("copy", 2 * 4096 * 1024)
+    )
+    core = AttentionCore(32, 8192, 8192, 128, 128)
+    forward, backward = (
+        one_order.attention_s(part, core) / Specified(device, "bfloat16").attention_s(part, core)
+        for part in ("forward", "backward")
+    )
+    if device.efficiency.deterministic_attention is None:
+        assert (forward, backward) == pytest.approx((1.0, 1 / 0.621), rel=0.01)
+    else:
+        assert forward > 2
+        assert backward > 4
+    assert not one_order.is_measured("attention")

@@ -1,5 +1,7 @@
 """Parameters of models come out as published, to the last one where the publication has them all."""
 
+from pathlib import Path
+
 import pytest
 
 from ppsim.base.errors import ConfigError
@@ -26,6 +28,10 @@ EXACT = {
     "llama3-405b": (405_853_388_800, SAFETENSORS),
     "mixtral-8x7b": (46_702_792_704, SAFETENSORS),
     "mixtral-8x22b": (140_630_071_296, SAFETENSORS),
+    "mixtral-8x22b-g8t8": (
+        140_630_071_296 + 56 * 6144 * (64 - 8),
+        "those of 8x22B and wider routers: arXiv 2504.14960, section 4.1, cuts each expert in eight",
+    ),
     "qwen2.5-0.5b": (494_032_768, SAFETENSORS),
     "qwen2.5-1.5b": (1_543_714_304, SAFETENSORS),
     "qwen2.5-7b": (7_615_616_512, SAFETENSORS),
@@ -138,6 +144,8 @@ def test_parameters_are_near_a_coarse_publication(name: str) -> None:
 def test_every_model_is_checked_and_has_a_source() -> None:
     assert {*EXACT, *ROUNDED, *NEAR} == set(NAMES)
     assert all(find_model(name).source for name in NAMES)
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+    assert f"to the last one for {len(EXACT)} of {len(NAMES)} names" in page
 
 
 @pytest.mark.parametrize(

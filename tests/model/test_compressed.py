@@ -7,8 +7,9 @@ import pytest
 
 import ppsim
 from ppsim.base.errors import ConfigError
+from ppsim.costs.between import elementwise
 from ppsim.costs.job import Job
-from ppsim.costs.layer_kernels import elementwise, rank_part
+from ppsim.costs.layer_kernels import attention, rank_part
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.place import Execution
 from ppsim.layout.cut import Cut
@@ -200,12 +201,31 @@ def test_a_ranks_gradient_between_stages_is_of_all_streams() -> None:
     assert memory.components["residual streams"] == 2 * 22 * 2 * 5 * 4096 * 4096 * 2
 
 
-@pytest.mark.parametrize(("name", "value"), [("tp", 2), ("cp", 4)])
-def test_what_does_not_divide_it_is_refused(name, value) -> None:
-    with pytest.raises(ConfigError, match=f"not divided by {name}: got {name} {value}"):
-        rank_memory(
-            FLASH, [stages_of(FLASH, [43])[0]], MemorySettings(Batch(1, 4096), Cut(**{name: value})), in_flight=[1]
+def test_tensor_parallelism_does_not_divide_it() -> None:
+    with pytest.raises(ConfigError, match="not divided by tp: got tp 2"):
+        rank_memory(FLASH, [stages_of(FLASH, [43])[0]], MemorySettings(Batch(1, 4096), Cut(tp=2)), in_flight=[1])
+
+
+def test_context_parallel_ranks_pass_a_window_on_and_gather_compressed_keys() -> None:
+    """Megatron-LM's `cp_utils.py`: hidden states of 128 tokens, keys of 512 and, with an indexer, 128 columns."""
+    assert [layer.attention.rows_before for layer in (SPARSE, HEAVY)] == [128, 128]
+    assert [layer.attention.gathered_columns for layer in (SPARSE, HEAVY)] == [(512 + 128) / 4, 512 / 128]
+    one, four = (HEAVY.attention.kept_columns(with_ups=True, cp=cp) for cp in (1, 4))
+    assert four - one == 3 * 512 / 128
+    whole, parts = (
+        ppsim.job(
+            model="deepseek-v4-flash", cluster="gb200", gpus=16, seq_len=65536, cp=cp, ep=16, pp=1, microbatches=1
         )
+        for cp in (1, 4)
+    )
+    for layer in (SPARSE, HEAVY):
+        alone, last = (job.layer_costs[layer].forward for job in (whole, parts))
+        assert alone.cp_s == 0 < last.cp_s
+        kernels = [
+            attention(layer, job.place, micro_batch=1, sequence_length=65536).forward for job in (whole, parts)
+        ]
+        shares = [4 * kernels[1].attention_ideal_s / kernels[0].attention_ideal_s]
+        assert 1 < shares[0] < 2  # the last of four pieces sees most, never twice the mean
 
 
 def test_a_file_may_say_kinds_of_layers_by_words_or_by_numbers_or_leave_them_open() -> None:

@@ -316,6 +316,14 @@ SETTINGS = st.builds(
 )
 
 
+@pytest.mark.parametrize(("dtype", "num_bytes"), [("float32", 12), ("bfloat16", 8), ("float8", 6)])
+def test_moments_take_the_bytes_of_their_format(dtype: str, num_bytes: int) -> None:
+    """Megatron-LM's precision-aware optimizer: two of them beside the float32 weights."""
+    assert Optimizer(exp_avg_dtype=dtype).state_bytes() == num_bytes
+    assert Optimizer(exp_avg_dtype=dtype, gradient_bytes=2).state_bytes() == num_bytes + 4
+    assert Optimizer(exp_avg_dtype=dtype, name="muon").state_bytes(is_matrix=True) == 8
+
+
 @given(name=st.sampled_from(["mixtral-8x7b", "deepseek-v3"]), settings=SETTINGS, number=st.integers(0, 9))
 def test_components_sum_exactly_and_grow_with_what_is_in_flight(name, settings, number) -> None:
     model = find_model(name).with_layers(6)
@@ -424,7 +432,10 @@ WRONG = {
     "split": (lambda: memory(split=[3, 4]), "the split [3, 4] has 7 layers in all, but the model has 32"),
     "negative split": (lambda: memory(split=[-1, 33]), "the split [-1, 33] has 32 layers in all"),
     "batch": (lambda: Batch(0, 8), "micro_batch must be at least 1: got 0"),
-    "recompute": (lambda: Batch(1, 8, recompute="half"), "recompute must be none, selective, full or modules"),
+    "recompute": (
+        lambda: Batch(1, 8, recompute="half"),
+        "recompute must be none, selective, selective-op, full, full/N or modules",
+    ),
     "module": (lambda: Batch(1, 8, recompute="mlps"), "joined by +: got 'mlps' (did you mean mlp or mlp_act?)"),
     "spelling": (lambda: Batch(1, 8, recompute="selective"), "recompute 'selective' is spelled 'core_attn'"),
     "zero": (lambda: Optimizer(zero_stage=4), "the ZeRO stage must be 0, 1, 2 or 3: got 4"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, KernelChoice
+from ppsim.model.activations import Batch, KernelChoice, held_for_nothing, layer_activations
 from ppsim.model.allocator import Allocator
 from ppsim.model.fully_shard import Launch, Pass, replayed
 from ppsim.model.layer_trace import LayerTrace
@@ -177,7 +177,7 @@ def test_a_fused_loss_reserves_less_by_its_copies_in_32_bits() -> None:
 def test_what_is_not_known_is_said() -> None:
     with pytest.raises(ConfigError, match="for layers of attention and SwiGLU only"):
         reserved(settings(), model=gpt(2, 256, 4))
-    with pytest.raises(ConfigError, match="for recompute none and full: got core_attn"):
+    with pytest.raises(ConfigError, match="for recompute none, selective-op, full: got core_attn"):
         reserved(settings(batch=Batch(1, 8192, recompute="core_attn")))
     made = ppsim.project(model="llama3-8b", gpus=8, pp=1)
     assert made.reserved_bytes is None
@@ -198,3 +198,23 @@ def test_microbatches_without_a_pipeline_add_their_gradients_into_the_same_shard
         for number in (2, 4)
     )
     assert reserved(settings()) < two == four
+
+
+@pytest.mark.parametrize(("tp", "held"), [(1, 1.0), (8, 1 + 1 / 8)])
+def test_an_eager_block_holds_what_its_last_product_gives_though_no_backward_needs_it(tp: int, held: float) -> None:
+    """The seventh product of a Llama's layer, T·h·e, and what tp ranks scatter of it; by formula and in the replay."""
+    layer, batch, cut = LLAMA.kinds[0], Batch(1, 8192, recompute="selective-op"), Cut(tp=tp)
+    eager, compiled = KernelChoice(eager=True), KernelChoice()
+    more = 8192 * LLAMA.hidden_size * 2 * held
+    kept = [sum(layer_activations(layer, batch, cut, kernels).values()) for kernels in (eager, compiled)]
+    assert kept[0] - kept[1] == sum(held_for_nothing(layer, batch, cut, eager)) == more
+    sizes = []
+    for kernels in (eager, compiled):
+        memory = Allocator()
+        trace = LayerTrace(layer, batch, cut, 2.0, memory, held=held_for_nothing(layer, batch, cut, kernels))
+        output, kept_blocks = trace.forward(keeps=True)
+        sizes.append(memory.allocated)
+        gradient, of_weights = trace.backward(memory.make(trace.own), kept_blocks)
+        memory.drop(output, gradient, *of_weights)
+        assert memory.allocated == 0
+    assert sizes[0] - sizes[1] == more

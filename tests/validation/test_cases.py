@@ -1,5 +1,6 @@
 """Sets of published runs: whole, sourced, and wrong rows refused."""
 
+import hashlib
 import json
 import shlex
 from dataclasses import fields, replace
@@ -10,6 +11,9 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import words_of
+from ppsim.layout.cut import Cut
+from ppsim.model.parameters import held_parameters
+from ppsim.model.stages import stages_of
 from ppsim.projection.options import PlanOptions
 from ppsim.validation.cases import FOLDER, WORDS, Case, Told, case_sets, cases_of, read_cases, require_set
 from ppsim.validation.score import rank_correlation
@@ -74,6 +78,10 @@ HEADER = "use,table,title,model,pp,seq-len,cluster,gpus,global_batch,metric,valu
         ("fit,t,m,gpt2,1,8,dgx-h100,8,8,iteration_s,-1\n", "row 1 is wrong: value: must be more than 0"),
         ("fit,t,m,gpt2,1,8,dgx-h100,8,8,hours,1\n", "row 1 is wrong: metric: "),
         ("fit,t,m,gpt2,1,8,dgx-h100,x,8,,1\n", r"row 1 is wrong: metric: missing\n  gpus: .* got 'x'"),
+        (
+            "fit,t,m,gtp2,1,8,dgx-h10,x,8,iteration_s,1\n",
+            r"row 1 is wrong: gpus: .* got 'x'\n  unknown model 'gtp2'.*\n  unknown cluster 'dgx-h10'",
+        ),
         ("fit,t,m,8\n", "row 1: not as many cells as the header has"),
         ("", "no row below its header"),
     ],
@@ -132,7 +140,7 @@ def test_what_an_allocator_reserved_is_compared_with_what_it_would_and_else_list
     assert refused["reason"] == "what an allocator reserves is known with --fully-shard among replicas only"
 
 
-LISTED = ("not stated", "selective checkpointing by operators")
+LISTED = ("not stated", "attention in 8 bits")
 
 
 def test_every_row_is_scored_or_listed_and_only_for_what_is_not_known(validations) -> None:
@@ -143,19 +151,28 @@ def test_every_row_is_scored_or_listed_and_only_for_what_is_not_known(validation
             assert reason.startswith(LISTED), (name, case.command, reason)
 
 
+DRAWN = ("bridge-moe-2608", "bridge-moe-h100", "bridge-moe-b200", "bridge-moe-b300")
+"""Sets with what no row marked fit spoke for, of which those whose numbers' hashes say so are."""
+
+
 @pytest.mark.parametrize(
     "name", [name for name in case_sets() if name.startswith(("bridge", "dgxc-moe", "dgxc-gb"))]
 )
 def test_of_each_dtype_the_run_on_the_fewest_devices_fits(name: str) -> None:
-    """Drawn before any error was seen: fewest devices, the newest release of them, the first as published."""
+    """Drawn before any error was seen: fewest devices, the newest release of them, the first as published; by hash."""
     by_dtype: dict[str, list[Case]] = {}
     for case in cases_of(name):
         by_dtype.setdefault(case.words.get("dtype", "bfloat16"), []).append(case)
-    for cases in by_dtype.values():
-        (fit,) = (case for case in cases if case.told.use == "fit")
+    fits = {case.number for case in cases_of(name) if name in DRAWN and _is_drawn(name, case)}
+    for cases in () if "2608" in name else by_dtype.values():
         gpus = min(case.words["gpus"] for case in cases)
         fewest = [case for case in cases if case.words["gpus"] == gpus]
-        assert fit == min(fewest, key=lambda case: fewest[0].told.table != case.told.table)
+        fits.add(min(fewest, key=lambda case: fewest[0].told.table != case.told.table).number)
+    assert {case.number for case in cases_of(name) if case.told.use == "fit"} == fits
+
+
+def _is_drawn(name: str, case: Case) -> bool:
+    return int(hashlib.blake2b(f"{name}:{case.number}".encode()).hexdigest(), 16) % 5 == 0
 
 
 def test_a_gpt_of_a_row_may_have_grouped_queries_and_a_head_of_its_own() -> None:
@@ -180,6 +197,33 @@ def test_without_multi_token_prediction_a_model_has_its_layers_alone() -> None:
         ppsim.job(model="gpt", layers=2, hidden=64, heads=8, pp=1, mtp=True)
 
 
+def test_a_layer_that_is_repeated_for_further_tokens_is_computed_each_time_and_held_once() -> None:
+    """Nemotron 3 Super as its recipe trains it: two tokens by one layer, 84.7 GFLOP a token published."""
+
+    def model(**words):
+        return ppsim.job(model="nemotron-3-super", gpus=64, pp=1, ep=64, **words).model
+
+    own, repeated, apart = model(), model(mtp_num_layers=2, mtp_use_repeated_layer=True), model(mtp_num_layers=2)
+    assert (len(own.mtp), len(repeated.mtp), len(apart.mtp)) == (1, 2, 2)
+    assert repeated.training_flops(8192, causal=True) == pytest.approx(84.7e9, rel=0.01)
+    assert repeated.mtp_parameters == own.mtp_parameters == apart.mtp_parameters / 2
+    held = [
+        held_parameters(one, stages_of(one, [len(one.layers)]), Cut(ep=64, dp=64)).expert
+        for one in (own, repeated, apart)
+    ]
+    assert held[0] == held[1] < held[2]
+    with pytest.raises(ConfigError, match="leave out --mtp-num-layers"):
+        model(mtp=False, mtp_num_layers=2)
+    with pytest.raises(ConfigError, match="this one does not"):
+        ppsim.job(model="llama3-8b", pp=1, mtp_num_layers=1)
+
+
 def test_rank_correlation_of_ties_is_of_their_mean_rank() -> None:
     assert rank_correlation([1.0, 1.0, 2.0], [1.0, 2.0, 3.0]) == pytest.approx(0.75**0.5)
     assert rank_correlation([3.0, 2.0, 1.0], [1.0, 2.0, 3.0]) == pytest.approx(-1.0)
+
+
+def test_of_releases_after_the_constants_no_row_fits() -> None:
+    cases = [case for name in ("bridge-moe-2608-h100", "moe-folding") for case in cases_of(name)]
+    assert len(cases) == 11 + 44
+    assert {case.told.use for case in cases} == {"judge"}

@@ -8,8 +8,11 @@ from ppsim.validation.cases import Case, Told
 from ppsim.validation.flops import flops_a_token
 from ppsim.validation.predict import measured_of
 
-COUNTED_OTHERWISE = {"GPT-OSS-120B", "Nemotron-3-Nano"}
-"""Megatron-Bridge's FLOPs of these are 17 % less and 7 % more than of their matrices: tokens/s judges them."""
+COUNTED_OTHERWISE = {"GPT-OSS-120B", "Nemotron-3-Nano", "Nemotron-3-Super"}
+"""Megatron-Bridge's FLOPs of these are 17 % less, 7 and 5 % more than of their matrices: tokens/s judges them."""
+
+IN_STEPS = {"Megatron-Bridge 26.04.01"}
+"""Tables whose tokens/s are all multiples of 128 or more: of powers of two, up to 512."""
 
 
 def test_time_and_flops_of_the_same_run_agree(validations) -> None:
@@ -21,7 +24,8 @@ def test_time_and_flops_of_the_same_run_agree(validations) -> None:
         told, job = row.case.told, row.plan.job
         flops = flops_a_token(job.model, job.length, told.counted) * job.tokens_per_step
         said = flops / (row.measured * job.layout.num_devices * 1e12)
-        rounding = 0.5 / told.tflops + 0.5 / told.value
+        unit = min(512, int(told.value) & -int(told.value)) if told.table in IN_STEPS else 1
+        rounding = 0.5 / told.tflops + 0.5 * unit / told.value
         is_moe = any(layer.is_moe for layer in job.model.kinds)
         assert said == pytest.approx(told.tflops, rel=rounding + (0.006 if is_moe else 0.001)), row.case
 

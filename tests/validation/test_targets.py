@@ -10,30 +10,34 @@ from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.projection.answering import interval_by_spread
 from ppsim.projection.project import outcome_of
 from ppsim.validation.cases import cases_of
-from ppsim.validation.score import coverage_of, rank_correlation, score_of
+from ppsim.validation.score import coverage_of, rank_correlation, score_of, validate_set
 
 
-def test_zero_bubble_paper_within_2_percent_and_schedules_nearly_in_order(validations) -> None:
-    """Costs measured in, throughput out: six settings of four schedules, one constant fitted on 1F1B.
-
-    Out of order are 1F1B-I and ZB-1p where they were measured within 3.4 % of each other.
-    """
+def test_zero_bubble_paper_within_1_percent_and_all_schedules_in_order(validations) -> None:
+    """Costs measured in, throughput out: six settings of four schedules, two constants of the machine."""
     found = validations["zero-bubble"]
     assert len(found.rows) == 24
-    assert {row.plan.schedule_name for row in found.fitted} == {"1f1b"}
-    assert found.score.mean_absolute <= 0.02
-    assert score_of([row.error for row in found.rows]).mean_absolute <= 0.02
-    for name in found.ranks:
-        rows = [row for row in found.rows if row.case.told.group == name]
-        for slow in rows:
-            for fast in rows:
-                if slow.measured > 1.036 * fast.measured:
-                    assert slow.predicted > fast.predicted
+    assert found.score.mean_absolute <= 0.01
+    assert score_of([row.error for row in found.rows]).mean_absolute <= 0.01
+    assert found.right == len(found.ranks) == 6
+    assert validations["zero-bubble-memory"].right == 2
 
 
-def test_without_the_constant_the_zero_bubble_paper_is_optimistic_and_out_of_order(validations) -> None:
+def test_one_schedule_alone_has_no_order() -> None:
+    found = validate_set("zero-bubble", plan_of, cases_of("zero-bubble")[:1])
+    assert (found.ranks, found.right, found.mean_rank_correlation) == ({}, 0, None)
+
+
+def test_slow_ranks_of_8_tell_those_of_16_and_32(validations) -> None:
+    """The paper's larger models, of which no row was fitted: the slowest of p ranks as p normal draws have it."""
+    rows = [row for row in validations["zero-bubble-sync"].rows if row.plan.pp > 8]
+    assert [row.plan.pp for row in rows] == [16, 32]
+    assert all(abs(row.error) < 0.02 for row in rows)
+
+
+def test_without_its_constants_the_zero_bubble_papers_machine_is_taken_to_be_too_fast(validations) -> None:
     rows = validations["zero-bubble"].rows
-    found = [outcome_of(plan_of({**row.case.words, "launch_ms": 0.0}))[0] / row.measured - 1 for row in rows]
+    found = [outcome_of(plan_of({**row.case.words, "cluster": "dgx-a100"}))[0] / row.measured - 1 for row in rows]
     assert score_of(found).mean < -0.05
 
 
@@ -76,15 +80,23 @@ def test_b200_time_and_memory_better_than_simumax(validations) -> None:
     assert memory.score.mean_absolute < 0.0046
 
 
-def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp_within_1(validations) -> None:
-    """Allocated bytes of the former, reserved ones of the latter, of which tensor parallelism hides up to a fifth."""
+def test_peaks_of_megatrons_own_tests_within_2_percent_and_torchtitan_without_tp_within_1_or_3(validations) -> None:
+    """Allocated bytes of the former, reserved ones of the latter, of which tensor parallelism hides up to a fifth.
+
+    Of the latter 1 % fully checkpointed, 3 % by operators, and 4 % eagerly, of which not all is replayed.
+    """
     golden, titan = validations["megatron-golden-memory"], validations["torchtitan-memory"]
     assert abs(golden.score.worst) < 0.02
     assert golden.score.mean_absolute < 0.008
     assert {row.case.told.bytes_are for row in titan.rows} == {"reserved"}
-    alone = [row.error for row in titan.rows if row.plan.job.layout.tp == 1]
-    assert len(alone) == 4
-    assert all(abs(error) < 0.01 for error in alone)
+    alone: dict[str, list[float]] = {}
+    for row in (row for row in titan.rows if row.plan.job.layout.tp == 1):
+        how = "eager" if row.case.told.remarks == "eager" else row.case.words["recompute"]
+        alone.setdefault(how, []).append(row.error)
+    assert {how: len(errors) for how, errors in alone.items()} == {"full": 4, "selective-op": 4, "eager": 2}
+    assert all(abs(error) < 0.01 for error in alone["full"])
+    assert all(abs(error) < 0.032 for error in alone["selective-op"])
+    assert all(-0.045 < error < 0 for error in alone["eager"])
     assert titan.score.mean_absolute < 0.07
 
 
@@ -98,12 +110,13 @@ def test_the_command_line_alone(validations, kind: str, within: float, worst_mea
     assert abs(score.mean) < worst_mean
 
 
-@pytest.mark.parametrize("kind", ["dense", "MoE"])
-def test_nine_of_ten_measurements_lie_in_their_intervals(validations, kind: str) -> None:
+@pytest.mark.parametrize(("kinds", "most"), [({"dense"}, 0.95), ({"MoE"}, 0.97), ({"dense", "MoE"}, 0.95)])
+def test_nine_of_ten_measurements_lie_in_their_intervals(validations, kinds: set[str], most: float) -> None:
+    """Those of experts are on the wide side: their rows marked fit are off by more than those judged."""
     rows = [row for one in validations.values() if not one.told.order_only for row in one.judged]
-    found = coverage_of([row for row in rows if row.plan.job and row.kind == kind])
+    found = coverage_of([row for row in rows if row.plan.job and row.kind in kinds])
     assert found is not None
-    assert 0.85 <= found[0] / found[1] <= 0.95
+    assert 0.85 <= found[0] / found[1] <= most
 
 
 def test_an_interval_is_as_wide_as_its_spread() -> None:

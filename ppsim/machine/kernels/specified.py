@@ -13,6 +13,9 @@ _TILE_ROWS, _TILE_COLUMNS = 128, 128
 _GRADIENT_BYTES = 8
 """Of an element of a weight's gradient, which is read and written in float32."""
 
+_IN_TURN = 1 - 0.379
+"""What a deterministic backward of attention gets of the other's rate: see `Specified`."""
+
 OPERAND_BYTES = {
     "float8": 1.0, "float8-row": 1.0, "float8-block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "float4": 0.5,
     "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32,
@@ -26,10 +29,17 @@ class Specified:
 
     A kernel takes `kernel_s` from the one before it to its start. Attention computes in 16 bits at least whatever
     the type of the products.
+
+    `deterministic`: kernels whose sums have one order only. What TransformerEngine allocates is filled before a
+    product writes to it (torch, `fill_uninitialized_memory`, `empty_cuda`); attention has the shares of
+    `Efficiency.deterministic_attention`, by default its own but for a backward that adds the gradients of queries
+    in turn: 1 / (1 - 0.379) times as long, what FlashAttention-3 loses at most (Qiang et al. 2026, arXiv
+    2601.21824).
     """
 
     device: Device
     dtype: str
+    deterministic: bool = False
 
     def product_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
         """Return the seconds of a product, or of `groups` that share the tokens, in one launch.
@@ -43,7 +53,14 @@ class Specified:
         waves = rows * columns * groups / (_TILE_ROWS * _TILE_COLUMNS * device.num_cores)
         slowed = (1 + efficiency.wave_tail / waves) * (1 + efficiency.depth_tail / depth)
         computed = flops / (device.peak(self.dtype) * device.matmul_share(self.dtype)) * slowed
-        return max(computed, self.memory_s(form, m, n, k, groups=groups)) + efficiency.kernel_s
+        slowest = max(computed, self.memory_s(form, m, n, k, groups=groups))
+        return slowest + efficiency.kernel_s + self.filled_s(rows * columns * groups)
+
+    def filled_s(self, elements: float) -> float:
+        """Return the seconds in which the result of a product is filled before it; 0 where nothing is."""
+        if not self.deterministic:
+            return 0.0
+        return self.moved_s("copy", activation_bytes(self.dtype) * elements)
 
     def memory_s(self, form: Form, m: float, n: float, k: float, *, groups: int = 1) -> float:
         """Return the seconds in which memory delivers the operands of a product and takes its result."""
@@ -60,11 +77,15 @@ class Specified:
         128 queries, as `wave_tail` has it.
         """
         constants, peak = self.device.efficiency, self.peak("attention")
+        shares = constants.attention_forward, constants.attention_backward
+        if self.deterministic:
+            known = constants.deterministic_attention
+            shares = (known["forward"], known["backward"]) if known else (shares[0], _IN_TURN * shares[1])
         waves = core.heads * core.queries / _TILE_ROWS / self.device.num_cores
         slowed = 1 + constants.wave_tail / waves
         if part == "forward":
-            return core.forward_flops / (peak * constants.attention_forward) * slowed + constants.kernel_s
-        return 2.5 * core.forward_flops / (peak * constants.attention_backward) * slowed + constants.kernel_s
+            return core.forward_flops / (peak * shares[0]) * slowed + constants.kernel_s
+        return 2.5 * core.forward_flops / (peak * shares[1]) * slowed + constants.kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
         """Return the seconds of kernels bound by memory, all of a kind."""

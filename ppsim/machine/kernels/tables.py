@@ -172,6 +172,8 @@ class Tabled:
 
         Products go by the type itself, or the one that stands for it; attention is in 16 bits whatever the type.
         """
+        if of == "attention" and self.specified.deterministic:
+            return None
         if of == "attention":
             in_16_bits = at_least_16_bits(self.specified.dtype) in ("bfloat16", "float16")
             names: tuple[str | None, ...] = ("attention",) if in_16_bits and self.table.attention else ()
@@ -209,7 +211,8 @@ class Tabled:
             side_by_side = self.table.products[self.name].rate(rows * groups, columns, depth)
             rate = min(expert_rate(grouped, tokens, min(sides)), side_by_side)
         computed = factor * 2 * rows * columns * depth * groups / rate
-        return max(computed, self.specified.memory_s(form, m, n, k, groups=groups)) + self._kernel_s
+        slowest = max(computed, self.specified.memory_s(form, m, n, k, groups=groups))
+        return slowest + self._kernel_s + self.specified.filled_s(rows * columns * groups)
 
     def attention_s(self, part: Literal["forward", "backward"], core: AttentionCore) -> float:
         """Return the seconds of fused attention: 2.5 times the FLOPs backward."""
@@ -246,12 +249,12 @@ def expert_rate(grouped: Grid, rows: float, columns: float) -> float:
     return grouped.rate(rows, columns) * min(1.0, rows / fewest)
 
 
-def kernel_times(device: Device, dtype: str) -> Tabled | Specified:
+def kernel_times(device: Device, dtype: str, *, deterministic: bool = False) -> Tabled | Specified:
     """Return who knows a device's kernels best: the table where its class has in-situ factors, else its data sheet.
 
     A measured profile goes before both (`ppsim.costs.measured`).
     """
-    specified = Specified(device, dtype)
+    specified = Specified(device, dtype, deterministic)
     if device.kernels is None or device.efficiency.in_situ is None:
         return specified
     return Tabled(specified, kernel_table(device.kernels))

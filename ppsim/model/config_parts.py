@@ -1,0 +1,136 @@
+"""Parts of a model by the names that config.json has for them, whatever its family."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ppsim.model.architecture import Layer, Model, Norm
+from ppsim.model.fields import Fields
+from ppsim.model.halves import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts
+from ppsim.model.hybrid import windowed
+from ppsim.model.recurrent import Mamba
+
+Part: TypeAlias = FeedForward | MixtureOfExperts
+
+
+def decoder_of(
+    fields: Fields,
+    layers: Sequence[Layer],
+    *,
+    mtp: tuple[Layer, ...] = (),
+    tied: bool = False,
+    vocab: int | None = None,
+    length: int | None = None,
+) -> Model:
+    """Return the model of these layers; `tied`, `vocab` and `length` stand where the file says nothing."""
+    same: dict[Layer, Layer] = {}  # what is computed of a layer is computed once an object
+    return Model(
+        tuple(same.setdefault(layer, layer) for layer in layers),
+        fields.count("vocab_size", default=vocab),
+        fields.count("max_position_embeddings", default=length),
+        tied_embeddings=fields.flag("tie_word_embeddings", default=tied),
+        mtp=mtp,
+        source="config.json",
+    )
+
+
+def layers_of(
+    fields: Fields, mixers: Mixer | Sequence[Mixer], parts: Part | Sequence[Part], norm: Norm = "rmsnorm"
+) -> list[Layer]:
+    """Return the layers of these halves: one for all of them, or one each."""
+    hidden, number = fields.count("hidden_size"), fields.num_layers()
+    first = mixers if isinstance(mixers, Sequence) else [mixers] * number
+    second = parts if isinstance(parts, Sequence) else [parts] * number
+    return [Layer(hidden, mixer, part, norm) for mixer, part in zip(first, second, strict=True)]
+
+
+def attention_of(
+    fields: Fields,
+    *,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_size: int | None = None,
+    biased: bool = False,
+    **of_family: bool,
+) -> Attention:
+    """Return attention by the usual names; `biased` says of its four projections what a file leaves open.
+
+    `head_size`: of a family whose files say their key/value heads, but may leave it out. Else it is what the heads
+    have of the hidden size, and there are as many key/value heads as heads.
+    """
+    if "qkv_bias" not in of_family:
+        bias = fields.flag("attention_bias", default=biased)
+        of_family |= {"qkv_bias": bias, "out_bias": bias}
+    number = fields.count("num_attention_heads", default=heads)
+    if head_size is not None:
+        kv_heads = fields.count("num_key_value_heads", default=kv_heads)
+        size = fields.count("head_dim", "attention_head_dim", default=head_size)
+        return Attention(number, kv_heads, size, **of_family)
+    hidden, given = fields.count("hidden_size"), fields.optional("head_dim")
+    if given is None and hidden % number:
+        fields.refuse(
+            "hidden_size", f"{hidden} is no multiple of num_attention_heads {number}, and head_dim is not given"
+        )
+    return Attention(
+        number, fields.optional("num_key_value_heads") or number, given or hidden // number, **of_family
+    )
+
+
+def latent_attention_of(fields: Fields) -> LatentAttention:
+    """Return attention by way of latents, as DeepSeek and Kimi name its sizes."""
+    fields.seen |= {"num_key_value_heads", "head_dim"}  # of the latent: they follow
+    return LatentAttention(
+        fields.count("num_attention_heads"),
+        q_lora_rank=fields.optional("q_lora_rank"),
+        kv_lora_rank=fields.count("kv_lora_rank"),
+        qk_nope_head_size=fields.count("qk_nope_head_dim"),
+        qk_rope_head_size=fields.count("qk_rope_head_dim"),
+        v_head_size=fields.count("v_head_dim"),
+    )
+
+
+def mamba_of(
+    fields: Fields, num_heads: int, head_size: int, state_size: int, *, chunk: int, groups: int = 8
+) -> Mamba:
+    """Return a Mamba-2 mixer of these sizes; `chunk` and `groups` stand where the file says nothing."""
+    return Mamba(
+        num_heads, head_size, state_size,
+        num_groups=fields.count("n_groups", "mamba_n_groups", default=groups),
+        kernel=fields.count("conv_kernel", "mamba_d_conv", default=4),
+        chunk_size=fields.count("chunk_size", "mamba_chunk_size", default=chunk),
+        bias=fields.flag("mamba_proj_bias", default=fields.flag("use_bias", default=False)),
+        conv_bias=fields.flag("mamba_conv_bias", default=fields.flag("use_conv_bias", default=True)),
+    )  # fmt: skip
+
+
+def dense_of(fields: Fields, *, gated: bool = True) -> FeedForward:
+    """Return a feed-forward part, with biases where the file says so."""
+    return FeedForward(fields.count("intermediate_size"), gated=gated, bias=fields.flag("mlp_bias", default=False))
+
+
+def experts_of(
+    fields: Fields,
+    names: Sequence[str],
+    expert: FeedForward,
+    *,
+    chosen: Sequence[str] = ("num_experts_per_tok",),
+    shared_size: int = 0,
+    **of_family: Any,
+) -> MixtureOfExperts:
+    """Return a mixture whose experts, and those that a token takes, are under these names."""
+    return MixtureOfExperts(expert, fields.count(*names), fields.count(*chosen), shared_size, **of_family)
+
+
+def are_of_kind(fields: Fields, word: str, number: int, otherwise: Callable[[int], bool]) -> list[bool]:
+    """Return which layers `layer_types` calls so, or which `otherwise` does where the file has no such list."""
+    listed = fields.words("layer_types", {word: True, "full_attention": False}, number)
+    return listed or [otherwise(layer) for layer in range(number)]
+
+
+def with_windows(
+    layers: list[Layer], window: int | None, are_windowed: list[bool], *, is_chunked: bool = False
+) -> list[Layer]:
+    """Return the layers, those of which this is true with a window, where there is one."""
+    if window is None:
+        return layers
+    each = zip(layers, are_windowed, strict=True)
+    return [windowed(layer, window, is_chunked=is_chunked) if is_short else layer for layer, is_short in each]

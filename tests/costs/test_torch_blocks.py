@@ -1,0 +1,171 @@
+"""What torch passes over memory beside products, counted byte by byte on a device of a byte a second."""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
+
+import ppsim
+from ppsim.base.errors import ConfigError
+from ppsim.costs.analytic import layer_estimate
+from ppsim.costs.between import elementwise
+from ppsim.costs.layer_kernels import products_of, rank_part
+from ppsim.costs.place import Execution, Place
+from ppsim.costs.torch_blocks import num_amax, torch_again, torch_elementwise
+from ppsim.layout.cut import Cut
+from ppsim.layout.layout import Layout
+from ppsim.machine.files import load_cluster
+from ppsim.model.activations import Batch, KernelChoice, layer_activations
+from ppsim.model.names import find_model
+
+LAYER = find_model("llama3-8b").layers[0]
+H, Q, K, F, E = 4096, 4096, 1024, 14336, 2
+
+
+@dataclass
+class Bytes:
+    """A device that takes a second for a byte that moves, and nothing for the rest."""
+
+    seen: list[tuple] = field(default_factory=list)
+
+    def product_s(self, form, m, n, k, *, groups=1):
+        self.seen.append((form, m, n, k))
+        return 0.0
+
+    def moved_s(self, kernel, num_bytes, *, launches=1):
+        return num_bytes
+
+    def peak(self, of):
+        return 1e12
+
+    def is_measured(self, of):
+        return False
+
+
+def place_of(tp: int = 1, **execution) -> Place:
+    words = {"compile": True, "sequence_parallel": tp > 1, "recompute": "full"} | execution
+    place = Place(cluster=load_cluster("dgx-h100"), layout=Layout(tp=tp), execution=Execution(**words))
+    object.__setattr__(place, "times", Bytes())
+    return place
+
+
+def bytes_of(place: Place, *, tokens: int = 1) -> tuple[float, float, float]:
+    """Bytes a token beyond those of Megatron-LM's kernels, of F, I and W."""
+    part = rank_part(LAYER, place.cut)
+    ours, theirs = (of(part, place, tokens=tokens) for of in (torch_elementwise, elementwise))
+    return tuple(one.memory_s - other.memory_s for one, other in zip(ours.passes, theirs.passes, strict=True))
+
+
+def test_compiled_blocks_rotate_by_complex_numbers_repeat_keys_and_sum_gradients_of_inputs() -> None:
+    """Without tp: 16 a rotated column and e(q + k) for keys and for values either way; n - 1 sums beside a norm."""
+    around = 16 * (Q + K) + 2 * E * (Q + K)
+    assert bytes_of(place_of()) == pytest.approx((around, around + (2 + 1) * E * H, 0))
+
+
+def test_tensor_parallel_ranks_copy_what_is_gathered_and_scattered_along_the_sequence() -> None:
+    """Twice 2eh for gathers and for scatters either way, and n + 1 passes for sums of n gradients."""
+    around, copies = (16 + 2 * E) * (Q + K) / 4, 2 * (2 * E * H + 2 * E * H)
+    assert bytes_of(place_of(4)) == pytest.approx((around + copies, around + copies + (4 + 3) * E * H, 0))
+
+
+def test_products_that_are_pipelined_copy_no_gathers_and_add_up_what_ranks_sent() -> None:
+    place = place_of(4, hidden_tp_forward=0.5, hidden_tp_backward=0.5)
+    around = (16 + 2 * E) * (Q + K) / 4
+    assert place.is_async
+    assert bytes_of(place) == pytest.approx(
+        (around + 2 * 1.25 * E * H, around + 2 * 2 * E * H + (4 + 3) * E * H, 0)
+    )
+
+
+def test_a_repeated_forward_ends_before_the_last_product_its_scatter_and_its_residual() -> None:
+    place = place_of(4)
+    part, times = rank_part(LAYER, place.cut), place.times
+    forward = torch_elementwise(part, place, tokens=8).forward.memory_s
+    again = torch_again(part, place, tokens=8, scatters=1).memory_s
+    assert forward - again == pytest.approx(8 * (2 * E * H + 3 * E * H / 4))
+    object.__setattr__(place, "wide_times", place_of(1).times)
+    object.__setattr__(place.wide_times, "attention_s", lambda part, core: 0.0)
+    layer_estimate(LAYER, place, micro_batch=1, sequence_length=8)
+    downs = [one for one in times.seen if one[0] == "forward" and one[3] == F // 4]
+    assert len(downs) == 1  # all others twice
+    assert len([one for one in times.seen if one[0] == "forward"]) == 2 * 7 - 1  # each matrix for itself
+
+
+def test_pipelined_products_are_one_for_each_ranks_tokens_where_a_message_is_inside() -> None:
+    """Forwards, and the gradients of inputs of the two whose outputs are scattered; weights' gradients are whole."""
+    place = place_of(4, hidden_tp_forward=0.5, hidden_tp_backward=0.5)
+    kernels = products_of(rank_part(LAYER, place.cut), place, tokens=8)
+    assert [one.count for one in kernels.passes] == [7 * 4, 5 + 2 * 4, 7]
+    rows = {(form, m, n) for form, m, n, k in place.times.seen if k == F // 4 or n == F // 4}
+    assert {("forward", 2, H), ("input", 2, F // 4)} <= rows
+
+
+def test_every_second_layer_computed_again_takes_half_of_all_in_time_and_the_mean_in_bytes() -> None:
+    words = {"model": "llama3-8b", "gpus": 8, "stack": "torchtitan", "pp": 1}
+    none, half, full = (
+        ppsim.project(**words, recompute=word).answer.budget_s.get("recomputation", 0.0)
+        for word in ("none", "full/2", "full")
+    )
+    assert (none, half) == (0.0, pytest.approx(full / 2))
+    kept = [
+        sum(layer_activations(LAYER, Batch(1, 8192, recompute=word), Cut(), KernelChoice()).values())
+        for word in ("none", "full/2", "full")
+    ]
+    assert kept[1] == pytest.approx((kept[0] + kept[2]) / 2, rel=1e-6)
+    none, half, full = (
+        max(ppsim.project(**words, recompute=word).reserved_bytes) for word in ("none", "full/2", "full")
+    )
+    assert half - full == pytest.approx((none - full) / 2, rel=0.1)
+
+
+def test_eager_operators_pass_over_memory_one_by_one() -> None:
+    """Norms in float32: 36 bytes forward and 84 backward with e = 2, where kernels need 2e and 5e."""
+    eager, fused = bytes_of(place_of(compile=False)), bytes_of(place_of())
+    assert eager[0] - fused[0] == pytest.approx(2 * (36 - 2 * E) * H + 2 * E * F)
+    assert eager[1] - fused[1] == pytest.approx(2 * (84 - 5 * E) * H + 4 * E * F + (3 - 1) * (2 + 1) * E * H)
+
+
+def test_eight_bits_are_cast_before_they_are_gathered_with_one_scale_a_tensor_and_behind_it_with_one_a_row() -> (
+    None
+):
+    """Bytes beside 16 bits' of H gathered (own and so a quarter), q and f on the rank."""
+    usual = bytes_of(place_of(4))
+    weights = (H * (Q + 2 * K) + Q * H + 3 * H * F) / 4
+    tensor, row = (bytes_of(place_of(4, dtype=dtype)) for dtype in ("float8", "float8-row"))
+    inputs, outputs = 2 * H + (Q + F) / 4, 2 * H + (Q + 2 * K + 2 * F) / 4
+    own_inputs, own_outputs = 2 * H / 4 + (Q + F) / 4, 2 * H / 4 + (Q + 2 * K + 2 * F) / 4
+    saved = 2 * 2 * (E - 1) * H  # of the copies of two gathers
+    assert tensor[0] - usual[0] == pytest.approx((2 * E + 1) * own_inputs - saved)
+    assert tensor[1] - usual[1] == pytest.approx((2 * E + 1) * own_outputs + 2 * weights - saved)
+    assert tensor[2] == pytest.approx(2 * (inputs + outputs))
+    assert row[0] - usual[0] == pytest.approx((E + 1) * (inputs + weights))
+    assert row[1] - usual[1] == pytest.approx((E + 1) * outputs + (2 * E + 1) * weights)
+    assert row[2] == pytest.approx((2 * E + 1) * (inputs + outputs))
+    part = partial(rank_part, LAYER)
+    agreed = [num_amax(part(place.cut), place) for place in (place_of(4, dtype="float8"), place_of(dtype="float8"))]
+    assert agreed == [(4, 7), (0, 0)]
+
+
+def test_the_command_line_takes_an_eager_run_and_refuses_to_hide_messages_in_it() -> None:
+    words = {"model": "llama3-8b", "gpus": 8, "stack": "torchtitan", "pp": 1, "recompute": "full"}
+    eager, compiled = (ppsim.project(**words, compile=mode).iteration_s for mode in (False, True))
+    assert ppsim.project(**words).iteration_s == eager > compiled
+    assert ppsim.job(**words, dtype="float8").execution.compile
+    assert ppsim.job(**words, tp=2, overlap_tp=0.5).execution.compile
+    assert ppsim.job(**words | {"stack": "plain"}).execution.compile is None
+    with pytest.raises(ConfigError, match=r"overlap_tp 0\.5 is of products that torch\.compile makes"):
+        ppsim.job(**words, tp=2, overlap_tp=0.5, compile=False)
+
+
+def test_what_fsdp_gathers_is_copied_into_each_parameter_before_each_pass() -> None:
+    """Read and written, 2 bytes a weight in 16 bits; in 8, one; nothing where no other rank has a part."""
+    words = {"model": "llama3-8b", "gpus": 8, "pp": 1, "zero": 3, "microbatches": 1}
+    device = load_cluster("dgx-h100").device
+    rate = device.memory_bytes_per_s * device.efficiency.memory
+    for dtype, size in (("bfloat16", 2), ("float8", 1)):
+        seconds = [
+            ppsim.project(**words, dtype=dtype, fully_shard=mode).answer.budget_s["kernels bound by memory"]
+            for mode in (True, False)
+        ]
+        weights = find_model("llama3-8b").parameters
+        assert seconds[0] - seconds[1] == pytest.approx(2 * 2 * size * weights / rate, rel=0.01)

@@ -1,0 +1,202 @@
+"""`selective-op` beside torch's own selective checkpointing of a block as TorchTitan writes it: every byte and product."""
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from functorch.compile import make_boxed_func
+from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+import ppsim
+from ppsim.base.errors import ConfigError
+from ppsim.layout.cut import Cut
+from ppsim.model.activations import Batch, KernelChoice, layer_activations
+from ppsim.model.allocator import Allocator
+from ppsim.model.architecture import Layer
+from ppsim.model.halves import Attention, FeedForward
+from ppsim.model.layer_trace import LayerTrace
+from ppsim.model.names import find_model
+from ppsim.model.recompute import BY_OPERATORS, by_operators
+
+HIDDEN, HEADS, FFN, SEQUENCES, LENGTH = 256, 8, 768, 2, 64
+SAVED = {torch.ops.aten.mm.default, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default}
+
+
+def rotated(x: Tensor, rotation: Tensor) -> Tensor:
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * rotation[None, :, None]).flatten(3).type_as(x)
+
+
+class Block(nn.Module):
+    """torchtitan/models/llama/model.py at 9dec370: `TransformerBlock`, `Attention`, `FeedForward`."""
+
+    def __init__(self, num_kv_heads: int) -> None:
+        super().__init__()
+        self.size, self.repeats = HIDDEN // HEADS, HEADS // num_kv_heads
+        of_keys = num_kv_heads * self.size
+        sizes = {"wq": (HIDDEN, HIDDEN), "wk": (HIDDEN, of_keys), "wv": (HIDDEN, of_keys), "wo": (HIDDEN, HIDDEN)}
+        sizes |= {"w1": (HIDDEN, FFN), "w2": (FFN, HIDDEN), "w3": (HIDDEN, FFN)}
+        for name, (inputs, outputs) in sizes.items():
+            setattr(self, name, nn.Linear(inputs, outputs, bias=False))
+        self.attention_norm, self.ffn_norm = nn.RMSNorm(HIDDEN), nn.RMSNorm(HIDDEN)
+
+    def attention(self, x: Tensor, rotation: Tensor) -> Tensor:
+        q, k, v = (one(x).view(*x.shape[:2], -1, self.size) for one in (self.wq, self.wk, self.wv))
+        q, k = rotated(q, rotation), rotated(k, rotation)
+        k, v = (one[:, :, :, None].expand(-1, -1, -1, self.repeats, -1).flatten(2, 3) for one in (k, v))
+        heads = [one.transpose(1, 2) for one in (q, k, v)]
+        found = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        attended: Tensor = self.wo(found.transpose(1, 2).contiguous().view(x.shape))
+        return attended
+
+    def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
+        h = x + self.attention(self.attention_norm(x), rotation)
+        y = self.ffn_norm(h)
+        out: Tensor = h + self.w2(functional.silu(self.w1(y)) * self.w3(y))
+        return out
+
+
+MADE: list[Any] = []
+"""The modes of each forward: torch.compile takes no function with a memory of its own."""
+
+
+def contexts() -> Any:
+    """parallelize_llama.py at 9dec370: `selective_checkpointing_context_fn`."""
+    counts: dict[bool, int] = defaultdict(int)
+
+    def policy(ctx: Any, function: Any, *_: Any, **__: Any) -> CheckpointPolicy:
+        is_product = function == torch.ops.aten.mm.default
+        counts[ctx.is_recompute] += is_product
+        if function in SAVED and not (is_product and counts[ctx.is_recompute] % 2 == 0):
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    MADE.append(create_selective_checkpoint_contexts(policy))
+    return MADE[-1]
+
+
+class Checkpointed:
+    """A block under that policy, and what its forward holds for the backward."""
+
+    def __init__(self, num_kv_heads: int, *, compiled: bool) -> None:
+        torch.manual_seed(0)
+        MADE.clear()
+        self.backward_products = 0
+        self.block = Block(num_kv_heads).to(torch.bfloat16)
+        module: nn.Module = checkpoint_wrapper(self.block, context_fn=contexts, preserve_rng_state=False)
+        if compiled:
+            backend = aot_autograd(
+                fw_compiler=lambda graph, _: make_boxed_func(graph.forward),
+                bw_compiler=self.counted,
+                partition_fn=min_cut_rematerialization_partition,
+            )
+            module = torch.compile(module, backend=backend, fullgraph=True)
+        x = torch.randn(SEQUENCES, LENGTH, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+        half = HIDDEN // HEADS // 2
+        rotation = torch.polar(torch.ones(LENGTH, half), torch.randn(LENGTH, half))
+        known = {one.untyped_storage().data_ptr() for one in (*self.block.parameters(), rotation)}
+        self.held: dict[int, int] = {x.untyped_storage().data_ptr(): x.nbytes}
+
+        def packed(one: Tensor) -> Tensor:
+            storage = one.untyped_storage()
+            if storage.data_ptr() not in known:
+                self.held[storage.data_ptr()] = storage.nbytes()
+            return one
+
+        # what a checkpoint saves of inputs goes through hooks of its own, and what its policy keeps through none
+        with saved_tensors_hooks(packed, lambda one: one):
+            out = module(x, rotation)
+        for caching, _ in () if compiled else MADE:
+            for one in tree_leaves([list(of_one.values()) for of_one in caching.storage.values()]):
+                if isinstance(kept := getattr(one, "val", None), Tensor) and kept.is_floating_point():
+                    packed(kept)
+        out.sum().backward()
+
+    def counted(self, graph: Any, _: Any) -> Any:
+        self.backward_products += sum(node.target == torch.ops.aten.mm.default for node in graph.graph.nodes)
+        return make_boxed_func(graph.forward)
+
+
+def layer(num_kv_heads: int) -> Layer:
+    return Layer(HIDDEN, Attention(HEADS, num_kv_heads, HIDDEN // HEADS), FeedForward(FFN))
+
+
+BATCH = Batch(SEQUENCES, LENGTH, recompute=BY_OPERATORS)
+
+
+@pytest.mark.parametrize("num_kv_heads", [2, 8])
+def test_a_compiled_layer_keeps_and_computes_again_what_torch_says_to_the_byte(num_kv_heads: int) -> None:
+    one, torchs = layer(num_kv_heads), Checkpointed(num_kv_heads, compiled=True)
+    assert sum(layer_activations(one, BATCH, Cut(), KernelChoice()).values()) == sum(torchs.held.values())
+    _, again = by_operators(one.linears(Cut()), Cut())
+    assert torchs.backward_products == 2 * 7 + len(again) == 2 * 7 + 3
+
+
+def test_an_eager_layer_holds_the_last_products_output_beside_that() -> None:
+    """Seventh of seven products, it is kept though nothing needs it; torch.compile leaves it out."""
+    kept = sum(layer_activations(layer(2), BATCH, Cut(), KernelChoice()).values())
+    assert sum(Checkpointed(2, compiled=False).held.values()) == kept + SEQUENCES * LENGTH * HIDDEN * 2
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_what_the_replay_of_an_allocator_keeps_of_a_layer_is_the_same(tp: int) -> None:
+    one, cut = find_model("llama3-8b").layers[0], Cut(tp=tp)
+    batch, memory = Batch(16, 8192, recompute=BY_OPERATORS), Allocator()
+    trace = LayerTrace(one, batch, cut, 2.0, memory)
+    output, kept = trace.forward(keeps=True)
+    held = sum(block.size for block in kept.values())
+    assert memory.allocated == held + output.size
+    assert held + trace.own == sum(layer_activations(one, batch, cut, KernelChoice()).values())
+    gradient, of_weights = trace.backward(memory.make(trace.own), kept)
+    memory.drop(output, gradient, *of_weights)
+    assert memory.allocated == 0
+
+
+def test_it_lies_between_none_and_full_in_time_and_bytes() -> None:
+    words = {"model": "llama3-8b", "gpus": 8, "pp": 1, "stack": "torchtitan", "cluster": "dgx-h100"}
+    made = {one: ppsim.project(**words, recompute=one) for one in ("none", BY_OPERATORS, "full")}
+    peaks = [one.timeline.memory.peak_bytes.max() for one in made.values()]
+    steps = [one.iteration_s for one in made.values()]
+    assert peaks[0] > peaks[1] > peaks[2]
+    assert steps[0] < steps[1] < steps[2]
+    reserved = [one.reserved_bytes[0] for one in made.values()]
+    assert reserved[0] > reserved[1] > reserved[2]
+
+
+def test_a_split_backward_goes_through_no_selective_checkpoint_of_torch() -> None:
+    words = {"model": "llama3-8b", "gpus": 8, "pp": 4, "recompute": BY_OPERATORS, "global_batch": 16}
+    made = {one: ppsim.project(**words, schedule=one).not_in_runtime for one in ("1f1b", "zb-h1")}
+    assert made["1f1b"] is None
+    assert "goes through one backward only" in made["zb-h1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"model": "mixtral-8x7b"}, "of layers of attention and a dense feed-forward part only: take full"),
+        ({"attention": "unfused"}, "keeps what fused attention gives: give --attention fused"),
+        ({"tp": 2, "sequence_parallel": False}, "keeps what tp ranks scatter: give --sequence-parallel, or tp 1"),
+    ],
+)
+def test_where_its_operators_are_not_known_is_said(words: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        ppsim.job(**{"model": "llama3-8b", "gpus": 8, "pp": 1, "recompute": BY_OPERATORS} | words)
+
+
+def test_a_product_with_a_bias_is_kept_and_not_counted() -> None:
+    one = layer(8)
+    biased = replace(one, attention=replace(one.attention, qkv_bias=True))
+    kept, again = by_operators(biased.linears(Cut()), Cut())
+    assert [len(kept), len(again)] == [5, 1]
