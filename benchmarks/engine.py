@@ -1,12 +1,18 @@
 """How fast tables are built, checked, turned into graphs, simulated and reported; and against networkx.
 
     python benchmarks/engine.py
+    python benchmarks/engine.py --growth    from a thousand to ten million actions, a process each: 4 GB, minutes
 
 Warm: numba is imported and has compiled (it caches on disk). The ratio to networkx's longest path (`dag_longest_path_length`, its graph built beforehand) is taken in the same run.
 """
 
+import argparse
+import json
 import platform
+import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +22,7 @@ import numba
 import numpy as np
 
 import ppsim
+from ppsim.base.compiling import every_kernel_compiled
 from ppsim.catalog.build import TABLES
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import CHANNELS, EventGraph, build_graph
@@ -96,7 +103,90 @@ def measure(p: int, v: int, m: int) -> None:
     print(f"\nthe engine takes 1/{net_s / engine_s:,.0f} of networkx's time and finds the same {length:,.2f} s")
 
 
+GROWTH = ((8, 2, 32), (16, 2, 160), (32, 4, 416), (64, 8, 1024), (64, 8, 10240))
+STAGES = ("build", "check", "simulate", "report", "HTML")
+LARGEST_SLOPE, MOST_BYTES = 1.05, 250
+
+
+def grown(p: int, v: int, m: int) -> dict[str, Any]:
+    """Return of every stage of one table its CPU seconds and the most bytes an action that were held by its end.
+
+    What is imported, compiled and loaded is there before: a table of nine thousand actions has been through all.
+    """
+    found: dict[str, Any] = {}
+
+    def through(p: int, v: int, m: int) -> None:
+        table: Any = None
+        timeline: Any = None
+
+        def build() -> None:
+            nonlocal table
+            table = ppsim.build("interleaved-1f1b", pp=p, vpp=v, microbatches=m)
+
+        def simulate() -> None:
+            nonlocal timeline
+            timeline = ppsim.simulate(table, COSTS)
+
+        work = (build, lambda: ppsim.check(table), simulate, lambda: report_of(timeline, COSTS),
+                lambda: timeline_html([View(timeline)]))  # fmt: skip
+        for stage, one in zip(STAGES, work, strict=True):
+            begin = resource.getrusage(resource.RUSAGE_SELF)
+            one()
+            end = resource.getrusage(resource.RUSAGE_SELF)
+            seconds = end.ru_utime - begin.ru_utime, end.ru_stime - begin.ru_stime
+            found[stage] = sum(seconds), (peak_bytes() - before) / len(table), seconds[1]
+        found["actions"] = len(table)
+
+    from ppsim.plot.html import timeline_html
+    from ppsim.plot.view import View
+
+    with every_kernel_compiled():
+        before = 0.0
+        through(16, 2, 144)
+        before = peak_bytes()
+        through(p, v, m)
+    return found
+
+
+def peak_bytes() -> float:
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def growth() -> None:
+    """Print a row a table: CPU seconds of each stage; below, how they grow, and the bytes of an action."""
+    print(f"| actions | {' | '.join(STAGES)} | bytes an action up to check, to report, to HTML |")
+    print("|--:|" + "--:|" * (len(STAGES) + 1))
+    rows = []
+    for shape in GROWTH:
+        command = [sys.executable, __file__, "--grown", *map(str, shape)]
+        rows.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        times = " | ".join(f"{rows[-1][stage][0]:.3f} s" for stage in STAGES)
+        held = ", ".join(f"{rows[-1][stage][1]:,.0f}" for stage in ("check", "report", "HTML"))
+        print(f"| {rows[-1]['actions']:,} | {times} | {held} |", flush=True)
+    sizes = np.log([row["actions"] for row in rows])
+    for name, first in (("slope from the first to the last", 0), ("of the last two", -2)):
+        slopes = [
+            np.polyfit(sizes[first:], np.log([row[stage][0] for row in rows[first:]]), 1)[0] for stage in STAGES
+        ]
+        print(f"| {name} | " + " | ".join(f"{slope:.2f}" for slope in slopes) + f" | goal {MOST_BYTES} |")
+    largest = rows[-1]
+    pages_s, whole_s = (sum(largest[stage][place] for stage in STAGES) for place in (2, 0))
+    print(
+        f"\ngoal: slopes of at most {LARGEST_SLOPE}; of the largest table's {whole_s:.1f} s the system took {pages_s:.1f} s"
+    )
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--grown", nargs=3, type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.grown:
+        print(json.dumps(grown(*arguments.grown)))
+        return
+    if arguments.growth:
+        growth()
+        return
     print(
         f"Python {platform.python_version()}, numpy {np.__version__}, numba {numba.__version__}, {platform.machine()}"
     )

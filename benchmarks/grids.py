@@ -77,7 +77,7 @@ class Found:
     def of(cls, case: Case) -> "Found":
         problem = case.problem
         began = perf_counter()
-        table = fitted(problem, criterion=case.criterion)
+        table = fitted(problem, criterion=case.criterion, is_thorough=True)
         wall_s = perf_counter() - began
         timeline = ppsim.simulate(table, case.stage_costs)
         assert timeline.memory.peak_activation_bytes.max() <= case.cap * (1 + TIGHT), case

@@ -7,7 +7,6 @@ that no answer of another version is ever read. Where nothing can be written, no
 import hashlib
 import io
 import os
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -46,12 +45,8 @@ def answer(question: object, find: Callable[[], Schedule]) -> Schedule:
         return find()
     name = hashlib.blake2b(b"".join(_told((question, _state_of_code()))), digest_size=20).hexdigest()
     path = place / f"{name}{_SUFFIX}"
-    with suppress(OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile):  # not there, or no file of ours
-        with np.load(io.BytesIO(path.read_bytes())) as kept:
-            columns = {key: kept[key] for key in kept.files}
-        found = Schedule(**{key: column if column.ndim else column.item() for key, column in columns.items()})
-        os.utime(path)
-        return found
+    if (known := _read(path)) is not None:
+        return known
     found = find()
     with suppress(OSError, ConfigError):
         place.mkdir(parents=True, exist_ok=True)
@@ -60,6 +55,19 @@ def answer(question: object, find: Callable[[], Schedule]) -> Schedule:
         write_whole(path, content.getvalue())
         _forget_oldest(place)
     return found
+
+
+def _read(path: Path) -> Schedule | None:
+    """The table in a file; None where it is not there, or no file of ours."""
+    from zipfile import BadZipFile
+
+    with suppress(OSError, ValueError, TypeError, EOFError, BadZipFile):
+        with np.load(io.BytesIO(path.read_bytes())) as kept:
+            columns = {key: kept[key] for key in kept.files}
+        found = Schedule(**{key: column if column.ndim else column.item() for key, column in columns.items()})
+        os.utime(path)
+        return found
+    return None
 
 
 def _told(value: object) -> Iterator[bytes]:

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ppsim.base.compiling import working_s
+from ppsim.base.compiling import TimeIsUp, ending_in, working_s
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import percent
-from ppsim.catalog.build import build, every_schedule, fit, require_shape
+from ppsim.catalog.build import Entry, build, every_schedule, fit, require_shape
 from ppsim.catalog.fitted import memory_cap
 from ppsim.catalog.search.exact import Progress, optimal, require_ortools
-from ppsim.catalog.search.fitted import tables_without_end
+from ppsim.catalog.search.fitted import Unfinished, tables_without_end
 from ppsim.catalog.search.replay import joined
 from ppsim.catalog.search.target import Target
 from ppsim.schedule.placement import STYLES
@@ -35,6 +35,7 @@ MOST_TO_PROVE = 800
 """Actions up to which the exact search has a chance to end."""
 
 _TOLERANCE = 1e-9
+_MOST_WHATEVER_THE_TIME = 30_000  # actions: to try every pattern takes some tenths of a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +92,12 @@ def optimise(
     """Return the best table found within `time_limit_s` for one placement, or the better of both ("loop", "v").
 
     `costs` may be a function of the placement's name, where they depend on it. `memory_limit_bytes` is a
-    rank's, static bytes included. The patterns of the catalogue are tried whatever the time, then its schedules
-    that are fitted to costs, while there is time or no table yet; the search goes on from the best, up to the
-    limit, for `max_rounds` a placement, or until the lower bound is met. The clock stands still while kernels
-    are compiled, once for an installation. One seed gives one sequence of tables; how far it gets is up to the
-    time, unless the rounds end it first. `prove` hands what is left of the gap to an exact solver (extra
+    rank's, static bytes included. The patterns of the catalogue are tried, up to 30,000 actions whatever the time,
+    then its schedules that are fitted to costs, as `build` fits them, each for up to half of the time that is left;
+    the search goes on from the best, for `max_rounds` a placement, or until the lower bound is met. Once there is a
+    table, what would outlast the limit is broken off, and the best of a fit so far is taken. The clock stands still
+    while kernels are compiled, once for an installation. One seed gives one sequence of tables; how far it gets is
+    up to the time, unless the rounds end it first. `prove` hands what is left of the gap to an exact solver (extra
     `optimise`), for up to `MOST_TO_PROVE` actions and as long again.
 
     Raises `DoesNotFit` where no table keeps the limit; `ConfigError` for pp, vpp or microbatches below 1, a time
@@ -214,26 +216,40 @@ class _Search:
         shape: dict[str, Any] = {
             "pp": num_ranks, "vpp": len(self.stage_to_rank) // num_ranks, "microbatches": self.num_microbatches,
         }  # fmt: skip
-        longest_s = 0.0
-        for entry in sorted(every_schedule().values(), key=lambda entry: entry.takes("costs")):
+        entries = sorted(
+            every_schedule().values(),
+            key=lambda entry: (entry.takes("costs"), not entry.takes("memory_limit_bytes")),
+        )  # the fit to the limit itself comes nearest to what is searched for
+        for entry in entries:
             if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
                 continue
-            began = working_s()
-            is_late = began + longest_s >= until and self.best is not None  # a table that keeps the limit is a must
-            if entry.takes("costs") and (self.is_over or is_late):
+            is_late = self.best is not None and working_s() >= until  # a table that keeps the limit is a must
+            is_slow = entry.takes("costs") or self.target.num_actions > _MOST_WHATEVER_THE_TIME
+            if (entry.takes("costs") and self.is_over) or (is_slow and is_late):
                 return
             limit = self.memory_limit_bytes if entry.takes("memory_limit_bytes") else None
             try:
                 if entry.takes("costs"):
-                    criterion = self.target.criterion
-                    table, _ = fit(entry, **shape, costs=self.costs, memory_limit_bytes=limit, criterion=criterion)
+                    tables = self._fits(entry, until, **shape, memory_limit_bytes=limit)
                 else:
-                    table = build(entry, **shape, memory_limit_bytes=limit)
+                    tables = [build(entry, **shape, memory_limit_bytes=limit)]
             except DoesNotFit:
                 continue
-            longest_s = max(longest_s, working_s() - began)
-            if table.stage_to_rank.tolist() == self.stage_to_rank:
-                yield entry.name, table
+            for table in tables:
+                if table.stage_to_rank.tolist() == self.stage_to_rank:
+                    yield entry.name, table
+
+    def _fits(self, entry: Entry, until: float, **options: Any) -> list[Schedule]:
+        """The table of a schedule as it is built by name, or where half the time is over, the best on the way."""
+        seconds = (until - working_s()) / 2 if self.best is not None else np.inf
+        try:
+            with ending_in(seconds):
+                criterion = self.target.criterion
+                return [fit(entry, **options, costs=self.costs, criterion=criterion, is_thorough=True)[0]]
+        except Unfinished as end:
+            return end.tables
+        except TimeIsUp:
+            return []
 
     def _take(self, table: Schedule) -> bool:
         """Take a table that runs, keeps the limit and is better than the best so far."""
@@ -260,7 +276,13 @@ class _Search:
     def run(self, until: float, max_rounds: int | None, seed: int, progress: Progress | None) -> None:
         """Search until the time is over or the bound is met."""
         known = None
-        for found in islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds):
+        rounds = islice(tables_without_end(self.target, start=self.best, seed=seed), max_rounds)
+        while True:
+            try:
+                with ending_in(until - working_s() if self.best is not None else np.inf):
+                    found = next(rounds)
+            except (TimeIsUp, StopIteration):
+                return
             if found is not known:
                 known = found
                 self._take_split_or_joined(found.schedule("auto"))

@@ -111,7 +111,8 @@ def build(
 
     `vpp` is the number of stages a rank; None takes the least that the schedule allows. `group_size` is for
     interleaved-1f1b only, `num_slices` for a schedule that cuts microbatches into slices (None: its default).
-    `costs` are for a schedule that is fitted to them, network included; without, F, I and W take one unit each.
+    `costs` are for a schedule that is fitted to them, network included; without, F, I and W take one unit each. A
+    table fitted to costs that is over 1 % above its lower bound is searched for longer here than for a projection.
     `memory_limit_bytes` (a rank, static bytes included) is for one that fits into it. Tables that no costs decide
     are kept in a process, and shared. Raises `ConfigError` naming the value that the schedule forbids and the
     nearest that it allows.
@@ -130,7 +131,7 @@ def build(
             return _made(entry, **shape)
         most = 3 * max(pp, 1) * (vpp or 2) * max(microbatches, 1) * (num_slices or entry.num_slices)
         return TABLES.get((entry.name, *shape.values()), size=most, make=lambda: _made(entry, **shape))
-    return fit(entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes)[0]
+    return fit(entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, is_thorough=True)[0]
 
 
 def fit(
@@ -139,12 +140,14 @@ def fit(
     costs: StageCosts,
     memory_limit_bytes: float | None = None,
     criterion: Criterion = "step",
+    is_thorough: bool = False,
     **shape: Any,
 ) -> tuple[Schedule, str]:
     """Return the fastest table of a schedule that is fitted to costs, and a sentence that says which it is.
 
-    The fastest on the network that the costs name, of those that a fit to an ideal network finds and of the
-    published patterns that keep the memory limit. `shape` are the other arguments of `build`.
+    The fastest by `criterion` on the network that the costs name, of those that a fit to an ideal network finds and
+    of the published patterns that keep the memory limit. `is_thorough` is as in `ppsim.catalog.search.fitted`,
+    `shape` the other arguments of `build`.
     """
     from ppsim.catalog.search.fitted import Judge  # the search and its kernels
 
@@ -154,8 +157,9 @@ def fit(
     is_ideal = network == ("overlap", "ideal", 0.0) and not differ
     mean = ", their mean microbatch and the largest one's bytes; the step is at each one's own" if differ else ""
     ours = _answered(
-        entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, judge=None if is_ideal else judge
-    )
+        entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, judge=criterion if is_ideal else judge,
+        is_thorough=is_thorough,
+    )  # fmt: skip
     patterns = [build(other, **shape) for other in entry.published]
     times = {table.name: judge(table, memory_limit_bytes) for table in patterns}
     best = min(patterns, key=lambda table: times[table.name], default=ours)
@@ -174,9 +178,16 @@ def _answered(entry: Entry, **options: Any) -> Schedule:
 
 
 def _made(
-    entry: Entry, *, pp: int, microbatches: int, vpp: int | None = None, judge: "Judge | None" = None, **others: Any
+    entry: Entry,
+    *,
+    pp: int,
+    microbatches: int,
+    vpp: int | None = None,
+    judge: "Judge | Criterion" = "step",
+    is_thorough: bool = False,
+    **others: Any,
 ) -> Schedule:
-    """The table of an entry; `judge` says what a table takes where it will run, where there are several.
+    """The table of an entry; `judge` says what a table takes where it will run, or what of it on an ideal network.
 
     `others` are the options of `build` that `_REFUSALS` names.
     """
@@ -198,7 +209,9 @@ def _made(
         if entry.splits_backward:
             costs.require_parts(f"the I and W of {entry.name}")
         options["costs"] = costs.resolved(num_stages=pp * vpp, num_ranks=pp)
-    options |= {"vpp": vpp, "num_slices": num_slices or entry.num_slices, "judge": judge}
+    options |= {
+        "vpp": vpp, "num_slices": num_slices or entry.num_slices, "judge": judge, "is_thorough": is_thorough,
+    }  # fmt: skip
     taken = {option: value for option, value in options.items() if entry.takes(option)}
     return entry.build(num_ranks=pp, num_microbatches=microbatches, **taken)
 

@@ -48,8 +48,9 @@ class Entry:
     """One schedule: how to build it, what it demands and what is known of it.
 
     `build` is called with `num_ranks`, `num_microbatches` and those of these options that its signature names:
-    `vpp`, `group_size`, `num_slices`, `costs` (arrays of one entry a stage), `memory_limit_bytes` and `judge` (a
-    function from a table to the seconds that it takes where it will run, or None).
+    `vpp`, `group_size`, `num_slices`, `costs` (arrays of one entry a stage), `memory_limit_bytes`, `judge` (a
+    function from a table to the seconds that it takes where it will run or, on an ideal network, "step" or "span",
+    which of its seconds count) and `is_thorough` (whether the best table is worth a second or two more).
     `stages_per_rank` is the demand on vpp: (least, most), most None for any. `ranks_by`, `stages_by` and
     `microbatches_by` are numbers that pp, vpp and the microbatches must be multiples of; `least_microbatches` is in
     terms of p. `bubble` is the idle time by step time, `span_bubble` by span: the longest rank from its own first
@@ -90,7 +91,7 @@ class Entry:
     @property
     def options(self) -> list[str]:
         """What a user may give to `build` beside ranks and microbatches, by its signature."""
-        own = ("num_ranks", "num_microbatches", "judge")
+        own = ("num_ranks", "num_microbatches", "judge", "is_thorough")
         return [name for name in self._parameters if name not in own]
 
     def takes(self, option: str) -> bool:

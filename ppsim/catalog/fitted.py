@@ -18,7 +18,7 @@ from ppsim.catalog.published.controllable_memory import v_half_fixed, v_min_fixe
 from ppsim.catalog.published.v_shape import zbv_fixed
 from ppsim.schedule.placement import loop, v_shape
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.bounds.problem import CAP_ROUNDING, Problem
+from ppsim.simulation.bounds.problem import CAP_ROUNDING, Criterion, Problem
 from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.memory import held
 from ppsim.simulation.stage_costs import StageCosts
@@ -32,17 +32,17 @@ CapOf: TypeAlias = Callable[[list[int], int, CostArrays], Floats]
 
 def _fitted(
     name: str,
-    placement: Callable[[int, int], list[int]],
-    stages_per_rank: int,
+    placement: Callable[[int], list[int]],
     cap_of: CapOf,
     *,
     num_ranks: int,
     num_microbatches: int,
     costs: CostArrays | None = None,
-    judge: "Judge | None" = None,
+    judge: "Judge | Criterion" = "step",
+    is_thorough: bool = False,
 ) -> Schedule:
     """Return the best table found for arrays of costs of one entry a stage, in which no rank exceeds its cap."""
-    stage_to_rank = placement(num_ranks, stages_per_rank * num_ranks)
+    stage_to_rank = placement(num_ranks)
     if costs is None:
         costs = _UNIT.resolved(num_stages=len(stage_to_rank), num_ranks=num_ranks)
     cap = cap_of(stage_to_rank, num_microbatches, costs)
@@ -51,7 +51,9 @@ def _fitted(
     )
     from ppsim.catalog.search.fitted import fitted  # the search and its kernels
 
-    return fitted(problem.always_split(), judge=judge).named(name)
+    criterion, there = (judge, None) if isinstance(judge, str) else (judge.criterion, judge)
+    found = fitted(problem.always_split(), criterion=criterion, judge=there, is_thorough=is_thorough)
+    return found.named(name)
 
 
 _UNIT = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
@@ -92,13 +94,13 @@ def _as_in(
 
 def _to_limit(
     name: str,
-    placement: Callable[[int, int], list[int]],
-    stages_per_rank: int,
+    placement: Callable[[int], list[int]],
     *,
     num_ranks: int,
     num_microbatches: int,
     costs: CostArrays | None = None,
-    judge: "Judge | None" = None,
+    judge: "Judge | Criterion" = "step",
+    is_thorough: bool = False,
     memory_limit_bytes: float | None = None,
 ) -> Schedule:
     """Return the best table found in which no rank holds more than the limit, static bytes included.
@@ -113,8 +115,8 @@ def _to_limit(
         return memory_cap(memory_limit_bytes, stage_to_rank, costs)
 
     return _fitted(
-        name, placement, stages_per_rank, cap_of,
-        num_ranks=num_ranks, num_microbatches=num_microbatches, costs=costs, judge=judge,
+        name, placement, cap_of,
+        num_ranks=num_ranks, num_microbatches=num_microbatches, costs=costs, judge=judge, is_thorough=is_thorough,
     )  # fmt: skip
 
 
@@ -133,10 +135,18 @@ def memory_cap(memory_limit_bytes: float, stage_to_rank: list[int], costs: CostA
     return cap
 
 
-zb_1p = partial(_fitted, "zb-1p", loop, 1, partial(_times_p, 1))
-zb_2p = partial(_fitted, "zb-2p", loop, 1, partial(_times_p, 2))
-zb_auto = partial(_to_limit, "zb-auto", loop, 1)
-zbv = partial(_fitted, "zbv", v_shape, 2, partial(_as_in, zbv_fixed))
-v_half = partial(_fitted, "v-half", v_shape, 2, partial(_as_in, v_half_fixed))
-v_min = partial(_fitted, "v-min", v_shape, 2, partial(_as_in, v_min_fixed))
-v_flex = partial(_to_limit, "v-flex", v_shape, 2)
+def _one_a_rank(num_ranks: int) -> list[int]:
+    return loop(num_ranks, num_ranks)
+
+
+def _in_a_v(num_ranks: int) -> list[int]:
+    return v_shape(num_ranks, 2 * num_ranks)
+
+
+zb_1p = partial(_fitted, "zb-1p", _one_a_rank, partial(_times_p, 1))
+zb_2p = partial(_fitted, "zb-2p", _one_a_rank, partial(_times_p, 2))
+zb_auto = partial(_to_limit, "zb-auto", _one_a_rank)
+zbv = partial(_fitted, "zbv", _in_a_v, partial(_as_in, zbv_fixed))
+v_half = partial(_fitted, "v-half", _in_a_v, partial(_as_in, v_half_fixed))
+v_min = partial(_fitted, "v-min", _in_a_v, partial(_as_in, v_min_fixed))
+v_flex = partial(_to_limit, "v-flex", _in_a_v)

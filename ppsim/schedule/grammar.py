@@ -19,7 +19,7 @@ import io
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,13 +120,17 @@ def parse_table(
     return Schedule.from_rows(rows, name=name, num_replicas=num_replicas, num_slices=num_slices)
 
 
-_LETTERS = np.full(256, NONE - 1, dtype=np.int8)
-"""By byte: the op that a letter names, `NONE` for a digit and less for all else but what parts cells."""
+_DIGIT, _COMMA, _NEWLINE, _OTHER = 16, 17, 18, 19
+_KINDS = bytearray([_OTHER] * 256)
+"""By byte: the op that a letter names, and what else it is."""
 for _name in "FBIW":
-    _LETTERS[ord(_name)] = Op[_name]
-_LETTERS[[*b"0123456789,\n"]] = NONE
+    _KINDS[ord(_name)] = Op[_name]
+_KINDS[ord("0") : ord("9") + 1] = [_DIGIT] * 10
+_KINDS[ord(",")], _KINDS[ord("\n")] = _COMMA, _NEWLINE
 
 _MOST_DIGITS = 6
+_AT_ONCE = 1 << 18
+"""About so many bytes are read at once, whole rows: their columns stay in the cache of a processor."""
 
 
 def _columns_of(text: str) -> list[NDArray[Any]] | None:
@@ -134,38 +138,60 @@ def _columns_of(text: str) -> list[NDArray[Any]] | None:
 
     What this does not take, is read cell by cell, which says what is wrong.
     """
-    data = np.frombuffer(text.replace("\r\n", "\n").removesuffix("\n").encode() + b"\n", dtype=np.uint8)
-    kinds = _LETTERS[data]
-    if kinds.min() < NONE:
-        return None
-    is_row_end = data == ord("\n")
-    ends = np.flatnonzero(is_row_end | (data == ord(",")))
-    begins = np.concatenate(([0], ends[:-1] + 1))
-    row_ends = np.flatnonzero(is_row_end)
-    letters = np.flatnonzero(kinds >= Op.F)
-    named = np.flatnonzero(ends > begins)
-    is_blank = np.diff(row_ends, prepend=-1) == 1
-    if len(letters) != len(named) or is_blank.any():
-        return None
-    before, behind = letters - begins[named], ends[named] - letters - 1
-    digits = np.concatenate([before, behind])
-    if not len(digits) or digits.min() < 1 or digits.max() > _MOST_DIGITS:
-        return None
-    op = np.full(len(ends), Op.IDLE, dtype=np.int8)
-    stage, microbatch = (np.full(len(ends), NONE, dtype=np.int32) for _ in range(2))
-    op[named] = kinds[letters]
-    stage[named] = _numbers_at(data, begins[named], before)
-    microbatch[named] = _numbers_at(data, letters + 1, behind)
-    offsets = np.concatenate(([0], np.searchsorted(ends, row_ends) + 1)).astype(np.int64)
-    return [op, stage, microbatch, np.full(len(ends), NONE, dtype=np.int32), offsets]
+    data = text.replace("\r\n", "\n").removesuffix("\n").encode() + b"\n"
+    parts, counts, begin = [], [], 0
+    while begin < len(data):
+        end = data.find(b"\n", min(begin + _AT_ONCE, len(data) - 1)) + 1
+        if (part := _columns_of_rows(data[begin:end])) is None:
+            return None
+        parts.append(part[:-1])
+        counts.append(part[-1])
+        begin = end
+    op, stage, microbatch = (np.concatenate(column) for column in zip(*parts, strict=True))
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), *counts])
+    return [op, stage, microbatch, np.full(len(op), NONE, dtype=np.int32), np.cumsum(offsets)]
 
 
-def _numbers_at(data: NDArray[np.uint8], begin: Ints64, num_digits: Ints64) -> Ints32:
-    """The numbers that are written from `begin` on, of so many digits each."""
-    numbers = np.zeros(len(begin), dtype=np.int32)
-    for place in range(int(num_digits.max())):
-        here = place < num_digits
-        numbers[here] = 10 * numbers[here] + data[begin[here] + place] - ord("0")
+def _columns_of_rows(data: bytes) -> list[NDArray[Any]] | None:
+    """Of whole rows: op, stage and microbatch of every cell, and the number of cells of each row; None as above."""
+    kinds = np.frombuffer(data.translate(_KINDS), dtype=np.uint8)
+    marks = np.flatnonzero(kinds != _DIGIT)
+    kind = kinds[marks]
+    is_end = kind >= _COMMA
+    before = np.diff(marks, prepend=-1)  # one more than there are digits in front of a mark
+    letters: _Places = slice(0, None, 2)
+    ends: _Places = slice(1, None, 2)
+    numbered: _Places = slice(None)
+    named: _Places = slice(None)
+    if is_end[letters].any() or not is_end[ends].all():
+        is_behind_end = np.concatenate(([True], is_end[:-1]))
+        is_idle = is_end & is_behind_end
+        # Each letter is between two ends of cells, and an idle cell has no digits.
+        if not (is_end | is_behind_end).all() or (before[is_idle] != 1).any():
+            return None
+        letters, ends, numbered, named = ~is_end, is_end, ~is_idle, ~is_idle[is_end]
+    num_digits = np.minimum(before[numbered] - 1, _MOST_DIGITS + 1).astype(np.uint8)
+    if kind.max() == _OTHER or not 1 <= num_digits.min(initial=1) <= num_digits.max(initial=1) <= _MOST_DIGITS:
+        return None
+    last = kind[ends]
+    num_cells = np.diff(np.flatnonzero(last == _NEWLINE), prepend=-1)
+    op = np.full(len(last), Op.IDLE, dtype=np.int8)
+    stage, microbatch = (np.full(len(last), NONE, dtype=np.int32) for _ in range(2))
+    numbers = _numbers_before(np.frombuffer(data, dtype=np.uint8), marks[numbered], num_digits)
+    op[named], stage[named], microbatch[named] = kind[letters], numbers[0::2], numbers[1::2]
+    is_blank = (num_cells == 1) & (op[np.cumsum(num_cells) - 1] == Op.IDLE)
+    return None if is_blank.any() else [op, stage, microbatch, num_cells]
+
+
+_Places: TypeAlias = slice | NDArray[np.bool_]
+
+
+def _numbers_before(data: NDArray[np.uint8], end: Ints64, num_digits: NDArray[np.uint8]) -> Ints32:
+    """The numbers of so many digits each that are written before `end`."""
+    digits = data - np.uint8(ord("0"))
+    numbers = digits[end - 1].astype(np.int32)
+    for place in range(1, int(num_digits.max(initial=0))):
+        numbers += digits[end - (1 + place)] * (num_digits > place) * np.int32(10**place)
     return numbers
 
 

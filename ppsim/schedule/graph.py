@@ -38,9 +38,9 @@ from ppsim.schedule.choices import Channel, Communication, Pairs, Receives
 from ppsim.schedule.dependencies import transfers_of
 from ppsim.schedule.explain_cycle import explain_cycle
 from ppsim.schedule.kept import kept
-from ppsim.schedule.lowering import lower, with_receives
+from ppsim.schedule.lowering import lowered_messages, with_receives
 from ppsim.schedule.megatron_calls import Ends, megatron_calls
-from ppsim.schedule.messages import Messages, messages_of, sorted_by
+from ppsim.schedule.messages import Messages, messages_of
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, last_of_cell
 
 COMMUNICATIONS: dict[Communication, str] = {
@@ -71,7 +71,7 @@ class EventGraph:
     schedule: Schedule
     source: Ints32
     target: Ints32
-    offsets: Ints64
+    offsets: Ints32
     waits_for: Ints32
     order: Ints32
 
@@ -136,7 +136,7 @@ def messages_in(schedule: Schedule) -> Messages:
 
     def make() -> Messages:
         compute = schedule.compute_only()
-        return messages_of(schedule if schedule.has_communication else lower(compute), compute)
+        return messages_of(schedule, compute) if schedule.has_communication else lowered_messages(compute)
 
     return kept(schedule, "messages", make)
 
@@ -177,7 +177,7 @@ def _in_order(compute: Schedule, source: Ints32, target: Ints32, waits: "_Waits"
 
 # --- what each node waits for ---
 
-_Waits = tuple[Ints64, Ints32]
+_Waits = tuple[Ints32, Ints32]
 _Listed = tuple[NDArray[Any], list[Ints32]]
 
 
@@ -190,12 +190,16 @@ def previous_on_rank(compute: Schedule) -> Ints32:
 
 def _overlapping_waits(compute: Schedule, target: Ints32, pairs: Pairs, causes: list[Ints32]) -> _Waits:
     """A transfer waits for `causes` and holds up the action that takes it, or the whole of its cell."""
-    holder = first_of_cell(compute)[target] if pairs == "whole" else target
-    num_actions, num_nodes = len(compute), len(compute) + len(target)
-    place = target - holder  # several transfers may hold up one cell
-    holds_up = np.full((1 + int(place.max(initial=0)), num_actions), NONE, dtype=np.int32)
-    holds_up[place, holder] = np.arange(num_actions, num_nodes, dtype=np.int32)
-    return _joined(_listed([previous_on_rank(compute), *holds_up]), _listed(causes))
+
+    def held_up() -> _Listed:
+        holder = first_of_cell(compute)[target] if pairs == "whole" else target
+        num_actions, num_nodes = len(compute), len(compute) + len(target)
+        place = target - holder  # several transfers may hold up one cell
+        holds_up = np.full((1 + int(place.max(initial=0)), num_actions), NONE, dtype=np.int32)
+        holds_up[place, holder] = np.arange(num_actions, num_nodes, dtype=np.int32)
+        return _listed([previous_on_rank(compute), *holds_up])
+
+    return _joined(kept(compute, ("held up", pairs), held_up, part=10 / 50), _listed(causes))
 
 
 _AT_ONCE = 1 << 15
@@ -216,7 +220,7 @@ def _listed(columns: list[Ints32]) -> _Listed:
 
 def _joined(*parts: _Listed) -> _Waits:
     """What some nodes and those behind them wait for as the offsets and waits of all."""
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), *(counts for counts, _ in parts)])
+    offsets = np.concatenate([np.zeros(1, dtype=np.int32), *(counts for counts, _ in parts)], dtype=np.int32)
     return np.cumsum(offsets, out=offsets), np.concatenate([one for _, waits_for in parts for one in waits_for])
 
 
@@ -224,49 +228,88 @@ def _ahead_in_queue(messages: Messages, channel: Channel) -> list[Ints32]:
     """The transfer right ahead of each in its queue, at the sender's end and at the receiver's or at both alike."""
     num_ranks, num_transfers = messages.compute.num_ranks, len(messages.source)
     if channel == "edge":  # a route has one order at both of its ends
-        return [_right_ahead(messages.by_route, messages.route[messages.by_route])]
-    ends = messages.ends
+        sent, route = messages.by_route, messages.route[messages.by_route]
+        behind = np.full(num_transfers, NONE, dtype=np.int32)
+        same = route[1:] == route[:-1]
+        behind[sent[1:][same]] = sent[:-1][same]
+        return [behind]
+    # The number of its queue where each is sent and where it is received.
+    queues: tuple[NDArray[Any], NDArray[Any]]
     if channel == "rank":
-        of_rank = np.zeros(len(ends), dtype=np.int32)
+        queues = (np.zeros(num_transfers, dtype=np.int32),) * 2
     elif channel == "pair":
         sender, receiver = np.divmod(messages.route, num_ranks)
-        of_rank = np.concatenate([receiver, sender])[ends]
+        queues = receiver, sender
     else:  # downstream is what activations do: towards later stages
-        of_rank = np.tile(messages.compute.op[messages.source] == Op.F, 2)[ends]
-    order = sorted_by(of_rank)
-    rank = np.repeat(np.arange(num_ranks, dtype=np.int32), messages.num_ends)
-    ahead = _right_ahead(ends[order], (rank * num_ranks + of_rank)[order])
-    ahead[ahead >= num_transfers] -= num_transfers
-    return [ahead[:num_transfers], ahead[num_transfers:]]
+        queues = ((messages.compute.op[messages.source] == Op.F).astype(np.int32),) * 2
+    ahead = np.empty((2, num_transfers), dtype=np.int32)
+    run_kernel(
+        _line_up, inputs=(messages.ends, np.cumsum(messages.num_ends), *queues),
+        outputs=(np.full(num_ranks**2, NONE, dtype=np.int32), *ahead), size=2 * num_transfers,
+    )  # fmt: skip
+    return list(ahead)
 
 
-def _right_ahead(waiting: Ints32, queue: Ints32) -> Ints32:
-    """Who is right ahead of whom, of those that stand in this order and in these queues."""
-    ahead = np.full(len(waiting), NONE, dtype=np.int32)
-    same = queue[1:] == queue[:-1]
-    ahead[waiting[1:][same]] = waiting[:-1][same]
-    return ahead
+def _line_up(
+    ends: Any, end_of_rank: Any, of_sent: Any, of_received: Any, last: Any, ahead_sent: Any, ahead_received: Any
+) -> None:
+    """The transfer ahead of each end in its rank's queue of that number; `last` has the last one of each queue."""
+    rank, num_transfers = 0, len(of_sent)
+    for place in range(len(ends)):
+        while place == end_of_rank[rank]:
+            rank += 1
+        first = rank * len(end_of_rank)
+        end = ends[place]
+        if end < num_transfers:
+            queue = of_sent[end]
+            ahead_sent[end] = last[first + queue]
+            last[first + queue] = end
+        else:
+            queue = of_received[end - num_transfers]
+            ahead_received[end - num_transfers] = last[first + queue]
+            last[first + queue] = end - num_transfers
 
 
 def _blocking_waits(messages: Messages) -> _Waits:
     """A transfer starts when both ranks have come to it; each rank goes on when its batch of them is done."""
-    compute, ends, following = messages.compute, messages.ends, messages.following
-    # The batch behind action k holds up action k+1 of the rank; one before the first action, the first.
-    has_following = following < np.repeat(compute.rank_offsets[1:].astype(np.int32), messages.num_ends)
-    ends, following = ends[has_following], following[has_following]
-    odd = np.zeros(len(compute), dtype=np.bool_)  # batches that do not stand as their first to last transfer
-    odd[following[1:][(np.diff(following) == 0) & (np.diff(ends) < 0)]] = True
-    here = np.flatnonzero(odd[following])
-    ends[here] = ends[here][np.lexsort((ends[here], following[here]))]
+    compute, ends = messages.compute, messages.ends.copy()
+    counts = np.zeros(len(compute), dtype=np.int32)
+    waits_for = np.empty(len(compute) + len(ends), dtype=np.int32)
+    used = run_kernel(
+        _wait_for_batches,
+        inputs=(messages.following, np.cumsum(messages.num_ends), compute.rank_offsets, len(messages.source)),
+        outputs=(ends, counts, waits_for), size=len(waits_for),
+    )  # fmt: skip
+    return _joined((counts, [waits_for[:used]]), _listed(list(messages.after)))
 
-    previous = previous_on_rank(compute)
-    counts = (previous != NONE) + np.bincount(following, minlength=len(compute))
-    waits_for = np.empty(int(counts.sum()), dtype=np.int32)
-    is_first = np.zeros(len(waits_for), dtype=np.bool_)
-    is_first[(np.cumsum(counts) - counts)[previous != NONE]] = True
-    waits_for[is_first] = previous[previous != NONE]
-    waits_for[~is_first] = len(compute) + ends % len(messages.source)
-    return _joined((counts, [waits_for]), _listed(list(messages.after)))
+
+def _wait_for_batches(
+    following: Any, end_of_rank: Any, rank_offsets: Any, num_transfers: Any, ends: Any, counts: Any, waits_for: Any
+) -> Any:
+    """The action before each, and the batch of transfers between the two, or in front of a rank's first action.
+
+    Those of a batch are listed by number, what is sent first.
+    """
+    used = place = 0
+    for rank in range(len(end_of_rank)):
+        for action in range(rank_offsets[rank], rank_offsets[rank + 1]):
+            before = used
+            if action > rank_offsets[rank]:
+                waits_for[used] = action - 1
+                used += 1
+            batch = place
+            while place < end_of_rank[rank] and following[place] == action:
+                here = place
+                while here > batch and ends[here - 1] > ends[here]:
+                    ends[here - 1], ends[here] = ends[here], ends[here - 1]
+                    here -= 1
+                place += 1
+            for here in range(batch, place):
+                waits_for[used] = len(counts) + ends[here] % num_transfers
+                used += 1
+            counts[action] = used - before
+        place = end_of_rank[rank]  # nothing waits for what is behind the last action
+    return used
 
 
 def _megatron_graph(schedule: Schedule, communication: Communication) -> EventGraph:
@@ -337,7 +380,7 @@ def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
     """Return an order of the nodes, and the nodes of a cycle (each waits for the next) where there is none."""
     order = np.zeros(graph.num_nodes, dtype=np.int32)
     stack = np.zeros(graph.num_nodes + 1, dtype=np.int32)
-    state, cursor = np.zeros(graph.num_nodes, dtype=np.int8), np.zeros(graph.num_nodes + 1, dtype=np.int64)
+    state, cursor = np.zeros(graph.num_nodes, dtype=np.int8), np.zeros(graph.num_nodes + 1, dtype=np.int32)
     depth = run_kernel(
         _depth_first, inputs=(graph.offsets, graph.waits_for, state, cursor),
         outputs=(stack, order), size=graph.num_nodes,

@@ -17,13 +17,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
 from ppsim.base.compiling import run_kernel
 from ppsim.base.errors import ScheduleError
 from ppsim.schedule.choices import Receives
-from ppsim.schedule.dependencies import dependencies
-from ppsim.schedule.messages import Messages, messages_of
+from ppsim.schedule.dependencies import dependencies, transfers_of
+from ppsim.schedule.messages import Messages, sorted_by
 from ppsim.schedule.table import NONE, Op, Schedule, first_of_cell, is_compute
 from ppsim.schedule.waits import with_send_waits
 
@@ -38,6 +39,7 @@ NUM_UNSHARDED = 3  # stages torch keeps gathered a rank: one forward, one backwa
 _FETCH, _EVICT, _REDUCE, _WAIT = 1, 2, 3, 4  # what an item that is no action does to a stage
 _NUM_ROLES = 5
 _STAGE_OPS = np.array([Op.IDLE, Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.WAIT_REDUCE_GRAD], dtype=np.int8)
+_SEND, _RECEIVE = 1, 2  # 0: the action itself
 _ROLES = np.array([
     (Op.F, Op.SEND_F, Op.RECV_F), (Op.B, Op.SEND_B, Op.RECV_B), (Op.I, Op.SEND_B, Op.RECV_B), (Op.W, NONE, NONE),
 ], dtype=np.int8)  # fmt: skip
@@ -51,11 +53,22 @@ def lower(schedule: Schedule, *, receives: Receives = "torch", waits: bool = Fal
     wait for every send and every reduction: see `ppsim.schedule.waits`. Raises `ScheduleError` where a fused cell
     needs what another part of the same cell makes.
     """
-    compute = schedule.compute_only()
-    lowered = _torch_order(compute, waits)
-    if receives != "torch":
-        lowered = with_receives(messages_of(lowered, compute), receives).lowered
+    lowered = with_receives(lowered_messages(schedule.compute_only(), waits=waits), receives).lowered
     return with_send_waits(lowered) if waits else lowered
+
+
+def lowered_messages(compute: Schedule, *, waits: bool = False) -> Messages:
+    """Return the messages of a compute-only table in torch's order; otherwise as `lower`."""
+    lowered, entry, role = _torch_order(compute, waits)
+    place = np.empty(len(compute), dtype=np.int32)
+
+    def placed(what: int, actions: Ints32) -> Ints32:
+        here = np.flatnonzero(role == what)
+        place[entry[here]] = here
+        return place[actions]
+
+    source, target = transfers_of(compute)
+    return Messages(lowered, compute, source, target, send=placed(_SEND, source), receive=placed(_RECEIVE, target))
 
 
 def with_receives(messages: Messages, receives: Receives) -> Messages:
@@ -68,7 +81,8 @@ def with_receives(messages: Messages, receives: Receives) -> Messages:
 # --- torch's own order ---
 
 
-def _torch_order(schedule: Schedule, waits: bool) -> Schedule:
+def _torch_order(schedule: Schedule, waits: bool) -> tuple[Schedule, Ints32, NDArray[np.int8]]:
+    """The table in torch's order, and of each of its entries the action that it is, sends or takes, and which."""
     items, item_offsets = _items(schedule, waits)
     needs = dependencies(schedule).neighbour
     remote = (needs != NONE) & (schedule.rank[needs] != schedule.rank)
@@ -100,11 +114,12 @@ def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
     num_weights = np.bincount(
         schedule.stage[(schedule.op == Op.B) | (schedule.op == Op.W)], minlength=schedule.num_stages
     )
-    next_use = _next_use(schedule.stage, schedule.rank)
+    next_use, chunk_of = _next_use(schedule.stage, schedule.rank), np.zeros(schedule.num_stages, dtype=np.int64)
     for rank in range(schedule.num_ranks):
         begin, end = int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1])
         stages = np.array(schedule.stages_of(rank), dtype=np.int64)
-        chunk = np.searchsorted(stages, schedule.stage[begin:end])
+        chunk_of[stages] = np.arange(len(stages))
+        chunk = chunk_of[schedule.stage[begin:end]]
         first_use = np.array([begin + int(np.argmax(chunk == c)) for c in range(len(stages))], dtype=np.int64)
         items = np.zeros((end - begin) * (1 + 2 * min(len(stages), NUM_UNSHARDED + 1)) + 3 * len(stages) + 1,
                          dtype=np.int64)  # fmt: skip
@@ -122,7 +137,7 @@ def _items(schedule: Schedule, waits: bool) -> tuple[Ints64, Ints64]:
 def _next_use(stage: Ints32, rank: Ints32) -> Ints64:
     """The next entry of the same stage, or the number of entries where there is none."""
     next_use = np.full(len(stage), len(stage), dtype=np.int64)
-    by_stage = np.argsort(stage, kind="stable")
+    by_stage = sorted_by(stage)
     same = stage[by_stage[1:]] == stage[by_stage[:-1]]
     next_use[by_stage[:-1][same]] = by_stage[1:][same]
     return next_use
@@ -135,17 +150,20 @@ def _add_stage_actions(
     """UNSHARD and RESHARD around a rank's cells, REDUCE_GRAD and its wait behind a stage's last gradient."""
     used = 0
     entry = begin
+    first_unwanted, is_same = 0, False
     while entry < end:
         stop = entry + 1
         while stop < end and fused[entry] != -1 and fused[stop] == fused[entry]:
             stop += 1
-        _want_next(fused, upcoming, entry, end, wanted)
-        used = _evict_unwanted(stages, wanted, active, items, used)
-        used = _fetch_wanted(stages, upcoming, wanted, active, items, used)
+        if not is_same:
+            first_unwanted = _want_next(fused, upcoming, entry, end, wanted)
+            used = _evict_unwanted(stages, wanted, active, items, used)
+            used = _fetch_wanted(stages, upcoming, wanted, active, items, used)
         for e in range(entry, stop):
             items[used] = e
             used += 1
             upcoming[chunk[e - begin]] = next_use[e]
+        is_same = stop == entry + 1 and next_use[entry] < first_unwanted  # the chunks that are wanted
         for e in range(entry, stop):
             if op[e] == 1 or op[e] == 3:  # B or W
                 c = chunk[e - begin]
@@ -162,8 +180,12 @@ def _add_stage_actions(
     return _evict_unwanted(stages, wanted, active, items, used)
 
 
-def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> None:
-    """Mark the next NUM_UNSHARDED chunks that a rank meets, and the rest of the cell in which the last is met."""
+def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> Any:
+    """Mark the next NUM_UNSHARDED chunks that a rank meets, and the rest of the cell in which the last is met.
+
+    Returns the entry that meets another chunk first: as long as those that are marked come before it, they stay. 0
+    where it is part of a fused cell, which may be that of another mark then.
+    """
     for c in range(len(wanted)):
         wanted[c] = False
     num_wanted, horizon = 0, entry
@@ -173,10 +195,10 @@ def _want_next(fused: Any, upcoming: Any, entry: Any, end: Any, wanted: Any) -> 
             if not wanted[c] and upcoming[c] < end and (nearest == -1 or upcoming[c] < upcoming[nearest]):
                 nearest = c
         if nearest == -1:
-            return
+            return end
         same_cell = fused[upcoming[nearest]] != -1 and fused[upcoming[nearest]] == fused[horizon]
         if num_wanted >= NUM_UNSHARDED and not same_cell:
-            return
+            return upcoming[nearest] if fused[upcoming[nearest]] == -1 else 0
         wanted[nearest] = True
         horizon = upcoming[nearest]
         num_wanted += 1
@@ -252,18 +274,20 @@ def _place_transfers(
     return num_codes
 
 
-def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> Schedule:
+def _decode(schedule: Schedule, codes: Ints32, offsets: Ints64) -> tuple[Schedule, Ints32, NDArray[np.int8]]:
     others = np.flatnonzero(codes < 0)  # few: what is done to a whole stage
-    entry, role = np.divmod(codes, np.int32(3))
+    entry = codes // np.int32(3)
+    role = (codes - 3 * entry).astype(np.int8)
     entry[others], role[others] = 0, 0
     op, stage, microbatch = _ROLES[schedule.op[entry], role], schedule.stage[entry], schedule.microbatch[entry]
     fused = np.where(role == 0, schedule.fused[entry], np.int32(NONE))
     stage[others], what = np.divmod(-codes[others], _NUM_ROLES)
     op[others] = _STAGE_OPS[what]
     microbatch[others] = fused[others] = NONE
-    return replace(
+    lowered = replace(
         schedule, op=op, stage=stage, microbatch=microbatch, fused=fused, rank_offsets=offsets.astype(np.int64)
     )
+    return lowered, entry, role
 
 
 # --- other places for the receives ---
@@ -315,4 +339,4 @@ def _received_before(messages: Messages, place: Ints32, turn: Ints32) -> Message
     num_before = np.cumsum(stays, dtype=np.int32) - stays  # of those that stay
     moved_to = num_before + np.cumsum(np.bincount(place, minlength=num_entries), dtype=np.int32)
     moved_to[messages.receive[turns]] = num_before[place[turns]] + np.arange(len(turns), dtype=np.int32)
-    return replace(messages, send=moved_to[messages.send], receive=moved_to[messages.receive], moved_to=moved_to)
+    return messages.moved(send=moved_to[messages.send], receive=moved_to[messages.receive], moved_to=moved_to)

@@ -1,7 +1,8 @@
 """The sends and receives of a compute+comms table, matched to the transfers they carry out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -84,8 +85,17 @@ class Messages:
     @cached_property
     def by_route(self) -> Ints32:
         """The transfers, those of a route together, in the order in which they are sent."""
-        by_send = self.ends[self.ends < len(self.send)]
-        return by_send[sorted_by(self.route[by_send])]
+        sent = np.full(len(self.table), NONE, dtype=np.int32)
+        sent[self.send] = np.arange(len(self.send), dtype=np.int32)
+        by_send = sent[sent != NONE]
+        found: Ints32 = by_send[sorted_by(self.route[by_send])]
+        return found
+
+    def moved(self, **places: Any) -> "Messages":
+        """Return them with `send`, `receive` and `moved_to` anew: of what is found, routes and their order stay."""
+        moved = replace(self, **places)
+        vars(moved).update(route=self.route, by_route=self.by_route)
+        return moved
 
     def check_order(self) -> None:
         """Raise `ScheduleError` where a pair of ranks sends in one order and receives in another.

@@ -13,12 +13,14 @@ BYTES_PROJECTED = 4_800
 """Bytes an action takes while a plan is projected and explained, measured alike."""
 
 _MEMORY = Path("/proc/meminfo")
+_ALWAYS_FREE = 2**24
+"""Bytes for which nobody is asked: what Python and numpy take is more."""
 
 
 def require_room(num_actions: int, *, bytes_each: int = BYTES_BUILT) -> None:
     """Raise `ConfigError` for more actions than the free memory holds, before any is made."""
-    needed, free = num_actions * bytes_each, free_bytes()
-    if needed > free:
+    needed = num_actions * bytes_each
+    if needed > _ALWAYS_FREE and needed > (free := free_bytes()):
         raise ConfigError(
             f"{num_actions:,} actions (two or three for each stage and microbatch) need about {size(needed)}, and "
             f"{size(free)} of memory are free on this machine, enough for {free // bytes_each:,}"

@@ -437,15 +437,19 @@ def is_one_of(op: NDArray[np.int8], ops: Iterable[Op]) -> NDArray[np.bool_]:
 
 def first_of_cell(schedule: Schedule) -> Ints32:
     """Return, for each action, the first action of its cell."""
-    joined = np.concatenate(([False], is_joined(schedule)))[: len(schedule)]
     entries = np.arange(len(schedule), dtype=np.int32)
+    if not (joined := is_joined(schedule)).any():
+        return entries
+    joined = np.concatenate(([False], joined))
     return np.maximum.accumulate(np.where(joined, np.int32(0), entries))
 
 
 def last_of_cell(schedule: Schedule) -> Ints32:
     """Return, for each action, the last action of its cell: a fused cell's results leave when all of it is done."""
-    joined = np.concatenate((is_joined(schedule), [False]))[: len(schedule)]
     entries = np.arange(len(schedule), dtype=np.int32)
+    if not (joined := is_joined(schedule)).any():
+        return entries
+    joined = np.concatenate((joined, [False]))
     return np.minimum.accumulate(np.where(joined, np.int32(len(schedule)), entries)[::-1])[::-1]
 
 

@@ -5,9 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats, Ints32
+from ppsim.schedule.table import Op
 
+_PASSES = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # the places among them
 _TINY = float(np.finfo(np.float64).tiny)
 
 
@@ -49,6 +53,19 @@ class CostArrays:
         if name in self.by_microbatch:
             return self.by_microbatch[name][stage, microbatch]
         found: Floats = getattr(self, name)[stage]
+        return found
+
+    def of_passes(self, op: NDArray[np.int8], stage: Ints32, microbatch: Ints32) -> Floats:
+        """Return the seconds of actions: of F, B, I and W of a stage and whole microbatch, one entry an action."""
+        if not self.by_microbatch:
+            return self.mean_passes(op, stage)
+        found: Floats = np.choose(op, [self.of(name, stage, microbatch) for name in _PASSES])
+        return found
+
+    def mean_passes(self, op: NDArray[np.int8], stage: Ints32) -> Floats:
+        """Return the same of the mean microbatch."""
+        by_op = np.concatenate([getattr(self, name) for name in _PASSES])
+        found: Floats = by_op[np.multiply(op, len(self.forward_s), dtype=np.int32) + stage]
         return found
 
     def least(self) -> "CostArrays":

@@ -1,19 +1,132 @@
-"""Costs to and from JSON without pydantic, for the machine with the accelerator, which may not have it."""
+"""Files of costs and of overheads: JSON in SI units, one number or one a stage, to and from `StageCosts`."""
 
-import dataclasses
+from dataclasses import MISSING, dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from ppsim.base.arrays import Numbers
+from ppsim.base.boundary import AboveZero, Count, Matrix, NonNegative, OneOrMany, Strict, retyped, validated
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json
-from ppsim.simulation.stage_costs import StageCosts
+from ppsim.base.files import naming, read_json
+from ppsim.schedule.choices import Communication
+from ppsim.simulation.stage_costs import MATRICES, OVERHEADS, StageCosts
+
+
+class _Link(Strict):
+    latency_s: NonNegative = 0.0
+    bytes: NonNegative
+    bandwidth_bytes_per_s: AboveZero
+
+    @property
+    def seconds(self) -> float:
+        """Latency and the time the bytes take."""
+        return self.latency_s + self.bytes / self.bandwidth_bytes_per_s
+
+
+_TYPES: dict[Any, Any] = {Numbers: OneOrMany, Numbers | None: OneOrMany | None, float: NonNegative}
+"""What a file has of a field of such a type of `StageCosts`; a choice is itself."""
+
+_PARTS = {"backward_input_s", "backward_weight_s"}
+_Costs = retyped(
+    Strict,
+    {one.name: _TYPES.get(one.type, one.type) for one in fields(StageCosts)},
+    {one.name: one.default for one in fields(StageCosts) if one.default is not MISSING and one.name not in _PARTS},
+)
+
+
+def _model_of(data: Any) -> type[Strict]:
+    """The model of a costs file: what has a row a stage there is a matrix of stages and microbatches."""
+    if not isinstance(data, dict):
+        return _Costs
+    others: dict[str, Any] = {
+        name: Matrix for name in MATRICES
+        if isinstance(value := data.get(name), list) and any(isinstance(one, list) for one in value)
+    }  # fmt: skip
+    if isinstance(data.get("transfer_s"), dict):
+        others["transfer_s"] = _Link  # the other way to write it
+    return retyped(_Costs, others) if others else _Costs
+
+
+class _Samples(Strict):
+    num: Count
+    quartiles: list[float]
+    deviation: NonNegative | None = None
+
+
+class _Hops(_Samples):
+    message_bytes: NonNegative | None
+    hop_s: float
+
+
+class _Residual(Strict):
+    source: str
+    measured_step_s: NonNegative
+    projected_step_s: NonNegative
+    error: float
+    error_without: float
+
+
+class _Overheads(Strict):
+    format: Literal["ppsim-overheads/1"] = "ppsim-overheads/1"
+    action_overhead_s: NonNegative
+    hop_overhead_s: NonNegative | None
+    overlap_slowdown: NonNegative | None = None
+    step_overhead_s: NonNegative | None = None
+    latency_s: NonNegative | None = None
+    bandwidth_bytes_per_s: AboveZero | None = None
+    message_overhead_s: NonNegative | None = None
+    first_pass_s: NonNegative | None = None
+    last_pass_s: NonNegative | None = None
+    action_spread: NonNegative | None = None
+    rank_spread: NonNegative | None = None
+    pass_factors: list[NonNegative] | None = None
+    communication: Communication = "overlap"
+    not_fitted: dict[str, str] = field(default_factory=dict)
+    samples: dict[str, _Samples] = field(default_factory=dict)
+    hops: list[_Hops] = field(default_factory=list)
+    residuals: list[_Residual] = field(default_factory=list)
+    fitted_on: dict[str, Any] = field(default_factory=dict)  # all that the first version had beside the first two
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """What an overheads file holds: fields of `StageCosts`, and latency in s with bandwidth in bytes/s, or None.
+
+    `action_spread` and `rank_spread` are the relative standard deviations of actions and of ranks, `pass_factors`
+    what passes of a typical step take beside their medians, None where nobody fitted them. `communication` is how
+    the trainer of the runs calls.
+    """
+
+    constants: dict[str, float]
+    line: tuple[float, float] | None = None
+    action_spread: float | None = None
+    rank_spread: float | None = None
+    pass_factors: tuple[float, ...] | None = None
+    communication: Communication = "overlap"
+
+    @property
+    def spreads(self) -> dict[str, Any]:
+        """What is known of how passes and ranks differ, by its field of a plan."""
+        named = ("action_spread", "rank_spread", "pass_factors")
+        return {name: value for name in named if (value := getattr(self, name)) is not None}
+
+
+def costs_from(data: Any, source: str = "costs") -> StageCosts:
+    """Return the costs that a parsed JSON object spells out; raises `ConfigError` with every wrong key."""
+    if isinstance(data, dict) and data.get("backward_s") is not None and not data.keys() & _PARTS:
+        data = data | dict.fromkeys(_PARTS)  # for tables that split no backward
+    given = dict(vars(validated(_model_of(data), data, source)))
+    if isinstance(link := given["transfer_s"], _Link):
+        given["transfer_s"] = link.seconds
+    with naming(source):
+        return StageCosts(**given)
 
 
 def costs_to_json(costs: StageCosts) -> dict[str, Any]:
-    """Return the JSON object of these costs, the inverse of `ppsim.simulation.cost_schema.costs_from`."""
+    """Return the JSON object of these costs, the inverse of `costs_from`."""
 
     def plain(value: Any) -> Any:
         if value is None or isinstance(value, str):
@@ -21,20 +134,17 @@ def costs_to_json(costs: StageCosts) -> dict[str, Any]:
         array = np.atleast_1d(np.asarray(value, dtype=np.float64))
         return float(array.flat[0]) if array.size == 1 else array.tolist()
 
-    return {field.name: plain(getattr(costs, field.name)) for field in dataclasses.fields(costs)}
+    return {one.name: plain(getattr(costs, one.name)) for one in fields(StageCosts)}
 
 
 def read_costs(path: str | Path) -> StageCosts:
-    """Read a `--costs` file; raises `ConfigError` naming the file and what is wrong in it.
+    """Read a `--costs` file; raises `ConfigError` naming the file and everything wrong in it.
 
-    Where pydantic is installed, all that is wrong at once (`ppsim.simulation.cost_schema`); elsewhere what
-    `StageCosts` itself refuses.
+    Where pydantic is missing, as it may be on a machine with an accelerator, what `StageCosts` itself refuses.
     """
-    if find_spec("pydantic") is not None:
-        from ppsim.simulation import cost_schema as files
-
-        return files.read_costs(path)
     data = read_json(path)
+    if find_spec("pydantic") is not None:
+        return costs_from(data, str(path))
     if not isinstance(data, dict):
         raise ConfigError(f"{path} is wrong: the whole must be a JSON object")
     try:
@@ -47,3 +157,15 @@ def message_bytes_in(path: str | Path) -> float | None:
     """Return the bytes of a message where a `--costs` file spells its link out, or None."""
     link = read_json(path).get("transfer_s")
     return float(link["bytes"]) if isinstance(link, dict) else None
+
+
+def read_overheads(path: str | Path) -> Overheads:
+    """Read the file that `ppsim calibrate` wrote; what could not be fitted is not among its constants."""
+    fitted = validated(_Overheads, read_json(path), str(path))
+    names = (*OVERHEADS, "message_overhead_s")
+    factors = tuple(fitted.pass_factors) if fitted.pass_factors else None
+    spreads = fitted.action_spread, fitted.rank_spread, factors, fitted.communication
+    constants = {name: value for name in names if (value := getattr(fitted, name)) is not None}
+    if fitted.latency_s is None or fitted.bandwidth_bytes_per_s is None:
+        return Overheads(constants, None, *spreads)
+    return Overheads(constants, (fitted.latency_s, fitted.bandwidth_bytes_per_s), *spreads)

@@ -109,19 +109,23 @@ def _side_by_side(graph: EventGraph, durations: Floats, overheads: Floats) -> Ra
     """
     num_actions, offsets, waits_for = graph.num_actions, graph.offsets.tolist(), graph.waits_for.tolist()
     duration, overhead = np.ascontiguousarray(durations.T), np.ascontiguousarray(overheads.T)
-    start, end = np.zeros_like(duration), np.zeros_like(duration)
+    end, begins = np.zeros_like(duration), graph.schedule.rank_offsets
+    has_overhead: list[bool] = np.any(overhead, axis=1).tolist()
+    first_start = dict.fromkeys(begins[:-1].tolist(), overhead[0])
     for node in graph.order.tolist():
         waits = waits_for[offsets[node] : offsets[node + 1]]
-        begin = overhead[node] if not waits else None
+        begin: Any = overhead[node] if not waits else None
         for candidate in waits:
             ready = end[candidate]
-            if candidate < num_actions or node < num_actions:
+            if has_overhead[node] and (candidate < num_actions or node < num_actions):
                 ready = ready + overhead[node]
             begin = ready if begin is None else np.maximum(begin, ready)
-        start[node] = begin
-        np.add(start[node], duration[node], out=end[node])
-    begins = graph.schedule.rank_offsets
-    return RankTimes(start[begins[:-1]].T.copy(), end[begins[1:] - 1].T.copy())
+        if node in first_start:
+            first_start[node] = begin
+        np.add(begin, duration[node], out=end[node])
+    return RankTimes(
+        np.stack([first_start[node] for node in begins[:-1].tolist()], axis=1), end[begins[1:] - 1].T.copy()
+    )
 
 
 def blockers_of(graph: EventGraph, end: Floats) -> Ints32:

@@ -34,29 +34,38 @@ class Gaps:
     overhead_s: Floats
 
 
-def gaps(timeline: Timeline) -> Gaps:
-    """Return the wait before every action, divided by the last thing that the action waited for."""
+def gaps(timeline: Timeline, ranks: range | None = None) -> Gaps:
+    """Return the wait before every action, divided by the last thing that the action waited for.
+
+    Of `ranks` that stand one behind the other, or of all.
+    """
     num_actions, offsets = timeline.num_actions, timeline.schedule.rank_offsets
-    start, end = timeline.start[:num_actions], timeline.end[:num_actions]
+    if ranks is not None:
+        offsets = offsets[ranks.start : ranks.stop + 1]
+    here = slice(int(offsets[0]), int(offsets[-1]))
+    start, end = timeline.start[here], timeline.end[here]
     begin = np.concatenate(([0.0], end[:-1]))
-    begin[offsets[:-1]] = timeline.begin_s
+    begin[offsets[:-1] - offsets[0]] = timeline.begin_s
     begin = np.minimum(begin, start)
 
-    blocker = timeline.blocker[:num_actions]
+    blocker = timeline.blocker[here]
     blocked = blocker != NONE
     ready = np.clip(np.where(blocked, timeline.end[blocker], begin), begin, start)
     made = ready.copy()
     by_transfer = blocked & (blocker >= num_actions)
-    made[by_transfer] = timeline.last_end_of_source[blocker[by_transfer] - num_actions]
+    made[by_transfer] = timeline.end[timeline.makers[blocker[by_transfer] - num_actions]]
     made = np.clip(made, begin, ready)
     if timeline.earliest is not None:
-        held_back = ~blocked & (timeline.earliest[:num_actions] > begin)
+        held_back = ~blocked & (timeline.earliest[here] > begin)
         ready = np.where(held_back, start, ready)
     return Gaps(begin_s=begin, compute_s=made - begin, communication_s=ready - made, overhead_s=start - ready)
 
 
+_AT_ONCE = 1 << 17
+"""Actions of so many are looked at at once, those of whole ranks: what they take stays in a processor's cache."""
+
 _WARM_UP, _COOL_DOWN, _WAITING = 0, 1, 2
-assert list(CAUSES)[:3] == ["warm_up", "cool_down", "waiting_compute"]
+assert list(CAUSES) == ["warm_up", "cool_down", "waiting_compute", "exposed_communication", "overhead"]
 
 
 def compute_causes(schedule: Schedule) -> NDArray[np.int8]:
@@ -77,15 +86,17 @@ def compute_causes(schedule: Schedule) -> NDArray[np.int8]:
 def idle_by_cause_s(timeline: Timeline) -> dict[str, Floats]:
     """Return seconds of idle time per cause of `CAUSES`, one entry a rank; a rank's causes sum to its idle time."""
     schedule = timeline.schedule
-    waits, causes = gaps(timeline), compute_causes(schedule)
-
-    def by_rank(wait_s: Floats) -> Floats:
-        return np.bincount(schedule.rank, weights=wait_s, minlength=schedule.num_ranks).astype(np.float64)
-
-    idle = {cause: by_rank(waits.compute_s * (causes == place)) for place, cause in enumerate(list(CAUSES)[:3])}
+    causes, offsets = compute_causes(schedule), schedule.rank_offsets
+    idle = {cause: np.zeros(schedule.num_ranks) for cause in CAUSES}
+    at_once = max(1, _AT_ONCE * schedule.num_ranks // len(schedule))
+    for first in range(0, schedule.num_ranks, at_once):
+        ranks = range(first, min(first + at_once, schedule.num_ranks))
+        here = slice(int(offsets[ranks.start]), int(offsets[ranks.stop]))
+        waits, of_rank = gaps(timeline, ranks), schedule.rank[here] - np.int32(first)
+        seconds = [waits.compute_s * (causes[here] == place) for place in range(_WAITING + 1)]
+        for cause, wait_s in zip(CAUSES, [*seconds, waits.communication_s, waits.overhead_s], strict=True):
+            idle[cause][ranks.start : ranks.stop] = np.bincount(of_rank, weights=wait_s, minlength=len(ranks))
     idle["cool_down"] += timeline.begin_s + timeline.step_time_s - timeline.rank_end_s
-    idle["exposed_communication"] = by_rank(waits.communication_s)
-    idle["overhead"] = by_rank(waits.overhead_s)
     return idle
 
 

@@ -55,24 +55,33 @@ def held(
 
     What F allocates and I keeps has one entry a stage; `share` is the part of it that an action's slice has.
     """
-    return _held_by(schedule, activation[schedule.stage] * share, kept[schedule.stage] * share)
+    by_op = changes(np.arange(len(_WHOLE), dtype=np.int8)[:, None], activation, kept)  # which is then looked up
+    return _held_by(schedule, by_op[schedule.op, schedule.stage] * share)
 
 
-def _held_by(schedule: Schedule, activation: Floats, kept: Floats) -> tuple[Floats, Floats]:
-    """The same of what each action's F allocates and I keeps, one entry an action."""
-    added = changes(schedule.op, activation, kept)
+def _held_by(schedule: Schedule, added: Floats) -> tuple[Floats, Floats]:
+    """The same of what each action adds."""
     after = summed_by_rank(added, schedule.rank_offsets)
     return after - np.minimum(added, 0.0), after
 
 
+def shares_of(schedule: Schedule, costs: CostArrays) -> tuple[Ints32, Floats | float, Floats | float]:
+    """Return, of every action, the whole microbatch and what of its time and of its tokens the slice has."""
+    if schedule.num_slices == 1:
+        return schedule.microbatch, 1.0, 1.0
+    microbatch, place = np.divmod(schedule.microbatch, schedule.num_slices)
+    return microbatch, costs.time_shares[place], costs.token_shares[place]
+
+
 def memory_of(schedule: Schedule, costs: CostArrays) -> Memory:
     """Return the bytes that each rank of a compute-only table holds, for costs resolved for that table."""
-    microbatch, place = np.divmod(schedule.microbatch, schedule.num_slices)
-    share = costs.token_shares[place]
-    activation, kept = (
-        costs.of(name, schedule.stage, microbatch) * share for name in ("activation_bytes", "kept_bytes")
-    )
-    during, after = _held_by(schedule, activation, kept)
+    microbatch, _, share = shares_of(schedule, costs)
+    names = ("activation_bytes", "kept_bytes")
+    if costs.by_microbatch.keys().isdisjoint(names):
+        during, after = held(schedule, costs.activation_bytes, costs.kept_bytes, share)
+    else:
+        activation, kept = (costs.of(name, schedule.stage, microbatch) * share for name in names)
+        during, after = _held_by(schedule, changes(schedule.op, activation, kept))
     peak_at = np.array([a + np.argmax(during[a:b]) for a, b in pairwise(schedule.rank_offsets.tolist())], np.int32)
     return Memory(
         during=during,

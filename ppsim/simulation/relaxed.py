@@ -38,4 +38,5 @@ def without_wraparound(graph: EventGraph) -> EventGraph:
     is_dropped[graph.num_actions + dropped] = True
     keep = ~(is_dropped[graph.waits_for] & (node < graph.num_actions))
     counts = np.bincount(node[keep], minlength=graph.num_nodes)
-    return replace(graph, offsets=np.concatenate(([0], np.cumsum(counts))), waits_for=graph.waits_for[keep])
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    return replace(graph, offsets=offsets, waits_for=graph.waits_for[keep])

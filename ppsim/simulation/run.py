@@ -9,6 +9,7 @@ from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.cost_arrays import CostArrays
+from ppsim.simulation.memory import shares_of
 from ppsim.simulation.overlap import evaluate_slowed
 from ppsim.simulation.relaxed import without_wraparound
 from ppsim.simulation.stage_costs import StageCosts
@@ -79,21 +80,22 @@ def simulate_graph(graph: EventGraph, costs: StageCosts, *, ready_s: Floats | No
 
 def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
     """Return the duration of every node: compute by op, stage and microbatch, transfers by the stages between."""
-    schedule = graph.schedule
-    by_op = ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
-    assert (Op.F, Op.B, Op.I, Op.W) == (0, 1, 2, 3)  # the places in by_op
-    microbatch, place = np.divmod(schedule.microbatch, schedule.num_slices)
-    whole = np.choose(schedule.op, [costs.of(name, schedule.stage, microbatch) for name in by_op])
-    compute = whole * costs.time_shares[place]
+    schedule, num_actions, duration = graph.schedule, graph.num_actions, np.empty(graph.num_nodes)
+    compute, transfers = duration[:num_actions], duration[num_actions:]
+    microbatch, time_share, token_share = shares_of(schedule, costs)
+    whole = costs.of_passes(schedule.op, schedule.stage, microbatch)
+    np.multiply(whole, time_share, out=compute)
     if costs.fused_s is not None:
-        mean = np.choose(schedule.op, [getattr(costs, name)[schedule.stage] for name in by_op])
+        mean = costs.mean_passes(schedule.op, schedule.stage)
         size = np.divide(whole, mean, out=np.ones(len(mean)), where=mean > 0)
-        _share_out_pairs(schedule, mean, costs.fused_s, size * costs.time_shares[place], compute)
+        _share_out_pairs(schedule, mean, costs.fused_s, size * time_share, compute)
     compute[schedule.rank_offsets[:-1]] += costs.first_pass_s
     compute[schedule.rank_offsets[schedule.stage_to_rank[0] + 1] - 1] += costs.last_pass_s
     hop = np.minimum(schedule.stage[graph.source], schedule.stage[graph.target])
-    transfers = costs.of("transfer_s", hop, microbatch[graph.source])
-    return np.concatenate([compute, transfers * costs.token_shares[place[graph.source]]])
+    transfers[:] = costs.of("transfer_s", hop, microbatch[graph.source])
+    if isinstance(token_share, np.ndarray):
+        transfers *= token_share[graph.source]
+    return duration
 
 
 def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: Floats, compute: Floats) -> None:
@@ -120,10 +122,12 @@ def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: 
 
 def overheads_s(graph: EventGraph, costs: StageCosts) -> Floats:
     """Return the host time or latency before every node."""
-    of_actions = np.full(graph.num_actions, costs.action_overhead_s + costs.variation_s)
+    overhead = np.full(graph.num_nodes, costs.hop_overhead_s)
+    of_actions = overhead[: graph.num_actions]
+    of_actions[:] = costs.action_overhead_s + costs.variation_s
     if costs.message_overhead_s:
         schedule, behind = graph.schedule, graph.source + 1
         is_followed = behind < schedule.rank_offsets[schedule.rank[graph.source] + 1]
         messages = np.bincount(np.concatenate([behind[is_followed], graph.target]), minlength=graph.num_actions)
         of_actions += messages * costs.message_overhead_s
-    return np.concatenate([of_actions, np.full(graph.num_transfers, costs.hop_overhead_s)])
+    return overhead

@@ -1,6 +1,6 @@
 """What the simulator eats: seconds and bytes per stage, and how transfers behave."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -156,9 +156,10 @@ class StageCosts(InBrief):
         >>> costs.resolved_for(ppsim.build("1f1b", pp=2, microbatches=2)).backward_s
         array([2., 2.])
         """
-        split = [np.flatnonzero(schedule.op == op) for op in (Op.I, Op.W)]
-        if named := [str(schedule[int(entries[0])]) for entries in split if len(entries)]:
-            self.require_parts(" and ".join(named))
+        if self.backward_input_s is None:
+            split = [np.flatnonzero(schedule.op == op) for op in (Op.I, Op.W)]
+            if named := [str(schedule[int(entries[0])]) for entries in split if len(entries)]:
+                self.require_parts(" and ".join(named))
         return self.resolved(
             num_stages=schedule.num_stages,
             num_ranks=schedule.num_ranks,
@@ -198,19 +199,8 @@ class StageCosts(InBrief):
         problems: list[str] = []
         factors = np.ones(1) if self.microbatch_factors is None else np.atleast_1d(self.microbatch_factors)
         columns = {"microbatch_factors": len(factors)} if self.microbatch_factors is not None else {}
-
-        def array(name: str, length: int, unit: str, in_model: int) -> Floats:
-            values = _entries(name, getattr(self, name), length, unit, in_model, problems)
-            if np.ndim(getattr(self, name)) == 2:
-                columns[name] = values.shape[1]
-            return values
-
-        given = {
-            name: array(name, num_stages, "stage", num_stages // num_replicas)
-            for name in _PER_STAGE
-            if getattr(self, name) is not None
-        }
-        static_bytes = array("static_bytes", num_ranks, "rank", num_ranks)[:, 0]
+        given, static_bytes = self._given(num_stages, num_ranks, num_replicas, problems)
+        columns |= {name: values.shape[1] for name, values in given.items() if np.ndim(getattr(self, name)) == 2}
         time_shares, token_shares = (
             _shares(name, getattr(self, name), num_slices, problems) for name in _PER_SLICE
         )
@@ -219,8 +209,7 @@ class StageCosts(InBrief):
             if self.microbatch_factors is not None:
                 given = {name: values * factors for name, values in given.items()}
             problems += _kept_beyond(given)
-        if problems:
-            raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
+        _refuse(problems)
         found = _filled_in(given)
         of_all: dict[str, Any] = {name: _of_all(name, values) for name, values in found.items()}
         return CostArrays(
@@ -238,6 +227,17 @@ class StageCosts(InBrief):
             },
         )
 
+    def _given(
+        self, num_stages: int, num_ranks: int, num_replicas: int, problems: list[str]
+    ) -> tuple[dict[str, Floats], Floats]:
+        """What is not None of stages, in the shape [stages, microbatches], and the static bytes of ranks."""
+        given = {
+            name: _entries(name, value, num_stages, "stage", num_stages // num_replicas, problems)
+            for name in _PER_STAGE
+            if (value := getattr(self, name)) is not None
+        }
+        return given, _entries("static_bytes", self.static_bytes, num_ranks, "rank", num_ranks, problems)[:, 0]
+
     def replace(self, **changes: Any) -> "StageCosts":
         """Return the same costs with some fields changed.
 
@@ -245,7 +245,9 @@ class StageCosts(InBrief):
         >>> costs.replace(transfer_s=0.1).transfer_s
         0.1
         """
-        changes = {name: value for name, value in changes.items() if value is not getattr(self, name, changes)}
+        changes = {
+            name: value for name, value in changes.items() if not _is_same(value, getattr(self, name, changes))
+        }
         if not changes:
             return self
         if changes.keys() - vars(self).keys():
@@ -305,16 +307,18 @@ class StageCosts(InBrief):
         in_torch = in_torch and self.backward_input_s is not None
         if factor is None and not in_torch:
             return self
-        costs = self.plain(num_stages=num_stages, num_ranks=num_ranks, num_replicas=num_replicas)
-        passes = _PASSES if factor is not None else _PASSES[1:]
-        found = {name: costs.values(name) for name in passes}
+        problems: list[str] = []
+        given, _ = self._given(num_stages, num_ranks, num_replicas, problems)
+        _refuse(problems)
+        costs = _filled_in(given)
+        found = {name: costs[name] for name in (_PASSES if factor is not None else _PASSES[1:])}
         if factor is not None:
             found = {name: values * factor[:, None] for name, values in found.items()}
         if in_torch:
             is_first = (np.arange(num_stages) % (num_stages // num_replicas) == 0)[:, None]
             found["backward_input_s"] = np.where(is_first, 0.0, found["backward_input_s"])
             found["backward_weight_s"] = np.where(is_first, found["backward_s"], found["backward_weight_s"])
-            kept = np.where(is_first, costs.values("activation_bytes"), costs.values("kept_bytes"))
+            kept = np.where(is_first, costs["activation_bytes"], costs["kept_bytes"])
             found["activation_bytes_kept_for_weight"] = kept
         return self.replace(**{name: as_given(values) for name, values in found.items()})
 
@@ -372,6 +376,17 @@ _OPTIONAL = (
     *_PER_SLICE,
     "microbatch_factors",
 )
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether it is the same object, or as long as anybody can tell: a plain number or word."""
+    return value is other or (type(value) is type(other) and type(value) in (float, str) and value == other)
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    """Raise `CostsError` where there are any."""
+    if problems:
+        raise CostsError("costs do not match the schedule: " + "\n  ".join(problems))
 
 
 def _is_whole(shares: Any) -> bool:

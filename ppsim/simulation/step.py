@@ -95,7 +95,8 @@ def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> S
         exposed_s[name] = now - before
     exposed_s["rest"] = around.rest_s
     exposed_s["stragglers"] = around.straggling * timeline.step_time_s
-    beside_s = around.rest_s + exposed_s["stragglers"]
+    exposed_s["slow rank"] = around.slow_rank * float(timeline.busy_s.max())
+    beside_s = around.rest_s + exposed_s["stragglers"] + exposed_s["slow rank"]
     return Step(timeline, pieces, ends[-1] - float(begins[last]) + beside_s, exposed_s)
 
 
@@ -131,11 +132,10 @@ def _entries(name: str, values: Numbers, length: int, unit: str) -> Floats:
     array = np.atleast_1d(np.array(values, dtype=np.float64))
     if len(array) not in (1, length):
         raise ConfigError(f"{name} has {len(array)} entries, but the schedule has {length} {unit}s")
-    if not (np.isfinite(array) & (array >= 0)).all():
-        raise ConfigError(
-            f"{name} holds {array[~(np.isfinite(array) & (array >= 0))][0]:g}; times are not negative"
-        )
-    return np.broadcast_to(array, (length,)).copy()
+    is_right = (array >= 0) & (array < np.inf)
+    if not is_right.all():
+        raise ConfigError(f"{name} holds {array[~is_right][0]:g}; times are not negative")
+    return array if len(array) == length else np.repeat(array, length)
 
 
 def _by_first_forward(schedule: Schedule, rank: int) -> list[int]:

@@ -43,6 +43,9 @@ class StepCosts:
         Host time a step that nothing else covers.
     straggling
         What part of the pipeline's time the slowest replica is expected to take more than the mean one.
+    slow_rank
+        What part of its busy time the slowest rank of the pipeline takes more than ranks do whose costs these are.
+        A pipeline that is full goes at its pace; filled and drained it is by all of them.
     """
 
     gather_s: Numbers = 0.0
@@ -55,6 +58,7 @@ class StepCosts:
     update: Update = "synchronised"
     rest_s: float = 0.0
     straggling: float = 0.0
+    slow_rank: float = 0.0
 
     def taking(self, times: float) -> "StepCosts":
         """Return the same with all but the rest so many times as long."""

@@ -120,9 +120,10 @@ class Timeline(Pictured):
         return memory_of(self.schedule, self.costs)
 
     @cached_property
-    def last_end_of_source(self) -> Floats:
-        """Per transfer, when the cell that makes its content ended."""
-        return self.end[last_of_cell(self.schedule)[self.graph.source]]
+    def makers(self) -> Ints32:
+        """Per transfer, the last action of the cell that makes its content."""
+        source = self.graph.source
+        return last_of_cell(self.schedule)[source] if (self.schedule.fused != NONE).any() else source
 
     def name_of(self, node: int) -> str:
         """Return `3F0` for an action, `3SEND_F0` for a transfer, by the action that makes its content.

@@ -5,7 +5,7 @@ What passes vary by is either a number, the standard deviation of the logarithm 
 typical step's passes beside their medians, as many factors as are wanted, each as likely as any other.
 """
 
-from statistics import fmean
+from math import fsum
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def with_variation(schedule: Schedule, costs: StageCosts, variation: Variation |
     durations, overheads = durations_s(graph, costs.resolved_for(schedule)), overheads_s(graph, costs)
     steps = np.concatenate([np.ones((1, graph.num_nodes)), drawn_steps(graph, variation)])
     usual, *varied = evaluate_many(graph, durations * steps, overheads).step_time_s.tolist()
-    return costs.replace(variation_s=_overhead_s(graph, costs, fmean(varied) - usual))
+    return costs.replace(variation_s=_overhead_s(graph, costs, fsum(varied) / len(varied) - usual))
 
 
 def _overhead_s(graph: EventGraph, costs: StageCosts, longer_s: float) -> float:

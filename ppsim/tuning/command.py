@@ -28,8 +28,10 @@ def command_of(
     depending = {
         **_sizes(job),
         "sequence_parallel": question.sequence_parallel,
+        "etp": question.etp,
         "overlap_tp": job.execution.overlap_tp,
-        "launch_ms": None if job.launch_s is None else 1e3 * job.launch_s,
+        "launch_ms": None if job.launch_s is None or question.overheads else 1e3 * job.launch_s,
+        "overheads": question.overheads_file,
     }
     words, also = words_of(projected), words_of(searched)
     asked = values_in(words, Plan(pp=job.layout.pp, job=job, runtime=question.runtime)) | depending
@@ -53,6 +55,8 @@ def _sizes(job: Job) -> dict[str, Any]:
         return {
             "layers": len(layers) if len(layers) != len(named.layers) else None,
             "mtp": False if named.mtp and not model.mtp else None,
+            "mtp_num_layers": len(model.mtp) if model.mtp and len(named.mtp) != len(model.mtp) else None,
+            "mtp_use_repeated_layer": True if model.repeats_mtp and not named.repeats_mtp else None,
         }
     heads, kv_heads = (getattr(layers[0].attention, name, None) for name in ("num_heads", "num_kv_heads"))
     return {

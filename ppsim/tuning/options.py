@@ -6,11 +6,14 @@ Nothing heavy is imported here: help pages read it.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
 from ppsim.model.recompute import Recompute
-from ppsim.projection.options import RUNTIME, SEQUENCE_PARALLEL, Runtime, StudyOptions
+from ppsim.projection.options import OVERHEADS, RUNTIME, SEQUENCE_PARALLEL, Runtime, StudyOptions
+
+if TYPE_CHECKING:
+    from ppsim.runs.calibrate import Calibration
 
 _MANY = "N,N,…"
 
@@ -56,7 +59,8 @@ class RangeOptions(TypedDict, total=False):
         names="schedule", common=True, metavar="NAME,NAME,…", section="tried", default=SCHEDULES,
     )]
     recompute: Annotated[Sequence[Recompute] | None, Option(
-        "What of a layer is computed again in its backward, to try, as project takes it. Default: {default}.",
+        "What of a layer is computed again in its backward, to try, as project takes it. Default: {default}, with "
+        "--fully-shard (as of --stack torchtitan) selective-op too.",
         common=True, metavar="KIND,…", section="tried", default=("none", "full"),
     )]
     split: Annotated[Sequence[Literal["auto", "even"]] | None, Option(
@@ -85,6 +89,7 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
         metavar="PART", section="cluster",
     )]
     runtime: Annotated[Runtime | None, replace(RUNTIME, section="cluster")]
+    overheads: Annotated["str | Path | Calibration | None", replace(OVERHEADS, section="cluster")]
     sequence_parallel: Annotated[bool | None, replace(SEQUENCE_PARALLEL, section="optimizer", after="overlap_dp")]
     top: Annotated[int | None, Option(
         "How many of the fastest to rank.", common=True, metavar="N", section="search", default=10, shown=True,

@@ -210,7 +210,8 @@ class Outlooks:
             inputs[0] = 0.0
         gather, reduce = self._replicas_s(job, layers)
         entry = find(configuration.schedule)
-        hop = np.where(_changes_rank(entry.placement, configuration.pp, configuration.vpp), _hop_s(job), 0.0)
+        hop_s = 0.0 if "bandwidth_bytes_per_s" in dict(self.question.overheads) else _hop_s(job)
+        hop = np.where(_changes_rank(entry.placement, configuration.pp, configuration.vpp), hop_s, 0.0)
         down = _sums(forward[:-1] + hop)
         begin = down + np.maximum.accumulate(gather - down)
         is_split = entry.splits_backward

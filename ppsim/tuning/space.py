@@ -14,7 +14,7 @@ from ppsim.layout.layout import layout_on, require_devices
 from ppsim.layout.split import Split, why_no_split
 from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.parameters import require_division
-from ppsim.model.recompute import Recompute
+from ppsim.model.recompute import BY_OPERATORS, Recompute
 from ppsim.projection.options import GPT, Runtime
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.tuning.options import SCHEDULES, RangeOptions
@@ -53,14 +53,18 @@ class Question:
     """What stays the same: model, cluster, batch and everything else of `job`, but for what `Configuration` names.
 
     `num_gpus` are all devices, `memory_limit_bytes` what each has for the step. `sequence_parallel` None: where
-    tp > 1.
+    tp > 1. `etp` None: as tp. `overheads` are fields of `Plan`, each with its value, that a calibration of runs
+    found, and are in a file.
     """
 
     job: Job
     num_gpus: int
     memory_limit_bytes: float
     sequence_parallel: bool | None = None
+    etp: int | None = None
     runtime: Runtime = "torch"
+    overheads: tuple[tuple[str, Any], ...] = ()
+    overheads_file: str | None = None
 
     def job_of(self, configuration: Configuration) -> Job:
         """Return the job of a configuration; raises `ConfigError` for what its parts forbid."""
@@ -75,7 +79,7 @@ class Question:
         execution = replace(
             job.execution, recompute=recompute, sequence_parallel=sizes["tp"] > 1 if sp is None else sp
         )
-        layout = layout_on(self.num_gpus, **sizes, order=job.layout.order)
+        layout = layout_on(self.num_gpus, **sizes, order=job.layout.order, etp=self.etp)
         return replace(job, layout=layout, micro_batch=micro_batch, execution=execution)
 
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
@@ -88,6 +92,7 @@ class Question:
             split=configuration.split if split is None else split,
             runtime=self.runtime,
             memory_limit_bytes=self.memory_limit_bytes,
+            **dict(self.overheads),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -109,13 +114,16 @@ class Question:
             "overlap_dp": job.overlap,
             "runtime": self.runtime,
             "memory_limit_bytes": self.memory_limit_bytes,
+            **({} if self.etp is None else {"etp": self.etp}),
             **_unusual(job),
+            **({"overheads": dict(self.overheads)} if self.overheads else {}),
         }
 
 
 _OF_EXECUTION = (
-    "attention", "dropout", "fused_cross_entropy", "context", "hidden_tp_forward", "hidden_tp_backward",
-    "hidden_ep", "hidden_cp", "compute_share", "cuda_graphs",
+    "attention", "dropout", "fused_cross_entropy", "compile", "context", "hidden_tp_forward", "hidden_tp_backward",
+    "hidden_ep", "hidden_cp", "compute_share", "cuda_graphs", "deterministic_mode", "moe_dispatcher",
+    "expert_imbalance", "expert_capacity", "fused_experts", "expert_rank_capacity", "paged_stash",
 )  # fmt: skip
 _OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard", "listed_collectives",
            "gradient_accumulation_fusion")  # fmt: skip
@@ -124,7 +132,11 @@ _OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", 
 def _unusual(job: Job) -> dict[str, Any]:
     """What of a job and its execution is not as it is unless said otherwise."""
     found: dict[str, Any] = {}
-    holders: tuple[tuple[Any, tuple[str, ...]], ...] = ((job.execution, _OF_EXECUTION), (job, _OF_JOB))
+    holders: tuple[tuple[Any, tuple[str, ...]], ...] = (
+        (job.execution, _OF_EXECUTION),
+        (job, _OF_JOB),
+        (job.optimizer, ("exp_avg_dtype", "grad_reduce_in_bf16")),
+    )
     for holder, names in holders:
         usual = {one.name: one.default for one in fields(holder)}
         found |= {name: value for name in names if (value := getattr(holder, name)) != usual[name]}
@@ -188,7 +200,8 @@ def space_for(question: Question, **given: Any) -> Space:
 
     Defaults: tp divides the innermost domain and the model; pp divides the devices, up to the layers and two more;
     vpp and micro-batches of 1, 2, 4, 8; cp as these where it leaves 2,048 tokens or more; ep the powers of two up
-    to 64 that divide experts and devices; `SCHEDULES`; no recomputation and full; balanced splits and even ones.
+    to 64 that divide experts and devices; `SCHEDULES`; no recomputation and full, under FSDP2 `selective-op` too;
+    balanced splits and even ones.
     """
     model, num_gpus, length = question.job.model, question.num_gpus, question.job.length
     require_devices(num_gpus)
@@ -204,6 +217,8 @@ def space_for(question: Question, **given: Any) -> Space:
         "vpp": _DEFAULTS["vpp"],
         "micro_batch": _DEFAULTS["micro_batch"],
     }
+    if question.job.fully_shard and not experts:
+        defaults["recompute"] = ("none", BY_OPERATORS, "full")
     if not experts:
         defaults["ep"] = [1]
     chosen = defaults | {name: values for name, values in given.items() if values is not None}
@@ -247,7 +262,7 @@ def _configurations(question: Question, space: Space, refusals: _Refusals) -> It
     for pp, tp, cp, ep in product(space.pp, space.tp, space.cp, space.ep):
         sizes = {"tp": tp, "cp": cp, "ep": ep, "pp": pp}
         try:
-            dp = layout_on(question.num_gpus, **sizes, order=question.job.layout.order).dp
+            dp = layout_on(question.num_gpus, **sizes, order=question.job.layout.order, etp=question.etp).dp
         except ConfigError as error:
             refusals.note(0 if question.num_gpus % (tp * cp * pp) else 1, error)
             continue
@@ -274,6 +289,8 @@ def _configurations(question: Question, space: Space, refusals: _Refusals) -> It
             microbatches = next(iter(jobs.values())).num_microbatches
             for vpp, name in _schedules(space, pp, microbatches, num_layers, refusals):
                 for recompute, split in product(jobs, space.split):
+                    if recompute == BY_OPERATORS and find(name).splits_backward:
+                        continue  # torch's selective checkpoint goes through one backward only
                     yield Configuration(tp, cp, ep, dp, pp, vpp, micro_batch, recompute, name, split)
 
 

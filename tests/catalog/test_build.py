@@ -161,13 +161,13 @@ def test_what_idles_least_on_an_ideal_network_may_queue_longest_on_another(name,
 
 @pytest.mark.parametrize("channel", ["direction", "rank"])
 def test_a_search_judges_its_tables_on_the_channels_too(channel):
-    """`build auto` is never behind any entry of the catalogue there, fitted ones included."""
+    """`build auto` is never behind any entry of the catalogue there, fitted ones included as `build` fits them."""
     costs = queued("zbv", channel, seed=1)
-    found = optimise(pp=4, vpp=2, microbatches=8, costs=costs, placement="v", max_rounds=2)
+    found = optimise(pp=4, vpp=2, microbatches=8, costs=costs, placement="v", max_rounds=2, time_limit_s=np.inf)
     assert found.value_s == ppsim.simulate(found.schedule, costs).step_time_s
     for name in ("zbv", "v-half", "zbv-fixed", "v-half-fixed", "v-flex"):
-        fitted = costs if find(name).takes("costs") else None
-        table = ppsim.build(name, pp=4, microbatches=8, costs=fitted)
+        shape = {"pp": 4, "microbatches": 8}
+        table = ppsim.build(name, **shape, **({"costs": costs} if find(name).takes("costs") else {}))
         assert found.value_s <= step_or_never(table, costs) * (1 + 1e-9)
 
 
@@ -176,3 +176,10 @@ def step_or_never(table, costs):
         return ppsim.simulate(table, costs).step_time_s
     except Deadlock:
         return float("inf")
+
+
+def test_a_small_table_does_not_ask_how_much_memory_is_free(monkeypatch) -> None:
+    monkeypatch.setattr("ppsim.schedule.room.free_bytes", lambda: 0)
+    ppsim.build("1f1b", pp=4, microbatches=8)
+    with pytest.raises(ConfigError, match="and 0 B of memory are free on this machine"):
+        ppsim.build("1f1b", pp=4, microbatches=1_000_000)

@@ -1,14 +1,18 @@
 """A window of a short table, repeated: complete, within the cap, and as good as the steady state of the short one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ppsim import check
+from ppsim import StageCosts, build, check, simulate
+from ppsim.catalog.search import repetition
 from ppsim.catalog.search.fitted import best_candidate
 from ppsim.catalog.search.repetition import repeated
 from ppsim.catalog.search.target import Target
+from ppsim.simulation.bounds.of_table import bounds_of
 from tests.fitting import in_a_v, one_chunk
 
 seconds = st.integers(1, 9).map(float)
@@ -43,3 +47,31 @@ def test_zb_h1_repeated_is_zb_h1(num_more):
     short = best_candidate(Target(one_chunk(num_microbatches=8, **unit)))
     target = Target(one_chunk(num_microbatches=8 + num_more, **unit))
     assert repeated(short, target).is_optimal
+
+
+def test_a_searched_window_repeated_runs_is_complete_keeps_the_cap_and_is_better_than_before(monkeypatch):
+    monkeypatch.setattr(repetition, "_MOST_MOVES", 300)
+    costs = {"forward_s": 3, "backward_input_s": 4, "backward_weight_s": 2, "transfer_s": 0.25, "activation": 2}
+    shape = {"num_ranks": 4, "cap": 8, "activation_kept_for_weight": 1.5}
+    short = best_candidate(Target(in_a_v(num_microbatches=9, **shape, **costs)))
+    target = Target(in_a_v(num_microbatches=12, **shape, **costs))
+    tables = [repetition.unrolled(target, window) for window in repetition._windows(short, 3)]
+    before_s = min(table.score_s for table in tables if table and table.fits)
+    plain, compiled = (
+        next(repetition.searched_windows([short], replace(target, engine=engine)))
+        for engine in ("plain", "compiled")
+    )
+    assert check(plain.schedule("plain")).errors == []
+    assert (np.bincount(plain.order) == 12).all()
+    assert plain.fits
+    assert plain.score_s < before_s
+    assert plain.order.tolist() == compiled.order.tolist()
+
+
+def test_a_search_of_windows_closes_a_third_of_what_v_min_of_eight_ranks_lacks():
+    """At a transfer of a ninth of a forward, where a table of 64 microbatches was 10.3 % above the bound."""
+    costs = StageCosts(
+        forward_s=14.407, backward_input_s=14.38, backward_weight_s=9.676, transfer_s=1.61, activation_bytes=0.5
+    )
+    table = build("v-min", pp=8, microbatches=64, costs=costs)
+    assert simulate(table, costs).step_time_s <= 1.072 * bounds_of(table, costs, memory_limit_bytes=4).step_s

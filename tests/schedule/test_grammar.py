@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ppsim import Action, Op, Schedule, build, read_schedule
 from ppsim.base.errors import ScheduleError
+from ppsim.schedule import grammar
 from ppsim.schedule.grammar import format_cell, format_table, parse_cell, parse_table
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.table import IDLE
@@ -149,3 +150,14 @@ def test_calls_to_write_and_to_read_a_table_do_not_grow_with_it():
 
     few = num_calls(64)
     assert num_calls(256) < 1.1 * few < 2000
+
+
+def test_a_table_reads_the_same_in_pieces_of_any_length(monkeypatch):
+    text = format_table(build("zbv", pp=4, microbatches=12)).replace("\n", ",,\n", 1)
+    whole = parse_table(text)
+    assert Op.IDLE in whole.op
+    for at_once in (1, 100, 1000):
+        monkeypatch.setattr(grammar, "_AT_ONCE", at_once)
+        columns = grammar._columns_of(text)
+        assert columns is not None
+        assert Schedule.from_columns(*columns) == whole

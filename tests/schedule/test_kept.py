@@ -8,12 +8,14 @@ import pytest
 import ppsim
 from ppsim.base.errors import ScheduleError
 from ppsim.base.kept import Kept
+from ppsim.costs import sources
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 from ppsim.schedule import graph as graphs
 from ppsim.schedule import kept as of_tables
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
 
 
 @pytest.fixture
@@ -40,11 +42,26 @@ def test_a_graph_is_built_once_for_a_table_and_a_network(fresh, monkeypatch):
 
 def test_other_channels_lower_a_table_once(fresh, monkeypatch):
     lowered = []
-    lower = graphs.lower
-    monkeypatch.setattr(graphs, "lower", lambda *given, **options: lowered.append(1) or lower(*given, **options))
+    lower = graphs.lowered_messages
+    monkeypatch.setattr(graphs, "lowered_messages", lambda *given: lowered.append(1) or lower(*given))
     made = project(Plan(pp=4, vpp=2, microbatches=16))
     assert None not in made.other_channels.values()
     assert len(lowered) == 1
+
+
+def test_where_only_ranks_are_slower_a_profile_is_not_asked_again_and_costs_become_arrays_once(fresh, monkeypatch):
+    asked, resolved = [], []
+    assemble, resolve = sources.assemble, StageCosts.resolved
+    monkeypatch.setattr(sources, "assemble", lambda *given, **more: asked.append(1) or assemble(*given, **more))
+    monkeypatch.setattr(StageCosts, "resolved", lambda self, **shape: resolved.append(1) or resolve(self, **shape))
+    plan = Plan(pp=4, vpp=2, microbatches=16)
+    once = project(plan)
+    twice = project(replace(plan, stragglers=((0, 2.0), (1, 2.0), (2, 2.0), (3, 2.0))))
+    assert len(asked) == 1
+    assert len(resolved) == 2
+    assert twice.timeline.busy_s == pytest.approx(2 * once.timeline.busy_s)
+    project(replace(plan, transfer_s=0.001))
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("channel", ["ideal", "pair"])

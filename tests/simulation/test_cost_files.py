@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 
 from ppsim.base.errors import ConfigError
-from ppsim.simulation.cost_files import costs_to_json
-from ppsim.simulation.cost_schema import Overheads, costs_from, read_costs, read_overheads
+from ppsim.simulation.cost_files import Overheads, costs_from, costs_to_json, read_costs, read_overheads
 from ppsim.simulation.stage_costs import OVERHEADS
 from tests.strategies import tables_and_costs
 

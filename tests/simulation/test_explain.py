@@ -2,8 +2,9 @@
 
 import pytest
 
-from ppsim import StageCosts, simulate
+from ppsim import StageCosts, build, simulate
 from ppsim.schedule.grammar import parse_table
+from ppsim.simulation import explain
 from ppsim.simulation.explain import CAUSES, compute_causes, idle_by_cause_s
 
 # Rank 1 has F, B, F, B: it warms up to its first B, cools down behind its last F, and waits for compute between.
@@ -21,3 +22,14 @@ def test_seconds_of_waiting_are_of_their_own_kind():
     assert idle["warm_up"] == pytest.approx([6, 4, 2])
     assert idle["waiting_compute"] == pytest.approx([0, 3, 6])
     assert idle["cool_down"] == pytest.approx([6, 3 + 2, 4])
+
+
+def test_idle_time_is_the_same_however_many_ranks_are_looked_at_at_once(monkeypatch):
+    costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, transfer_s=0.25, action_overhead_s=0.1)
+    timeline = simulate(build("zbv", pp=5, microbatches=10), costs)
+    whole = idle_by_cause_s(timeline)
+    for num_ranks in (1, 2):
+        monkeypatch.setattr(explain, "_AT_ONCE", num_ranks * timeline.num_actions // 5)
+        assert {cause: idle.tolist() for cause, idle in idle_by_cause_s(timeline).items()} == {
+            cause: idle.tolist() for cause, idle in whole.items()
+        }

@@ -11,8 +11,7 @@ from ppsim import StageCosts, build, simulate
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.schedule.table import Op, Schedule, backward, backward_input, backward_weight, forward
 from ppsim.simulation.bounds.of_table import bounds_of
-from ppsim.simulation.cost_files import costs_to_json
-from ppsim.simulation.cost_schema import costs_from
+from ppsim.simulation.cost_files import costs_from, costs_to_json
 
 UNIT = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1, activation_bytes=1)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppsim.catalog.build import CATALOG, find
-from ppsim.machine.cluster import Constant
+from ppsim.machine.likeness import Run
 from ppsim.projection.project import iteration_of, project, table_of
 from ppsim.tuning.evaluate import Task, exact_peak_bytes
 from ppsim.tuning.outlook import Outlooks
@@ -37,9 +37,13 @@ def test_neither_time_nor_bytes_are_below_the_outlook(data):
         update=data.draw(st.sampled_from(["synchronised", "post-validated"])),
         runtime=data.draw(st.sampled_from(["torch", "megatron", "ideal"])),
     )  # fmt: skip
-    scale = {f"job_scale.{asked.job.alike[0]}": Constant(value=data.draw(st.sampled_from([0.7, 1.0, 1.4])))}
-    cluster = asked.job.cluster
-    asked = replace(asked, job=replace(asked.job, cluster=cluster.with_constants(cluster.constants.having(scale))))
+    cluster, times = asked.job.cluster, data.draw(st.sampled_from([0.7, 1.0, 1.4]))
+    runs = (Run(**vars(asked.job.likeness), times=times, spread=0.3),)
+    asked = replace(
+        asked, job=replace(asked.job, cluster=cluster.with_constants(replace(cluster.constants, runs=runs)))
+    )
+    if data.draw(st.booleans()):
+        asked = replace(asked, overheads=(("hop_overhead_s", 1e-5), ("bandwidth_bytes_per_s", 1e13)))
     space = space_for(
         asked, schedule=EVERY, tp=[1, 2], recompute=["none", "core_attn", "layernorm", "full"], vpp=[1, 2, 4]
     )

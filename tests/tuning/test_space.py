@@ -2,8 +2,10 @@
 
 import pytest
 
+import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.catalog.build import find
+from ppsim.tuning.command import command_of
 from ppsim.tuning.space import configurations, space_for
 from tests.tuning.questions import question
 
@@ -26,6 +28,14 @@ def test_one_pipeline_rank_has_one_schedule():
     asked = question(gpus=8, batch=8)
     found = configurations(asked, space_for(asked, pp=[1]))
     assert {(one.schedule, one.vpp) for one in found} == {("1f1b", 1)}
+
+
+def test_under_fsdp2_selective_op_is_tried_too_where_no_backward_is_split():
+    plain, sharded = question(), question(fully_shard=True)
+    assert "selective-op" not in space_for(plain).recompute
+    found = configurations(sharded, space_for(sharded, schedule=["1f1b", "zbv-fixed"], pp=[2], vpp=[1, 2]))
+    tried = {(find(one.schedule).splits_backward, one.recompute) for one in found}
+    assert tried == {(False, "none"), (False, "selective-op"), (False, "full"), (True, "none"), (True, "full")}
 
 
 @pytest.mark.parametrize(
@@ -51,3 +61,17 @@ def test_an_empty_space_is_a_sentence(ranges, words):
         configurations(asked, space_for(asked, **ranges))
     assert words in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_experts_of_a_tensor_parallelism_of_their_own_are_spread_over_more_ranks() -> None:
+    """Eight over tp 2 · dp 4, where tp 2 would leave four (MoE Parallel Folding, arXiv 2504.14960)."""
+    ranges = {"tp": [2], "cp": [1], "ep": [8], "pp": [2], "vpp": [1], "micro_batch": [1], "schedule": ["1f1b"]}
+    asked = {"model": "mixtral-8x7b", "cluster": "dgx-h100", "gpus": 16, "global_batch": 64, "recompute": ["full"]}
+    with pytest.raises(ConfigError, match="ep must divide dp · cp: got ep 8 with dp 4"):
+        ppsim.tune(**asked, **ranges, split=["even"])
+    tuned = ppsim.tune(**asked, **ranges, split=["even"], etp=1)
+    [found] = tuned.best
+    assert (found.candidate.ep, found.candidate.dp) == (8, 4)
+    assert tuned.question.job_of(found.candidate).layout.expert_tp == 1
+    assert " --etp 1" in command_of(tuned, found)
+    assert tuned.question.to_json()["etp"] == 1

@@ -48,6 +48,15 @@ class Timing(NamedTuple):
     """Whether each rank is among them."""
 
 
+class Window(NamedTuple):
+    """What every rank repeats: q passes of each of its codes, in one order, again and again."""
+
+    codes: Codes
+    """Rank r's from ``3 * q * firsts[r]``."""
+    ahead: Counts
+    """A number a code: of its first pass in the first window, at most 0; those not from 0 to m − 1 are left out."""
+
+
 def empty_timing(pipeline: Pipeline) -> Timing:
     """Return working space for `anneal`."""
     p, num_codes = pipeline.num_ranks, 3 * pipeline.num_stages
@@ -57,6 +66,23 @@ def empty_timing(pipeline: Pipeline) -> Timing:
         done=a_code, at=a_rank, now_s=np.zeros(p), end_s=np.zeros(num_nodes), place_of=a_node,
         start_s=np.zeros(num_nodes), waits_for=a_node.copy(), stack=a_rank.copy(), is_stacked=a_rank.copy(),
     )  # fmt: skip
+
+
+class Unrolled(NamedTuple):
+    """The table that a window makes, and working space."""
+
+    order: Codes
+    origin: Counts
+    """A place of the window a place of the order."""
+    timing: Timing
+    path: Counts
+
+
+def empty_unrolled(pipeline: Pipeline) -> Unrolled:
+    """Return a table for `unroll` to fill."""
+    num_places = 3 * pipeline.num_stages * pipeline.num_microbatches
+    places = np.zeros((2, num_places), dtype=np.int64)
+    return Unrolled(np.zeros(num_places, dtype=np.int32), places[0], empty_timing(pipeline), places[1])
 
 
 def anneal(
@@ -104,6 +130,146 @@ def anneal(
             for place in range(len(order)):
                 best[place] = order[place]
     return best_s
+
+
+def anneal_window(
+    pipeline: Pipeline,
+    memory: Memory,
+    rules: Rules,
+    dice: Counts,
+    window: Window,
+    best: Window,
+    last: Window,
+    unrolled: Unrolled,
+) -> float:
+    """Do as `anneal` does where every move is one in all the repetitions of a window; return the best criterion.
+
+    `window`, `best` and `last` go in as the one to begin with, whose table does not deadlock; `last` is working
+    space. A pass that is moved past the end of a window goes into the next one.
+    """
+    at_once = len(window.codes) // len(window.ahead)
+    current_s = _unrolled_criterion(pipeline, rules.handicap_s, window, unrolled)
+    best_s = current_s
+    length = _critical_origins(pipeline, rules.handicap_s, unrolled)
+    for number in range(1, rules.num_moves + 1):
+        if best_s <= rules.bound_s:
+            break
+        place = unrolled.path[_drawn(dice, length)]
+        rank = pipeline.rank_of[window.codes[place] % pipeline.num_stages]
+        first, behind = 3 * at_once * pipeline.firsts[rank], 3 * at_once * pipeline.firsts[rank + 1]
+        way = _drawn(dice, 4)  # as in `_drawn_move`
+        if way == 0:
+            place = place - 1 if place > first else behind - 1
+        if way == 3:
+            place = first + _drawn(dice, behind - first)
+        steps = 1 + _drawn(dice, rules.reach)
+        is_earlier = way == 1 or (way == 3 and _drawn(dice, 2) == 0)
+        heat_s = rules.heat_s - rules.heat_s * (number / rules.num_moves)
+        luck = (1 + _drawn(dice, 1000000)) / 1000000
+        if not _move_around(window, first, behind, place, -steps if is_earlier else steps):
+            continue
+        score_s = DEADLOCK
+        if _window_fits(pipeline, memory, window, rank, unrolled.timing.done):
+            _begin_earlier(pipeline, window, rank)
+            score_s = _unrolled_criterion(pipeline, rules.handicap_s, window, unrolled)
+        if score_s > current_s + heat_s * luck * luck:
+            _copy_window(last, window)
+            continue
+        current_s = score_s
+        length = _critical_origins(pipeline, rules.handicap_s, unrolled)
+        _copy_window(window, last)
+        if score_s < best_s - pipeline.tolerance_s:
+            best_s = score_s
+            _copy_window(window, best)
+    return best_s
+
+
+def unroll(pipeline: Pipeline, window: Window, unrolled: Unrolled) -> None:
+    """Fill `unrolled.order` and `origin` with the repetitions of a window."""
+    m, number, at_once = pipeline.num_microbatches, unrolled.timing.done, len(window.codes) // len(window.ahead)
+    for code in range(len(number)):
+        number[code] = window.ahead[code]
+    for rank in range(pipeline.num_ranks):
+        place, end_of_row = 3 * m * pipeline.firsts[rank], 3 * m * pipeline.firsts[rank + 1]
+        while place < end_of_row:
+            for origin in range(3 * at_once * pipeline.firsts[rank], 3 * at_once * pipeline.firsts[rank + 1]):
+                code = window.codes[origin]
+                if 0 <= number[code] < m:
+                    unrolled.order[place] = code
+                    unrolled.origin[place] = origin
+                    place += 1
+                number[code] += 1
+
+
+def _unrolled_criterion(pipeline: Pipeline, handicap_s: Floats, window: Window, unrolled: Unrolled) -> float:
+    unroll(pipeline, window, unrolled)
+    return _criterion(pipeline, handicap_s, unrolled.order, unrolled.timing)
+
+
+def _critical_origins(pipeline: Pipeline, handicap_s: Floats, unrolled: Unrolled) -> int:
+    """Fill `path` with where the places of a longest path come from; return how many."""
+    length = _critical_path(pipeline, handicap_s, unrolled.timing, unrolled.path)
+    for number in range(length):
+        unrolled.path[number] = unrolled.origin[unrolled.path[number]]
+    return length
+
+
+def _move_around(window: Window, first: int, behind: int, place: int, steps: int) -> bool:
+    """Move a pass along the repetitions of its row's window, up to the next of its own code; whether it moved."""
+    codes, ahead, step = window.codes, window.ahead, 1 if steps > 0 else -1
+    code, is_moved = codes[place], False
+    for _ in range(abs(steps)):
+        target = place + step
+        if target == behind:
+            target = first
+        elif target < first:
+            target = behind - 1
+        other = codes[target]
+        if other == code:
+            break
+        if abs(target - place) > 1:  # past the end of a window
+            ahead[code] -= step
+            ahead[other] += step
+        codes[place], codes[target] = other, code
+        place, is_moved = target, True
+    return is_moved
+
+
+def _window_fits(pipeline: Pipeline, memory: Memory, window: Window, rank: int, done: Counts) -> bool:
+    """Whether a rank that repeats its window runs F before I before W, and stays within its cap."""
+    num_stages, held, at_once = pipeline.num_stages, 0.0, len(window.codes) // len(window.ahead)
+    for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
+        for code in range(pipeline.stages[k], 3 * num_stages, num_stages):
+            done[code] = window.ahead[code]
+            held += done[code] * memory.changes[code]
+    for place in range(3 * at_once * pipeline.firsts[rank], 3 * at_once * pipeline.firsts[rank + 1]):
+        code = window.codes[place]
+        if code >= num_stages and done[code - num_stages] <= done[code]:
+            return False
+        held += memory.changes[code]
+        if code < num_stages and held > memory.cap[rank]:
+            return False
+        done[code] += 1
+    return True
+
+
+def _begin_earlier(pipeline: Pipeline, window: Window, rank: int) -> None:
+    """Begin a row so many windows earlier that none of its passes is left out."""
+    most, at_once = 0, len(window.codes) // len(window.ahead)
+    for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
+        for code in range(pipeline.stages[k], 3 * pipeline.num_stages, pipeline.num_stages):
+            most = max(most, window.ahead[code])
+    if most > 0:
+        for k in range(pipeline.firsts[rank], pipeline.firsts[rank + 1]):
+            for code in range(pipeline.stages[k], 3 * pipeline.num_stages, pipeline.num_stages):
+                window.ahead[code] -= at_once * (1 + (most - 1) // at_once)
+
+
+def _copy_window(source: Window, target: Window) -> None:
+    for place in range(len(source.codes)):
+        target.codes[place] = source.codes[place]
+    for code in range(len(source.ahead)):
+        target.ahead[code] = source.ahead[code]
 
 
 def _drawn(dice: Counts, limit: int) -> int:

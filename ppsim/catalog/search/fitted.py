@@ -6,12 +6,12 @@ from itertools import chain, count, islice
 
 import numpy as np
 
-from ppsim.base.compiling import Engine
+from ppsim.base.compiling import Engine, TimeIsUp
 from ppsim.base.errors import ScheduleError
 from ppsim.catalog.search import one_chunk, v_shape
 from ppsim.catalog.search.lists import improved, listed
 from ppsim.catalog.search.local_search import searched
-from ppsim.catalog.search.repetition import repeated
+from ppsim.catalog.search.repetition import repeated, searched_windows
 from ppsim.catalog.search.replay import in_microbatch_order
 from ppsim.catalog.search.target import Candidate, Target, best_of, better
 from ppsim.schedule.placement import loop
@@ -26,12 +26,21 @@ _MOST_PASSES = 15_000_000  # to time in one go: some tenths of a second
 _MOST_RESCHEDULINGS = 6  # by urgency
 _SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # of local search, a round
 _MOST_ACTIONS = 30_000  # of a table that is searched around
+_NEAR = 1.01  # of the lower bound: a table further above it is searched on where that is asked for
+_SMALL, _MORE_ROUNDS = 768, 16  # actions of such a table, and rounds
 _SHORT, _SHORT_ROUNDS = 2, 8  # microbatches a rank of a short table, and rounds of search around it
 _LONG = 3  # microbatches a rank above which a short table is searched and repeated
 _ROUNDS_ANEW = 10  # of search from one generated table
 _PRIME = 7919  # between the seeds of searches
 _MOST_JUDGED, _FEWEST_JUDGED, _MOST_ACTIONS_JUDGED = 64, 3, 200_000  # tables, and actions in all of them
 _ROUNDING = 1 + 1e-9  # of sums of times in another order
+
+
+class Unfinished(TimeIsUp):
+    """The time of a fit was over: `tables` are the best that it had on an ideal network, the best first."""
+
+    def __init__(self, found: Iterable[Candidate]) -> None:
+        self.tables = [candidate.schedule("fitted") for candidate in found]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +82,12 @@ class Judge:
 
 
 def fitted(
-    problem: Problem, *, criterion: Criterion = "step", judge: Judge | None = None, engine: Engine = "auto"
+    problem: Problem,
+    *,
+    criterion: Criterion = "step",
+    judge: Judge | None = None,
+    engine: Engine = "auto",
+    is_thorough: bool = False,
 ) -> Schedule:
     """Return the best table found for these costs in which no rank ever holds more than its cap.
 
@@ -83,7 +97,8 @@ def fitted(
     its own urgencies and, up to some 30,000 actions, searched around. By the criterion the result is never worse
     than any of these where they keep the cap. All this is on an ideal network; a `judge` chooses among the table so
     found and the next best that the generators yield, since what idles least there can queue longest elsewhere.
-    Deterministic. Seconds and memory as in `Problem`.
+    `is_thorough` goes on for up to some two seconds where the best is over 1 % above the lower bound: the result is
+    the same or better. Deterministic. Seconds and memory as in `Problem`. Raises `Unfinished` within `ending_in`.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
@@ -91,32 +106,40 @@ def fitted(
     0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
     """
     target = Target(problem, criterion, engine)
-    if judge is None:
-        return best_candidate(target).schedule("fitted")
-    number = max(_FEWEST_JUDGED, min(_MOST_JUDGED, _MOST_ACTIONS_JUDGED // target.num_actions))
-    return judge.best(best_candidates(target, number))
+    number = 1
+    if judge:
+        number = max(_FEWEST_JUDGED, min(_MOST_JUDGED, _MOST_ACTIONS_JUDGED // target.num_actions))
+    seen: list[Candidate] = []
+    try:
+        found = best_candidates(target, number, seen)
+        if is_thorough:
+            found.insert(0, _searched_on(found[0], seen))
+        return judge.best(found) if judge else found[0].schedule("fitted")
+    except TimeIsUp as end:
+        raise Unfinished(_best_different(seen, _FEWEST_JUDGED)) from end
 
 
 def best_candidate(target: Target) -> Candidate:
     """Return the best of all generators and of what improves it; at once where it meets the lower bound."""
-    return best_candidates(target, 1)[0]
+    return best_candidates(target, 1, [])[0]
 
 
-def best_candidates(target: Target, number: int) -> list[Candidate]:
+def best_candidates(target: Target, number: int, seen: list[Candidate]) -> list[Candidate]:
     """Return the best of all generators and of what improves it, and behind it the best that they yielded.
 
-    They are `number` tables in all, or as many different ones as there are.
+    They are `number` tables in all, or as many different ones as there are. On the way `seen` gets each.
     """
     best: Candidate | None = None
     others: list[Candidate] = []
     for family in _families(target):
-        if candidates := list(family):
+        if candidates := list(_noted(family, seen)):
             if number > 1:
                 others = _best_different([*others, *candidates], number)
             found = best_of(candidates)
             if target.num_actions <= _MOST_ACTIONS:
                 found = _searched_briefly(_rescheduled(found), num_rounds=1)
             best = better(best, found) if best else found
+            seen.append(best)
             if best.is_optimal and number == 1:
                 return [best]
     assert best  # list schedules always fit
@@ -127,8 +150,16 @@ def best_candidates(target: Target, number: int) -> list[Candidate]:
     if target.num_actions <= _MOST_ACTIONS and _is_long(target):
         for longer in islice(_searched_short(target, seed=0), _SEARCH_ROUNDS):
             best = better(best, longer) if longer else best
+    seen.append(best)
     best = _searched_briefly(best, num_rounds=_SEARCH_ROUNDS)
+    seen.append(best)
     return [best, *(other for other in others if not np.array_equal(other.order, best.order))][:number]
+
+
+def _noted(candidates: Iterable[Candidate], seen: list[Candidate]) -> Iterator[Candidate]:
+    for candidate in candidates:
+        seen.append(candidate)
+        yield candidate
 
 
 def _best_different(candidates: Iterable[Candidate], number: int) -> list[Candidate]:
@@ -185,6 +216,37 @@ def tables_without_end(target: Target, *, start: Schedule | None = None, seed: i
     if start is not None:
         given = target.timed(target.order_of(in_microbatch_order(start, target.problem)))
         best = better(best, given) if given and given.fits else best
+    yield from _searched_without_end(best, seed=seed)
+
+
+def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
+    """What is not near the lower bound: a small table after more rounds, a long one or shorter ones repeated.
+
+    `seen` gets what is found on the way.
+    """
+    target = best.target
+    if best.score_s <= target.bound_s * _NEAR:
+        return best
+    if target.num_actions <= _SMALL:
+        for found in _noted(islice(_searched_without_end(best, seed=0), _MORE_ROUNDS + 1), seen):
+            best = found
+            if found.is_optimal:
+                break
+        return best
+    if not _is_long(target):
+        return best
+    p = target.problem.num_ranks
+    shorts = [_with_microbatches(target, number) for number in range(p + 2, _SHORT * p, 2)]
+    tables = [best_candidate(short) for short in shorts if short.num_actions <= _SMALL]
+    if others := [longer for table in tables if (longer := repeated(table, target))]:
+        best = better(best, _searched_briefly(best_of(others), num_rounds=_SEARCH_ROUNDS))
+    if others := list(searched_windows([best, *tables], target)):
+        best = better(best, _searched_briefly(best_of(others), num_rounds=2 * _SEARCH_ROUNDS))
+    return best
+
+
+def _searched_without_end(best: Candidate, *, seed: int) -> Iterator[Candidate]:
+    target = best.target
     others = _searched_short(target, seed=seed) if _is_long(target) else _searched_anew(target, seed=seed)
     while True:
         on_best = searched(best, moves_a_round=_moves(target), seed=seed)
@@ -221,12 +283,16 @@ def _searched_short(target: Target, *, seed: int) -> Iterator[Candidate | None]:
     p = target.problem.num_ranks
     for number in count():
         length = _SHORT * p + number % (p + 1)
-        short = replace(target, problem=replace(target.problem, num_microbatches=length))
+        short = _with_microbatches(target, length)
         last: Candidate | None = None
         rounds = searched(best_candidate(short), moves_a_round=_moves(short), seed=seed + _PRIME * number)
         for found in islice(rounds, _SHORT_ROUNDS):
             yield repeated(found, target) if last is None or found.score_s < last.score_s else None
             last = found
+
+
+def _with_microbatches(target: Target, number: int) -> Target:
+    return replace(target, problem=replace(target.problem, num_microbatches=number))
 
 
 def _moves(target: Target) -> int:

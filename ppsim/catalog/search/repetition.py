@@ -4,15 +4,20 @@ A search over a long table spends its time on steady-state passes that should al
 does not, and what it found can be repeated (the idea of a repetend: Tessel, and the building blocks of V-Half).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
+from ppsim.catalog.search.anneal import Rules, Window, anneal_window, empty_unrolled, unroll
 from ppsim.catalog.search.pipeline import Codes
 from ppsim.catalog.search.target import Candidate, Target, better
 
 _MOST_AT_ONCE = 4  # microbatches in a window
+_SEARCHED_AT_ONCE, _FEW = 3, 3  # microbatches in a window that is searched; a rank of the table that it makes then
+_HEATS, _REACHES = (8.0, 4.0, 2.0, 1.0), (8, 2, 8, 2)  # of the rounds of such a search, as in `searched`
+_MOST_MOVES, _MOST_PASSES = 4_000, 5_000_000  # to try, and to time, in a round: less than a tenth of a second
 _CUTS = np.linspace(0.2, 0.8, 13)  # where the window is, in parts of a row
 
 
@@ -54,7 +59,65 @@ def _balanced_windows(row: Codes, at_once: int) -> Codes:
 def _stretched(rows: Sequence[Codes], begins: Sequence[Codes], cut: float, at_once: int, times: int) -> Codes:
     parts = []
     for row, possible in zip(rows, begins, strict=True):
-        begin = possible[np.argmin(np.abs(possible - cut * len(row)))]
+        begin = _nearest(possible, cut * len(row))
         window = row[begin : begin + at_once * len(np.unique(row))]
         parts += [row[:begin], np.tile(window, times), row[begin:]]
     return np.concatenate(parts)
+
+
+def searched_windows(tables: Sequence[Candidate], target: Target) -> Iterator[Candidate]:
+    """Yield tables of `target` that repeat one window of each row from beginning to end, after a search.
+
+    Each search begins with the windows of one of some tables of the same stages and costs, those that repeat best,
+    and moves passes in all repetitions at once, in a table of a few microbatches. Deterministic.
+    """
+    dice, problem = np.ones(1, dtype=np.int64), target.problem
+    number = min(_FEW * problem.num_ranks, problem.num_microbatches)
+    few = replace(target, problem=replace(problem, num_microbatches=number))
+    num_moves = min(_MOST_MOVES, _MOST_PASSES // few.num_actions)
+    mean_s = float(few.work_s.sum()) / few.num_actions
+    for table in tables:
+        made = [(unrolled(target, window), window) for window in _windows(table, _SEARCHED_AT_ONCE)]
+        fitting = [(one.score_s, place) for place, (one, _) in enumerate(made) if one and one.fits]
+        if not fitting:
+            continue
+        window = made[min(fitting)[1]][1]
+        score_s = np.inf
+        for heat, reach in zip(_HEATS, _REACHES, strict=True):
+            rules = Rules(few.handicap_s, few.bound_s, heat_s=mean_s * heat, num_moves=num_moves, reach=reach)
+            moved, best, last = (Window(window.codes.copy(), window.ahead.copy()) for _ in range(3))
+            outputs = (dice, moved, best, last, empty_unrolled(few.pipeline))
+            found_s = few.run(anneal_window, inputs=(few.memory, rules), outputs=outputs, times=1 + num_moves)
+            if found_s < score_s - target.tolerance_s:
+                score_s, window = found_s, best
+        candidate = unrolled(target, window)
+        if candidate and candidate.fits:
+            yield candidate
+
+
+def unrolled(target: Target, window: Window) -> Candidate | None:
+    """Return the table of `target` that repeats a window, or None where it deadlocks."""
+    table = empty_unrolled(target.pipeline)
+    target.run(unroll, inputs=(window,), outputs=(table,))
+    return target.timed(table.order)
+
+
+def _windows(table: Candidate, at_once: int) -> Iterator[Window]:
+    """The windows that lie at the same parts of all rows."""
+    rows = [table.order[begin:end] for begin, end in pairwise(table.target.row_offsets)]
+    begins = [_balanced_windows(row, at_once) for row in rows]
+    if not all(len(row) for row in begins):
+        return
+    for cut in _CUTS:
+        codes, ahead = [], np.zeros(3 * table.target.problem.num_stages, dtype=np.int64)
+        for row, possible in zip(rows, begins, strict=True):
+            begin = _nearest(possible, cut * len(row))
+            mine = np.unique(row)
+            run = np.bincount(row[:begin], minlength=len(ahead))[mine]
+            ahead[mine] = run - at_once * -(-run.max() // at_once)
+            codes.append(row[begin : begin + at_once * len(mine)])
+        yield Window(np.concatenate(codes), ahead)
+
+
+def _nearest(possible: Codes, place: float) -> int:
+    return int(possible[np.argmin(np.abs(possible - place))])

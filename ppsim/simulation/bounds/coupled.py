@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ppsim.base.arrays import distinct
 from ppsim.simulation.bounds.problem import Problem
 
 Job: TypeAlias = tuple[float, float]
@@ -108,7 +109,7 @@ class _Coupled:
             tail, _ = np.array([job for op in tails for stage in stages for job in reversed(op[stage])]).T
             latest = np.argsort(-head, kind="stable")
             head, seconds, tail = head[latest], seconds[latest], tail[latest]
-            least = np.unique(tail[tail > _NEVER])[:, None]
+            least = distinct(tail[tail > _NEVER])[:, None]
             sums = head + np.cumsum(np.where(tail >= least, seconds, 0.0), axis=1) + least
             longest = max(longest, float(sums.max(where=tail >= least, initial=0.0)))
         return longest
