@@ -34,7 +34,7 @@ from ppsim.runs.run import Run
 from ppsim.runtime.config import MODELS, TrainConfig
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
-from ppsim.simulation.cost_schema import costs_from
+from ppsim.simulation.cost_files import costs_from
 
 PASS_S, STEPS = 0.01, 5
 LEAST, MOST = 0.4, 0.8

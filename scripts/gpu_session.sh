@@ -2,7 +2,7 @@
 # A session on a GPU: sh scripts/gpu_session.sh [probe] [run] [profiles] [inside]; the first three unless named
 # (docs/gpu.md).
 #
-# Needs torch, numpy, click and rich (inside: megatron-core); no network, no installed ppsim. Ends within LIMIT seconds (default 540), whatever a
+# Needs torch, numpy and click (inside: megatron-core); no network, no installed ppsim. Ends within LIMIT seconds (default 540), whatever a
 # step does, and packs what there is into OUT/gpu-results.tar.gz. Each part goes on where it was stopped: what was
 # measured stays in WORK (default ./gpu-results; OUT is the same unless given). DEVICE=cpu SUITE=smoke tries it without
 # a GPU, PROBE_LIMIT gives its probe more seconds. PYTHON is python3.

@@ -6,8 +6,7 @@ chunk, or chunks a rank. Of these it takes no more than one (`validate_args`).
 """
 
 import re
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -127,38 +126,6 @@ def _rules(layers: Sequence[int], p: int, v: int) -> Iterator[MegatronSplit]:
     first, last = v * layers[0], v * layers[p - 1]
     for ends in ((first, None), (None, last), (first, last)) if p > 1 else ():
         yield MegatronSplit(first=ends[0], last=ends[1])
-
-
-def argument_line(arguments: Mapping[str, Any]) -> str:
-    """Return arguments as a line to paste into a shell.
-
-    >>> argument_line({"pipeline-model-parallel-size": 2, "pipeline-model-parallel-layout": "Et|tL"})
-    "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et|tL'"
-    """
-    parts = [
-        f"--{name}" + ("" if value is True else f" {shlex.quote(str(value))}") for name, value in arguments.items()
-    ]
-    return " ".join(parts)
-
-
-_YAML_NAMES = {"microbatch-group-size-per-virtual-pipeline-stage": "microbatch_group_size_per_vp_stage"}
-
-
-def argument_yaml(arguments: Mapping[str, Any]) -> str:
-    """Return arguments as the lines of a YAML file that has Megatron-LM's own names, as Primus' have.
-
-    >>> print(argument_yaml({"pipeline-model-parallel-size": 2, "pipeline-model-parallel-layout": "Et|tL"}), end="")
-    pipeline_model_parallel_size: 2
-    pipeline_model_parallel_layout: "Et|tL"
-    """
-    lines = []
-    for name, value in arguments.items():
-        if name == "no-overlap-p2p-communication":
-            lines.append("overlap_p2p_comm: false\n")
-            continue
-        text = f'"{value}"' if isinstance(value, str) else str(value).lower()
-        lines.append(f"{_YAML_NAMES.get(name, name.replace('-', '_'))}: {text}\n")
-    return "".join(lines)
 
 
 def _group_size(compute: Schedule, p: int, v: int, m: int) -> int:

@@ -15,6 +15,7 @@ from torchtitan.distributed import pipeline_parallel
 from torchtitan.tools import utils
 
 from ppsim.base.errors import ConfigError
+from ppsim.model.recompute import BY_OPERATORS
 from ppsim.profiling.chunks import Built, Window
 
 
@@ -133,7 +134,7 @@ class TitanBuilder:
         """Return the key of the measurements, as a profile file has it."""
         config, dims = self.config, self.trainer.parallel_dims
         checkpointing = type(config.activation_checkpoint).__qualname__.split(".")[0]
-        words = {"NoneType": "none", "FullAC": "full", "SelectiveAC": "layernorm+mlp_act"}
+        words = {"NoneType": "none", "FullAC": "full", "SelectiveAC": BY_OPERATORS}
         if checkpointing not in words:
             raise ConfigError(f"activation checkpointing by {checkpointing} is not known here: leave it out")
         return {

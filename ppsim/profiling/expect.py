@@ -1,15 +1,25 @@
 """How long a shape will take to measure, before it is: by FLOPs, at a part of the device's peak."""
 
+import time
 from dataclasses import dataclass
+from functools import cache
+from statistics import median
+from typing import cast
 
 import torch
 
 from ppsim.machine.devices import data_sheet
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.graphs import NUM_WARM_UP as GRAPH_WARM_UP
-from ppsim.profiling.harness import NUM_BLOCKS, forward_flops
-from ppsim.profiling.measure import LAUNCHES, LAUNCHES_BEFORE
+from ppsim.profiling.harness import NUM_BLOCKS, forward_flops, type_of
+from ppsim.profiling.measure import FEWEST_WARM_UPS, LAUNCHES, LAUNCHES_BEFORE
+from ppsim.profiling.models import of_gpt
 from ppsim.profiling.settings import LEAST_REPEATS, Key, Settings
+from ppsim.profiling.timing import PATIENCE
+from ppsim.runtime.config import MODELS
+from ppsim.runtime.gpt import Block
+from ppsim.runtime.options import DEFAULT_MODEL
+from ppsim.schedule.choices import Dtype
 
 PART_OF_PEAK = 0.4
 """What is reckoned with, all in all: products run at more, what moves memory at less."""
@@ -27,8 +37,9 @@ _AGAIN = (1.0, 8.0)
 """Forwards more in B, and in I with W, of recomputed layers: W does it for each of a Llama's seven matrices."""
 
 _IN_FLIGHT = 2 * _F
+_COMPONENTS = 3
 
-_CPU_FLOPS_PER_S = 5e10
+_CPU_PASSES = 5
 _REFERENCE = "NVIDIA H100 80GB HBM3"
 
 
@@ -40,10 +51,33 @@ class Expected:
     seconds: float
 
 
-def assumed_rate(device: str, dtype: str) -> tuple[float, str]:
-    """Return the FLOP/s to reckon with, and what they are: of this device, of an H100 where there is none."""
+@cache
+def _rate_of_cpu(dtype: str, num_threads: int) -> float:
+    """FLOP/s of F and B of a layer of the runtime's default model, just now."""
+    shape = MODELS[DEFAULT_MODEL]
+    key = Key(micro_batch=1, sequence_length=shape.sequence_length, dtype=cast(Dtype, dtype))
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    with torch.random.fork_rng(devices=[]):
+        layer = Block(shape.layer).to(type_of(key))
+        x = torch.randn(1, shape.sequence_length, shape.hidden_size, dtype=type_of(key))
+    taken = []
+    for _ in range(1 + _CPU_PASSES):
+        begin = time.perf_counter()
+        layer(x).sum().backward()
+        taken.append(time.perf_counter() - begin)
+    torch.set_num_threads(before)
+    return (_F + _B) * forward_flops(of_gpt(shape), key)[0] / median(taken[1:])
+
+
+def assumed_rate(device: str, dtype: str, *, num_threads: int = 1) -> tuple[float, str]:
+    """Return the FLOP/s to reckon with, and what they are: of this device, of an H100 where there is none.
+
+    Those of a CPU are measured, at its pace just now.
+    """
     if device == "cpu":
-        return _CPU_FLOPS_PER_S, f"{_CPU_FLOPS_PER_S / 1e9:.0f} GFLOP/s, a guess for a CPU"
+        rate = _rate_of_cpu(dtype, num_threads)
+        return rate, f"{rate / 1e9:.0f} GFLOP/s, what a layer of {DEFAULT_MODEL} runs at just now"
     dtype = "bfloat16" if dtype == "fp8" else dtype  # by what is measured beside products of 8 bit
     here = torch.cuda.get_device_name() if torch.cuda.is_available() else _REFERENCE
     sheet, name = data_sheet(here), here
@@ -57,7 +91,7 @@ def assumed_rate(device: str, dtype: str) -> tuple[float, str]:
 
 def expected(model: ModelShape, key: Key, settings: Settings) -> Expected:
     """Return what measuring a model at a key takes, repeats bounded by `settings.component_s`."""
-    rate, _ = assumed_rate(settings.device, key.dtype)
+    rate, _ = assumed_rate(settings.device, key.dtype, num_threads=settings.num_threads)
     layer, head = forward_flops(model, key)
     again = _AGAIN if key.recompute == "full" else (0.0, 0.0)
     # Layers are measured in a row, and one of them alone, which is the one that is launched.
@@ -65,7 +99,8 @@ def expected(model: ModelShape, key: Key, settings: Settings) -> Expected:
     flops += _component_flops(head, 0.0, head, settings, rate, (0.0, 0.0))
     if not settings.compiled:
         flops += layer  # to see its attention
-    return Expected(flops, flops / rate + SHAPE_S[settings.device])
+    least_s = _COMPONENTS * settings.least_s * (PATIENCE if settings.device == "cpu" else 1)  # medians are not sure
+    return Expected(flops, max(flops / rate, least_s) + SHAPE_S[settings.device])
 
 
 def _component_flops(
@@ -79,8 +114,9 @@ def _component_flops(
     repeat, repeats = 2 * _F + whole + split, float(settings.num_repeats)
     if settings.component_s is not None:
         repeats = min(repeats, max(LEAST_REPEATS, settings.component_s * rate / (repeat * both)))
+    warm_ups = min(settings.num_warm_up, FEWEST_WARM_UPS if repeats <= LEAST_REPEATS else settings.num_warm_up)
     # A trial of the split, which is a repeat; two forwards in flight; bytes kept and held.
-    flops = row * repeat + both * (_IN_FLIGHT + (settings.num_warm_up + repeats) * repeat + _F + split)
+    flops = row * repeat + both * (_IN_FLIGHT + (warm_ups + repeats) * repeat + _F + split)
     if settings.device != "cpu":  # transient bytes, and launches
         flops += both * (_F + whole) + launched * (_IN_FLIGHT + (LAUNCHES_BEFORE + LAUNCHES) * repeat)
     return flops

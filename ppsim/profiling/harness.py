@@ -15,7 +15,7 @@ from ppsim.base.version import __version__
 from ppsim.costs.utilization import split_ratio
 from ppsim.machine.devices import data_sheet
 from ppsim.model import shapes
-from ppsim.model.recompute import recomputes
+from ppsim.model.recompute import BY_OPERATORS, recomputes
 from ppsim.model.shapes import ModelShape
 from ppsim.profiling.beside import in_partition
 from ppsim.profiling.float8 import fused_cast, require_float8, to_float8
@@ -146,6 +146,11 @@ def require_measurable(model: ModelShape, key: Key, settings: Settings) -> None:
     if key.dtype == "fp8":
         require_float8(torch.device(settings.device), key.micro_batch * key.sequence_length // key.cp)
         fused_cast(settings.device, compiled=settings.compiled)  # here, where no device is torch's default
+    if key.recompute == BY_OPERATORS:
+        raise ConfigError(
+            "recompute selective-op is torch's own checkpoint, which goes through no I and W: profile measures "
+            "none, full or modules, ppsim.integrations.torchtitan.measure such layers of TorchTitan's"
+        )
     if key.recompute not in ("none", "full"):
         if settings.compiled:
             raise ConfigError(

@@ -5,7 +5,7 @@ and expert parallelism are left out, so what is measured is one rank's own compu
 layer is computed again, as `ppsim.model.recompute` has it.
 """
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from ppsim.model.shapes import LayerShape, ModelShape
 from ppsim.profiling.attention import ContextCore, Core, RecomputedCore
 from ppsim.profiling.recompute import Cheaply, again, plainly
 from ppsim.runtime import gpt
+from ppsim.runtime.gpt import Recomputed
 
 AnyCore: TypeAlias = Core | ContextCore | RecomputedCore
 
@@ -202,19 +203,6 @@ class GPTLayer(gpt.Block):
         with self.activated(functional.gelu, self.up(x)) as hidden:
             output: Tensor = self.down(hidden)
         return output
-
-
-class Recomputed(nn.Module):
-    """A layer, or a part, of which only the input is kept: its forward runs again where a backward needs it."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what the layer returns."""
-        output: Any = checkpoint(self.layer, x, use_reentrant=False)
-        return output  # type: ignore[no-any-return]
 
 
 def _kept(recompute: Recompute, module: str) -> Cheaply:

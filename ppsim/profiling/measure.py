@@ -1,7 +1,7 @@
 """F, B, I and W of one module, split exactly as torch's pipelining runtime splits them.
 
 Light in imports on purpose: torch and the standard library, so that it runs wherever torch does. What these modules
-may import beside torch: click, rich, numpy.
+may import beside torch: click, numpy.
 """
 
 import gc
@@ -38,6 +38,9 @@ class Samples:
 
 LAUNCHES, LAUNCHES_BEFORE = LEAST_REPEATS, 1
 """How often launching a pass is timed, and done before: the device computes each to its end in between."""
+
+FEWEST_WARM_UPS = 2
+"""The first one has much to do that no other has."""
 
 _FEWEST_GRADS = 3
 """Are rotated, where an output is far larger than an input, as an embedding's is."""
@@ -124,7 +127,8 @@ def measure(
     seconds, and more while medians are uncertain (`ppsim.profiling.timing`). As in a pipeline's steady state,
     gradients accumulate from one microbatch to the next, and while one goes backward, the activations of a later
     one are held. Of a module that cannot split (`ppsim.profiling.split` finds out) B only. With `component_s`, as
-    many repeats as that allows by the last warm-up, `LEAST_REPEATS` at least.
+    many repeats as that allows by the last warm-up, `LEAST_REPEATS` at least, and of warm-up no more than two where
+    they take longer than that.
     """
     device, num_repeats = torch.device(settings.device), settings.num_repeats
     clock = clock_of(device)
@@ -135,14 +139,14 @@ def measure(
         return {(index, name): taken for index, run in enumerate(runs) for name, taken in run.repeat().items()}
 
     with undisturbed():
-        for _ in range(settings.num_warm_up - 1):
-            repeat()
-        if settings.num_warm_up:
+        for done in range(1, settings.num_warm_up + 1):
             begin = clock.done()
             repeat()
             if settings.component_s is not None:
                 affordable = int(settings.component_s / (clock.done() - begin))
-                num_repeats = min(num_repeats, max(LEAST_REPEATS, affordable))
+                num_repeats = min(settings.num_repeats, max(LEAST_REPEATS, affordable))
+                if done >= FEWEST_WARM_UPS and affordable < LEAST_REPEATS:
+                    break
         taken = sampled(repeat, num_repeats=num_repeats, least_s=settings.least_s)
     for run in runs:
         run.forget()

@@ -28,6 +28,10 @@ def require_optimizer(name: str) -> None:
         raise ConfigError(f"torch {torch.__version__} has no Muon: --optimizer adamw, or torch 2.9 or newer")
 
 
+_PART = 0.25
+"""Of the time for a component's passes, of which projections are made: what its step takes is told beside them."""
+
+
 def measure_optimizer(
     model: ModelShape, key: Key, name: str, settings: Settings, *, say: Say = lambda message: None
 ) -> list[dict[str, Any]]:
@@ -77,7 +81,7 @@ def measure_step(
         for _ in range(settings.num_warm_up + 1):  # a first step makes the state
             step.clip()
             step.step()
-        taken = sampled(repeat, num_repeats=settings.num_repeats, least_s=settings.least_s)
+        taken = sampled(repeat, num_repeats=settings.num_repeats, least_s=_PART * settings.least_s)
     return {
         **{key: quantity([seconds / num_units for seconds in taken[key]]) for key in ("step_s", "gradient_norm_s")},
         "state_bytes": step.state_bytes // num_units,

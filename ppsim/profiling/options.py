@@ -5,6 +5,7 @@ from typing import Annotated, Literal, TypedDict
 
 from ppsim.base.words import Option
 from ppsim.model.recompute import MEANING, Recompute
+from ppsim.runtime.options import DEFAULT_MODEL
 from ppsim.schedule.choices import Dtype
 
 _MANY = "N,N,…"
@@ -18,9 +19,9 @@ class ProfileOptions(TypedDict, total=False):
     """What is measured, and how; `ppsim profile --help` has each word's meaning and default."""
 
     model: Annotated[str | None, Option(
-        "nano, mini, llama-mini, moe-mini, deepseek-v3-like, or one of `ppsim models` whose layers are GPT's, "
-        "Llama's or Mixtral's: gpt2, gpt3-175b, llama3-8b, mixtral-8x7b … Default: {default}.",
-        metavar="NAME", section="what", default="nano",
+        "nano, micro, mini, llama-mini, moe-mini, deepseek-v3-like, or one of `ppsim models` whose layers are "
+        "GPT's, Llama's or Mixtral's: gpt2, gpt3-175b, llama3-8b, mixtral-8x7b … Default: {default}.",
+        metavar="NAME", section="what", default=DEFAULT_MODEL,
     )]
     module: Annotated[str | None, Option(
         "A model of one's own: FILE.py is imported, which runs its code, and FUNCTION(layers of each stage) "
@@ -91,8 +92,8 @@ class ProfileOptions(TypedDict, total=False):
         metavar="N", section="device",
     )]
     repeats: Annotated[int | None, Option(
-        "Measurements of each pass. Default: the suite's, or 30 or a multiple: as many as take a second, and up to "
-        "four while the median is not sure to half a percent.",
+        "Measurements of each pass. Default: the suite's, or as many as take a second, 5 to 30, and again up to "
+        "four seconds while the median is not sure to half a percent.",
         metavar="N", section="device",
     )]
     warm_up: Annotated[int | None, Option(

@@ -1,6 +1,7 @@
 """How far a piece of work has come, by the clock."""
 
 import time
+from collections.abc import Callable
 
 from ppsim.base.units import seconds
 
@@ -44,3 +45,7 @@ class Pace:
 
     def _seconds_of(self, work: float) -> float:
         return self.elapsed_s * work / self.done_work if self.done_work else 0.0
+
+
+Watch = Callable[[Pace], None]
+"""Is called with how far work is, whenever a part of it is done."""

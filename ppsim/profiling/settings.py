@@ -80,8 +80,10 @@ def why_not_rehearsed(model: ModelShape, key: Key, *, device: str, compiled: boo
         return f"it takes a {device} device for each rank"
     if model.layer.kind != "gpt":
         return f"the runtime trains GPTs, not {model.layer.kind}"
-    if (key.tp, key.cp, key.ep, key.recompute) != (1, 1, 1, "none"):
-        return "the runtime cuts no layer, and recomputes none"
+    if (key.tp, key.cp, key.ep) != (1, 1, 1):
+        return "the runtime cuts no layer"
+    if key.recompute not in ("none", "full"):
+        return f"the runtime recomputes all of a layer or nothing, not {key.recompute}"
     if key.dtype not in _REHEARSED or compiled:
         return f"the runtime trains {', '.join(_REHEARSED)} without torch.compile"
     return ""

@@ -1,6 +1,6 @@
 """Several models into a folder of profiles, the device's own facts measured once: what the project ships."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,7 +12,7 @@ from ppsim.profiling.facts import add_facts, has_facts
 from ppsim.profiling.grids import QUICK, Grid
 from ppsim.profiling.harness import model_header, type_of
 from ppsim.profiling.models import find_model
-from ppsim.profiling.pace import Pace
+from ppsim.profiling.pace import Pace, Watch
 from ppsim.profiling.settings import Key, Say, Settings
 from ppsim.profiling.sweep import SuiteJob, begun, continued, finished_keys, sweep
 from ppsim.schedule.choices import Dtype
@@ -114,7 +114,7 @@ def run_jobs(
     start_over: bool = False,
     time_limit_s: float | None = None,
     say: Say = lambda message: None,
-    watch: Callable[[Pace], None] = lambda pace: None,
+    watch: Watch = lambda pace: None,
 ) -> list[dict[str, Any]]:
     """Measure every job into its file and return the files' contents, those that were begun.
 

@@ -16,7 +16,7 @@ Pass = TypeVar("Pass")
 _CLOSE_ENOUGH = 0.005
 """Standard error of a median, relative, below which more repeats tell nothing new."""
 
-_PATIENCE = 4
+PATIENCE = 4
 """How often the least time is spent before a median that is still uncertain is taken as it is."""
 
 
@@ -52,7 +52,7 @@ def is_certain(samples: Sequence[float]) -> bool:
 
 def are_enough(samples: Iterable[Sequence[float]], spent_s: float, least_s: float) -> bool:
     """Whether to stop: `least_s` seconds were spent, and medians are certain or won't become so."""
-    return spent_s >= least_s and (spent_s >= _PATIENCE * least_s or all(is_certain(one) for one in samples))
+    return spent_s >= least_s and (spent_s >= PATIENCE * least_s or all(is_certain(one) for one in samples))
 
 
 def sampled(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ppsim.base.units import seconds, signed_percent
 from ppsim.runs.calibrate import Calibration, calibration_to_json, with_overheads
 from ppsim.runs.peaks import PeakError
 from ppsim.runs.replays import Steps, median_gap_s, replayed_s, steps_of, waits_for_messages
-from ppsim.runs.run import Run, costs_alone, described, pass_medians
+from ppsim.runs.run import PaceOf, Run, costs_alone, described, pass_medians
 from ppsim.schedule.graph import build_graph
 from ppsim.simulation.engine import evaluate_many
 from ppsim.simulation.explain import gaps
@@ -53,7 +53,8 @@ class Comparison(Shown, Pictured):
     knows what transfers take, each takes `replay_hop_s`, the mean of the waits for them: of waits that vary a step
     sums up many. `peaks` are there where both sides know bytes, `projected_costs` where those of the projection are
     known. `interval_s` is where a projection expected nine of ten steps. `pace` is how fast the machine ran beside
-    when it was profiled, 0.9 for a tenth slower, where both were told by the same work (`ppsim.runtime.reference`).
+    when it was profiled, 0.9 for a tenth slower, where both were told by the same work (`ppsim.runtime.reference`);
+    where each was told by another, `reference_works` are the two.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -76,6 +77,7 @@ class Comparison(Shown, Pictured):
     projected_costs: StageCosts | None = None
     interval_s: tuple[float, float] | None = None
     pace: float | None = None
+    reference_works: tuple[str, str] | None = None
 
     @property
     def is_inside(self) -> bool | None:
@@ -91,11 +93,30 @@ class Comparison(Shown, Pictured):
         return None if self.pace is None else (1 + self.step_error) / self.pace - 1
 
     @property
+    def told(self) -> list[str]:
+        """Whether the step is inside of the projection's interval, and what is known of the machine's pace."""
+        sentences = []
+        if self.interval_s is not None:
+            low, high = map(seconds, self.interval_s)
+            where = "inside" if self.is_inside else "outside"
+            sentences.append(f"the measured step is {where} of what was projected for nine of ten, {low} to {high}")
+        if self.pace is not None:
+            sentences.append(
+                f"the machine ran at {self.pace:.2f} of the pace at which it was profiled, by what F and B of each "
+                f"rank's own stages took beside both"
+            )
+        elif self.reference_works is not None:
+            profiled, run = (work or "other work, of a version before" for work in self.reference_works)
+            sentences.append(f"no error at equal pace: the profile's was told by {profiled}; the run's by {run}")
+        return sentences
+
+    @property
     def brief(self) -> str:
         """What its line says."""
         measured, projected = seconds(self.measured.step_time_s), seconds(self.projected.step_time_s)
+        at_pace = f", at equal pace {signed_percent(self.error_at_pace)}" if self.error_at_pace is not None else ""
         return (
-            f"measured {measured}, projected {projected} ({signed_percent(self.step_error)}), replayed "
+            f"measured {measured}, projected {projected} ({signed_percent(self.step_error)}{at_pace}), replayed "
             f"{signed_percent(self.replay_error)}"
         )
 
@@ -149,11 +170,21 @@ def compare(measured: Timeline, projected: Timeline) -> Comparison:
     )
 
 
-def pace_of(run: Run, reference_s: float | None) -> float | None:
-    """Return how fast a run was beside the pace at which the reference takes so long, None where nobody knows."""
-    if reference_s is None or not run.reference_s:
-        return None
-    return float(np.median(run.at_pace(reference_s).step_times_s) / np.median(run.step_times_s))
+class Pace(TypedDict, total=False):
+    """Of the fields of `Comparison`, those that are known."""
+
+    pace: float
+    reference_works: tuple[str, str]
+
+
+def pace_of(run: Run, told: PaceOf | None) -> Pace:
+    """Return how fast a run was beside the pace at which a projection was told."""
+    if told is None or not run.reference_s:
+        return {}
+    if told.work != run.reference_work or not told.work:
+        return {"reference_works": (told.work, run.reference_work)}
+    expected_s = told.ranks_s(run.graph.schedule, run.reference_layers)
+    return {"pace": float(np.median(run.at_pace(expected_s).step_times_s) / np.median(run.step_times_s))}
 
 
 def expected_costs(run: Run, constants: Mapping[str, float], line: tuple[float, float] | None = None) -> StageCosts:
@@ -213,6 +244,7 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         **{name: getattr(comparison, name) for name in _NUMBERS},
         "pace": comparison.pace,
         "error_at_pace": comparison.error_at_pace,
+        "reference_works": comparison.reference_works and list(comparison.reference_works),
         "projected_interval_s": comparison.interval_s and list(comparison.interval_s),
         "is_inside": comparison.is_inside,
         "ops": [op.to_json() for op in comparison.ops],

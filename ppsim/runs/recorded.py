@@ -44,7 +44,9 @@ class Measured:
             "message_bytes": run.message_bytes,
             "knows_transfers": run.knows_transfers,
             "communication": run.communication,
-            "reference_s": list(run.reference_s),
+            "reference_s": [list(ranks) for ranks in run.reference_s],
+            "reference_work": run.reference_work,
+            "reference_layers": list(run.reference_layers),
             "start_s": (run.start - first).tolist(),
             "end_s": (run.end - first).tolist(),
         }
@@ -112,10 +114,10 @@ def run_of(
     costs = median_costs(graph, taken[:, : graph.num_actions]) if given is None else given
     if given is None and knows_transfers:
         costs = costs.replace(transfer_s=float(np.median(taken[:, graph.num_actions :])))
-    references = np.array(result.get("reference_s", []))[result["num_warm_up"] :]
+    references = np.array(result.get("reference_s", []))[result["num_warm_up"] :]  # [steps + 1, ranks]
     gaps = gaps_between(graph, start, end)
     if references.size:  # it is measured between the steps
-        gaps = (np.array(gaps) - references[1:].max(axis=1)).tolist()
+        gaps = (np.array(gaps) - references[1:-1].max(axis=1)).tolist()
     if result["differences"] and result["num_warm_up"] == 0:
         gaps = gaps[1:]  # the first step was compared with one process before the second began
     return Run(
@@ -128,7 +130,9 @@ def run_of(
         message_bytes=message_bytes,
         has_own_costs=given is not None,
         knows_transfers=knows_transfers,
-        reference_s=references.mean(axis=1).tolist() if references.size else (),
+        reference_s=((references[:-1] + references[1:]) / 2).tolist() if references.size else (),
+        reference_work=result.get("reference_work", ""),
+        reference_layers=result.get("reference_layers", ()),
     )
 
 

@@ -25,8 +25,9 @@ class Run:
     seconds from the last end of a step to the first start of the next, as far as known. `message_bytes` is what a
     whole microbatch sends from a stage to the next, None where unknown. `knows_transfers`: the times of all
     transfers are those on the wire, not only of those that somebody waited for. `communication` is how the trainer
-    calls, as far as its recording tells. `reference_s` is what the same work took the ranks before each step, on
-    average: the pace of the machine (`ppsim.runtime.reference`), empty where it was not measured.
+    calls, as far as its recording tells. `reference_s` is what F and B of its own stages took each rank before and
+    behind each step, the mean of both: the pace of the machine (`ppsim.runtime.reference`), empty where it was not
+    measured; `reference_work` says of what stages, `reference_layers` how many layers each has.
     """
 
     source: str
@@ -39,7 +40,9 @@ class Run:
     has_own_costs: bool = True
     knows_transfers: bool = False
     communication: Communication = "overlap"
-    reference_s: Sequence[float] = ()
+    reference_s: Sequence[Sequence[float]] = ()
+    reference_work: str = ""
+    reference_layers: Sequence[int] = ()
 
     @property
     def step_times_s(self) -> Floats:
@@ -56,22 +59,22 @@ class Run:
             taken = taken / (1 + slowdown * np.stack([overlapped_fraction(self.graph, *step) for step in times]))
         return taken
 
-    def at_pace(self, reference_s: float) -> "Run":
-        """Return the steps as long as they were at the pace at which the reference takes so long.
+    def at_pace(self, reference_s: Sequence[float] | Floats) -> "Run":
+        """Return the steps as long as they were at the pace at which the reference takes each rank so long.
 
-        Each is scaled by what the reference took before it, and costs that were not given are its medians then; the
+        Each is scaled by what the reference took beside it, and costs that were not given are its medians then; the
         run itself where nobody knows its pace.
         """
         if not self.reference_s:
             return self
-        factor = reference_s / np.array(self.reference_s)[:, None]
+        factor = np.sum(reference_s) / np.sum(self.reference_s, axis=1, keepdims=True)
         actions = self.graph.num_actions
         first = self.start[:, :actions].min(axis=1, keepdims=True)
         start, end = (first + factor * (times - first) for times in (self.start, self.end))
         costs = (
             self.costs if self.has_own_costs else median_costs(self.graph, (end - start)[:, :actions], self.costs)
         )
-        return replace(self, start=start, end=end, costs=costs, reference_s=[reference_s] * len(start))
+        return replace(self, start=start, end=end, costs=costs, reference_s=[list(reference_s)] * len(start))
 
     @property
     def bytes_of_transfers(self) -> Floats | None:
@@ -82,6 +85,25 @@ class Run:
         slice_number = schedule.microbatch[self.graph.source] % schedule.num_slices
         sizes: Floats = self.message_bytes * self.costs.resolved_for(schedule).token_shares[slice_number]
         return sizes
+
+
+@dataclass(frozen=True)
+class PaceOf:
+    """At which pace something was told, by what the same work took: F and B of each rank's own stages.
+
+    A layer takes `layer_s`; `ends_s` is what the first stage and the last take beside. `work` says of what.
+    """
+
+    work: str
+    layer_s: float
+    ends_s: tuple[float, float]
+
+    def ranks_s(self, schedule: Schedule, layers: Sequence[int]) -> list[float]:
+        """Return what it takes each rank that holds stages of so many layers."""
+        of_stages = self.layer_s * np.array(layers, dtype=np.float64)
+        of_stages[[0, -1]] += self.ends_s
+        ranks = range(schedule.num_ranks)
+        return [float(of_stages[list(schedule.stages_of(rank))].sum()) for rank in ranks]
 
 
 def gaps_between(graph: EventGraph, start: Floats, end: Floats) -> list[float]:

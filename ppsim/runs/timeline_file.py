@@ -8,17 +8,16 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from ppsim.base.arrays import Ints32
-from ppsim.base.boundary import AboveZero, NonNegative, Positive, Strict, Within, validated
+from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict, Within, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
-from ppsim.runs.run import Run
+from ppsim.runs.run import PaceOf, Run
 from ppsim.schedule.check import validate
 from ppsim.schedule.choices import Communication
 from ppsim.schedule.grammar import format_table, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import NONE
-from ppsim.simulation.cost_files import costs_to_json
-from ppsim.simulation.cost_schema import costs_from
+from ppsim.simulation.cost_files import costs_from, costs_to_json
 from ppsim.simulation.report import report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -41,7 +40,9 @@ class _Steps(Strict):
     message_bytes: NonNegative | None
     knows_transfers: bool
     communication: Communication = "overlap"
-    reference_s: list[AboveZero] = field(default_factory=list)
+    reference_s: list[list[AboveZero]] | list[AboveZero] = field(default_factory=list)
+    reference_work: str = ""
+    reference_layers: list[Count] = field(default_factory=list)
     start_s: list[list[float]]
     end_s: list[list[float]]
 
@@ -64,6 +65,8 @@ class _File(Strict, extra="ignore"):
     iteration_time_s: NonNegative | None = None
     iteration_time_interval_s: Annotated[list[float], Within(min_length=2, max_length=2)] | None = None
     reference_s: AboveZero | None = None
+    reference_ends_s: Annotated[list[float], Within(min_length=2, max_length=2)] | None = None
+    reference_work: str = ""
 
 
 def timeline_to_json(
@@ -98,20 +101,17 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
 class Expectation:
     """What a projection says beside its timeline, None where it does not.
 
-    Between what nine of ten steps will lie, and what the reference took at the pace of its costs (`Run.at_pace`).
+    Between what nine of ten steps will lie, and the pace of its costs (`Run.at_pace`).
     """
 
     interval_s: tuple[float, float] | None = None
-    reference_s: float | None = None
+    pace: PaceOf | None = None
 
-    @classmethod
-    def of(
-        cls, timeline: Timeline, iteration_s: float, interval_s: Sequence[float], reference_s: float | None
-    ) -> "Expectation":
-        """Return that of a projection by the interval of its iteration."""
+    def within(self, timeline: Timeline, iteration_s: float, interval_s: Sequence[float]) -> "Expectation":
+        """Return it with the interval of a projected iteration, as that of its step."""
         low, high = interval_s
         around = iteration_s - timeline.step_time_s
-        return cls((low - around, high - around), reference_s)
+        return replace(self, interval_s=(low - around, high - around))
 
 
 def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
@@ -122,10 +122,17 @@ def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
 def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
     """Read what `read_timeline` does, and what a projection's file says beside it."""
     file, timeline, costs = _loaded(read_json(path), str(path))
-    said = Expectation(reference_s=file.reference_s)
+    said = Expectation(pace=pace_from(file.reference_s, file.reference_ends_s, file.reference_work))
     if file.iteration_time_interval_s is not None and file.iteration_time_s is not None:
-        said = Expectation.of(timeline, file.iteration_time_s, file.iteration_time_interval_s, file.reference_s)
+        said = said.within(timeline, file.iteration_time_s, file.iteration_time_interval_s)
     return timeline, costs, said
+
+
+def pace_from(layer_s: float | None, ends_s: Sequence[float] | None, work: str) -> PaceOf | None:
+    """Return the pace that a file says, None where it says none; of a version before, it is of other work."""
+    if layer_s is None:
+        return None
+    return PaceOf(work, layer_s, (ends_s[0], ends_s[1])) if ends_s else PaceOf("", layer_s, (0.0, 0.0))
 
 
 def run_from_json(data: Any, source: str) -> Run:
@@ -154,10 +161,16 @@ def run_from_json(data: Any, source: str) -> Run:
             f"entries, as many as the timeline has"
         )
     start, end = np.array(steps.start_s), np.array(steps.end_s)
-    if len(steps.reference_s) not in (0, len(start)):
-        raise ConfigError(
-            f"{source} is wrong: steps.reference_s has {len(steps.reference_s)} entries for {len(start)} steps"
-        )
+    table = timeline.schedule
+    # A version before had one number a step, of other work.
+    references = [one if isinstance(one, list) else [one] * table.num_ranks for one in steps.reference_s]
+    for name, count, allowed, what in (
+        ("reference_s", len(references), (0, len(start)), "steps"),
+        *(("reference_s", len(one), (table.num_ranks,), "ranks") for one in references),
+        ("reference_layers", len(steps.reference_layers), (0, table.num_stages), "stages"),
+    ):
+        if count not in allowed:
+            raise ConfigError(f"{source} is wrong: steps.{name} has {count} entries for {allowed[-1]} {what}")
     early = np.argwhere((end < start)[:, : timeline.graph.num_actions])
     if len(early):
         step, entry = early[0].tolist()
@@ -170,7 +183,9 @@ def run_from_json(data: Any, source: str) -> Run:
         message_bytes=steps.message_bytes,
         knows_transfers=steps.knows_transfers,
         communication=steps.communication,
-        reference_s=steps.reference_s,
+        reference_s=references,
+        reference_work=steps.reference_work if steps.reference_layers else "",
+        reference_layers=steps.reference_layers,
     )
 
 

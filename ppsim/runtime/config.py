@@ -46,6 +46,7 @@ class GPTShape:
 
 MODELS = {
     "nano": GPTShape(num_layers=4, hidden_size=64, num_heads=4, sequence_length=64),
+    "micro": GPTShape(num_layers=4, hidden_size=256, num_heads=4, sequence_length=128),
     "mini": GPTShape(num_layers=8, hidden_size=256, num_heads=4, sequence_length=256),
     "gpt2": GPTShape(num_layers=12, hidden_size=768, num_heads=12, sequence_length=1024, vocab_size=50257),
 }
@@ -73,10 +74,32 @@ class OwnModel:
 
 
 @dataclass(frozen=True)
+class Turns:
+    """How often runs take turns: `most` times, fewer where `limit_s` is over, `least` however long it takes."""
+
+    most: int = 1
+    least: int = 1
+    limit_s: float = 0.0
+
+    def go_on(self, done: int, elapsed_s: float) -> bool:
+        """Return whether there is time for another turn, as long as those that are done.
+
+        >>> turns = Turns(most=8, least=2, limit_s=10.0)
+        >>> [turns.go_on(*one) for one in ((1, 60.0), (2, 6.0), (2, 7.0), (8, 1.0))]
+        [True, True, False, False]
+        """
+        return done < self.most and (done < self.least or elapsed_s * (done + 1) / done <= self.limit_s)
+
+
+ONCE = Turns()
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One run: the table, the model, and how to run it.
 
-    `layers_per_stage` has one entry a stage. `emulate_costs` is a `--costs` file: compute is replaced by waiting
+    `layers_per_stage` has one entry a stage. With `recompute` full, a layer's backward computes its forward again.
+    `emulate_costs` is a `--costs` file: compute is replaced by waiting
     that long, and transfers take what it says; of `straggling_steps`, by their number after the warm-up, compute
     takes so many times as long. `num_warm_up` steps come before the `num_steps` recorded ones.
     `timeout_s` bounds every wait of one rank for another. `trace` is a folder for one torch.profiler trace a rank.
@@ -90,6 +113,7 @@ class TrainConfig:
     num_steps: int = 3
     num_warm_up: int = 1
     dtype: Dtype = "float32"
+    recompute: Literal["none", "full"] = "none"
     device: Literal["cpu", "cuda"] = "cpu"
     learning_rate: float = 1e-3
     seed: int = 0

@@ -1,10 +1,12 @@
 """A small GPT, whole or cut into stages: what `ppsim profile` measures is what `ppsim train` runs."""
 
 from collections.abc import Collection
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from ppsim.model.shapes import LayerShape
 from ppsim.runtime.config import GPTShape, TrainConfig
@@ -48,6 +50,19 @@ class Block(nn.Module):
         return x + mlp
 
 
+class Recomputed(nn.Module):
+    """A layer, or a part, of which only the input is kept: its forward runs again where a backward needs it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layer returns."""
+        output: Any = checkpoint(self.layer, x, use_reentrant=False)
+        return output  # type: ignore[no-any-return]
+
+
 class Head(nn.Module):
     """Final norm and projection: [batch, sequence, hidden] → logits [batch, sequence, vocabulary]."""
 
@@ -72,17 +87,20 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def build_stage(
-    stage: int, num_stages: int, num_layers: int, shape: GPTShape, *, seed: int, dtype: torch.dtype
-) -> nn.Sequential:
+    stage: int, num_stages: int, num_layers: int, shape: GPTShape, *, seed: int, dtype: torch.dtype,
+    recompute: Literal["none", "full"] = "none",
+) -> nn.Sequential:  # fmt: skip
     """Return one stage: embedding on the first, head on the last, `num_layers` blocks between.
 
-    The same seed gives the same weights for a stage however the stages lie on ranks.
+    With `recompute` full a block keeps its input alone. The same seed gives the same weights for a stage however
+    the stages lie on ranks.
     """
     torch.manual_seed(1_000_003 * seed + stage)
     parts: list[nn.Module] = []
     if stage == 0:
         parts.append(Embedding(shape.vocab_size, shape.hidden_size, num_positions=shape.sequence_length))
-    parts += [Block(shape.layer) for _ in range(num_layers)]
+    blocks = [Block(shape.layer) for _ in range(num_layers)]
+    parts += [Recomputed(block) for block in blocks] if recompute == "full" else blocks
     if stage == num_stages - 1:
         parts.append(Head(nn.LayerNorm(shape.hidden_size), shape.hidden_size, shape.vocab_size))
     return nn.Sequential(*parts).to(dtype)
@@ -97,15 +115,20 @@ class GPT:
 
     def stages(self, wanted: Collection[int]) -> dict[int, nn.Module]:
         """Return these stages by index."""
-        layers, dtype = self.config.layers_per_stage, getattr(torch, self.config.dtype)
+        return self._stages(wanted, self.config.recompute)
+
+    def _stages(self, wanted: Collection[int], recompute: Literal["none", "full"]) -> dict[int, nn.Module]:
+        layers, seed, dtype = self.config.layers_per_stage, self.config.seed, getattr(torch, self.config.dtype)
         return {
-            stage: build_stage(stage, len(layers), layers[stage], self.shape, seed=self.config.seed, dtype=dtype)
+            stage: build_stage(
+                stage, len(layers), layers[stage], self.shape, seed=seed, dtype=dtype, recompute=recompute
+            )
             for stage in wanted
         }
 
     def unsplit(self) -> tuple[nn.Module, list[list[nn.Parameter]]]:
-        """Return all stages in a row, and the parameters of each."""
-        stages = self.stages(range(len(self.config.layers_per_stage)))
+        """Return all stages in a row, which keep all that a backward needs, and the parameters of each."""
+        stages = self._stages(range(len(self.config.layers_per_stage)), "none")
         return nn.Sequential(*stages.values()), [list(stage.parameters()) for stage in stages.values()]
 
     def boundary(self, stage: int) -> Tensor:

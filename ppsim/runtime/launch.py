@@ -9,14 +9,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError, MissingExtra, RunFailed
-from ppsim.runtime.config import TrainConfig
+from ppsim.runtime.config import ONCE, TrainConfig, Turns
 
 _BEAT_S = 0.05
 """How often the ranks are looked at, and what passes between hearing of an error and believing it the first."""
@@ -53,10 +53,17 @@ def launch(config: TrainConfig) -> dict[str, Any]:
     return launch_all([config])[0]
 
 
-def launch_all(configs: Sequence[TrainConfig], *, quiet: bool = False) -> list[dict[str, Any]]:
+def launch_all(
+    configs: Sequence[TrainConfig],
+    *,
+    quiet: bool = False,
+    turns: Turns = ONCE,
+    watch: Callable[[int], None] = lambda done: None,
+) -> list[dict[str, Any]]:
     """Run several configurations of as many ranks one after the other in the same processes; one result each.
 
-    Rank 0 tells its progress on standard error, unless `quiet`.
+    So in each of the `turns`, in which models stay what they are; `watch` is told how many are done. Rank 0 tells
+    its progress on standard error, unless `quiet`.
 
     Raises `RunFailed` like `launch`; nothing is returned then. No rank outlives this process, however it ends.
     """
@@ -64,12 +71,13 @@ def launch_all(configs: Sequence[TrainConfig], *, quiet: bool = False) -> list[d
     num_ranks = configs[0].num_ranks
     with _interruptions(), tempfile.TemporaryDirectory(prefix="ppsim-train-") as name, ExitStack() as stack:
         folder = Path(name)  # mode 0700: the ranks trust what stands in it
-        (folder / "configs.json").write_text(json.dumps([asdict(config) for config in configs]))
+        told = {"configs": [asdict(config) for config in configs], "turns": asdict(turns)}
+        (folder / "configs.json").write_text(json.dumps(told))
         ranks: list[subprocess.Popen[bytes]] = []
         try:
             for rank in range(num_ranks):
                 ranks.append(stack.enter_context(_started(rank, num_ranks, folder, quiet=quiet)))
-            _wait_for_all(ranks, folder)
+            _wait_for_all(ranks, folder, watch)
         finally:
             for process in ranks:
                 process.kill()
@@ -119,15 +127,18 @@ def _started(rank: int, num_ranks: int, folder: Path, *, quiet: bool) -> "subpro
         )
 
 
-def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path) -> None:
+def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path, watch: Callable[[int], None]) -> None:
     """Return once every rank has told that it is done; raise the error of the first that failed.
 
     No rank ends by itself: who has told waits with its connections open, so that none fails of another's error.
     """
     words: dict[int, Any] = {}
+    seen = 0
     while len(words) < len(ranks):
         paths = [word_of(folder, rank) for rank in range(len(ranks))]
         words = {rank: json.loads(path.read_text()) for rank, path in enumerate(paths) if path.exists()}
+        if turns_of(folder).exists() and (done := int(turns_of(folder).read_text())) > seen:
+            watch(seen := done)
         time.sleep(_BEAT_S)  # who told of a rank that died is heard only once that is seen
         for rank, process in enumerate(ranks):
             if process.poll() is not None:
@@ -140,6 +151,11 @@ def _wait_for_all(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path) -> N
 def word_of(folder: Path, rank: int) -> Path:
     """Return the file that a rank writes last: null where it is done, else its error."""
     return folder / f"rank{rank}.json"
+
+
+def turns_of(folder: Path) -> Path:
+    """Return the file in which rank 0 says how many turns are done."""
+    return folder / "turns.txt"
 
 
 def _printed(folder: Path, rank: int) -> Path:

@@ -1,36 +1,65 @@
-"""At which pace a CPU runs just now: the seconds of a little work that is the same in every run of every model.
+"""At which pace a CPU runs just now: the seconds of a little of a run's own work.
 
 Machines that others use too give now more, now less, in minutes by tens of percent. What the same work takes
-between the steps of two runs tells their paces apart from all else in which the runs differ.
+between the steps of two runs tells their paces apart from all else in which the runs differ. Work of another size
+need not be slowed in the same measure, nor one layer as all that a rank holds: so it is F and B of each rank's own
+stages, on all ranks at once. That is what steps are made of, but for the ranks' waits for each other.
 """
 
 import time
+from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ppsim.runtime.config import MODELS
-from ppsim.runtime.gpt import Block
-
-_LAYERS, _IN_FLIGHT = 2, 2
-"""As on a rank of a small pipeline, so that caches hold as little of it: together they take some milliseconds."""
+from ppsim.runtime.config import GPTShape, TrainConfig
+from ppsim.runtime.trained import RunModel
 
 
 class Reference:
-    """Layers of nano and their own microbatches; the numbers are drawn beside torch's, which stay as they are."""
+    """F of a microbatch through each stage of a rank, then B of each: gradients are added to.
 
-    def __init__(self) -> None:
-        shape = MODELS["nano"]
+    `work` says what of beside the layers of each stage, in words that are the same where it is. Random numbers are
+    drawn beside torch's, and buffers stay as they are.
+    """
+
+    def __init__(self, config: TrainConfig, model: RunModel, stages: Mapping[int, nn.Module]) -> None:
+        shape, last = config.model, len(config.layers_per_stage) - 1
+        if isinstance(shape, GPTShape):
+            of = f"{shape.hidden_size}, {shape.num_heads} heads, {shape.vocab_size} words"
+            of += f", {config.micro_batch} × {shape.sequence_length} tokens"
+        else:
+            of = f"{shape.module}, micro-batch {config.micro_batch}"
+        self.work = (
+            f"stages of {of}, {config.dtype}, {config.num_ranks} ranks at once, --threads {config.num_threads}"
+        )
+        if config.recompute != "none":
+            self.work += f", recompute {config.recompute}"
+        self._loss = model.loss
+        tokens, targets = model.batch(0, 1)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self._layers = nn.Sequential(*(Block(shape.layer) for _ in range(_LAYERS)))
-            like = (_IN_FLIGHT, 2, shape.sequence_length, shape.hidden_size)
-            self._inputs, self._gradients = torch.randn(like), torch.randn(like)
+            self._stages = [
+                (
+                    module,
+                    tokens if stage == 0 else torch.randn_like(model.boundary(stage)).requires_grad_(),
+                    targets if stage == last else torch.randn_like(model.boundary(stage + 1)),
+                    stage == last,
+                )
+                for stage, module in stages.items()
+            ]
 
     def seconds(self) -> float:
-        """Do F of all microbatches, then their B, and return what it took."""
-        begin = time.perf_counter()
-        outputs = [self._layers(one.detach().requires_grad_()) for one in self._inputs]
-        for output, gradient in zip(outputs, self._gradients, strict=True):
-            output.backward(gradient)
-        return time.perf_counter() - begin
+        """Do it, and return what it took."""
+        buffers = [(buffer, buffer.clone()) for module, *_ in self._stages for buffer in module.buffers()]
+        with torch.random.fork_rng(devices=[]):
+            begin = time.perf_counter()
+            outputs: list[Tensor] = []
+            for module, given, wanted, has_loss in self._stages:
+                output = module(given)
+                outputs.append(self._loss(output, wanted) if has_loss else output)
+            for output, (_, _, wanted, has_loss) in zip(outputs, self._stages, strict=True):
+                output.backward(None if has_loss else wanted)
+            taken = time.perf_counter() - begin
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        return taken

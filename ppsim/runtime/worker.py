@@ -6,8 +6,9 @@ import platform
 import statistics
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -24,8 +25,8 @@ from ppsim.base.files import to_json, write_whole
 from ppsim.runtime import emulate
 from ppsim.runtime.allocator import keep_freed_memory
 from ppsim.runtime.clock import clock_of
-from ppsim.runtime.config import TrainConfig
-from ppsim.runtime.launch import word_of
+from ppsim.runtime.config import ONCE, TrainConfig, Turns
+from ppsim.runtime.launch import turns_of, word_of
 from ppsim.runtime.live_bytes import AllocatedPeak, LiveBytes
 from ppsim.runtime.recorder import Recorder
 from ppsim.runtime.reference import Reference
@@ -37,12 +38,19 @@ from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 
 
-def run_all(configs: Sequence[TrainConfig], store: Store | None = None) -> list[dict[str, Any]] | None:
+def run_all(
+    configs: Sequence[TrainConfig],
+    store: Store | None = None,
+    turns: Turns = ONCE,
+    watch: Callable[[int], None] = lambda done: None,
+) -> list[dict[str, Any]] | None:
     """Run this process's rank of each run, one after the other; return the results on rank 0, None elsewhere.
 
     The process must have been started by torchrun or by `ppsim.runtime.launch`, one per rank of the tables. The
     ranks meet in `store`, or else in torchrun's. The runs share their processes, so device and time-out are the
-    first one's. Where it raises, connections stay open until the process ends.
+    first one's. In a later turn each goes on where it was, without a warm-up; there is a result for each run of
+    each turn, and `watch` is told on rank 0 how many turns are done. Where it raises, connections stay open until
+    the process ends.
     """
     require_torch()
     tables = [read_schedule(config.schedule) for config in configs]
@@ -60,19 +68,32 @@ def run_all(configs: Sequence[TrainConfig], store: Store | None = None) -> list[
     store.set_timeout(timeout)
     backend = "nccl" if first.device == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=num_ranks)
-    results = []
-    for run, (config, table) in enumerate(zip(configs, tables, strict=True)):
-        if num_ranks != table.num_ranks:
-            raise ConfigError(
-                f"{config.schedule} has {table.num_ranks} ranks, but {num_ranks} processes were started"
-            )
-        torch.set_num_threads(config.num_threads)
-        keep_freed_memory()
-        # As text: torch's own gathering of objects unpickles what comes over its sockets.
-        store.set(f"run {run} rank {rank}", json.dumps(_Rank(config, table, rank, device).train()))
+    results: list[dict[str, Any]] = []
+    kept: dict[int, _Rank] = {}
+    begin, done, goes_on = time.monotonic(), 0, True
+    while goes_on:
+        for run, (config, table) in enumerate(zip(configs, tables, strict=True)):
+            if num_ranks != table.num_ranks:
+                raise ConfigError(
+                    f"{config.schedule} has {table.num_ranks} ranks, but {num_ranks} processes were started"
+                )
+            torch.set_num_threads(config.num_threads)
+            keep_freed_memory()
+            one = kept.pop(run, None) or _Rank(config, table, rank, device)
+            name = f"turn {done} run {run} rank"
+            # As text: torch's own gathering of objects unpickles what comes over its sockets.
+            store.set(f"{name} {rank}", json.dumps(one.train()))
+            if rank == 0:
+                everyone = [json.loads(store.get(f"{name} {other}")) for other in range(num_ranks)]
+                results.append(_result(table, config, everyone))
+            if turns.most > 1:
+                kept[run] = one
+            del one
+        done += 1
         if rank == 0:
-            everyone = [json.loads(store.get(f"run {run} rank {other}")) for other in range(num_ranks)]
-            results.append(_result(table, config, everyone))
+            watch(done)
+            store.set(f"turn {done}", str(int(turns.go_on(done, time.monotonic() - begin))))
+        goes_on = bool(int(store.get(f"turn {done}")))
     dist.destroy_process_group()
     return results if rank == 0 else None
 
@@ -94,6 +115,12 @@ class _Rank:
         self.runtime._load_csv(
             config.schedule, format="compute_comms" if table.has_communication else "compute_only"
         )
+        self.parameters = [parameter for stage in self.stages for parameter in stage.submod.parameters()]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate)
+        own = {stage.stage_index: stage.submod for stage in self.stages}
+        knows_pace = device.type == "cpu" and not self.costs and config.trace is None
+        self.reference = Reference(config, self.model, own) if knows_pace else None
+        self.num_done = 0
 
     def _stage(self, stage: int, module: torch.nn.Module) -> Any:
         # With example tensors the runtime needs no first pass to learn the shapes.
@@ -105,14 +132,19 @@ class _Rank:
         )  # fmt: skip
 
     def train(self) -> dict[str, Any]:
-        config = self.config
-        parameters = [parameter for stage in self.stages for parameter in stage.submod.parameters()]
-        optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate)
+        """Train the steps of the run, after those of warm-up where it is the first time."""
+        config, reference = self.config, self.reference
         network: emulate.EmulatedNetwork | None = None
+        num_warm_up = 0 if self.num_done else config.num_warm_up
         out: dict[str, Any] = {"losses": [], "steps": [], "optimizer_s": [], "differences": None, "memory": None}
-        out |= {"host": platform.node(), "reference_s": []}
-        knows_pace = self.device.type == "cpu" and not self.costs and config.trace is None
-        reference = Reference() if knows_pace else None
+        out |= {"host": platform.node(), "num_warm_up": num_warm_up, "reference_s": []}
+        out["reference_work"] = reference.work if reference else ""
+
+        def tell_pace() -> None:
+            if reference is not None:  # on all ranks at once, as their passes are
+                dist.barrier()
+                out["reference_s"].append(reference.seconds())
+
         with ExitStack() as stack:
             if self.costs and (self.costs[1].transfer_s > 0).any():
                 network = emulate.EmulatedNetwork(
@@ -124,21 +156,19 @@ class _Rank:
             stack.enter_context(self.recorder.installed(self.stages, self._tell_stage))
             if config.trace is not None:
                 stack.enter_context(_traced(Path(config.trace) / f"rank{self.rank}.json.gz"))
-            for step in range(config.num_warm_up + config.num_steps):
+            for step in range(self.num_done, self.num_done + num_warm_up + config.num_steps):
                 inputs, targets = (
                     part.to(self.device) for part in self.model.batch(step, self.table.num_microbatches)
                 )
                 losses: list[torch.Tensor] = []
                 for stage in self.stages if self.costs else ():
                     stage.submod.factor = emulate.factor_of(config, step)
-                optimizer.zero_grad()
+                tell_pace()
+                self.optimizer.zero_grad()
                 dist.barrier()
-                if reference is not None:  # on all ranks at once, as their passes are
-                    out["reference_s"].append(reference.seconds())
-                    dist.barrier()
                 self.recorder.clock.zero()
                 counts = step == config.num_warm_up - 1 and not self.costs  # it takes time
-                allocated = AllocatedPeak(self.device, parameters)
+                allocated = AllocatedPeak(self.device, self.parameters)
                 with self.live_bytes.counting() if counts else nullcontext():
                     self._run_step(inputs, targets, losses)
                 out["steps"].append(
@@ -152,16 +182,20 @@ class _Rank:
                 if config.verify and step == 0:
                     out["differences"] = self._differences(inputs, targets, losses)
                 if not self.costs:
-                    begin = self.recorder.clock.now()
-                    optimizer.step()
-                    end = self.recorder.clock.now()
-                    out["optimizer_s"].append(self.recorder.seconds(end) - self.recorder.seconds(begin))
+                    out["optimizer_s"].append(self._update())
                 out["losses"].append(statistics.fmean(map(float, losses)) if losses else None)
                 if self.rank == 0:
-                    print(
-                        f"step {step + 1} of {config.num_warm_up + config.num_steps}", file=sys.stderr, flush=True
-                    )
+                    of = config.num_warm_up + config.num_steps
+                    print(f"step {step + 1} of {of}", file=sys.stderr, flush=True)
+            tell_pace()
+        self.num_done += num_warm_up + config.num_steps
         return out
+
+    def _update(self) -> float:
+        begin = self.recorder.clock.now()
+        self.optimizer.step()
+        end = self.recorder.clock.now()
+        return self.recorder.seconds(end) - self.recorder.seconds(begin)
 
     def _run_step(self, inputs: torch.Tensor, targets: torch.Tensor, losses: list[torch.Tensor]) -> None:
         held = {stage.stage_index for stage in self.stages}
@@ -208,10 +242,12 @@ def _result(table: Schedule, config: TrainConfig, everyone: list[dict[str, Any]]
         "torch": torch.__version__,
         "hosts": sorted({rank["host"] for rank in everyone}),
         "losses": everyone[last_rank]["losses"],
-        "num_warm_up": config.num_warm_up,
+        "num_warm_up": everyone[0]["num_warm_up"],
         "memory": {"ranks": [rank["memory"] for rank in everyone], "device_peak_bytes": None}
         if all(rank["memory"] for rank in everyone)
         else None,
+        "reference_work": everyone[0]["reference_work"],
+        "reference_layers": config.layers_per_stage,
         "reference_s": [list(times) for times in zip(*(rank["reference_s"] for rank in everyone), strict=True)],
         "optimizer_s": [max(times) for times in zip(*(rank["optimizer_s"] for rank in everyone), strict=True)],
         "steps": [[rank["steps"][step] for rank in everyone] for step in range(len(everyone[0]["steps"]))],
@@ -232,8 +268,10 @@ def main() -> None:
     launcher.start()
     word = None
     try:
-        configs = [TrainConfig.from_dict(item) for item in json.loads((folder / "configs.json").read_text())]
-        results = run_all(configs, FileStore(str(folder / "store"), configs[0].num_ranks))
+        told = json.loads((folder / "configs.json").read_text())
+        configs, turns = [TrainConfig.from_dict(item) for item in told["configs"]], Turns(**told["turns"])
+        store = FileStore(str(folder / "store"), configs[0].num_ranks)
+        results = run_all(configs, store, turns, lambda done: write_whole(turns_of(folder), str(done)))
         if results is not None:
             write_whole(folder / "results.json", to_json(results))
     except BaseException as error:

@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ NUM_LOOPS = 5
 
 @dataclass(frozen=True)
 class Loop:
-    """One: what the last command wrote, the measured steps, and the processes that waited for a core."""
+    """One: what the last command wrote, the measured steps, the processes that waited, what each command took."""
 
     compared: dict[str, Any]
     steps_s: list[float]
     load: float
+    taken_s: list[float]
 
     @property
     def errors(self) -> dict[str, float]:
@@ -57,6 +59,7 @@ class Loop:
             "pace": f"{self.compared['pace']:.2f}",
             **{title: signed_percent(error) for title, error in self.errors.items()},
             "load": f"{self.load:.1f}",
+            "the commands took": ", ".join(f"{taken_s:.0f}" for taken_s in self.taken_s) + " s",
         }
 
     @property
@@ -119,11 +122,13 @@ def commands_of(page: str) -> list[str]:
 
 def run(commands: list[str]) -> Loop:
     """Run the loop once; the commands write measured.json, and the last one what it found, here as numbers too."""
+    taken_s = []
     with tempfile.TemporaryDirectory() as folder:
         for command in [*commands[:-1], f"{commands[-1]} -o compare.json"]:
-            words = [sys.executable, "-m", *shlex.split(command)]
+            words, begin = [sys.executable, "-m", *shlex.split(command)], time.monotonic()
             subprocess.run(words, cwd=folder, check=True, capture_output=True)
+            taken_s.append(time.monotonic() - begin)
         compared, measured = (
             json.loads(Path(folder, name).read_text()) for name in ("compare.json", "measured.json")
         )
-    return Loop(compared, measured["run"]["step_times_s"], os.getloadavg()[0])
+    return Loop(compared, measured["run"]["step_times_s"], os.getloadavg()[0], taken_s)

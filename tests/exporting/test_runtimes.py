@@ -17,9 +17,8 @@ from ppsim.base.errors import ConfigError, PpsimError, ScheduleError
 from ppsim.base.files import to_json
 from ppsim.catalog.build import build, every_schedule
 from ppsim.catalog.published.interleaved import legal_group_sizes
+from ppsim.configs.written import as_entries, as_flags
 from ppsim.exporting.megatron import (
-    argument_line,
-    argument_yaml,
     format_layout,
     layout_string,
     megatron_arguments,
@@ -328,11 +327,11 @@ def test_what_no_counts_say_needs_a_layout(layers):
 def test_arguments_are_a_line_to_paste_and_yaml():
     table = ppsim.build("interleaved-1f1b", pp=4, vpp=2, microbatches=8)
     found = megatron_arguments(table, layers_per_stage=[2] * 8, overlap_p2p=False)["arguments"]
-    assert argument_line(found) == (
+    assert " ".join(as_flags(found)) == (
         "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Ett|tt|tt|tt|tt|tt|tt|ttL' "
         "--microbatch-group-size-per-virtual-pipeline-stage 4 --no-overlap-p2p-communication"
     )
-    assert argument_yaml(found).splitlines() == [
+    assert as_entries(found) == [
         "pipeline_model_parallel_size: 4",
         'pipeline_model_parallel_layout: "Ett|tt|tt|tt|tt|tt|tt|ttL"',
         "microbatch_group_size_per_vp_stage: 4",
@@ -421,7 +420,7 @@ def test_the_command_writes_each_target(target, tmp_path, monkeypatch):
         (("--to", "torchtitan", "--split", "even"), "TorchTitan needs layers per stage, as 7,8,8,7"),
         (("--to", "torchtitan", "--micro-batch", "0"), "--micro-batch must be at least 1: got 0"),
         (("--to", "torch", "--micro-batch", "2"), "--micro-batch is for --to torchtitan: got --to torch"),
-        (("--to", "primus", "--replace", "v-min"), "out.json has one chunk a rank, which 'v-min' has not"),
+        (("--to", "primus", "--replace", "v-min"), "the table has one chunk a rank, which 'v-min' has not"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(arguments, words, tmp_path, monkeypatch):

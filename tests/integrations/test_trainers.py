@@ -19,7 +19,7 @@ from ppsim.integrations import megatron, torchtitan
 from ppsim.integrations.transformer_engine import check_order, most_alive
 from ppsim.schedule.grammar import format_table
 
-HEAVY = ("torch", "numba", "pandas", "matplotlib", "plotly", "pydantic", "rich", "click", "ortools")
+HEAVY = ("torch", "numba", "pandas", "matplotlib", "plotly", "pydantic", "click", "ortools")
 
 
 @pytest.mark.parametrize("module", ["primus", "megatron", "torchtitan", "transformer_engine"])

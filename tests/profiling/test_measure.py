@@ -15,11 +15,12 @@ from torch import nn
 
 from ppsim.base.files import to_json
 from ppsim.costs.profile import load_profile
+from ppsim.profiling import measure as measuring
 from ppsim.profiling.harness import measure_shape, model_header
 from ppsim.profiling.measure import Module, _transient_bytes, measure
 from ppsim.profiling.models import of_gpt
 from ppsim.profiling.samples import quantity
-from ppsim.profiling.settings import Key, Settings
+from ppsim.profiling.settings import LEAST_REPEATS, Key, Settings
 from ppsim.runtime.config import GPTShape
 from tests.profiling.emulated import Allocator
 from tests.profiling.once import ONCE
@@ -193,3 +194,16 @@ def test_a_measured_profile_projects(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["project", "--pp", "2", "--profile", path, "--json"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["profile"]["provenance"] == "measured"
+
+
+def test_where_repeats_take_longer_than_their_time_they_are_few_and_so_is_what_warms_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done, real = [], measuring._Run.repeat
+    monkeypatch.setattr(measuring._Run, "repeat", lambda run: done.append(run) or real(run))  # type: ignore[func-returns-value]
+    subject = Module(nn.Linear(4, 4), [torch.ones(2, 4)])
+    measure([subject], Settings(num_repeats=30, num_warm_up=5, component_s=1e-9))
+    assert len(done) == measuring.FEWEST_WARM_UPS + LEAST_REPEATS
+    done.clear()
+    measure([subject], Settings(num_repeats=30, num_warm_up=5, component_s=60.0))
+    assert len(done) == 5 + 30

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ppsim.api import profiles
 from ppsim.base.boundary import validated
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.cli import main, profile_jobs
+from ppsim.cli import main
 from ppsim.costs.profile import Profile, load_profile
 from ppsim.profiling import own_chunks
 from ppsim.profiling.harness import profile_module
@@ -244,7 +245,7 @@ def test_a_pipeline_of_layers_alike_is_rehearsed_with_the_functions_own_stages(
 
 def test_with_a_suite_a_model_is_measured_as_the_suite_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At its micro-batches and with its repeats, into a file of the function's name beside the suite's."""
-    monkeypatch.setattr(profile_jobs, "measure", lambda *jobs, **options: None)
+    monkeypatch.setattr(profiles, "measure", lambda *jobs, **options: None)
     command = ["profile", "--suite", "smoke", "--module", "own.py:mixed", "--pp", "2", "-o", "suite"]
     made = CliRunner().invoke(main, command)
     assert made.exit_code == 0, made.output

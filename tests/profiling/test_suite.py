@@ -55,6 +55,12 @@ def fake(model: Any, key: Key, settings: Settings, **fields: Any) -> list[dict[s
              "activation_bytes_kept_for_weight": 1, "output_bytes": 1, "parameters": 1}]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a CPU runs at is measured, but not in tests of what follows from it."""
+    monkeypatch.setattr("ppsim.profiling.expect._rate_of_cpu", lambda dtype, num_threads: 5e10)
+
+
 def measured_by(monkeypatch: pytest.MonkeyPatch, stand_in: Any) -> None:
     """Have something else measure shapes."""
     monkeypatch.setattr("ppsim.profiling.sweep.measure_shape", stand_in)
@@ -223,7 +229,8 @@ def test_a_dry_run_says_work_and_time_and_measures_nothing(tmp_path: Path) -> No
         assert "\n".join(made.stdout.splitlines()[-2:]) in page
     single = ppsim("--model", "mini", "--micro-batch", "1,2", "--dry-run", "-o", str(tmp_path / "p.json"))
     assert "2 shapes, " in single.stdout
-    assert "a guess for a CPU" in single.stdout.replace("\n", " ")
+    assert "at 50 GFLOP/s, what a layer of micro runs at just now" in single.stdout.replace("\n", " ")
+    assert "to rehearse with 2 processes" in single.stdout.replace("\n", " ")
 
 
 def test_the_standard_suite_is_what_is_shipped_and_fits_two_times_nine_minutes_of_an_h100(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from ppsim.runs.traces import in_rank_order, result_of, table_rows_of
 from ppsim.runtime.launch import launch_all
 from ppsim.schedule.grammar import format_table
 from ppsim.schedule.table import Schedule
-from ppsim.simulation.cost_files import message_bytes_in
-from ppsim.simulation.cost_schema import costs_from
+from ppsim.simulation.cost_files import costs_from, message_bytes_in
 from tests.cli.running import ppsim
 from tests.runtime.cases import config_of, table_of
 

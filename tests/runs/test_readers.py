@@ -466,11 +466,21 @@ def test_a_csv_of_passes_comes_back(folder: Path, columns: str) -> None:
         ("rank,kind,start,end\n0,F,a,1\n", "start and end must be numbers: got 'a' and '1'"),
         ("rank,kind,start,end\n0,F," + "9" * 200_000 + ",1\n", "line 2 is no line of a CSV: field larger"),
         ("rank,kind,start,end\n0,F,0,1\n0,F,2,3\n0,B,3,4\n", "has 1 forwards more than backwards"),
+        (
+            "rank,kind,start_ms,end_ms\n0,F,0,2\n0,B,1.5,3\n",
+            "rank 0 has two passes at once, F from 0 s to 0.002 s and B from 0.0015 s: a rank runs one after the other",
+        ),
     ],
 )
 def test_a_csv_that_is_wrong_is_refused_with_its_line(folder: Path, text: str, words: str) -> None:
     (folder / "passes.csv").write_text(text)
     assert words in words_of(ppsim("read", "passes.csv", code=2).output)
+
+
+def test_passes_of_a_csv_that_rounding_lays_over_each_other_are_one_behind_the_other(folder: Path) -> None:
+    rows = [f"0,F,{at},{at + 1}\n0,B,{at + 0.9995},{at + 3}\n" for at in (0, 4, 8)]
+    (folder / "passes.csv").write_text("rank,kind,start,end\n" + "".join(rows))
+    assert public.read("passes.csv").timeline.bubble_ratio == pytest.approx(0, abs=1e-12)
 
 
 # --- logs ---

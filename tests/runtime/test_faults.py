@@ -12,7 +12,7 @@ from ppsim.base.files import to_json
 from ppsim.runs.explained import explained
 from ppsim.runs.recorded import measured_of
 from ppsim.runtime.launch import launch_all
-from ppsim.simulation.cost_schema import costs_from
+from ppsim.simulation.cost_files import costs_from
 from tests.runtime.cases import config_of
 
 PASSES = ("forward_s", "backward_input_s", "backward_weight_s")

@@ -178,7 +178,8 @@ def test_a_rank_that_hangs_after_its_last_step_ends_the_run_within_the_time_out(
     break_rank(1, "__import__('time').sleep(1e4)", folder, monkeypatch)
     code, _, err = finished(started(folder, *TINY, "--steps", "1", "--timeout", "3"))
     assert code == 1
-    assert "ppsim: rank 0 failed: RuntimeError: Timeout waiting for key: run 0 rank 1 after 3000 ms" in err
+    assert "ppsim: rank 0 failed: RuntimeError" in err
+    assert "Timed out waiting 3000ms" in err
 
 
 def test_a_rank_that_hangs_ends_the_run_within_the_time_out(folder: Path) -> None:

@@ -103,7 +103,7 @@ def test_compare_puts_measured_peaks_beside_projected_ones(profile: ppsim.Profil
     (tmp_path / "T.csv").write_text(format_table(table))
     run = CliRunner()
     arguments = ["--schedule", str(tmp_path / "T.csv"), "--partitions", "2", "--layers", "8", "--steps", "1"]
-    trained = run.invoke(main, ["train", *arguments, "-o", str(tmp_path / "measured.json")])
+    trained = run.invoke(main, ["train", "--model", "nano", *arguments, "-o", str(tmp_path / "measured.json")])
     assert trained.exit_code == 0, trained.stderr
     assert "peak activations" in trained.stdout
     (tmp_path / "P.json").write_text(to_json(asdict(profile)))

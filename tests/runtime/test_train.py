@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,20 @@ from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
+import numpy as np
 import torch
+from torch import nn
 
 import ppsim
 from ppsim.base.files import read_json, to_json
 from ppsim.cli import main
 from ppsim.runs.recorded import measured_of
 from ppsim.runs.timeline_file import read_timeline, run_from_json
+from ppsim.runtime.config import Turns
+from ppsim.runtime.launch import launch_all
 from ppsim.runtime.partitions.run import run_partitions
 from ppsim.runtime.reference import Reference
+from ppsim.runtime.trained import model_of
 from ppsim.schedule.grammar import format_table
 from tests.runtime.cases import config_of, table_of
 from tests.runtime.processes import TINY, finished, started
@@ -38,25 +44,70 @@ def test_train_prints_one_json_object_and_writes_a_timeline_that_reads_again(fol
     assert timeline.origin == "measured"
     assert timeline.step_time_s == pytest.approx(report["step_time_s"], rel=1e-12)
     run_again = run_from_json(read_json(folder / "measured.json"), "")
-    assert len(run_again.reference_s) == 2
-    assert 0 < min(run_again.reference_s) < 10
+    assert np.shape(run_again.reference_s) == (2, 2)
+    assert 0 < np.min(run_again.reference_s) < 10
+    assert "stages of 32, 2 heads, 256 words, 1 × 16 tokens, float32, 2 ranks at once" in run_again.reference_work
+    assert sum(run_again.reference_layers) == 4
 
 
-def test_what_tells_the_pace_is_no_time_between_steps_and_draws_no_random_numbers(tmp_path: Path) -> None:
+def test_what_tells_the_pace_is_no_time_between_steps(tmp_path: Path) -> None:
+    """It is measured around each step, on two ranks; warm-up is left out."""
     table = table_of("1f1b", p=2, m=2)
     result = run_partitions(config_of(table, tmp_path, num_steps=3, num_warm_up=1))
     plain = measured_of(result, table, None).run
-    paced = measured_of(result | {"reference_s": [[9.0, 9.0], *[[1e-4, 3e-4]] * 2, [1e-4, 2e-4]]}, table, None).run
+    around = [[9.0, 9.0], [1e-4, 3e-4], [1e-4, 3e-4], [1e-4, 3e-4], [0.0, 0.0]]
+    paced = measured_of(result | {"reference_s": around}, table, None).run
     assert plain.reference_s == ()
-    assert paced.reference_s == pytest.approx([2e-4, 2e-4, 1.5e-4])
-    assert paced.gaps_s == pytest.approx([plain.gaps_s[0] - 3e-4, plain.gaps_s[1] - 2e-4])
-    at_pace = paced.at_pace(3e-4)
-    assert at_pace.step_times_s == pytest.approx([1.5, 1.5, 2.0] * plain.step_times_s)
+    assert np.array(paced.reference_s) == pytest.approx(np.array([[1e-4, 3e-4], [1e-4, 3e-4], [5e-5, 1.5e-4]]))
+    assert paced.gaps_s == pytest.approx([plain.gaps_s[0] - 3e-4, plain.gaps_s[1] - 3e-4])
+    at_pace = paced.at_pace([2e-4, 4e-4])
+    assert at_pace.step_times_s == pytest.approx([1.5, 1.5, 3.0] * plain.step_times_s)
     assert at_pace.costs.forward_s[0] > 1.2 * plain.costs.forward_s[0]
-    assert plain.at_pace(3e-4) is plain
-    before = torch.get_rng_state()
-    Reference().seconds()
+    assert plain.at_pace([3e-4, 3e-4]) is plain
+
+
+def test_what_tells_the_pace_leaves_random_numbers_and_buffers_and_works_each_stage(tmp_path: Path) -> None:
+    configs = [config_of(table_of("1f1b", p=2, m=2), tmp_path, num_threads=number) for number in (1, 2)]
+    model = model_of(configs[0])
+    stages = {
+        stage: nn.Sequential(nn.BatchNorm1d(16) if stage else nn.Identity(), one, nn.Dropout(0.5))
+        for stage, one in model.stages([0, 1]).items()
+    }
+    one, other = (Reference(config, model, stages) for config in configs)
+    assert one.work != other.work
+    before, buffers = torch.get_rng_state(), [buffer.clone() for buffer in stages[1].buffers()]
+    assert one.seconds() > 0
     assert torch.equal(torch.get_rng_state(), before)
+    assert len(buffers) > 1
+    for buffer, was in zip(stages[1].buffers(), buffers, strict=True):
+        assert torch.equal(buffer, was)
+    for stage in stages.values():
+        assert all(parameter.grad is not None for parameter in stage.parameters())
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_a_layer_that_is_recomputed_learns_the_same_and_keeps_less(name: str, tmp_path: Path) -> None:
+    """Also where the backward is split; one process without recomputation is compared with."""
+    config = config_of(table_of(name, p=2, m=4), tmp_path, num_warm_up=1, num_steps=2, verify=True)
+    config = replace(config, layers_per_stage=[3, 3], model=replace(config.model, num_layers=6))
+    whole, again = launch_all([config, replace(config, recompute="full")], quiet=True)
+    assert again["losses"] == whole["losses"]
+    assert again["differences"]["gradient"] <= 1e-5
+    assert again["differences"]["loss"] <= 1e-6
+    for kept, less in zip(whole["memory"]["ranks"], again["memory"]["ranks"], strict=True):
+        assert 0 < less["peak_activation_bytes"] < 0.6 * kept["peak_activation_bytes"]
+    assert again["reference_work"] == whole["reference_work"] + ", recompute full"
+
+
+def test_in_a_later_turn_a_run_goes_on_where_it_was_without_a_warm_up(tmp_path: Path) -> None:
+    config = config_of(table_of("1f1b", p=2, m=2), tmp_path, num_steps=2, num_warm_up=1)
+    [whole] = launch_all([replace(config, num_steps=4)], quiet=True)
+    done: list[int] = []
+    turns = launch_all([config], quiet=True, turns=Turns(most=2, least=2), watch=done.append)
+    assert [one["num_warm_up"] for one in turns] == [1, 0]
+    assert [len(one["reference_s"]) for one in turns] == [4, 3]
+    assert [loss for one in turns for loss in one["losses"]] == whole["losses"]
+    assert done[-1] == 2
 
 
 def test_training_lowers_the_loss(folder: Path) -> None:
@@ -130,7 +181,7 @@ def test_without_torch_the_extra_is_named(command: list[str], monkeypatch: pytes
         (["--model", "nanno"], "unknown model 'nanno': did you mean nano?"),
         (["--steps", "0"], "--steps must be at least 1"),
         (["--layers", "1"], "--layers 4 gives each one"),
-        (["--heads", "5"], "the hidden size must be a multiple of the heads: got 64 and 5"),
+        (["--heads", "5"], "the hidden size must be a multiple of the heads: got 256 and 5"),
         (["--timeout", "0"], "--timeout must be more than 0 seconds: got 0"),
         (["--threads", "0"], "--threads must be at least 1: got 0"),
         (["--learning-rate", "nan"], "--learning-rate must be a number from 0 on: got nan"),

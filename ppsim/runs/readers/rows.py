@@ -9,6 +9,7 @@ are of.
 import csv
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ppsim.base.errors import ConfigError
@@ -67,11 +68,33 @@ def _recordings(lines: "csv.DictReader[str]", path: str) -> Recordings:
         raise ConfigError(f"{path} has no passes below its header")
     traces = []
     for rank in sorted(ranks):
-        steps = [sorted(ranks[rank][step], key=lambda cell: cell.begin) for step in sorted(ranks[rank])]
-        trace = RankTrace(f"{path}: rank {rank}", rank, clocks[rank], on_device=False, steps=steps)
+        source = f"{path}: rank {rank}"
+        steps = [_one_by_one(ranks[rank][step], source) for step in sorted(ranks[rank])]
+        trace = RankTrace(source, rank, clocks[rank], on_device=False, steps=steps)
         told = trace.is_told
         traces.append(trace if not told else require_like_steps(trace) if len(steps) > 1 else split_by_names(trace))
     return Recordings(path, traces, kind="CSV of passes", passes_by="its times")
+
+
+_ROUNDED = 1e-3
+"""What of the shorter of two passes the times of rows may lay over each other: that much is rounding."""
+
+
+def _one_by_one(passes: list[CellRange], source: str) -> list[CellRange]:
+    """The passes of a rank in the order of their begin; raises `ConfigError` for two at once."""
+    ordered: list[CellRange] = []
+    for cell in sorted(passes, key=lambda cell: (cell.begin, cell.end)):
+        if ordered and cell.begin < (before := ordered[-1]).end:
+            if before.end - cell.begin > _ROUNDED * min(before.end - before.begin, cell.end - cell.begin):
+                first, second = (one.members[0].op.name for one in (before, cell))
+                raise ConfigError(
+                    f"{source} has two passes at once, {first} from {before.begin:.9g} s to {before.end:.9g} s and "
+                    f"{second} from {cell.begin:.9g} s: a rank runs one after the other, so give each the time in "
+                    f"which it alone ran"
+                )
+            cell = replace(cell, begin=before.end, end=max(before.end, cell.end))
+        ordered.append(cell)
+    return ordered
 
 
 def _cell_range(row: dict[str, str], unit: str, where: str) -> tuple[int, int, CellRange]:
