@@ -1,10 +1,31 @@
 """Examples in docstrings run in a folder of their own, for they write files; those of torch where it is there."""
 
 import os
+import tempfile
+from collections.abc import Iterator
 
 import pytest
 
-os.environ["PPSIM_CACHE_DIR"] = ""  # tests search: they read no answer of an earlier run
+ANSWERS = "PPSIM_CACHE_DIR"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One run keeps the answers of its searches for all its processes, and reads none of an earlier run."""
+    if not hasattr(config, "workerinput"):  # pytest-xdist's have the folder of who started them
+        folder = tempfile.TemporaryDirectory(prefix="ppsim-answers-", ignore_cleanup_errors=True)
+        os.environ[ANSWERS] = folder.name
+        config.add_cleanup(folder.cleanup)
+
+
+@pytest.fixture(autouse=True)
+def _searches_are_run_where_they_are_tested(request: pytest.FixtureRequest) -> Iterator[None]:
+    """And where it is counted what they compile."""
+    kept = os.environ[ANSWERS]
+    if "/catalog/" in request.node.nodeid or "warm_up" in request.node.nodeid:
+        os.environ[ANSWERS] = ""
+    yield
+    os.environ[ANSWERS] = kept
+
 
 collect_ignore_glob = [  # run in processes of their own, or import a trainer, which is there or warns of much
     "tests/schedule/megatron_loops.py",

@@ -1,8 +1,11 @@
 """CPU time of commands from a cold start, of projections in a process and of tables on disk, each beside bare Python.
 
     python benchmarks/first_second.py
+    python benchmarks/first_second.py --install --write       README's first command too, and all into docs/results/speed.md
     python benchmarks/first_second.py --microbatches 128      smaller tables: 8 × 64 × 2 actions a microbatch
     PPSIM_ORACLES=FOLDER python benchmarks/first_second.py    Primus' simulator too, whose code is in FOLDER/primus
+
+All of it takes three to five minutes.
 
 User and system time of a process and its threads, the least of several: on a busy machine seconds say little, the
 ratio to `python -c pass` beside it more. Byte code must be cached (no PYTHONDONTWRITEBYTECODE), as it is where
@@ -11,6 +14,8 @@ ppsim is installed.
 
 import argparse
 import os
+import platform
+import re
 import resource
 import shlex
 import subprocess
@@ -18,19 +23,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 
 import ppsim
-from ppsim.base.compiling import every_kernel_compiled
+from ppsim.base.compiling import running_on
 from ppsim.catalog.answers import FOLDER
 from ppsim.catalog.build import TABLES
 from ppsim.projection import project as planning
 from ppsim.projection.plan import Plan
 from ppsim.schedule.kept import KEPT
 
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results" / "speed.md"
 COMMANDS = {
     "--help": "4 ×",
     "project --pp 8 --vpp 2": "25 ×",
@@ -38,6 +45,8 @@ COMMANDS = {
 }
 BIG = {"pp": 64, "vpp": 8}
 REPEATS = 7
+LEAST_S = 0.5  # of calls in a process
+SHORT_S = 0.005  # below, milliseconds are printed
 
 
 def cpu_of(*arguments: str, repeats: int = REPEATS) -> float:
@@ -52,10 +61,13 @@ def cpu_of(*arguments: str, repeats: int = REPEATS) -> float:
 
 
 def cpu_in_process(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Return the least CPU seconds of a call, after one that is not counted."""
+    """Return the least CPU seconds of a call, after one that is not counted, of as many as take half a second.
+
+    Seven of half a millisecond would tell of who else used the core: beside a busy one a call takes twice as long.
+    """
     work()
-    found = []
-    for _ in range(repeats):
+    found: list[float] = []
+    while len(found) < repeats or (repeats == REPEATS and sum(found) < LEAST_S):
         begin = time.process_time()
         work()
         found.append(time.process_time() - begin)
@@ -65,47 +77,113 @@ def cpu_in_process(work: Callable[[], object], repeats: int = REPEATS) -> float:
 GENERATORS = ("zbv", "v-half", "v-min", "zb-auto")  # warm, p 64, m 1024: each anew
 
 
-def show(what: str, seconds: float, *, bare_s: float, goal: str = "") -> None:
-    """Print a row: what, CPU seconds, their ratio to bare Python, and what was aimed at."""
-    print(f"| {what} | {seconds:.4f} s | {seconds / bare_s:.1f} | {goal} |", flush=True)
+@dataclass
+class Rows:
+    """A table of what was measured, printed row by row."""
+
+    bare_s: float
+    lines: list[str] = field(default_factory=list)
+
+    def __call__(self, what: str, seconds: float, *, goal: str = "") -> None:
+        """Add a row: what, seconds, their ratio to bare Python, and what was aimed at."""
+        shown = f"{seconds:.3f} s" if seconds > SHORT_S else f"{1e3 * seconds:.2f} ms"
+        self.add(f"| {what} | {shown} | {seconds / self.bare_s:.{1 if seconds > SHORT_S else 2}f} | {goal} |")
+
+    def add(self, line: str) -> None:
+        """Add and print a line."""
+        self.lines.append(line)
+        print(line, flush=True)
+
+    def write(self, began: str) -> None:
+        """Put the table and where it was measured in place of the page's."""
+        page = PAGE.read_text(encoding="utf-8")
+        found = re.compile(r"^Measured on .*?\n\n(\|[^\n]*\n)+", re.MULTILINE | re.DOTALL)
+        table = f"{began}\n\n" + "".join(f"{line}\n" for line in self.lines)
+        PAGE.write_text(found.sub(lambda _: table, page, count=1), encoding="utf-8")
+
+
+def here() -> str:
+    """Return on what is measured, when, and how busy it was before."""
+    information = Path("/proc/cpuinfo")
+    known = information.read_text() if information.exists() else ""
+    model = re.search(r"model name\s*: (.*)", known)
+    return (
+        f"Measured on {os.cpu_count()} cores of {model[1] if model else platform.processor()}, {date.today()}, CPython "
+        f"{platform.python_version()}, load\naverage {os.getloadavg()[0]:.1f} before; kernels and byte code compiled "
+        "before, but where a row says first:"
+    )
 
 
 def main() -> None:
     """Print a row a piece of work."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--microbatches", type=int, default=1024)
-    num_microbatches = parser.parse_args().microbatches
+    parser.add_argument(
+        "--install", action="store_true", help="README's first command, too: needs git and a network"
+    )
+    parser.add_argument("--write", action="store_true", help="write the table into docs/results/speed.md")
+    given = parser.parse_args()
+    began = here()
     os.environ[FOLDER] = ""  # every command searches anew
-    bare_s = cpu_of("-c", "pass")
-    print("| work | CPU | × bare Python | goal |\n|---|--:|--:|--:|")
-    row = partial(show, bare_s=bare_s)
-    row("python -c pass", bare_s)
+    row = Rows(cpu_of("-c", "pass", repeats=3 * REPEATS))
+    row.add("| work | CPU | × bare Python | goal |")
+    row.add("|---|--:|--:|--:|")
+    row("python -c pass", row.bare_s)
+    if given.install:
+        row("README's first command, by the clock", first_command_s(), goal="60 s")
     for command, goal in COMMANDS.items():
         row(f"ppsim {command}", cpu_of("-m", "ppsim", *shlex.split(command)), goal=goal)
-    plan = Plan(pp=8, vpp=2, microbatches=64)
-    slower = iter(range(1_000_000))
-    table, costs = ppsim.build("interleaved-1f1b", pp=8, vpp=2, microbatches=64), planning.project(plan).costs
-    for engine in ("plain", "compiled"):
-        with every_kernel_compiled() if engine == "compiled" else nullcontext():
-            row(
-                f"warm projection, p8 v2 m64, {engine}", cpu_in_process(lambda: planning.project(plan)), goal="2 ms"
-            )
-            changed = cpu_in_process(
-                lambda: planning.project(replace(plan, stragglers=((3, 1 + next(slower) / 1000),)))
-            )
-            row(f"the same at other costs, {engine}", changed, goal="0.5 ms")
-            row(f"its timeline at other costs, {engine}", cpu_in_process(lambda: ppsim.simulate(table, costs)))
+    in_a_process(row)
     beside_primus(row)
     for name in GENERATORS:
-        made = cpu_in_process(partial(built_anew, name, num_microbatches), repeats=2)
-        row(f"{name}, p64 m{num_microbatches}", made, goal="0.4 s")
-    tables_on_disk(row, num_microbatches)
+        made = cpu_in_process(partial(built_anew, name, given.microbatches), repeats=2)
+        row(f"{name}, p64 m{given.microbatches}", made, goal="0.4 s")
+    tables_on_disk(row, given.microbatches)
     question = [str(Path(__file__).with_name("tune.py")), "processes:1"]
     row("tune.py processes:1, 10,762 configurations", cpu_of(*question, repeats=1), goal="24 s on two cores")
     every_schedule(row)
+    if given.write:
+        row.write(began)
 
 
-def every_schedule(row: Callable[..., None]) -> None:
+def first_command_s() -> float:
+    """Return the seconds by the clock that README's first command takes in a fresh clone."""
+    command = re.search(r"^python3 -m venv .*$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert command is not None
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["git", "clone", "-q", ROOT, folder], check=True)
+        environment = {name: value for name, value in os.environ.items() if name != FOLDER}
+        begin = time.monotonic()
+        subprocess.run(
+            ["bash", "-c", command[0]], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL
+        )
+        return time.monotonic() - begin
+
+
+def in_a_process(row: Rows) -> None:
+    """Print what projections take in a process that goes on: its first ones, and those after it took up the kernels."""
+    plan = Plan(pp=8, vpp=2, microbatches=64)
+    slower = iter(range(1_000_000))
+    table, costs = ppsim.build("interleaved-1f1b", pp=8, vpp=2, microbatches=64), planning.project(plan).costs
+
+    def at_other_costs() -> object:
+        return planning.project(replace(plan, stragglers=((3, 1 + next(slower) / 1000),)))
+
+    def rows(when: str, *goals: str) -> None:
+        row(f"projection, p8 v2 m64, {when}", cpu_in_process(lambda: planning.project(plan)), goal=goals[0])
+        row("the same at other costs", cpu_in_process(at_other_costs), goal=goals[1])
+        row("its timeline at other costs", cpu_in_process(lambda: ppsim.simulate(table, costs)))
+
+    with running_on("plain"):
+        rows("in plain Python, as a process begins", "", "")
+    number = 0
+    while "numba" not in sys.modules:
+        at_other_costs()
+        number += 1
+    rows(f"warm: from the {number + 1}th on, by itself", "2 ms", "0.5 ms")
+
+
+def every_schedule(row: Rows) -> None:
     """Print what every schedule takes for the first time of an installation, which compiled, and for the second."""
     command = ("-m", "ppsim", *shlex.split("project --pp 8 --schedule all"))
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +197,7 @@ def every_schedule(row: Callable[..., None]) -> None:
         del os.environ["NUMBA_CACHE_DIR"]
 
 
-def beside_primus(row: Callable[..., None]) -> None:
+def beside_primus(row: Rows) -> None:
     """Print what Primus' simulator takes to make and simulate an interleaved table, and what we take for ours."""
 
     def ours() -> None:
@@ -128,13 +206,13 @@ def beside_primus(row: Callable[..., None]) -> None:
         ppsim.simulate(ppsim.build("interleaved-1f1b", pp=8, vpp=2, microbatches=64), costs)
 
     costs = ppsim.StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
-    row("table, graph and timeline anew, p8 v2 m64, compiled", cpu_in_process(ours))
+    row("table, graph and timeline anew, p8 v2 m64", cpu_in_process(ours))
     sys.path.insert(0, str(Path(os.environ.get("PPSIM_ORACLES", "."), "primus")))
     try:
         from primus.core.pipeline_parallel.scheduler.schedule_table_factory import produce_schedule_instance
         from primus.core.projection.performance_projection.simulator import SchedulerSimulationRunner
     except ImportError as error:
-        print(f"| Primus' simulator: not here ({error}) | | | |")
+        row.add(f"| Primus' simulator: not here ({error}) | | | |")
         return
     runner = SchedulerSimulationRunner({"fwd_time": 2.0, "bwd_time": 2.0, "wgrad_time": 2.0})
     shape = {"pp_size": 8, "vpp_size": 2, "micro_batches": 64}
@@ -152,7 +230,7 @@ def built_anew(name: str, num_microbatches: int) -> None:
     ppsim.build(name, pp=BIG["pp"], microbatches=num_microbatches)
 
 
-def tables_on_disk(row: Callable[..., None], num_microbatches: int) -> None:
+def tables_on_disk(row: Rows, num_microbatches: int) -> None:
     """Print what building, simulating and checking take from one file to the next."""
     with tempfile.TemporaryDirectory() as folder:
         path, given = str(Path(folder, "T.csv")), str(Path(folder, "C.json"))

@@ -1,11 +1,25 @@
 """`python -m ppsim`, which is how torchrun starts `ppsim train`, and what the command `ppsim` begins with."""
 
 import os
+import sys
+
+
+def _front_page_written() -> bool:
+    """Whether the page of all commands could be written, for which nothing is imported."""
+    from ppsim.base.front_page import front_page, page_width
+
+    try:
+        os.write(1, front_page(page_width()).encode())
+    except OSError:
+        return False  # the command line says what is wrong with standard output
+    return True
 
 
 def main() -> None:
     """Run the command line; an interruption while it is imported ends it as quietly as a later one."""
     try:
+        if sys.argv[1:] in (["--help"], ["-h"]) and _front_page_written():
+            return
         from ppsim.cli import main as run
 
         if "_PPSIM_COMPLETE" in os.environ:  # a shell asks what goes on from what was typed
@@ -17,5 +31,16 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
+def command() -> None:
+    """Run the command line in a process of its own, and end that."""
+    try:
+        main()
+    except SystemExit as ended:
+        from ppsim.base.lean import end_lean
+
+        end_lean(ended.code)
+        raise
+
+
 if __name__ == "__main__":
-    main()
+    command()

@@ -70,6 +70,12 @@ def test_compiling_finds_what_only_the_builds_own_process_has_on_its_path(built,
     assert (list(held), warnings) == (["ppsim/room/__pycache__/kernels.one.py311.nbi"], [])
 
 
+def test_cores_compile_a_part_each(built, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    held, _ = built(COMPILES.replace("/ NAME", "/ (str({part}) + '.nbi')").replace('"compiled"', "str({part})"))
+    assert sorted(held.values()) == ["(0, 3)", "(1, 3)", "(2, 3)"]
+
+
 def test_a_build_where_compiling_fails_says_so_and_goes_on(built):
     held, (warning,) = built("import numba_that_is_not_there")
     assert held == {}

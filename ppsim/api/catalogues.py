@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.words import require_tokens
 from ppsim.catalog.build import every_schedule
 from ppsim.configs.read import model_named
 from ppsim.exporting.targets import refusals
@@ -67,6 +68,7 @@ def models() -> "pandas.DataFrame":
 
 def model_counts(name: str, seq_len: int | None = None) -> dict[str, Any]:
     """Return one model's parameters, and the FLOPs that training takes a token at `seq_len` (None: its own)."""
+    require_tokens("seq_len", seq_len)
     model = model_named(name)
     length = model.sequence_length if seq_len is None else seq_len
     return {

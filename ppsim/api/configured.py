@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.words import words_of
+from ppsim.base.words import require_tokens, words_of
 from ppsim.projection.options import GPT, JobOptions, StudyOptions
 
 _MEGATRON_SPLIT = (
@@ -26,7 +26,7 @@ _DISPLACES: dict[str, tuple[str, ...]] = {
 }
 """What of a configuration a word of the user leaves without meaning, beside that word itself."""
 
-_OF_STUDIES = {*words_of(StudyOptions), "etp", "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
+_OF_STUDIES = {*words_of(StudyOptions), "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
 _ONLY_FOR_JOBS = [name for name in words_of(JobOptions) if name in _OF_STUDIES]
 
 
@@ -38,6 +38,7 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
     it nor given.
     """
     filled = dict(options)
+    require_tokens("seq_len", filled.get("seq_len"))
     path = filled.get("run_config")
     filled["run_config"] = None
     if path is None:

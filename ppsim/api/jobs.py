@@ -105,9 +105,11 @@ def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any
 
         model = model_named(given)
         model = model if options["layers"] is None else model.with_layers(options["layers"])
-        return replace(model, mtp=()) if options["mtp"] is False else model
-    if options["mtp"]:
-        raise ConfigError("--mtp is for a model that predicts further tokens: gpt does not")
+        return _with_further_tokens(model, options)
+    if wrong := [name for name in ("mtp", "mtp_num_layers", "mtp_use_repeated_layer") if options[name]]:
+        raise ConfigError(
+            f"--{wrong[0].replace('_', '-')} is for a model that predicts further tokens: gpt does not"
+        )
     if missing := [name for name in ("layers", "hidden", "heads") if options[name] is None]:
         raise ConfigError(f"--model gpt needs {', '.join(f'--{name}' for name in missing)}")
     for name in ("layers", *sizes):
@@ -133,3 +135,19 @@ def _layout(options: Mapping[str, Any], num_devices: int | None) -> Layout:
     if num_devices is not None and layout.num_devices > num_devices:
         raise ConfigError(f"the layout takes {layout.num_devices} devices, but the cluster has {num_devices}")
     return layout
+
+
+def _with_further_tokens(model: Model, options: Mapping[str, Any]) -> Model:
+    """The model with as many layers for further tokens as options say, each as its own last one."""
+    number, repeats = options["mtp_num_layers"], options["mtp_use_repeated_layer"]
+    require_least("mtp_num_layers", number, least=0)
+    if given := [name for name in ("mtp_num_layers", "mtp_use_repeated_layer") if options[name]]:
+        word = given[0].replace("_", "-")
+        if options["mtp"] is False:
+            raise ConfigError(f"--no-mtp has no layers for further tokens: leave out --{word}")
+        if not model.mtp:
+            raise ConfigError(f"--{word} is for a model that predicts further tokens, and this one does not")
+    if options["mtp"] is False or number == 0:
+        return replace(model, mtp=())
+    mtp = model.mtp if number is None else (model.mtp + number * model.mtp[-1:])[:number]
+    return replace(model, mtp=mtp, repeats_mtp=model.repeats_mtp if repeats is None else repeats)

@@ -89,7 +89,7 @@ def save(
         write([path], EXPLANATION, explanation_drawn(what))
     else:
         those = what.projections if isinstance(what, Projections) else what
-        several = [those] if isinstance(those, OneOfThem) else those
+        several = those if isinstance(those, Sequence) else [those]
         write([path], TIMELINE, _drawn(several, path, titles, costs))
 
 

@@ -1,9 +1,12 @@
 """What a run adds to compute and transfers, as calibrated."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from ppsim.base.errors import ConfigError
 from ppsim.runs.calibrate import Calibration
-from ppsim.simulation.cost_schema import Overheads, read_overheads
+from ppsim.simulation.cost_files import Overheads, read_overheads
 
 
 def overheads_of(given: str | Path | Calibration) -> Overheads:
@@ -13,3 +16,19 @@ def overheads_of(given: str | Path | Calibration) -> Overheads:
     constants = {name: fit.value for name, fit in given.fits.items() if fit is not None}
     spreads = given.spreads.action, given.spreads.rank, given.spreads.factors
     return Overheads(constants, given.line, *spreads, given.communication)
+
+
+def plan_fields_of(given: str | Path | Calibration, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plan that overheads decide beside the options, which say more: `runtime` among them.
+
+    Raises `ConfigError` for `launch_ms` beside them: actions that were measured have their launches in them.
+    """
+    if options["launch_ms"] is not None:
+        raise ConfigError("--launch-ms and --overheads say the same twice: give one of them")
+    fitted = overheads_of(given)
+    found: dict[str, Any] = {**fitted.constants, **fitted.spreads}
+    if options["runtime"] is None and fitted.communication != "overlap":
+        found["runtime"] = "megatron"
+    if fitted.line and options.get("transfer_ms") is None:
+        found["hop_overhead_s"], found["bandwidth_bytes_per_s"] = fitted.line
+    return found

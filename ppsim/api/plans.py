@@ -109,16 +109,10 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         profile, shape = _at_shape(profile, options)
     overheads: dict[str, Any] = {}
     if options["overheads"]:
-        from ppsim.api.overheads import overheads_of  # calibrations
+        from ppsim.api.overheads import plan_fields_of  # calibrations
 
-        fitted = overheads_of(options["overheads"])
-        overheads |= fitted.constants | fitted.spreads
-        if options["runtime"] is None and fitted.communication != "overlap":
-            options["runtime"] = "megatron"
-        if fitted.line and options["transfer_ms"] is None:
-            overheads["hop_overhead_s"], overheads["bandwidth_bytes_per_s"] = fitted.line
-        if job and options["launch_ms"] is not None:
-            raise ConfigError("--launch-ms and --overheads say the same twice: give one of them")
+        overheads = plan_fields_of(options["overheads"], options)
+        options["runtime"] = overheads.pop("runtime", options["runtime"])
         job = replace(job, launch_s=0.0) if job else None
     elif profile is not None and (rehearsed := profile.rehearsal) and pp > 1:
         overheads = {"action_overhead_s": rehearsed.action_overhead_s, "hop_overhead_s": rehearsed.hop_overhead_s}

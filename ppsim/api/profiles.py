@@ -1,8 +1,10 @@
 """Measuring layers on this device, from the words of the command line."""
 
 import dataclasses
+import gc
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -15,28 +17,31 @@ from ppsim.model.recompute import recompute_of
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
 from ppsim.runtime.config import MODELS
 from ppsim.runtime.launch import require_device, require_extra
+from ppsim.runtime.options import DEFAULT_MODEL
 from ppsim.runtime.partitions.check import queue_streams_apart
 
 if TYPE_CHECKING:  # not above: where a device is measured, pydantic may be missing
     from ppsim.costs.profile import Profile
     from ppsim.model.shapes import ModelShape
+    from ppsim.profiling.grids import Grid
+    from ppsim.profiling.pace import Watch
     from ppsim.profiling.settings import Key, Say, Settings
     from ppsim.profiling.sweep import SuiteJob
 
 _LEAST_S = 1.0
+"""What repeats of a component take at least, and where `LEAST_REPEATS` take longer, no more than those."""
 
 DEFAULT_RANKS = 2
 """Of the fewest that make a pipeline."""
 
 _WORDS = words_of(ProfileOptions)
-DEFAULT_MODEL: str = _WORDS["model"].option.default
 
 
 @takes(ProfileOptions)
 def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions]) -> "Profile":
     """Measure what a layer costs on this device: F, B, I and W apart, bytes, optimizer step. Return the profile.
 
-    The words are those of `ppsim profile`, as are their defaults: a GPT called nano in float32 on the CPU. Where
+    The words are those of `ppsim profile`, as are their defaults: a GPT called micro in float32 on the CPU. Where
     several shapes are measured, micro_batch, seq_len, tp, cp and ep are lists, as `optimizer` is. With `output` the
     profile is also a file, written whole after each shape, and a repeated call goes on where one was stopped.
     `module` names the function that makes a model of one's own (docs/howto/own_model.md), which is measured at
@@ -51,15 +56,10 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
     """
     require_extra("ppsim profile")
     from ppsim.costs.profile import load_profile
-    from ppsim.profiling.grids import grid_of
-    from ppsim.profiling.rehearsal import rehearse
-    from ppsim.profiling.suite import run_jobs
-    from ppsim.profiling.sweep import require_success
 
     settings = settings_from(options)
     require_device(settings.device)
     name = options["model"] or DEFAULT_MODEL
-    optimizers = ["adamw"] if options["optimizer"] is None else list(options["optimizer"])
     with tempfile.TemporaryDirectory(prefix="ppsim-") as folder:
         path = Path(folder) / f"{name}.json" if output is None else Path(output)
         if path.suffix != ".json":
@@ -69,14 +69,53 @@ def profile(output: str | Path | None = None, **options: Unpack[ProfileOptions])
             write_whole(path, to_json(profiled_module(options, settings)))
             return load_profile(path)
         job, num_processes = job_from(options, path)
-        contents = run_jobs(
-            [job], settings, optimizers=optimizers, facts=grid_of(settings.device) if options["facts"] else None,
-            start_over=bool(options["start_over"]), time_limit_s=options["time_limit"],
-        )  # fmt: skip
-        require_success(contents)
-        if num_processes > 1:
-            rehearse(path, job.model, job.keys[0], settings, num_processes=num_processes)
+        measure([job], settings, options, num_processes=num_processes)
         return load_profile(path)
+
+
+@contextmanager
+def _silently() -> "Iterator[tuple[Say, Watch]]":
+    """Tell nobody how far work is."""
+    yield lambda message: None, lambda pace: None
+
+
+def measure(
+    jobs: "Sequence[SuiteJob]",
+    settings: "Settings",
+    options: Mapping[str, Any],
+    *,
+    num_processes: int,
+    grid: "Grid | None" = None,
+    show: Callable[[list[dict[str, Any]]], None] = lambda contents: None,
+    telling: "Callable[[], AbstractContextManager[tuple[Say, Watch]]]" = _silently,
+) -> None:
+    """Measure jobs into their files, then rehearse the one there is with as many processes, 1 for none.
+
+    `options` has the words of `ProfileOptions`; with `grid` the device is measured too. `show` gets the files'
+    contents once all is measured, `telling` opens what is told of each of the two. Raises as `profile`.
+    """
+    from ppsim.profiling.grids import grid_of
+    from ppsim.profiling.rehearsal import rehearse
+    from ppsim.profiling.suite import run_jobs
+    from ppsim.profiling.sweep import require_success
+
+    optimizers = ["adamw"] if options["optimizer"] is None else list(options["optimizer"])
+    gc.freeze()  # each collection is then that of what is measured, not of all that torch has imported
+    try:
+        with telling() as (say, watch):
+            contents = run_jobs(
+                jobs, settings, optimizers=[] if optimizers == ["none"] else optimizers,
+                facts=grid or (grid_of(settings.device) if options["facts"] else None),
+                start_over=bool(options["start_over"]), time_limit_s=options["time_limit"], say=say, watch=watch,
+            )  # fmt: skip
+    finally:
+        gc.unfreeze()
+    show(contents)
+    require_success(contents)
+    if num_processes > 1:
+        [job] = jobs
+        with telling() as (say, watch):
+            rehearse(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say, watch=watch)
 
 
 def job_from(options: Mapping[str, Any], path: Path) -> "tuple[SuiteJob, int]":
@@ -149,7 +188,7 @@ def settings_from(options: Mapping[str, Any], of_suite: "Settings | None" = None
         queue_streams_apart()
     given = {"device": options["device"], "num_repeats": repeats, "num_warm_up": warm_up}
     settings = dataclasses.replace(
-        of_suite or Settings(least_s=_LEAST_S if repeats is None else 0.0),
+        of_suite or (Settings(least_s=_LEAST_S, component_s=_LEAST_S) if repeats is None else Settings()),
         **given_of(given),
         num_threads=counts["threads"],
         num_partitions=counts["partitions"],

@@ -38,7 +38,7 @@ class MeasuredRun(Recorded):
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
-    >>> ppsim.save(ppsim.train(table, partitions=2, steps=2), "run.json")
+    >>> ppsim.save(ppsim.train(table, model="nano", partitions=2, steps=2), "run.json")
     >>> ppsim.read("run.json").timeline.schedule == table
     True
     """

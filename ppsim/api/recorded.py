@@ -61,7 +61,7 @@ class Recorded(Shown):
         """Return `Timeline.to_frame` of the median step.
 
         >>> import ppsim
-        >>> run = ppsim.train(ppsim.build("1f1b", pp=2, microbatches=2), partitions=2, steps=1)
+        >>> run = ppsim.train(ppsim.build("1f1b", pp=2, microbatches=2), model="nano", partitions=2, steps=1)
         >>> run.to_frame()["name"].head(4).tolist()
         ['0F0', '0F1', '0B0', '0B1']
         """

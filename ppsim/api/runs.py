@@ -23,7 +23,7 @@ from ppsim.layout.split import counts_of, even_split, given_split
 from ppsim.runs.recorded import Measured, measured_of, require_agreement
 from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
-from ppsim.runtime.options import TrainOptions
+from ppsim.runtime.options import DEFAULT_MODEL, TrainOptions
 from ppsim.runtime.partitions.check import check_emulated, check_partitions
 from ppsim.schedule.check import validate
 from ppsim.schedule.grammar import format_table, read_schedule
@@ -33,7 +33,6 @@ from ppsim.simulation.cost_files import costs_to_json, message_bytes_in, read_co
 from ppsim.simulation.stage_costs import StageCosts
 
 _WORDS = words_of(TrainOptions)
-DEFAULT_MODEL = "nano"
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +43,7 @@ class Trained(Recorded):
     command prints.
 
     >>> import ppsim
-    >>> run = ppsim.train(ppsim.build("zb-h1", pp=2, microbatches=2), partitions=2, steps=2)
+    >>> run = ppsim.train(ppsim.build("zb-h1", pp=2, microbatches=2), model="nano", partitions=2, steps=2)
     >>> len(run.step_times_s), run.losses[-1] < run.losses[0]
     (2, True)
     """
@@ -66,7 +65,7 @@ class Trained(Recorded):
 def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trained:
     """Execute a table for real with torch, and return losses and the measured timeline.
 
-    The words are those of `ppsim train`, as are their defaults: a GPT called nano, 3 steps after one of warm-up,
+    The words are those of `ppsim train`, as are their defaults: a GPT called micro, 3 steps after one of warm-up,
     float32 on the CPU, one local process a rank. `module` names the function that makes a model of one's own
     (docs/howto/own_model.md). `table` and `emulate_costs` may be files too. With `emulate_costs`, ranks wait that
     long instead of computing. `partitions` runs all ranks in this process.
@@ -76,7 +75,7 @@ def train(table: Schedule | str | Path, **options: Unpack[TrainOptions]) -> Trai
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=2)
-    >>> run = ppsim.train(table, partitions=2, steps=1)
+    >>> run = ppsim.train(table, model="nano", partitions=2, steps=1)
     >>> run.timeline.origin, len(run.losses)
     ('measured', 2)
     """
@@ -209,6 +208,8 @@ def _train_config(table: Schedule, options: Mapping[str, Any]) -> TrainConfig:
         raise ConfigError(f"--timeout must be more than 0 seconds: got {options['timeout']:g}")
     for option in ("micro_batch", "threads"):
         require_least(option, options[option])
+    if options["recompute"] == "full" and options["emulate_costs"] is not None:
+        raise ConfigError("--emulate-costs waits as long as it says, recomputation and all: leave out --recompute")
     require_device(options["device"])
     trace = None if options["trace"] is None else str(options["trace"])
     given = {**options, "straggling_steps": _straggling(options), "trace": trace}
@@ -264,7 +265,7 @@ def _shape(options: Mapping[str, Any]) -> GPTShape:
     return replace(MODELS[known], **fields_of(_WORDS, options, "model"))
 
 
-_OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype")
+_OF_GPTS = ("model", "hidden", "heads", "seq_len", "dtype", "recompute")
 """Words that say what a GPT is: with --module, the module says it."""
 
 

@@ -1,7 +1,6 @@
 """What `-o` and `ppsim.save` write of timelines, of a search and of a validation: the suffix decides."""
 
 import csv
-import gzip
 import io
 import json
 import os
@@ -87,6 +86,8 @@ def _timeline_figure(drawn: Drawn) -> "Figure":
 
 
 def _trace(drawn: Drawn) -> bytes:
+    import gzip
+
     from ppsim.plot.trace import chrome_trace
 
     trace = chrome_trace([view.timeline for view in drawn.views], drawn.titles)

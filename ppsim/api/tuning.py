@@ -1,6 +1,7 @@
 """The search for the best configurations, from the words of the command line."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Unpack, get_args
 
 from ppsim.api.configured import configured
@@ -55,6 +56,8 @@ def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
             f"--split is '{','.join(ranges['split'] or ())}': {unknown[0]} is none of {', '.join(_SPLITS)}"
         )
     question = _question(given)
+    if options["overheads"]:
+        question = _calibrated(question, options)
     return search.tune(
         question,
         space_for(question, **ranges),
@@ -64,6 +67,22 @@ def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
         search_s=given["search_time"],
         state=given["resume"],
         progress=progress,
+    )
+
+
+def _calibrated(question: Question, options: Mapping[str, Any]) -> Question:
+    """The question of runs that were measured: what they took beyond compute and transfers is part of it."""
+    from ppsim.api.overheads import plan_fields_of  # calibrations
+    from ppsim.runs.calibrate import Calibration
+
+    given = options["overheads"]
+    overheads = plan_fields_of(given, options)
+    return replace(
+        question,
+        job=replace(question.job, launch_s=0.0),
+        runtime=overheads.pop("runtime", question.runtime),
+        overheads=tuple(overheads.items()),
+        overheads_file="overheads.json" if isinstance(given, Calibration) else str(given),
     )
 
 
@@ -88,7 +107,7 @@ def _question(options: Mapping[str, Any]) -> Question:
         raise ConfigError(
             f"--gpus and --global-batch are at least 1: got {options['gpus']} and {options['global_batch']}"
         )
-    decided = {name: options[name] for name in _OF_JOBS if name != "gpus"}
+    decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", "etp")}
     job = job_from(dict.fromkeys(words_of(JobOptions)) | decided | {"sequence_parallel": False})
     assert job is not None
     devices = job.cluster.num_devices
@@ -104,5 +123,6 @@ def _question(options: Mapping[str, Any]) -> Question:
         num_gpus=options["gpus"],
         memory_limit_bytes=job.cluster.device.usable_bytes(share) if limit is None else limit,
         sequence_parallel=options["sequence_parallel"],
+        etp=options["etp"],
         runtime=options["runtime"],
     )

@@ -18,18 +18,26 @@ from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
 
 _SHAPES = ((2, 4), (4, 8))  # ranks and microbatches: every schedule takes one of these
+_LONG = (4, 33)
 _ROUNDS = 4  # of a search, in which each of its moves is made
 
 
-def warm_up(names: Sequence[str] = (), *, say: Callable[[str], None] = lambda line: None) -> int:
+def warm_up(
+    names: Sequence[str] = (), *, part: tuple[int, int] = (0, 1), say: Callable[[str], None] = lambda line: None
+) -> int:
     """Compile every kernel that numba does not keep yet, or those of some schedules; return how many.
+
+    Processes that share them out begin with another `part` (i, n) of the work each; what one has compiled by the
+    time that another needs it, numba finds there.
 
     `say` is called with a line a piece of work that compiled something, and where numba keeps it. Small tables are
     built, checked and simulated, and searched for: kernels are compiled for what they are called with.
     """
     wanted = {find(name).name for name in names}
     begun = number = compilations().number
-    for name, work in _work():
+    works = list(_work())
+    first = part[0] * len(works) // part[1]
+    for name, work in works[first:] + works[:first]:
         if wanted and name not in wanted:
             continue
         began = time.monotonic()
@@ -49,6 +57,8 @@ def _work() -> Iterator[tuple[str, Callable[[], object]]]:
     )
     for name, entry in CATALOG.items():
         yield name, partial(_tried, entry, costs if entry.takes("costs") else costs.replace(channel="edge"))
+    pp, microbatches = _LONG  # of a table that is far from its bound, and whose steady state is searched
+    yield "v-min", partial(build, "v-min", pp=pp, microbatches=microbatches, costs=costs)
     for placement, vpp in (("loop", 1), ("loop", 2), ("v", 2)):
         uneven = costs.replace(forward_s=[1.0, 2.0] * vpp)
         yield f"search, {placement}, {vpp} a rank", partial(

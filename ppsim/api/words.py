@@ -1,10 +1,12 @@
 """Options of a verb as keywords: words declared once (`ppsim.base.words`), for `help()` and the check of a call."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from numbers import Integral
-from typing import Any, ForwardRef, TypeVar, get_args
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType
+from typing import Any, ForwardRef, Literal, TypeVar, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.names import Names
@@ -62,9 +64,43 @@ def require_words(hints: Mapping[str, Any], options: Mapping[str, Any], verb: st
             raise ConfigError(f"{verb} has no '{name}': {Names('word', hints).hint(name)}")
         if value is None:
             continue
-        kinds = kinds_of(hints[name])
-        if (choices := choices_of(kinds)) and value not in choices:
+        if (choices := choices_of(kinds_of(hints[name]))) and value not in choices:
             raise ConfigError(f"{name} is {value!r}: choose one of {', '.join(map(str, choices))}")
-        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if kinds == (int,) and not is_whole:
-            raise ConfigError(f"{name} is a whole number: got {value!r}")
+        inside = get_args(hints[name])
+        kinds = [kind for kind in inside if kind is not NoneType] if NoneType in inside else [hints[name]]
+        is_list = len(kinds) == 1 and get_origin(kinds[0]) is Sequence  # of what, the verb says
+        if not choices and not is_list and not any(_is_of(value, kind) for kind in kinds):
+            whats = " or ".join(dict.fromkeys(_what(kind) for kind in kinds))
+            raise ConfigError(f"{name} is {whats}: got {value!r}")
+
+
+_PLAIN: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+}
+"""What a value of a plain type may be, and how that is said."""
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type as it is declared; objects of ppsim's may stand where texts do."""
+    if kind in _PLAIN:
+        return isinstance(value, _PLAIN[kind][0]) and (kind is bool or not isinstance(value, bool))
+    if kind in (str, Path) or isinstance(kind, ForwardRef):
+        return isinstance(value, str | Path) or type(value).__module__.partition(".")[0] == "ppsim"
+    if get_origin(kind) in (Literal, Mapping):
+        return value in get_args(kind) if get_origin(kind) is Literal else isinstance(value, Mapping)
+    is_listed = hasattr(value, "__getitem__") and not isinstance(value, str | Mapping)
+    return is_listed and all(_is_of(one, get_args(kind)[0]) for one in value)
+
+
+def _what(kind: Any) -> str:
+    if kind in _PLAIN or kind in (str, Path):
+        return _PLAIN[kind][1] if kind in _PLAIN else "a text"
+    if isinstance(kind, ForwardRef):
+        names = [name for name in kind.__forward_arg__.split(" | ") if name not in ("Path", "None")]
+        return " or ".join("a text" if name == "str" else f"a {name}" for name in names)
+    of = get_args(kind)
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, of))}"
+    return "a mapping, as {3: 1.2}" if get_origin(kind) is Mapping else f"a list, {_what(of[0])} each"

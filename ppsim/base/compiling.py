@@ -1,12 +1,13 @@
 """One source for the hot loops: plain Python for small work, compiled by numba once that pays for compiling."""
 
+import math
 import os
 import sys
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from importlib.util import find_spec
@@ -32,17 +33,20 @@ _ITERATIONS: Counter[Callable[..., Any]] = Counter()
 _KEPT: dict[Callable[..., Any], bool] = {}
 """Whether numba keeps a kernel compiled; those that were asked for."""
 
-_ALL: ContextVar[bool] = ContextVar("_ALL", default=False)
+_PART: ContextVar[tuple[int, int] | None] = ContextVar("_PART", default=None)
 
 
 @contextmanager
-def every_kernel_compiled() -> Iterator[None]:
-    """Within the block, compile every kernel that is run, however small the work."""
-    token = _ALL.set(True)
+def every_kernel_compiled(part: tuple[int, int] = (0, 1)) -> Iterator[None]:
+    """Within the block, compile every kernel that is run, however small the work.
+
+    `part` (i, n) is of those kernels, in the order in which this process runs them first, every n-th from the i-th.
+    """
+    token = _PART.set(part)
     try:
         yield
     finally:
-        _ALL.reset(token)
+        _PART.reset(token)
 
 
 COMPILING = "compiling, once for this installation (numba keeps it beside the code)"
@@ -53,8 +57,8 @@ _ENGINE: ContextVar[Engine] = ContextVar("_ENGINE", default="auto")
 
 @contextmanager
 def running_on(engine: Engine) -> Iterator[None]:
-    """Within the block, run kernels on `engine` where they are not given another."""
-    token = _ENGINE.set(engine)
+    """Within the block, run kernels on `engine` where they are not given another; "auto" changes nothing."""
+    token = _ENGINE.set(_ENGINE.get() if engine == "auto" else engine)
     try:
         yield
     finally:
@@ -103,6 +107,7 @@ def compilations() -> Compilations:
     class Listener(event.Listener):
         def on_start(self, started: Any) -> None:
             _link(started.data["dispatcher"].py_func)
+            _forget_older(started.data["dispatcher"])
             found.on_start(started)
 
         on_end = staticmethod(found.on_end)
@@ -120,6 +125,50 @@ def working_s() -> float:
     """Return a clock in seconds that stands still while this process compiles."""
     compiled_s = compilations().seconds if sys.modules.get("numba") else 0.0
     return time.monotonic() - compiled_s
+
+
+class TimeIsUp(Exception):
+    """The time of `ending_in` is over, or a kernel would outlast it: what was begun is not done."""
+
+
+_UNTIL_S: ContextVar[float] = ContextVar("_UNTIL_S", default=math.inf)
+
+_PACE_S: dict[Callable[..., Any], tuple[int, float]] = {}
+"""Of each kernel: iterations of a run, and what one of them took, by the clock."""
+
+
+@contextmanager
+def ending_in(seconds: float) -> Iterator[None]:
+    """Within the block, raise `TimeIsUp` in place of running a kernel that would not be done in so many seconds.
+
+    They are those of `working_s`. A kernel is taken to go on at the pace of its last long run; nothing else
+    takes time.
+    """
+    token = _UNTIL_S.set(working_s() + seconds)
+    try:
+        yield
+    finally:
+        _UNTIL_S.reset(token)
+
+
+def _require_time(kernel: Callable[..., Any], size: int) -> None:
+    """Raise `TimeIsUp` where a run of the kernel would not be done before the end."""
+    if (until_s := _UNTIL_S.get()) < math.inf:
+        _, pace_s = _PACE_S.get(kernel, (0, 0.0))
+        if working_s() + size * pace_s > until_s:
+            raise TimeIsUp
+
+
+def _note_pace(kernel: Callable[..., Any], size: int, seconds: float) -> None:
+    """Take note of what an iteration took; of shorter runs, which are not all iterations, only that it took less.
+
+    A run in which the machine did something else counts twice the run before at most: what was broken off because
+    of it would never be tried again.
+    """
+    known_size, known_s = _PACE_S.get(kernel, (0, math.inf))
+    pace_s = seconds / max(size, 1)
+    if 2 * size >= known_size or pace_s < known_s:
+        _PACE_S[kernel] = (max(size, 1), min(pace_s, 2 * known_s))
 
 
 _UNLINKED: dict[FunctionType, Callable[..., Any]] = {}
@@ -152,6 +201,17 @@ def _link(linked: FunctionType) -> None:
         linked.__globals__.update(
             {name: _compiled(one, is_called_by_another=True) for name, one in _helpers(kernel).items()}
         )
+
+
+def _forget_older(dispatcher: Any) -> None:
+    """Delete what numba keeps of a kernel in an earlier state of its source: nothing reads it again."""
+    name, dash, state = dispatcher.py_func.__qualname__.rpartition("-")
+    if dash and (folder := dispatcher._cache.cache_path):
+        begin = f"{Path(dispatcher.py_func.__code__.co_filename).stem}.{name}-"
+        for path in Path(folder).glob(f"{begin}*.nb[ci]"):
+            if not path.name.startswith(f"{begin}{state}-"):
+                with suppress(OSError):
+                    path.unlink()
 
 
 def _is_kept(kernel: Callable[..., Any], arguments: Sequence[Any]) -> bool:
@@ -195,8 +255,8 @@ def _state_of(files: Sequence[Path]) -> str:
 def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bool:
     """Whether to run a kernel compiled: it is there, or compiling it would have paid by now."""
     _ITERATIONS[kernel] += size
-    if _ALL.get():
-        return True
+    if part := _PART.get():
+        return list(_ITERATIONS).index(kernel) % part[1] == part[0]
     if not sys.modules.get("numba") and (_ITERATIONS.total() < WORTH_COMPILING or not _has_numba()):
         return False
     return _ITERATIONS[kernel] >= WORTH_COMPILING or _is_kept(kernel, arguments)
@@ -223,9 +283,21 @@ def run_kernel(
     "auto" is the engine of `running_on`; outside of it, it compiles from `WORTH_COMPILING` of a kernel in this
     process on, and runs what is compiled already. Plain and compiled give the same bits: a kernel adds and
     compares, in one order.
+
+    Raises `TimeIsUp` within `ending_in`.
     """
+    _require_time(kernel, size)
     engine = _ENGINE.get() if engine == "auto" else engine
-    if engine == "compiled" or (engine == "auto" and _pays(kernel, (*inputs, *outputs), size)):
+    # This imports numba, or loads what it keeps: what no later run does is not of this one's pace.
+    is_compiled = engine == "compiled" or (engine == "auto" and _pays(kernel, (*inputs, *outputs), size))
+    began_s = working_s()
+    result = _run(kernel, inputs, outputs, is_compiled=is_compiled)
+    _note_pace(kernel, size, working_s() - began_s)
+    return result
+
+
+def _run(kernel: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any], *, is_compiled: bool) -> Any:
+    if is_compiled:
         return _compiled(kernel)(*inputs, *outputs)
     filled = [_in_plain(one) for one in outputs]
     result = kernel(*(_in_plain(one) for one in inputs), *filled)

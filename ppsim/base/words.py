@@ -7,6 +7,7 @@ keywords of the verbs, and the command that a search prints. Keys without an `Op
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ForwardRef, Literal, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
@@ -96,6 +97,7 @@ class Word:
         return any(get_origin(kind) is Mapping for kind in self.kinds)
 
 
+@cache
 def words_of(declared: type) -> dict[str, Word]:
     """Return the words of a TypedDict by name, as they are declared."""
     return {
@@ -143,10 +145,21 @@ def sections_of(words: Iterable[Word]) -> dict[str, list[str]]:
     return found
 
 
+_MOST_TOKENS = 10**9  # of a sequence
+
+
 def require_least(name: str, value: float | None, least: int = 1) -> None:
     """Raise `ConfigError` for a word's value below the least that it can be."""
     if value is not None and value < least:
         raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}: got {value}")
+
+
+def require_tokens(name: str, tokens: int | None) -> None:
+    """Raise `ConfigError` for a sequence of more tokens than anybody means."""
+    if tokens is not None and tokens > _MOST_TOKENS:
+        raise ConfigError(
+            f"--{name.replace('_', '-')} must be at most {_MOST_TOKENS}: got {tokens}, for one sequence"
+        )
 
 
 def given_of(options: Mapping[str, Any]) -> dict[str, Any]:

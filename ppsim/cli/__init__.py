@@ -7,57 +7,37 @@ command is imported when it is asked for, and imports what it needs when it runs
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from ppsim.base.errors import PpsimError
+from ppsim.base.front_page import ABOUT, COMMANDS, front_page
 from ppsim.base.lean import start_lean
 from ppsim.base.version import __version__
 
-COMMANDS = {  # in which file each is, and what `ppsim --help` says of it
-    "project": ("plans", "Project a step: time, throughput, memory per rank, and why."),
-    "tune": ("tune", "Find the best layout and schedule for a model on so many GPUs."),
-    "serve": ("serve", "Show projections in a browser, with sliders."),
-    "schedules": ("tables", "List the schedules, or print one in full."),
-    "build": ("build", "Build a schedule table: torch's compute-only CSV."),
-    "check": ("tables", "Tell whether a table runs, and on which channels."),
-    "simulate": ("tables", "Simulate any table at any costs."),
-    "export": ("tables", "Write a checked table for a runtime."),
-    "profile": ("profile", "Measure F, B, I and W of a layer on this device."),
-    "models": ("models", "List the models, or count one's parameters and FLOPs."),
-    "clusters": ("clusters", "List clusters, or print one with units and sources."),
-    "train": ("runs", "Execute a table for real with torch, and measure it."),
-    "read": ("runs", "Read a run of any trainer: its timeline, and what is known of it."),
-    "explain": ("runs", "Say why a measured step takes as long as it does."),
-    "compare": ("runs", "Set a measured step beside a projected one."),
-    "calibrate": ("calibrate", "Fit overheads to measured runs, for projections to take."),
-    "fit": ("fit", "Fit one's own cluster to measured steps, for --cluster."),
-    "validate": ("validate", "Signed errors against published runs."),
-    "warm-up": ("warm_up", "Compile every kernel now, for an image or a cluster's workers."),
-    "figure": ("figure", "Make a figure for a paper: timeline, memory, bubble, pareto, accuracy."),
-}
-
 _RUN_TORCH = ("train", "profile")  # whose tensors are not to wait for a late collection of garbage
 
-WORDS = "ppsim.words"  # in a context's meta
+WORDS, BEGAN_S = "ppsim.words", "ppsim.began_s"  # in a context's meta: what was typed, and when by the clock
 HELP_OPTIONS = ("-h", "--help", "--help-all")
 _HELP_ASKED = "ppsim.help_asked"
 
 
 class Commands(click.Group):
-    """A group that meets an unknown command with close matches, and keeps what was typed."""
+    """A group that meets an unknown command with close matches, and keeps what was typed, and when."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         """Return the context of a command line, with its words: parsing takes them from `args`."""
-        words: list[str] = list(args)
+        words, began_s = list(args), time.monotonic()
         context = super().make_context(info_name, args, parent, **extra)
         context.meta.setdefault(WORDS, words)
+        context.meta.setdefault(BEGAN_S, began_s)
         return context
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -68,6 +48,8 @@ class Commands(click.Group):
         except BrokenPipeError:
             close_output()
             ctx.exit()
+        except OSError as error:
+            _fail(ctx, error)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command of the first argument, or fail with those that it may stand for."""
@@ -108,14 +90,19 @@ class _Imported(Mapping[str, click.Command]):
 class _Main(Commands):
     """The commands of `COMMANDS`; turns errors into a sentence and an exit code."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a line a command, without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the page that `python -m ppsim --help` shows without click, and without importing any command."""
+        formatter.write(front_page(formatter.width))
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.BadParameter as error:
+            from ppsim.cli.words import number_meant
+
+            if not (hint := number_meant(error.message)):
+                raise
+            raise click.BadParameter(error.message + hint, error.ctx, error.param) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -128,9 +115,14 @@ class _Main(Commands):
                 import traceback
 
                 traceback.print_exc()
-            sentence, code = _told(error)
-            click.echo(f"ppsim: {sentence}", err=True)
-            ctx.exit(code)
+            _fail(ctx, error)
+
+
+def _fail(ctx: click.Context, error: Exception) -> NoReturn:
+    """End with a sentence about an error, and its exit code."""
+    sentence, code = _told(error)
+    click.echo(f"ppsim: {sentence}", err=True)
+    ctx.exit(code)
 
 
 _INTERRUPTED, _PIPE_CLOSED = 130, 141  # what a shell says of what ended by the signals of these: 128 + 2, 128 + 13
@@ -155,22 +147,11 @@ def _told(error: Exception) -> tuple[str, int]:
 @click.group(
     cls=_Main,
     commands=_Imported(),
+    help=ABOUT,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="ppsim %(version)s")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def main(debug: bool) -> None:
-    """Project, explain and export pipeline-parallel schedules from measured costs.
-
-    \b
-      ppsim project --pp 8 --vpp 2 -o timeline.html      how long, and why
-      ppsim project --pp 8 --vpp 2 --schedule all        which schedule is best?
-      ppsim build zbv --pp 4 --microbatches 8 -o T.csv   the table that torch runs
-
-    A schedule says in which order each pipeline rank runs the passes of its stages over the microbatches of a step:
-    forward (F) and backward (B, or I for inputs and W for weights). ppsim COMMAND --help says more.
-
-    Exit codes: 0 fine; 1 valid but impossible (deadlock, does not fit, a run that failed); 2 wrong usage or file;
-    3 an error that ppsim did not foresee.
-    """
+    """Run the command that is named; `ABOUT` says what there is."""
     del debug  # read by _Main.invoke

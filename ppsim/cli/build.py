@@ -10,7 +10,7 @@ from ppsim.base.errors import ConfigError, CostsError
 from ppsim.base.files import naming, write_whole
 from ppsim.base.units import percent, seconds
 from ppsim.base.words import Option, given_of, words_of
-from ppsim.cli.common import check_outputs, say
+from ppsim.cli.common import check_outputs, say, time_left_s
 from ppsim.cli.completion import completing
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.words import command_with
@@ -35,7 +35,7 @@ class SearchOptions(TypedDict, total=False):
         section="search",
     )]
     time_limit: Annotated[float | None, Option(
-        "How long to search. Default: {default} s; less where the bound is met.",
+        "How long it takes, by the clock. Default: {default} s; less where the bound is met.",
         metavar="SECONDS", section="search", default=_TIME_LIMIT_S,
     )]
     max_rounds: Annotated[int | None, Option(
@@ -114,7 +114,7 @@ def _searched(options: dict[str, Any]) -> "Optimised":
     """Search with a progress bar on a terminal; a proof takes as long again."""
     from ppsim.api.texts import parse_size
     from ppsim.catalog.auto import optimise
-    from ppsim.simulation.cost_schema import read_costs
+    from ppsim.simulation.cost_files import read_costs
 
     limit = parse_size(options["memory_limit"])
     if options["costs"] is None:
@@ -129,7 +129,7 @@ def _searched(options: dict[str, Any]) -> "Optimised":
             return optimise(
                 pp=options["pp"], vpp=1 if options["vpp"] is None else options["vpp"],
                 microbatches=options["microbatches"], costs=costs, memory_limit_bytes=limit,
-                time_limit_s=time_limit, progress=searching(bar), **given,
+                time_limit_s=time_left_s(time_limit), progress=searching(bar), **given,
             )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def _built(name: str, options: dict[str, Any]) -> "Schedule":
     from ppsim.api.texts import parse_size
     from ppsim.catalog.build import build as build_table
     from ppsim.catalog.build import find
-    from ppsim.simulation.cost_schema import read_costs
+    from ppsim.simulation.cost_files import read_costs
 
     limit, costs = parse_size(options["memory_limit"]), options["costs"]
     entry = find(name)

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ import click
 from ppsim.base.errors import ConfigError
 from ppsim.base.shown import show
 from ppsim.base.words import require_least
-from ppsim.cli import WORDS
+from ppsim.cli import BEGAN_S, WORDS
 from ppsim.schedule.choices import Trainer
 
 if TYPE_CHECKING:
@@ -122,6 +123,12 @@ def by_command(what: Made) -> Made:
     """Return what files hold with the command line that made it, which pages show."""
     typed: list[str] = click.get_current_context().meta.get(WORDS, [])
     return replace(what, command=shlex.join(["ppsim", *typed]) if typed else "")
+
+
+def time_left_s(limit_s: float) -> float:
+    """Return the time left to a command by the clock, less half of what its start took: to write and to end."""
+    started_s = time.monotonic() - click.get_current_context().meta.get(BEGAN_S, time.monotonic())
+    return limit_s if limit_s < 0 else max(0.0, limit_s - 1.5 * started_s)
 
 
 def output_option_of(formats: str) -> Callable[[_Command], _Command]:

@@ -251,7 +251,7 @@ def _sweep(
     from ppsim.costs.profile import DEFAULT, load_profile
     from ppsim.projection.bubbles import bubbles_at, bubbles_of_plan
     from ppsim.projection.plan import Plan
-    from ppsim.simulation.cost_schema import read_costs
+    from ppsim.simulation.cost_files import read_costs
 
     names = parse_names("schedule", schedule) or []
     counts = parse_numbers("microbatches", microbatches) or [times * pp for times in (1, 2, 4, 8)]

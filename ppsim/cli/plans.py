@@ -20,7 +20,7 @@ from ppsim.cli.common import (
 )  # fmt: skip
 from ppsim.cli.progress import progress, searching
 from ppsim.cli.words import command_with
-from ppsim.projection.options import PlanOptions
+from ppsim.projection.options import GPT, PlanOptions
 from ppsim.schedule.choices import Trainer
 
 if TYPE_CHECKING:
@@ -75,6 +75,10 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
     look = look_of(options)
     names = _compared(options["schedule"])
     if options["pp"] is None and options["run_config"] is None:
+        if options["model"] not in (None, GPT):
+            from ppsim.configs.read import model_named
+
+            model_named(options["model"])  # raises for what is none, which is the first thing to say
         raise click.UsageError("--pp must be given: the pipeline ranks")
     config = options["run_config"] = run_config_of(options["run_config"])
     plan = plan_from(options | {"schedule": None if names else options["schedule"]})

@@ -64,8 +64,8 @@ def profile(output: str, **options: Any) -> None:
 
     require_extra("ppsim profile")
     _check(output, options)
-    from ppsim.api.profiles import job_from, settings_from
-    from ppsim.cli.profile_jobs import dry_run, measure
+    from ppsim.api.profiles import job_from, measure, settings_from
+    from ppsim.cli.profile_jobs import dry_run, show, telling
     from ppsim.profiling.suite import SUITES
 
     given = options | {"threads": _threads(options["threads"])}
@@ -79,8 +79,9 @@ def profile(output: str, **options: Any) -> None:
         if options["module"] is not None:
             raise ConfigError("--dry-run knows the FLOPs of models only: leave out --module")
         dry_run(
-            jobs, settings, with_facts=options["facts"] or suite is not None, start_over=bool(options["start_over"])
-        )
+            jobs, settings, with_facts=options["facts"] or suite is not None,
+            start_over=bool(options["start_over"]), num_processes=num_processes,
+        )  # fmt: skip
         return
     require_device(settings.device)
     if options["module"] is not None:
@@ -89,13 +90,29 @@ def profile(output: str, **options: Any) -> None:
         of_suite = {"micro_batch": suite.micro_batches, "facts": None, "time_limit": None} if suite else {}
         _measure_module(given | of_suite, settings, path)
     if jobs:
-        optimizers = _optimizers(options["optimizer"])
-        measure(jobs, settings, options, optimizers=optimizers, grid=suite.grid if suite else None)
-        if num_processes > 1:
-            from ppsim.profiling.rehearsal import rehearse
+        if suite is None:
+            _say_how_long(jobs[0], settings, num_processes, start_over=bool(options["start_over"]))
+        else:
+            jobs[0].path.parent.mkdir(exist_ok=True)
+            given["facts"] = True
+        measure(
+            jobs, settings, given, num_processes=num_processes, grid=suite.grid if suite else None,
+            show=lambda contents: show(jobs, contents, with_names=suite is not None), telling=telling,
+        )  # fmt: skip
 
-            [job] = jobs
-            rehearse(job.path, job.model, job.keys[0], settings, num_processes=num_processes, say=say)
+
+def _say_how_long(job: "SuiteJob", settings: "Settings", num_processes: int, *, start_over: bool) -> None:
+    """Say what measuring will take, and what rehearsing, where anything is to be measured."""
+    from ppsim.base.units import seconds
+    from ppsim.profiling.rehearsal import expected_s
+    from ppsim.profiling.suite import expected_of, waiting_keys
+
+    if keys := list(job.keys) if start_over else waiting_keys(job):
+        measured = f"about {seconds(expected_of(job, keys, settings).seconds)}"
+        rehearsed = f" and {seconds(expected_s(job.model, keys[0], settings, num_processes))}" * (num_processes > 1)
+        steps = "measuring and rehearsing" if rehearsed else "measuring"
+        when = "at the pace of just now" if settings.device == "cpu" else "on an idle device"
+        say(f"{steps} will take {measured}{rehearsed} {when}")
 
 
 def _measure_module(given: dict[str, Any], settings: "Settings", path: Path) -> None:
@@ -147,8 +164,3 @@ def _threads(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"--threads must be at least 1, or all: got {text}")
     return int(text)
-
-
-def _optimizers(given: list[str] | None) -> list[str]:
-    """Their names; none for none."""
-    return [] if given == ["none"] else given or ["adamw"]

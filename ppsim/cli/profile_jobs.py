@@ -1,7 +1,7 @@
 """`ppsim profile` of models: what would be measured, and measuring it with a bar that says how long it takes."""
 
-import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ppsim.base.units import count, seconds
@@ -9,62 +9,50 @@ from ppsim.cli.common import say
 from ppsim.cli.progress import progress
 
 if TYPE_CHECKING:
-    from ppsim.profiling.grids import Grid
-    from ppsim.profiling.pace import Pace
-    from ppsim.profiling.settings import Settings
+    from ppsim.profiling.pace import Pace, Watch
+    from ppsim.profiling.settings import Say, Settings
     from ppsim.profiling.sweep import SuiteJob
 
 
-def measure(
-    jobs: "Sequence[SuiteJob]",
-    settings: "Settings",
-    options: dict[str, Any],
-    *,
-    optimizers: Sequence[str],
-    grid: "Grid | None",
-) -> None:
-    """Measure the jobs, print what was found, and say what is implausible in it."""
-    from ppsim.costs.utilization import implausible
-    from ppsim.printing.page import Page
-    from ppsim.printing.profiles import print_beside, print_measurements
-    from ppsim.profiling.grids import grid_of
-    from ppsim.profiling.harness import costly_splits
-    from ppsim.profiling.suite import run_jobs
-    from ppsim.profiling.sweep import require_success
-
-    gc.freeze()  # each collection is then that of what is measured, not of all that torch has imported
-    is_suite = options["suite"] is not None
-    if is_suite:
-        jobs[0].path.parent.mkdir(exist_ok=True)
-    facts = (grid or grid_of(settings.device)) if options["facts"] or is_suite else None
+@contextmanager
+def telling() -> "Iterator[tuple[Say, Watch]]":
+    """Show a bar, and give what prints a line above it, and what tells how far work is."""
     with progress("", total=1) as bar:
 
         def watch(pace: "Pace") -> None:
             left = f"about {seconds(pace.left_s)} left" if pace.left_s else ""
             bar.update(left, done=pace.done_work, total=pace.total or 1.0)
 
-        contents = run_jobs(
-            jobs, settings, optimizers=optimizers, facts=facts,
-            start_over=bool(options["start_over"]), time_limit_s=options["time_limit"], say=bar.say, watch=watch,
-        )  # fmt: skip
+        yield bar.say, watch
+
+
+def show(jobs: "Sequence[SuiteJob]", contents: Sequence[dict[str, Any]], *, with_names: bool) -> None:
+    """Print what was found, and say what is implausible in it."""
+    from ppsim.costs.utilization import implausible
+    from ppsim.printing.page import Page, bold
+    from ppsim.printing.profiles import print_beside, print_measurements
+    from ppsim.profiling.harness import costly_splits
+
     names = dict.fromkeys((job.model_name, job.path) for job in jobs)  # a file may be of several jobs
     for content, (name, _) in zip(contents, names, strict=False):
-        if is_suite:
-            Page().add(f"\n[bold]{name}[/bold]")
+        if with_names:
+            Page().add(f"\n{bold(name)}")
         print_measurements(content)
         print_beside(content)
     for content, (name, path) in zip(contents, names, strict=False):
-        of_model = f"{name}, " if is_suite else ""
+        of_model = f"{name}, " if with_names else ""
         for sentence in costly_splits(content) + implausible(content):
             say(of_model + sentence)
         say(f"wrote {path}")
-    require_success(contents)
 
 
-def dry_run(jobs: "Sequence[SuiteJob]", settings: "Settings", *, with_facts: bool, start_over: bool) -> None:
+def dry_run(
+    jobs: "Sequence[SuiteJob]", settings: "Settings", *, with_facts: bool, start_over: bool, num_processes: int
+) -> None:
     """Print what would be measured: shapes that are missing, their FLOPs, and their expected time."""
     from ppsim.printing.page import Columns, Page
     from ppsim.profiling.expect import FACTS_S, SHAPE_S, assumed_rate
+    from ppsim.profiling.rehearsal import expected_s
     from ppsim.profiling.suite import expected_of, waiting_keys
 
     out, rows, total_flops, total_s = Page(), [], 0.0, 0.0
@@ -79,10 +67,14 @@ def dry_run(jobs: "Sequence[SuiteJob]", settings: "Settings", *, with_facts: boo
     if not rows:
         return
     out.add(Columns(["model", "shape", "work", "time"], rows, left=2))
-    _, what = assumed_rate(settings.device, jobs[0].keys[0].dtype)
+    _, what = assumed_rate(settings.device, jobs[0].keys[0].dtype, num_threads=settings.num_threads)
     beside = f"{seconds(SHAPE_S[settings.device])} a shape for weights and memory"
     if with_facts:
         total_s += FACTS_S[settings.device]
         beside += f", at most {seconds(FACTS_S[settings.device])} for the device's facts"
+    if num_processes > 1:
+        rehearsed_s = expected_s(jobs[0].model, jobs[0].keys[0], settings, num_processes)
+        total_s += rehearsed_s
+        beside += f", {seconds(rehearsed_s)} to rehearse with {num_processes} processes"
     shapes = "1 shape" if len(rows) == 1 else f"{len(rows)} shapes"
     out.add(f"\n{shapes}, {count(total_flops)}FLOP: about {seconds(total_s)} at {what}; {beside}")

@@ -1,39 +1,105 @@
 """How commands show that work goes on: one bar, on standard error, and only on a terminal."""
 
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from threading import Event, RLock, Thread
 
-from ppsim.base.words import given_of
 from ppsim.cli.common import say
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+_LENGTH = 40  # columns of a bar
+_REDRAWN_S = 0.1
+_PULSE = 8  # columns that wander through a bar of which nobody knows the end
+_BACK, _HIDDEN, _SHOWN = "\r\x1b[K", "\x1b[?25l", "\x1b[?25h"  # to the begin of an empty line; the cursor
+_PLAIN, _DIM, _DONE, _ELAPSED = 0, 2, 35, 33
 
 
-@dataclass(frozen=True)
 class Bar:
     """What a command tells of its work: of a bar on a terminal, of nothing in a pipe."""
 
-    progress: "Progress | None" = None
-    is_timed: bool = False
+    def __init__(
+        self, text: str = "", *, total: float | None = None, unit: str = "", limit_s: float | None = None
+    ) -> None:
+        self._text, self._total, self._unit, self._is_timed = text, limit_s or total, unit, limit_s is not None
+        self._has_count = bool(total)
+        self._done, self._began_s = 0.0, time.monotonic()
+        self._lock, self._ended = RLock(), Event()
+        self._is_shown = False
 
     def update(self, text: str | None = None, *, done: float | None = None, total: float | None = None) -> None:
         """Change the text, how much is done and how much there is; None leaves it."""
-        if self.progress is None:
-            return
-        task = self.progress.tasks[0]
-        completed: Any = task.elapsed if self.is_timed else done
-        self.progress.update(task.id, **given_of({"completed": completed, "total": total, "text": text}))
+        self._text = self._text if text is None else text
+        self._done = self._done if done is None else done
+        self._total = self._total if total is None else total
 
     def say(self, message: str) -> None:
         """Print a line about the work, above the bar."""
-        if self.progress is None:
+        with self._lock:
+            if self._is_shown:
+                sys.stderr.write(_BACK)
             say(message)
-        else:
-            self.progress.console.print(message, markup=False, highlight=False)
+            self._draw()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Within the block, draw it time and again; nothing of it is left behind."""
+        self._is_shown = True
+        sys.stderr.write(_HIDDEN)
+        self._draw()
+        drawing = Thread(target=self._redraw, daemon=True)
+        drawing.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            drawing.join()
+            self._is_shown = False
+            sys.stderr.write(_BACK + _SHOWN)
+            sys.stderr.flush()
+
+    def _redraw(self) -> None:
+        while not self._ended.wait(_REDRAWN_S):
+            self._draw()
+
+    def _draw(self) -> None:
+        with self._lock:
+            if self._is_shown:
+                sys.stderr.write(_BACK + self._line())
+                sys.stderr.flush()
+
+    def _line(self) -> str:
+        """How it looks now, in no more columns than there are."""
+        from ppsim.printing.page import styled
+
+        elapsed_s = time.monotonic() - self._began_s
+        done = elapsed_s if self._is_timed else self._done
+        part = min(done / self._total, 1.0) if self._total else 0.0
+        count = f" {done:.0f}/{self._total:.0f} {self._unit}" if self._unit else f" {100 * part:3.0f} %"
+        count = count if self._has_count else ""
+        begin, end = 0, round(_LENGTH * part)
+        if self._total is None:
+            begin = int(elapsed_s / _REDRAWN_S) % (_LENGTH - _PULSE)
+            end = begin + _PULSE
+        dash = "━" if "utf" in (sys.stderr.encoding or "").lower() else "-"
+        minutes, seconds = divmod(int(elapsed_s), 60)
+        parts = [
+            (dash * begin, _DIM), (dash * (end - begin), _DONE), (dash * (_LENGTH - end), _DIM),
+            (count, _DONE), (f" {minutes // 60}:{minutes % 60:02}:{seconds:02}", _ELAPSED),
+            (f" {self._text}", _PLAIN),
+        ]  # fmt: skip
+        shown, left = "", _columns() - 1
+        for text, style in parts:
+            shown += styled(text[:left], style)
+            left = max(0, left - len(text))
+        return shown
+
+
+def _columns() -> int:
+    """Those of the terminal behind standard error."""
+    said = os.environ.get("COLUMNS", "")
+    return int(said) if said.isdigit() else os.get_terminal_size(sys.stderr.fileno()).columns
 
 
 @contextmanager
@@ -47,20 +113,13 @@ def progress(
     """
     from ppsim.base.compiling import told_of_compiling
 
-    if not sys.stderr.isatty():
-        with told_of_compiling(say):
-            yield Bar()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    count = "{task.completed:.0f}/{task.total:.0f} " + unit if unit else "{task.percentage:3.0f} %"
-    columns = [BarColumn(), *([TextColumn(count)] if total else []), TimeElapsedColumn()]
-    shown = Progress(*columns, TextColumn("{task.fields[text]}"), console=Console(stderr=True), transient=True)
-    bar = Bar(shown, is_timed=limit_s is not None)
-    with shown, told_of_compiling(bar.say):
-        shown.add_task("", total=limit_s or total, text=text)
-        yield bar
+    bar = Bar(text, total=total, unit=unit, limit_s=limit_s)
+    with told_of_compiling(bar.say):
+        if not sys.stderr.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+            yield bar
+            return
+        with bar.shown():
+            yield bar
 
 
 def searching(bar: Bar) -> Callable[[float, float], None]:

@@ -143,7 +143,7 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     """
     from ppsim.plot.view import View
     from ppsim.runs.timeline_file import timeline_to_json
-    from ppsim.simulation.cost_schema import read_costs, read_overheads
+    from ppsim.simulation.cost_files import read_costs, read_overheads
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 
@@ -213,7 +213,8 @@ def export(
     table: str, target: Any, receives: Any, torch_version: str | None, output: str, replicas: int | None,
     slices: int | None, **trainer: Any,
 ) -> None:  # fmt: skip
-    """Check a table and write it for a runtime: torch, TorchTitan, Megatron-LM, Primus, TransformerEngine.
+    """Check a table and write it for a runtime: torch, TorchTitan, Megatron-LM, Primus, DeepSpeed,
+    TransformerEngine.
 
     \b
       ppsim export T.csv --to torch -o ready.csv

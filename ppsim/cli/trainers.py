@@ -36,16 +36,17 @@ def for_trainer(target: str, schedule: Any, content: str, output: str, options: 
 def _megatron(schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
     from ppsim.api.texts import parse_split
     from ppsim.base.files import to_json
-    from ppsim.exporting.megatron import argument_line, argument_yaml, megatron_arguments
+    from ppsim.configs.written import as_entries, as_flags
+    from ppsim.exporting.megatron import megatron_arguments
 
     exported = json.loads(content)
     if options["layers_by"]:
         layers: Any = parse_split(options["split"])
         exported = megatron_arguments(schedule, layers_per_stage=layers, layers_by=options["layers_by"])
         content = to_json(exported)
-    line = argument_line(exported["arguments"]) + "\n"
+    line = " ".join(as_flags(exported["arguments"])) + "\n"
     if output.endswith((".yaml", ".yml")):
-        content = argument_yaml(exported["arguments"])
+        content = "\n".join(as_entries(exported["arguments"])) + "\n"
     return (line if output.endswith(".txt") else content), line
 
 
@@ -69,7 +70,7 @@ def _torchtitan(schedule: Any, content: str, output: str, options: dict[str, Any
 def _primus(schedule: Any, content: str, output: str, options: dict[str, Any]) -> tuple[str, str]:
     from ppsim.integrations.primus import algorithm_for
 
-    name = algorithm_for(json.loads(content), output, options["replace"])
+    name = algorithm_for(json.loads(content), "the table", options["replace"])
     return content, (
         f"# start.py, for: primus-cli direct --script start.py -- train pretrain --config YOURS.yaml\n"
         f"# with patch_primus_pipeline: true and pp_algorithm: {name} in the configuration\n"

@@ -1,5 +1,6 @@
 """The command `tune`: the best configurations of a model on so many devices."""
 
+import sys
 from typing import Any
 
 import click
@@ -57,6 +58,8 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
         tried := [word for word in words_of(RangeOptions) if word in config.words and not options[word]]
     ):
         say(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
+    if not sys.stderr.isatty():
+        say("finding a lower bound of each configuration, then simulating those that may be best")
     with progress("finding a lower bound of each", total=1, unit="configurations") as bar:
 
         def show(decided: int, total: int, best_s: float | None) -> None:

@@ -1,5 +1,6 @@
 """Words that are declared once (`ppsim.base.words`) as options of click, in the sections of a help page."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -33,15 +34,6 @@ class SectionedCommand(click.Command):
                     help="Show every option, in full, and exit.",
                 )
             )  # fmt: skip
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse them; of what is no number, say how it is written."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.BadParameter as error:
-            if not (hint := _number_meant(error.message)):
-                raise
-            raise click.BadParameter(error.message + hint, error.ctx, error.param) from None
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return the option `--help`, which shows the short help where there is one."""
@@ -87,12 +79,24 @@ _SHORT = "ppsim.short_help"
 _COMMON_OUTPUT = ("outputs", "as_json")
 
 
-def _number_meant(message: str) -> str:
-    """What to write instead, where a sentence is about what is no number."""
-    if re.search("is not a valid float", message):
+def number_meant(message: str) -> str:
+    """Return what to write instead, where a sentence of click's is about what is no number, else nothing."""
+    if "is not a valid float" in message:
         return " Write it without a unit, as 0.5 or 15e12."
-    whole = re.match(r"'(\d{1,9})(\.0*)?([eE]\+?(\d\d?))?' is not a valid int", message)
-    return f" Write {int(whole[1]) * 10 ** int(whole[4] or 0)}." if whole else ""
+    if not (text := re.match(r"'([^']+)' is not a valid int", message)):
+        return ""
+    if thousands := re.fullmatch(r"(\d{1,9})[kK]", text[1]):
+        return f" Write {1024 * int(thousands[1])} or {1000 * int(thousands[1])}."
+    try:
+        number = float(text[1].replace(",", ""))
+    except ValueError:
+        number = math.nan
+    if not abs(number) <= _LARGEST:
+        return " Write it in digits, as 8."
+    return f" Write {' or '.join(dict.fromkeys((str(math.floor(number)), str(math.ceil(number)))))}."
+
+
+_LARGEST = 1e15
 
 
 def _show_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from ppsim.base.errors import MissingExtra
 from ppsim.plot import palette
 from ppsim.simulation.timeline import Timeline
 
@@ -43,9 +44,11 @@ def listed(timelines: Sequence[Timeline] | Timeline) -> Sequence[Timeline]:
 
 
 def figure_of(picture: Data) -> "go.Figure":
-    """Return the plotly Figure of plain data."""
-    import plotly.graph_objects as go
-
+    """Return the plotly Figure of plain data; raises `MissingExtra` without plotly."""
+    try:
+        import plotly.graph_objects as go
+    except ImportError:
+        raise MissingExtra("figure() needs plotly: pip install 'ppsim[notebook]', or plot() draws it") from None
     return go.Figure(picture)
 
 

@@ -114,8 +114,10 @@ def _line_colour(rank: int, num_ranks: int) -> str:
 
 def _errors(comparison: Comparison) -> str:
     measured, projected = comparison.measured.step_time_s, comparison.projected.step_time_s
+    at_pace = comparison.error_at_pace
     errors = [
         ("step", measured, projected, comparison.step_error),
+        *([("at equal pace", projected / (1 + at_pace), projected, at_pace)] if at_pace is not None else ()),
         ("replay", measured, comparison.replay_s, comparison.replay_error),
         *((f"{op.op} of stage {op.stage}", op.measured_s, op.projected_s, op.error) for op in comparison.ops),
     ]
@@ -126,7 +128,9 @@ def _errors(comparison: Comparison) -> str:
         "<p class=note>error: projected / measured − 1, negative is too fast; of passes the medians. replay: the "
         "measured actions, each taking what it took, through the simulator</p>"
     )
-    return "<h2>Projected against measured</h2>" + html_table(["", "measured", "projected", "error"], rows) + note
+    told = "".join(f"<p>{escape(sentence)}</p>" for sentence in comparison.told)
+    table = html_table(["", "measured", "projected", "error"], rows)
+    return f"<h2>Projected against measured</h2>{told}{table}{note}"
 
 
 def swatch(colour: str, kind: str = "") -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ppsim.base.units import count, percent, rate, seconds, size
 from ppsim.machine.cluster import Cluster, Constant, Link, Tier
-from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, bold, facts
 
 
 def print_clusters(clusters: Sequence[Cluster]) -> None:
@@ -75,8 +75,8 @@ def _constant(name: str, one: Constant) -> str:
 
 
 def _add_section(out: Page, name: str, title: str, rows: Sequence[tuple[str, str]]) -> None:
-    out.add(f"[bold]{name}[/bold]   {title}")
-    out.add(facts(rows), markup=False)
+    out.add(f"{bold(name)}   {title}")
+    out.add(facts(rows))
 
 
 def _link_facts(link: Link) -> list[tuple[str, str]]:

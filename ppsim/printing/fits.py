@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ppsim.base.units import percent, seconds, signed_percent
-from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, bold, facts
 from ppsim.printing.validation import errors_of, markdown_table
 from ppsim.validation.after_fit import AfterFit, AfterFits
 from ppsim.validation.fitted import Fitted
@@ -15,7 +15,7 @@ def print_fitted(found: Fitted) -> None:
     """Print what rows told, what they did not, and how far off they were before and are now."""
     posterior, out = found.posterior, Page()
     num_rows = len(posterior.rows)
-    out.add(f"[bold]{posterior.cluster.name}[/bold]   fitted to {_steps(num_rows)} of {found.source}")
+    out.add(f"{bold(posterior.cluster.name)}   fitted to {_steps(num_rows)} of {found.source}")
     machine = [one for one in posterior.found if one not in found.rests.values()]
     if machine:
         out.add(Columns.of([_as_row(one.prior.name, one) for one in machine], wraps=True))
@@ -24,11 +24,14 @@ def print_fitted(found: Fitted) -> None:
     for name, one in found.rests.items():
         spread = seconds(one.value * one.spread)
         out.add(f"job {name}: add --rest {one.value:.4g} (± {spread}), which is none of the cluster's")
-    rows = zip(posterior.rows, posterior.before, posterior.after, strict=True)
-    out.add("", Columns.of([_changed(row.name, row.measured_s, *errors) for row, *errors in rows]))
+    rows = zip(posterior.rows, posterior.before, posterior.after, posterior.runs[-num_rows:], strict=True)
+    out.add("", Columns.of([
+        _changed(row.name, row.measured_s, *errors) | {"its job": f"{run.times:.4g} ± {percent(run.sigma)}"}
+        for row, *errors, run in rows
+    ]))  # fmt: skip
     left = ", ".join(one.prior.name for one in posterior.left)
     told: list[tuple[str, str]] = [
-        ("left of a step", f"{percent(posterior.residual)} (standard deviation), with what jobs differ by"),
+        ("its job", "how many times as long it takes beside these constants, others the less the less alike"),
         *[("far off", str(one)) for one in posterior.doubted],
         *([("at their priors", f"{left}: the rows do not tell them")] if left else []),
     ]
@@ -36,7 +39,7 @@ def print_fitted(found: Fitted) -> None:
         counts = f"{_steps(num_rows)} for {len(found.asked)} constants"
         told.append(("priors", f"{counts}: what the rows do not tell apart, the priors divide"))
     told += [("listed", f"{case.number or case.told.title}: {reason}") for case, reason in found.listed]
-    out.add(facts(told), markup=False)
+    out.add(facts(told))
 
 
 def _changed(name: str, measured_s: float, before: float, after: float) -> dict[str, str]:
@@ -70,17 +73,17 @@ def print_after_fits(found: AfterFits) -> None:
         out.add("")
         for cluster in one.fits:
             machine = ", ".join(f"{told.prior.name} {told.value:.4g}" for told in cluster.found)
-            out.add(f"{cluster.cluster.name}: {machine or 'nothing told'}", markup=False)
-            out.add(f"  on {', '.join(row.name for row in cluster.rows)}", markup=False)
+            out.add(f"{cluster.cluster.name}: {machine or 'nothing told'}")
+            out.add(f"  on {', '.join(row.name for row in cluster.rows)}")
             for doubt in cluster.doubted:
-                out.add(f"  far off: {doubt}", markup=False)
+                out.add(f"  far off: {doubt}")
         pairs = [
             _changed(str(before.case.number), before.measured, before.error, after.error)
             for before, after in one.judged
         ]
         out.add("", Columns.of(pairs))
         if listed := [(str(case.number), reason) for case, reason in one.listed]:
-            out.add("listed:", facts(listed), markup=False)
+            out.add("listed:", facts(listed))
     out.add(
         "",
         "Errors of the rows that were not fitted: predicted / measured - 1, negative is optimistic. fit rows: what "

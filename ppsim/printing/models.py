@@ -5,7 +5,7 @@ from typing import Any
 
 from ppsim.base.units import count
 from ppsim.model.architecture import Model
-from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, bold, facts
 
 
 def print_models(found: Mapping[str, Model]) -> None:
@@ -59,5 +59,5 @@ def print_counts(counts: Mapping[str, Any]) -> None:
         ("sizes from", counts["source"]),
     ]
     out = Page()
-    out.add(f"[bold]{counts['name']}[/bold]")
+    out.add(bold(counts["name"]))
     out.add(facts(rows))

@@ -1,11 +1,11 @@
 """How the answer of `ppsim project` reads: the answer first, then fit, where the time goes, and what to change."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
 from ppsim.costs.profile import DEFAULT, load_profile
-from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, bold, facts
 from ppsim.printing.steps import print_report, print_timeline
 from ppsim.projection.projection import Answer, Fit, Projection, Projections
 from ppsim.simulation.report import gap_of
@@ -23,7 +23,7 @@ def print_answer(
 ) -> None:
     """Print a projection and its answer; `with_rows` and `with_timeline` as `ppsim.printing.steps` takes them."""
     answer = answer or projection.answer
-    Page().add(what_is_projected(projection), markup=False)
+    Page().add(what_is_projected(projection))
     print_report(projection.report, _delivered(projection, answer), with_rows=with_rows)
     print_timeline(projection.timeline, is_wanted=with_timeline)
     out = Page()
@@ -89,7 +89,19 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
     if answer.days is not None:
         rows.append(("training", f"{answer.days:.1f} days"))
     of_device = plan.job is not None and plan.memory_limit_bytes is None
-    return [*rows, ("fit", _fit(answer.fit, " (95 % of the device's)" if of_device else ""))]
+    rows.append(("fit", _fit(answer.fit, " (95 % of the device's)" if of_device else "")))
+    return [*rows, *(("memory", text) for text in _components(projection.peak_components or {}))]
+
+
+def _components(sizes: Mapping[str, int]) -> list[str]:
+    """The components of a peak, the largest first; all that are below a hundredth of it are one."""
+    whole = sum(sizes.values())
+    parts = sorted(
+        ((name, number) for name, number in sizes.items() if number >= whole / 100), key=lambda part: -part[1]
+    )
+    left = whole - sum(number for _, number in parts)
+    texts = [f"{name} {size(number)}" for name, number in [*parts, *([("all else", left)] if left else [])]]
+    return [f"of it {', '.join(texts)}"] if texts else []
 
 
 def _no_advice(fit: Fit) -> str:
@@ -111,7 +123,7 @@ def print_plans(comparison: Projections, *, with_timeline: bool | None = None) -
     """Print every schedule that is possible, best first, why the others are not, and the best one's timeline."""
     out = Page()
     if comparison.projections:
-        out.add(what_is_projected(comparison.projections[0]), "", markup=False)
+        out.add(what_is_projected(comparison.projections[0]), "")
         fastest = comparison.projections[0].iteration_s
         has_steps = any(one.iteration_s != one.timeline.step_time_s for one in comparison.projections)
         rows = [
@@ -138,7 +150,7 @@ def print_plans(comparison: Projections, *, with_timeline: bool | None = None) -
         name = comparison.projections[0].plan.schedule_name
         out.add("", facts([(f"assumed for {name}", comparison.projections[0].assumptions)]))
         if with_timeline:
-            out.add(f"\n[bold]{name}[/bold]")
+            out.add(f"\n{bold(name)}")
             print_timeline(comparison.projections[0].timeline, is_wanted=True)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppsim.base.units import percent, rate, seconds, signed_percent, size
-from ppsim.printing.page import Columns, Page, facts, some_of
+from ppsim.printing.page import Columns, Page, bold, facts, some_of
 from ppsim.printing.steps import print_report, print_timeline
 from ppsim.runs import explained_words as words
 from ppsim.runs.calibrate import Calibration
@@ -80,7 +80,7 @@ def _not_recorded(run: dict[str, Any]) -> str:
 def print_explanation(found: Any) -> None:
     """Print a `ppsim.Explanation`: the likeliest reasons, where the step goes, whom ranks wait for."""
     out = Page()
-    out.add(f"[bold]a step of {seconds(found.step_s)}[/bold], the mean of {found.num_steps}", words.GAINS)
+    out.add(f"{bold(f'a step of {seconds(found.step_s)}')}, the mean of {found.num_steps}", words.GAINS)
     for number, sentence in enumerate(words.reasons(found), start=1):
         out.add(f"{number}. {sentence}")
     out.add("", Columns.of(words.table_of(found), wraps=True))
@@ -98,7 +98,7 @@ def print_explanation(found: Any) -> None:
 
 
 def _add_against(out: Page, against: Any, measured_s: float) -> None:
-    out.add(f"[bold]{words.whole_difference(against, measured_s)}[/bold]")
+    out.add(bold(words.whole_difference(against, measured_s)))
     if against.note:
         out.add(against.note)
     for number, sentence in enumerate(words.lacks(against, measured_s), start=1):
@@ -153,15 +153,8 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
         at_pace = comparison.pace * measured.step_time_s
         steps.insert(1, ("at equal pace", at_pace, projected.step_time_s, comparison.error_at_pace))
     out.add(Columns.of([{"": name} | _errors(*numbers) for name, *numbers in steps]))
-    if comparison.interval_s is not None:
-        low, high = map(seconds, comparison.interval_s)
-        where = "inside" if comparison.is_inside else "outside"
-        out.add(f"the measured step is {where} of what was projected for nine of ten, {low} to {high}")
-    if comparison.pace is not None:
-        out.add(
-            f"the machine ran at {comparison.pace:.2f} of the pace at which it was profiled, by what the same work "
-            f"took beside both"
-        )
+    for sentence in comparison.told:
+        out.add(sentence)
     num_stages, worst = measured.schedule.num_stages, comparison.worst_stage
     shown = set(range(num_stages) if with_rows else some_of(num_stages, [worst]))
     rows = [

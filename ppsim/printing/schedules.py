@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ppsim.catalog.build import Entry
-from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, bold, facts, styled
 from ppsim.schedule.check import CheckReport
 
 _MOST_LINKS = 6
@@ -32,7 +32,7 @@ def print_catalog(entries: Sequence[Entry]) -> None:
 def print_entry(entry: Entry, runtimes: Sequence[tuple[str, str]]) -> None:
     """Print one schedule in full, with what is known of the runtimes that take it."""
     out = Page()
-    out.add(f"[bold]{entry.name}[/bold]   {entry.title}")
+    out.add(f"{bold(entry.name)}   {entry.title}")
     out.add(facts([*entry.facts, *runtimes]))
     out.add(
         "\np ranks, v stages a rank, m microbatches, k slices; F, I, W seconds a rank and microbatch (all its "
@@ -44,15 +44,13 @@ def print_entry(entry: Entry, runtimes: Sequence[tuple[str, str]]) -> None:
 
 def print_check(report: CheckReport, name: str = "the table") -> None:
     """Print what a check found, and the channels and receives under which the table runs."""
-    from rich.text import Text
-
     out = Page()
     for finding in report.findings:
-        style = "red" if finding.severity == "error" else "yellow"
+        colour = 31 if finding.severity == "error" else 33
         first, *rest = finding.message.removeprefix(f"{finding.rule}: ").split("\n")
-        out.add(Text.assemble(f"{name}: ", (finding.severity, style), f" ({finding.rule}): {_few_links(first)}"))
-        for line in rest:
-            out.add(Text(line, no_wrap=True))
+        out.add(f"{name}: {styled(finding.severity, colour)} ({finding.rule}): {_few_links(first)}")
+        if rest:
+            out.add(*rest, wraps=False)
     if report.errors:
         return
     out.add(f"{name}: complete, ordered, free of circular waits")
@@ -65,7 +63,7 @@ def print_check(report: CheckReport, name: str = "the table") -> None:
         first = verdict.reason.split("\n")[0]
         if first and first not in shown and len(shown) < 3:
             shown.add(first)
-            out.add(f"{_way(verdict)}, receives {verdict.receives}: {_few_links(first)}", markup=False)
+            out.add(f"{_way(verdict)}, receives {verdict.receives}: {_few_links(first)}")
 
 
 def _few_links(sentence: str) -> str:

@@ -19,14 +19,12 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds
-from ppsim.plot.lanes import Lane, compute_lanes
-from ppsim.plot.palette import fill_of, text_on
-from ppsim.printing.page import WIDTH
+from ppsim.printing.page import WIDTH, painted, styled
 from ppsim.schedule.table import NONE, Op
 from ppsim.simulation.timeline import Timeline
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from ppsim.plot.lanes import Lane
 
 MOST_LINES = 16
 """Lines with ranks that a drawing takes without being asked for."""
@@ -102,26 +100,21 @@ def draw(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES
     take no more than `most_lines` lines with ranks; else it is one strip, and coarser (see `Drawing`). Raises
     `ConfigError` for a width of less than 40 columns.
     """
-    return "\n".join(
-        line.plain for line in lines_of(drawing_of(timeline, width=width, most_lines=most_lines), width)
-    )
+    from click import unstyle
+
+    return unstyle("\n".join(lines_of(drawing_of(timeline, width=width, most_lines=most_lines), width)))
 
 
-def lines_of(drawing: Drawing, width: int) -> "Iterator[Text]":
+def lines_of(drawing: Drawing, width: int) -> Iterator[str]:
     """Yield the lines of a drawing, coloured by kind and chunk as in every other picture of ppsim."""
     import textwrap
 
-    from rich.text import Text
-
     margin = _margin(len(drawing.rows))
     for heading, rows in drawing.strips():
-        yield Text(f"{'rank'.rjust(margin - 2)}  {heading}")
+        yield f"{'rank'.rjust(margin - 2)}  {heading}"
         for rank, row in enumerate(rows):
-            line = Text(f"{str(rank).rjust(margin - 2)}  ", no_wrap=True)
-            for bar in row:
-                line.append(bar.text, style=_style(bar))
-            yield line
-    yield from map(Text, textwrap.wrap(drawing.caption(), width))
+            yield f"{str(rank).rjust(margin - 2)}  " + "".join(map(_shown, row))
+    yield from textwrap.wrap(drawing.caption(), width)
 
 
 def readable_drawing(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST_LINES) -> Drawing | None:
@@ -131,6 +124,8 @@ def readable_drawing(timeline: Timeline, *, width: int = WIDTH, most_lines: int 
     fewest = _ENOUGH * _LEAST_COLUMNS * timeline.num_actions / num_ranks
     if width < _LEAST_WIDTH or fewest > most_strips * num_columns:
         return None  # before anything is laid out: a step may have millions of actions
+    from ppsim.plot.lanes import compute_lanes
+
     lanes = compute_lanes(timeline)
     drawings = (_drawing(timeline, lanes, num_columns, strips) for strips in range(1, most_strips + 1))
     return next((drawing for drawing in drawings if drawing.is_readable), None)
@@ -146,6 +141,8 @@ def drawing_of(timeline: Timeline, *, width: int = WIDTH, most_lines: int = MOST
     num_columns = width - _margin(timeline.schedule.num_ranks)
     if found := readable_drawing(timeline, width=width, most_lines=most_lines):
         return found
+    from ppsim.plot.lanes import compute_lanes
+
     lanes = compute_lanes(timeline)
     drawing = _drawing(timeline, lanes, num_columns, 1)
     if drawing.hidden <= 1 - _ENOUGH:
@@ -158,7 +155,7 @@ def _margin(num_ranks: int) -> int:
     return max(len("rank"), len(str(num_ranks - 1))) + 2
 
 
-def _drawing(timeline: Timeline, lanes: Sequence[Lane], num_columns: int, num_strips: int) -> Drawing:
+def _drawing(timeline: Timeline, lanes: "Sequence[Lane]", num_columns: int, num_strips: int) -> Drawing:
     whole = num_columns * num_strips
     column_s = timeline.step_time_s / whole
     rows, labelled_s, hidden_s = [], 0.0, 0.0
@@ -182,7 +179,7 @@ def _drawing(timeline: Timeline, lanes: Sequence[Lane], num_columns: int, num_st
     return Drawing(rows, num_columns, num_strips, column_s, counted, labelled_s / busy_s, hidden_s / busy_s)
 
 
-def _coarse(lane: Lane, num_columns: int) -> list[Bar]:
+def _coarse(lane: "Lane", num_columns: int) -> list[Bar]:
     """Runs of columns in which the same kind takes the most time."""
     at = np.linspace(lane.edges[0], lane.edges[-1], num_columns + 1)
     until = [np.append(0.0, np.cumsum(lane.durations_s * (lane.kind == op))) for op in _KINDS]
@@ -211,8 +208,10 @@ def _cut(row: Sequence[Bar], first: int, end: int) -> Iterator[Bar]:
             yield Bar(text, bar.op, bar.chunk)
 
 
-def _style(bar: Bar) -> str:
+def _shown(bar: Bar) -> str:
     if bar.op is Op.IDLE:
-        return "dim"
+        return styled(bar.text, 2)
+    from ppsim.plot.palette import fill_of, text_on
+
     fill = fill_of(bar.op, chunk=bar.chunk)
-    return f"{text_on(fill)} on {fill}"
+    return painted(bar.text, ink=text_on(fill), fill=fill)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ppsim.base.units import size
 from ppsim.exporting.targets import not_run_by
 from ppsim.plot.pareto import in_columns
-from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, bold, facts
 from ppsim.tuning.command import command_of
 from ppsim.tuning.search import Found, Tuned
 
@@ -18,7 +18,7 @@ def print_tuned(tuned: Tuned) -> None:
     question, counts = tuned.question, tuned.counts
     job = question.job
     out.add(
-        f"[bold]{job.model_name} on {question.num_gpus} × {job.cluster.device.name}[/bold] ({job.cluster.name}), "
+        f"{bold(f'{job.model_name} on {question.num_gpus} × {job.cluster.device.name}')} ({job.cluster.name}), "
         f"{job.global_batch} sequences of {job.length} tokens a step",
         "",
     )

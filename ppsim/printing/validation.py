@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from ppsim.base.units import percent, seconds, signed_percent, size
-from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, bold, facts
 from ppsim.projection.options import GPT
 from ppsim.validation.cases import Case, Section
 from ppsim.validation.fit import FittedCluster
@@ -22,14 +22,14 @@ def print_validations(found: Validated, *, with_rows: bool | None = None) -> Non
             out.add("")
     for section, sets in _sections(found.sets):
         if len(found.sets) > 1:
-            out.add(f"[bold]{section}[/bold]")
+            out.add(bold(section))
         out.add(Columns.of([_summary(one) for one in sets], spare=["others", "order"]), "")
     if len(found.sets) > 1:
         hardware = Columns.of(_hardware_rows(found.sets), left=3)
-        out.add("[bold]times of all sets, by hardware[/bold]", hardware, "")
-        out.add(_total(found.sets), "", markup=False)
+        out.add(bold("times of all sets, by hardware"), hardware, "")
+        out.add(_total(found.sets), "")
         worst = Columns.of(_worst_rows(found.sets), wraps=True)
-        out.add("[bold]the ten times that are furthest off[/bold]", worst, "")
+        out.add(bold("the ten times that are furthest off"), worst, "")
         out.add(Columns.of(_listed_rows(found.sets), wraps=True), "")
     out.add(
         "Errors of the rows that were not fitted (*: all were): predicted / measured - 1 of time or bytes, "
@@ -44,13 +44,13 @@ def print_fits(fits: Sequence[FittedCluster]) -> None:
     """Print constants found again beside those in use."""
     out = Page()
     for fit in fits:
-        out.add(f"[bold]{fit.cluster.name}[/bold]   {fit.cluster.title}")
+        out.add(f"{bold(fit.cluster.name)}   {fit.cluster.title}")
         rows = [
             {"constant": name, "found": f"{value:g}", "in use": f"{fit.in_use[name]:g}"}
             for name, value in fit.found.items()
         ]
         out.add(Columns.of(rows))
-        out.add(f"{fit.num_rows} rows, of {', '.join(fit.cluster.constants.fitted_on)}", "", markup=False)
+        out.add(f"{fit.num_rows} rows, of {', '.join(fit.cluster.constants.fitted_on)}", "")
 
 
 def markdown(found: Sequence[Validation]) -> str:
@@ -111,7 +111,7 @@ def every_row(found: Sequence[Validation]) -> list[dict[str, str]]:
 
 
 def _print_rows(out: Page, one: Validation) -> None:
-    out.add(f"[bold]{one.name}[/bold]   {one.told.title}")
+    out.add(f"{bold(one.name)}   {one.told.title}")
     if one.rows:
         out.add(Columns.of([_as_printed(one, row) for row in one.rows], wraps=True, spare=["constant MFU"]))
     if one.not_possible:
@@ -123,7 +123,7 @@ def _print_rows(out: Page, one: Validation) -> None:
     if score := one.fitted_score:
         mean, absolute = signed_percent(score.mean), percent(score.mean_absolute)
         told.append(("fit rows", f"{score.num_rows} rows, mean {mean}, mean absolute {absolute}"))
-    out.add(facts(told), markup=False)
+    out.add(facts(told))
 
 
 def _summary(one: Validation) -> dict[str, str]:

@@ -6,6 +6,7 @@ from math import exp, hypot
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent
 from ppsim.costs.parts import MEASURED
+from ppsim.machine.likeness import MEASURED_SPREAD
 from ppsim.projection.advice import advise
 from ppsim.projection.budget import bottleneck, interval, loss_budget, sensitivities
 from ppsim.projection.fitted_spread import fitted_spread
@@ -17,16 +18,14 @@ from ppsim.simulation.variation import Variation, relative_spread
 IterationOf = Callable[[Plan, Schedule], tuple[float, float]]
 """A plan and a table → seconds of an iteration, and bytes."""
 
-ESTIMATE_SPREAD = 0.16
+ESTIMATE_SPREAD = 0.14
 """Standard deviation taken for costs estimated from specifications, of a class that no run has said another of.
 
-1.645 of it hold nine of ten rows of dense models that `ppsim validate` marks fit."""
+1.645 of it held nine of ten rows of dense models that `ppsim validate` marks fit before constants of their
+classes were found from them; a class with such rows has its own, which they say (`benchmarks/fit_shares.py`)."""
 
-EXPERTS_SPREAD = 0.17
+EXPERTS_SPREAD = 0.21
 """The same for models with experts."""
-
-MEASURED_SPREAD = 0.02
-"""For measured costs: what a step differs by from its replay, and one measurement from the next."""
 
 JITTER = 0.03
 """For one action beside another of its kind, where no quartiles were measured."""
@@ -63,7 +62,7 @@ def answer_of(
     of_actions = percent(relative_spread(jitter))
     of_pace = ""
     if plan.rehearsal and plan.rehearsal.reference_s:
-        of_pace = f" (this machine's own pace by {percent(plan.rehearsal.pace_spread)})"
+        of_pace = f" (this machine's own pace by {percent(plan.rehearsal.pace_drift)})"
     of_ranks = f"each rank by {percent(plan.rank_spread)}, " if plan.rank_spread else ""
     return Answer(
         interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
@@ -88,13 +87,13 @@ def _spreads(projection: Projection) -> tuple[float, Variation]:
 def spread_of(plan: Plan) -> float:
     """Return how far a projected step may be off, the standard deviation of its logarithm.
 
-    Of a rehearsed profile that of measured costs and that of the machine's own pace together, else that of the
+    Of a rehearsed profile that of measured costs and that of the machine's pace later on together, else that of the
     runs of the class of devices; where there are none, that of all classes' or, if it is more, that of the in-situ
     factor of its table.
     """
     job = plan.job
     if plan.rehearsal:
-        return hypot(MEASURED_SPREAD, plan.rehearsal.pace_spread)
+        return hypot(MEASURED_SPREAD, plan.rehearsal.pace_drift)
     if job is None or plan.measured is not None or all(basis == MEASURED for _, basis in job.bases):
         return MEASURED_SPREAD
     efficiency, has_experts = job.cluster.device.efficiency, any(layer.is_moe for layer in job.model.kinds)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ppsim.base.errors import ConfigError, ScheduleError
-from ppsim.catalog.build import Entry, build, find
+from ppsim.catalog.build import Entry, build, find, fit
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project_all
 from ppsim.simulation.run import simulate
@@ -71,8 +71,8 @@ def bubbles_at(
             if reason is None:
                 shared = _shared(costs, v // entry.num_replicas)
                 try:
-                    fitted = shared if entry.takes("costs") else None
-                    table = build(entry, pp=pp, vpp=v, microbatches=count, costs=fitted)
+                    shape: dict[str, Any] = {"pp": pp, "vpp": v, "microbatches": count}
+                    table = fit(entry, **shape, costs=shared)[0] if entry.takes("costs") else build(entry, **shape)
                     timeline = simulate(table, shared)
                 except ScheduleError as error:
                     reason = str(error).splitlines()[0]

@@ -48,9 +48,9 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     tell kernels apart; 0 where no peak is known). From there on each is what the step loses when it is added to all
     before it: "idle by the schedule" with all stages equal on an ideal network, "idle by uneven stages" with the
     stages as they are, "idle by uneven microbatches" with those, "idle by the network" with its transfers and
-    queues, "host" with overheads, "passes that vary" with their spread, "data parallelism" with forwards that wait
-    for parameters. Then what is left exposed behind the pipeline. A term may be negative: uneven stages can suit a
-    table.
+    queues, "host" with overheads, "compute beside transfers" with what those slow it by, "passes that vary" with
+    their spread, "data parallelism" with forwards that wait for parameters. Then what is left exposed behind the
+    pipeline. A term may be negative: uneven stages can suit a table.
     """
     timeline, costs = projection.timeline, projection.costs
     schedule = timeline.schedule
@@ -69,11 +69,12 @@ def loss_budget(projection: Projection) -> dict[str, float]:
             for one in (_balanced(without, schedule), without.alike(), without)
         ),
         simulate_graph(timeline.graph, network).step_time_s,
+        simulate_graph(timeline.graph, costs.replace(variation_s=0.0, overlap_slowdown=0.0)).step_time_s,
         simulate_graph(timeline.graph, costs.replace(variation_s=0.0)).step_time_s,
         timeline.step_time_s if timeline.earliest is None else simulate_graph(timeline.graph, costs).step_time_s,
         timeline.step_time_s,
     ]
-    names = (*_OF_BUBBLE, "host", VARIATION, "data parallelism")
+    names = (*_OF_BUBBLE, "host", "compute beside transfers", VARIATION, "data parallelism")
     for name, before, after in zip(names, steps, steps[1:], strict=False):
         budget[name] = budget.get(name, 0.0) + after - before
     exposed = projection.step.exposed_s
@@ -81,6 +82,7 @@ def loss_budget(projection: Projection) -> dict[str, float]:
         budget[name] = budget.get(name, 0.0) + sum(exposed[kind] for kind in kinds)
     budget["host"] += exposed["rest"] + costs.step_overhead_s
     budget["stragglers among replicas"] = exposed["stragglers"]
+    budget["slow ranks"] = budget.get("slow ranks", 0.0) + exposed["slow rank"]
     # Ranks that wait for nobody between steps take less than the step, and what they save is bubble.
     budget[_OF_BUBBLE[0]] += projection.iteration_s - sum(budget.values())
     budget["host"] = budget.pop("host")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ppsim.base.errors import PpsimError
+from ppsim.model.recompute import BY_OPERATORS
 from ppsim.projection.plan import Plan
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
                 except PpsimError:
                     continue
                 yield from _changed(f"{name} {size}, dp {dp}", job, layout=other)
-    modules = "layernorm+moe_act" if any(layer.is_moe for layer in job.model.layers) else "layernorm"
+    has_experts = any(layer.is_moe for layer in job.model.layers)
+    modules = "layernorm+moe_act" if has_experts else BY_OPERATORS if job.fully_shard else "layernorm"
     for recompute in ("none", "core_attn" if execution.attention == "unfused" else modules, "full"):
         if recompute != execution.recompute:
             yield from _changed(f"recompute {recompute}", job, execution=replace(execution, recompute=recompute))

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from ppsim.runs.calibrate import Calibration
 
 Runtime = Literal["torch", "megatron", "ideal"]
-Stack = Literal["plain", "megatron-bridge", "megatron-lm-2021", "deepspeed-2021", "torchtitan", "primus"]
+Stack = Literal[
+    "plain", "megatron-bridge", "megatron-lm-2021", "megatron-lm-2022", "deepspeed-2021", "torchtitan", "primus"
+]
 
 GPT = "gpt"
 """The name of a model by its sizes."""
@@ -97,6 +99,11 @@ class StudyOptions(TypedDict, total=False):
         "How ranks are numbered: neighbours in the first dimension are nearest. Default: {default}.",
         metavar="tp-cp-ep-dp-pp", section="cluster", field="job.layout.order", default="tp-cp-ep-dp-pp",
     )]
+    etp: Annotated[int | None, Option(
+        "Tensor-parallel ranks of an expert; ep · etp then divides tp · cp · dp. Default: tp, and ep divides cp · "
+        "dp.",
+        metavar="N", section="cluster", field="job.layout.etp",
+    )]
     global_batch: Annotated[int | None, Option(
         "Sequences a step, of all replicas. Default: 4 · pp microbatches a replica; `tune` needs it.",
         common=True, metavar="N", section="model", field="job.global_batch",
@@ -127,6 +134,11 @@ class StudyOptions(TypedDict, total=False):
         "reduced. Default: they do.",
         section="optimizer", field="job.gradient_accumulation_fusion", default=True, has_no=True,
     )]
+    grad_reduce_in_bf16: Annotated[bool | None, Option(
+        "Whether gradients are summed over microbatches and reduced in 16 bits. Default: in 32, but those of "
+        "float16.",
+        section="optimizer", field="job.optimizer.grad_reduce_in_bf16", default=False, has_no=True,
+    )]
     listed_collectives: Annotated[bool | None, Option(
         "Whether ZeRO 3 gathers and reduces each parameter by itself, in a list of a tensor a rank that the host "
         "copies one by one, as DeepSpeed did in 2021. Default: all of a pass at once.",
@@ -136,9 +148,16 @@ class StudyOptions(TypedDict, total=False):
         "Whether replicas share the update by whole layers, as Muon's users do. Default: evenly.",
         section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True,
     )]
+    exp_avg_dtype: Annotated[Literal["float32", "bfloat16", "float16", "float8"] | None, Option(
+        "Number format of both of Adam's moments (Megatron-LM's --exp-avg-dtype and --exp-avg-sq-dtype). "
+        "Default: {default}.",
+        metavar="float32|bfloat16|float16|float8", section="optimizer", field="job.optimizer.exp_avg_dtype",
+        default="float32",
+    )]
     stack: Annotated[Stack | None, Option(
-        "Whose software runs, plain, megatron-bridge, megatron-lm-2021, deepspeed-2021, torchtitan or primus: what "
-        "options leave open is as it does by default. Default: {default}, or the trainer's of --run-config.",
+        "Whose software runs, plain, megatron-bridge, megatron-lm-2021, megatron-lm-2022, deepspeed-2021, "
+        "torchtitan or primus: what options leave open is as it does by default. Default: {default}, or the "
+        "trainer's of --run-config.",
         metavar="NAME", section="cluster", field="job.stack", default="plain",
     )]
     hidden: Annotated[int | None, Option(
@@ -158,6 +177,13 @@ class StudyOptions(TypedDict, total=False):
         "Whether a model's prediction of further tokens is trained. Default: where it has one.",
         section="model", has_no=True,
     )]
+    mtp_num_layers: Annotated[int | None, Option(
+        "Further tokens that are predicted, each by a layer. Default: the model's.", metavar="N", section="model",
+        least=0,
+    )]
+    mtp_use_repeated_layer: Annotated[bool | None, Option(
+        "Whether one layer predicts all further tokens in turn. Default: each has its own.", section="model",
+    )]
     attention: Annotated[Literal["fused", "unfused"] | None, Option(
         "Whether attention keeps no scores, or writes all of them to memory, as before FlashAttention. "
         "Default: {default}.",
@@ -170,6 +196,16 @@ class StudyOptions(TypedDict, total=False):
     fused_cross_entropy: Annotated[bool | None, Option(
         "Whether the loss is one kernel that keeps no copy of the logits. Default: it is.",
         section="model", field="job.execution.fused_cross_entropy", default=True, has_no=True,
+    )]
+    deterministic_mode: Annotated[bool | None, Option(
+        "Whether torch and TransformerEngine run deterministic kernels only, and fill what they allocate. "
+        "Default: they do not.",
+        section="model", field="job.execution.deterministic_mode", default=False, has_no=True,
+    )]
+    compile: Annotated[bool | None, Option(
+        "Whether torch.compile fuses what is between products in blocks as TorchTitan's, or each operator runs by "
+        "itself. Default: kernels of Megatron-LM and TransformerEngine, or as --stack has it.",
+        section="model", field="job.execution.compile", default=None, has_no=True,
     )]
     context: Annotated[Literal["ring", "all-to-all", "all-gather"] | None, Option(
         "How cp ranks exchange keys and values: round the ring, an all-to-all of heads, or an all-gather of those "
@@ -233,6 +269,21 @@ class StudyOptions(TypedDict, total=False):
         "Tokens that each expert is padded or cut to, of the mean. Default: as many as come.",
         metavar="FACTOR", section="model", field="job.execution.expert_capacity",
     )]
+    fused_experts: Annotated[bool | None, Option(
+        "Whether a rank's experts are one product with activation and cast inside (TransformerEngine's op fuser). "
+        "Default: one each.",
+        section="model", field="job.execution.fused_experts", default=False, has_no=True,
+    )]
+    moe_expert_rank_capacity_factor: Annotated[float | None, Option(
+        "Tokens that a rank's experts have room for, of the mean, so that no counts are waited for and a graph can "
+        "hold a dropless exchange; hybridep and fused experts only. Default: as many as come.",
+        metavar="FACTOR", section="model", field="job.execution.expert_rank_capacity",
+    )]
+    moe_paged_stash: Annotated[float | None, Option(
+        "Room for what experts keep for the backward, of the mean, in pages (Megatron-LM's buffer size factor), "
+        "beside a rank capacity. Default: none, all the room there is.",
+        metavar="FACTOR", section="model", field="job.execution.paged_stash",
+    )]
     overlap_dp: Annotated[bool | None, Option(
         "Whether gradients are reduced and parameters gathered beside compute. Default: they are.",
         section="optimizer", field="job.overlap", default=True, has_no=True,
@@ -282,11 +333,6 @@ class JobOptions(StudyOptions, total=False):
     ep: Annotated[int | None, Option(
         "Expert-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
         common=True, metavar="N", section="cluster", field="job.layout.ep",
-    )]
-    etp: Annotated[int | None, Option(
-        "Tensor-parallel ranks of an expert; ep · etp then divides tp · cp · dp. Default: tp, and ep divides cp · "
-        "dp.",
-        metavar="N", section="cluster", field="job.layout.etp",
     )]
     dp: Annotated[int | None, Option(
         "Data-parallel replicas. Default: what --gpus leaves, else 1.",

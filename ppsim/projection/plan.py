@@ -12,6 +12,7 @@ from ppsim.costs.sources import MeasuredProfileSource, ProfileSource, RankCosts
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.projection.options import Runtime
 from ppsim.schedule.choices import Channel, Communication, Receives
+from ppsim.simulation.bounds.problem import Criterion
 from ppsim.simulation.variation import Variation
 
 if TYPE_CHECKING:
@@ -153,6 +154,11 @@ class Plan(InBrief):
         if self.runtime != "megatron" or self.channel is not None or not runs_it:
             return "overlap"
         return "megatron" if self.overlap_p2p else "megatron-no-overlap"
+
+    @property
+    def criterion(self) -> Criterion:
+        """What a fitted table minimises: the span where no rank's optimizer waits for another's, else the step."""
+        return "span" if self.job is not None and self.job.update == "post-validated" else "step"
 
     @property
     def how_split(self) -> Split:

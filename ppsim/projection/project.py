@@ -77,7 +77,7 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     ):
         raise ConfigError(reason)
     if entry.takes("costs") and is_possible:  # what is not, `build` says
-        return fit(entry, **shape, costs=_costs_on(plan, entry.placement, vpp))
+        return fit(entry, **shape, costs=_costs_on(plan, entry.placement, vpp), criterion=plan.criterion)
     return build(entry, **shape), None
 
 
@@ -91,18 +91,19 @@ def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
     found = optimise(
         pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches,
         costs=lambda style: _costs_on(plan, style, vpp),
-        memory_limit_bytes=plan.memory_limit_bytes, time_limit_s=plan.search_s, seed=plan.seed,
-        progress=progress,
+        memory_limit_bytes=plan.memory_limit_bytes, criterion=plan.criterion, time_limit_s=plan.search_s,
+        seed=plan.seed, progress=progress,
     )  # fmt: skip
     note = f"schedule: searched for, from {found.started_from} on; placement {found.placement}; {found.proof}"
     return project_table(replace(plan, vpp=vpp), found.schedule, note=note)
 
 
 def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
-    """The costs of the layout on a placement, before there is a table."""
+    """The costs of the layout on a placement, before there is a table; what runs say of a machine moves none."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
     outline = Schedule.outline(STYLES[style](plan.pp, plan.pp * vpp), num_microbatches=plan.num_microbatches)
-    return _for_runtime(plan, outline, _assembled(plan, outline).costs)
+    costs = _for_runtime(plan, outline, _assembled(plan, outline).costs)
+    return costs.replace(overlap_slowdown=plan.overlap_slowdown)
 
 
 def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) -> Projection:
@@ -277,7 +278,7 @@ def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCost
         action_overhead_s=plan.action_overhead_s + launch_s,
         hop_overhead_s=costs.hop_overhead_s + launch_s,
         message_overhead_s=plan.message_overhead_s + launch_s,
-        overlap_slowdown=plan.overlap_slowdown,
+        overlap_slowdown=plan.overlap_slowdown or (plan.job.overlap_slowdown if plan.job else 0.0),
         step_overhead_s=plan.step_overhead_s,
         first_pass_s=plan.first_pass_s,
         last_pass_s=plan.last_pass_s,

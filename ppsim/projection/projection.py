@@ -9,6 +9,7 @@ from ppsim.base.errors import ScheduleError
 from ppsim.base.shown import InBrief, Pictured, Shown
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.costs.assembled import Assembled
+from ppsim.model.recompute import BY_OPERATORS
 from ppsim.projection.plan import Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
@@ -79,6 +80,23 @@ class Projection(Shown, Pictured):
     def report(self) -> dict[str, Any]:
         """What `ppsim.simulation.report` says of the timeline, within the plan's memory limit."""
         return report_of(self.timeline, self.costs, memory_limit_bytes=self.plan.memory_limit_bytes)
+
+    @cached_property
+    def peak_components(self) -> dict[str, int] | None:
+        """What the fullest rank holds at its peak, bytes by component; None without a job, and with offload.
+
+        >>> import ppsim
+        >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=2, recompute="full")
+        >>> sum(made.peak_components.values()) == int(made.timeline.memory.peak_bytes.max())
+        True
+        """
+        job, memory = self.plan.job, self.timeline.memory
+        if job is None or job.offload:
+            return None
+        from ppsim.costs.reserved import components_at_peak  # every tensor of a model
+
+        fullest = int(memory.peak_bytes.argmax())
+        return components_at_peak(job, self.timeline.schedule, self.assembled, memory, fullest)
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
@@ -171,7 +189,15 @@ class Projection(Shown, Pictured):
     @property
     def not_in_runtime(self) -> str | None:
         """Why the runtime of the plan cannot run the table as it stands, or None where it can."""
-        return None if self.plan.runtime == "ideal" else why_not_in_torch(self.timeline.schedule)
+        schedule, job = self.timeline.schedule, self.plan.job
+        if self.plan.runtime == "ideal":
+            return None
+        if job is not None and job.execution.recompute == BY_OPERATORS and schedule.splits_backward:
+            return (
+                "torch's selective checkpoint goes through one backward only, not through I and W "
+                '("Trying to backward an extra time"): --recompute none or full, or a schedule with whole backwards'
+            )
+        return why_not_in_torch(schedule)
 
     @property
     def not_in_memory(self) -> str | None:
@@ -190,12 +216,15 @@ class Projection(Shown, Pictured):
 
     def beside_report(self) -> dict[str, Any]:
         """Return what `to_json` has beside the report."""
+        rehearsal = self.plan.rehearsal
         return {
             **self.plan.source.to_json(),
             "iteration_time_s": self.iteration_s,
             "exposed_s": self.step.exposed_s,
             "num_gpus": self.num_gpus,
-            "reference_s": self.plan.rehearsal.pace_s if self.plan.rehearsal else None,
+            "reference_s": rehearsal.pace_s if rehearsal else None,
+            "reference_ends_s": rehearsal.reference_ends_s if rehearsal else None,
+            "reference_work": rehearsal.reference_work if rehearsal else "",
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_gpu": self.tokens_per_s / self.num_gpus,
             "model_flops_utilization": self.model_flops_utilization,
@@ -205,6 +234,7 @@ class Projection(Shown, Pictured):
             "step_time_by_channel_s": self.other_channels,
             "not_in_runtime": self.not_in_runtime,
             "not_in_memory": self.not_in_memory,
+            "peak_components_bytes": self.peak_components,
             "reserved_bytes": self.reserved_bytes,
             "assumptions": self.assumptions,
         }

@@ -137,9 +137,9 @@ def test_tune_is_the_command() -> None:
     }
     found = ppsim.tune(**options)
     assert json.loads(json.dumps(found.to_json())) == json.loads(
-        command("tune", *arguments(options), "--json").output
+        command("tune", *arguments(options), "--json").stdout
     )
-    assert str(found) == command("tune", *arguments(options)).output.rstrip("\n")
+    assert str(found) == command("tune", *arguments(options)).stdout.rstrip("\n")
     command("tune", *arguments(options), "-o", "tuned.csv")
     ppsim.save(found, "again.csv")
     assert Path("again.csv").read_text() == Path("tuned.csv").read_text()
@@ -222,6 +222,12 @@ TIMELINE = ppsim.simulate(TABLE, COSTS)
         (lambda: ppsim.project(pp=4, gpu=8), "project has no 'gpu': did you mean gpus?"),
         (lambda: ppsim.project(pp="4"), "pp is a whole number: got '4'"),
         (lambda: ppsim.project(), "--pp must be given"),
+        (lambda: ppsim.project(pp=4, schedule=["1f1b"]), "schedule is a text: got ['1f1b']"),
+        (lambda: ppsim.project(pp=4, split=[7.5] * 4), "split is a text or a list, a whole number each: got [7.5, 7.5"),
+        (lambda: ppsim.project(pp=4, memory_limit=[1]), "memory_limit is a text or a number: got [1]"),
+        (lambda: ppsim.project(pp=4, stragglers=[(1, 1.2)]), "stragglers is a mapping, as {3: 1.2}: got ["),
+        (lambda: ppsim.project(pp=4, profile=3), "profile is a text or a Profile: got 3"),
+        (lambda: ppsim.save(3, "x.html"), "cannot save int: it is no timeline, projection or run"),
         (lambda: ppsim.project(pp=4, runtime="pytorch"), "runtime is 'pytorch': choose one of torch, megatron, ideal"),
         (lambda: ppsim.project(pp=4, gpus=8), "--gpus is for a --model on a --cluster"),
         (lambda: ppsim.project(ppsim.Plan(pp=4), vpp=2), "a plan says everything itself: leave out vpp"),

@@ -4,6 +4,8 @@ import importlib
 import shutil
 import sys
 import time
+from collections import Counter
+from types import FunctionType
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +15,9 @@ from ppsim.base import compiling
 from ppsim.base.compiling import (
     COMPILING,
     WORTH_COMPILING,
+    TimeIsUp,
     compilations,
+    ending_in,
     every_kernel_compiled,
     run_kernel,
     told_of_compiling,
@@ -139,6 +143,81 @@ def test_a_kernel_that_is_kept_compiled_is_run_so_from_the_first_call_on(package
     assert compiling._KEPT[again.kernel]
 
 
+def test_parts_of_all_kernels_have_each_of_them_once(package, monkeypatch):
+    made = package(fields="first: int; second: int", result="pair.first + 19 * pair.second")
+    kernels = [FunctionType(made.kernel.__code__, vars(made), f"kernel{i}") for i in range(5)]
+    compiled = []
+    monkeypatch.setattr(compiling, "_compiled", lambda kernel: compiled.append(kernel.__name__) or kernel)
+    numbers = []
+    for part in range(2):
+        monkeypatch.setattr(compiling, "_ITERATIONS", Counter())
+        with every_kernel_compiled((part, 2)):
+            for kernel in (*kernels, *kernels):
+                assert run_kernel(kernel, inputs=(made.Pair(5, 3),), size=1) == 62
+        numbers.append(len(compiled))
+    assert numbers == [6, 10]
+    assert sorted(compiled) == sorted(2 * [kernel.__name__ for kernel in kernels])
+
+
+def test_of_a_kernel_only_its_last_state_is_kept(package, tmp_path, monkeypatch):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    kept = []
+    for factor in (23, 29):
+        made = package(fields="first: int; second: int", result=f"pair.first + {factor} * pair.second")
+        run_kernel(made.kernel, inputs=(made.Pair(5, 3),), size=1, engine="compiled")
+        kept.append({path.name for path in tmp_path.rglob("*.nb[ci]")})
+    assert list(map(len, kept)) == [2, 2]
+    assert kept[0] & kept[1] == set()
+
+
+@pytest.fixture
+def run_for(package, monkeypatch):
+    """Runs a kernel of so many iterations that takes so many seconds of a clock of its own, which it begins with."""
+    now, begins, takes_s, run = [0.0], [0.0], [0.0], compiling._run
+
+    def run_slowly(*arguments, **options):
+        now[0] += takes_s[0]
+        return run(*arguments, **options)
+
+    def choose_slowly(*_):
+        now[0] += begins[0]
+        return False
+
+    monkeypatch.setattr(compiling, "_run", run_slowly)
+    monkeypatch.setattr(compiling, "_pays", choose_slowly)
+    monkeypatch.setattr(compiling, "working_s", lambda: now[0])
+    made = package(fields="first: int; second: int", result="pair.first + 31 * pair.second")
+
+    def run_one(size, seconds, *, import_s=0.0):
+        begins[0], takes_s[0] = import_s, seconds
+        run_kernel(made.kernel, inputs=(made.Pair(5, 3),), size=size)
+        return now[0]
+
+    return run_one
+
+
+def test_within_a_time_no_kernel_is_begun_that_would_outlast_it(run_for):
+    with ending_in(10.0):
+        for size in (1, 2, 3):
+            assert run_for(size, size) == size * (size + 1) / 2
+        with pytest.raises(TimeIsUp):
+            run_for(5, 5)
+    assert run_for(7, 7) == 13.0  # outside of it there is no end
+
+
+def test_what_a_run_waits_for_once_is_not_of_the_pace_of_the_next(run_for):
+    """Importing numba in the first run of a kernel, or a machine that did something else, ended whole searches."""
+    with ending_in(100.0):
+        assert run_for(10, 1, import_s=50) == 51
+        assert run_for(10, 1) == 52
+        assert run_for(10, 20) == 72
+        assert run_for(100, 10) == 82  # as twice the run before: 20 s
+        assert run_for(1, 5) == 87  # a short run, of which most is not iterations
+        assert run_for(100, 10) == 97
+        with pytest.raises(TimeIsUp):
+            run_for(100, 10)
+
+
 def test_what_was_compiled_in_one_place_is_found_where_the_same_source_is_put(package, tmp_path, monkeypatch):
     """A wheel is built in one folder and installed in another, at another time."""
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
@@ -156,11 +235,11 @@ def test_what_was_compiled_in_one_place_is_found_where_the_same_source_is_put(pa
 
 
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
-def test_within_a_block_kernels_run_on_its_engine_whatever_their_size(engine, monkeypatch):
+def test_within_a_block_kernels_run_on_its_engine_whatever_their_size_and_auto_within_it(engine, monkeypatch):
     compiled = []
     monkeypatch.setattr(compiling, "_compiled", lambda kernel: compiled.append(kernel) or kernel)
     given, filled = Inner(np.ones(1), 1.0), Outer(Inner(np.zeros(1), 1.0), np.zeros(1, dtype=np.int64))
     for size in (1, 10**9):
-        with compiling.running_on(engine):
+        with compiling.running_on(engine), compiling.running_on("auto"):
             run_kernel(fill, inputs=(given,), outputs=(filled, np.zeros(1)), size=size)
     assert len(compiled) == (2 if engine == "compiled" else 0)

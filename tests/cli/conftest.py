@@ -42,8 +42,8 @@ VALIDATION = {  # of `ppsim validate`, as far as `figure accuracy` looks
 
 RUNS = (  # as `ppsim validate` and `ppsim fit` read them
     "model,gpus,tp,pp,global_batch,metric,value\n"
-    "gpt2,8,2,2,32,iteration_s,0.11\n"
-    "gpt2,16,2,2,64,iteration_s,0.112\n"
+    "llama3-8b,8,2,2,32,iteration_s,3.9\n"
+    "llama3-8b,16,2,2,64,iteration_s,3.95\n"
 )  # fmt: skip
 
 

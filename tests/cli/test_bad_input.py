@@ -9,6 +9,12 @@ from tests.cli.running import ppsim, words_of
 
 # name: (arguments, exit code, words that the message must hold)
 WRONG_ARGUMENTS = {
+    "no pp, of a file that is not there": ("project --model ./missing.json", 2, ["cannot read ./missing.json"]),
+    "no pp, of no model": ("project --model 70b", 2, ["unknown model '70b': did you mean llama3-70b"]),
+    "a sequence of tokens of all steps": ("project --pp 4 --model gpt2 --seq-len 100000000000", 2, ["--seq-len must be at most 1000000000: got 100000000000"]),
+    "the same, of a profile": ("project --pp 4 --seq-len 100000000000", 2, ["--seq-len must be at most 1000000000"]),
+    "the same, of a search": ("tune --model gpt2 --gpus 2 --global-batch 8 --seq-len 100000000000", 2, ["--seq-len must be at most 1000000000"]),
+    "the same, of a model": ("models gpt2 --seq-len 100000000000", 2, ["--seq-len must be at most 1000000000"]),
     "no pp": ("project", 2, ["--pp must be given: the pipeline ranks"]),
     "pp that is no number": ("project --pp four", 2, ["--pp", "'four' is not a valid integer"]),
     "pp 0": ("project --pp 0", 2, ["pp must be at least 1: got 0"]),
@@ -64,6 +70,14 @@ WRONG_ARGUMENTS = {
     "a size of nothing": ("project --pp 4 --memory-limit 0GiB", 2, ["cannot read the size '0GiB'"]),
     "a negative size": ("project --pp 4 --memory-limit -80GiB", 2, ["cannot read the size '-80GiB'"]),
     "a number in another notation": ("project --pp 2 --microbatches 1e2", 2, ["'1e2' is not a valid integer. Write 100."]),
+    "another notation, of a command without sections": ("models gpt2 --seq-len 1e11", 2, ["'1e11' is not a valid integer. Write 100000000000."]),
+    "thousands apart": ("models gpt2 --seq-len 8,192", 2, ["'8,192' is not a valid integer. Write 8192."]),
+    "a place that is not the table's": ("export T.csv --to primus --replace zbv-formatted -o x.json", 2, ["ppsim: the table has a loop of several chunks a rank, which 'zbv-formatted' has not"]),
+    "thousands by a letter": ("models gpt2 --seq-len 8k", 2, ["'8k' is not a valid integer. Write 8192 or 8000."]),
+    "a word for a number": ("project --pp two", 2, ["'two' is not a valid integer. Write it in digits, as 8."]),
+    "no table at all": ("simulate", 2, ["Missing argument 'T.csv'"]),
+    "no number for a count": ("models gpt2 --seq-len nan", 2, ["'nan' is not a valid integer."]),
+    "a part of a whole": ("project --pp 2 --vpp 2.5", 2, ["'2.5' is not a valid integer. Write 2 or 3."]),
     "tokens with a unit": ("project --pp 2 --tokens 15T", 2, ["Write it without a unit, as 0.5 or 15e12."]),
     "an unknown channel": ("simulate T.csv --costs C.json --channel wire", 2, ["'wire' is not one of 'ideal', 'edge', 'pair'"]),
     "no costs": ("simulate T.csv", 2, ["--costs must be given, a file of what a pass takes: {"]),

@@ -48,6 +48,19 @@ def test_what_is_not_proved_is_said_with_its_gap_and_rounds_give_the_same_table(
     )
 
 
+def test_the_limit_is_the_commands_and_not_the_searchs_alone(folder, monkeypatch):
+    from ppsim.catalog import auto
+    from ppsim.cli import common
+
+    given, began_s = [], common.time.monotonic()
+    monkeypatch.setattr(common.time, "monotonic", lambda: began_s + 2.0 * len(given))
+    read, optimise = common.time_left_s, auto.optimise
+    monkeypatch.setattr("ppsim.cli.build.time_left_s", lambda limit_s: given.append("started") or read(limit_s))
+    monkeypatch.setattr(auto, "optimise", lambda **all: given.append(all["time_limit_s"]) or optimise(**all))
+    ppsim(*SHAPE, "--time-limit", 5)
+    assert given == ["started", 2.0]  # 2 s until here, and 1 s to write the table
+
+
 def test_a_proof_closes_the_gap(folder):
     costs = {"forward_s": [1, 2, 1, 1], "backward_input_s": [2, 1, 1, 3], "backward_weight_s": 1, "transfer_s": 0.5}
     (folder / "C.json").write_text(json.dumps(costs))

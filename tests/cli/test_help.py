@@ -49,7 +49,13 @@ def test_help_starts_with_three_examples(name):
     assert len(examples_of(name)) == 3
 
 
-RUNNABLE = [line for name in ["", *COMMANDS] if name not in NEED_TORCH + SERVE for line in examples_of(name)]
+RUNNABLE = [
+    line
+    for name in ["", *COMMANDS]
+    if name not in NEED_TORCH + SERVE
+    for line in examples_of(name)
+    if line != "ppsim validate"  # all sets: tests/validation projects them once for many tests
+]
 
 
 @pytest.mark.parametrize("line", RUNNABLE)

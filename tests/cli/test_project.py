@@ -14,9 +14,9 @@ from tests.cli.running import ppsim, words_of
 from tests.cli.test_tables import RANK_KEYS, REPORT_KEYS
 
 PROJECT_KEYS = [
-    *REPORT_KEYS, "profile", "exposed_s", "num_gpus", "reference_s", "tokens_per_s", "tokens_per_s_per_gpu",
+    *REPORT_KEYS, "profile", "exposed_s", "num_gpus", "reference_s", "reference_ends_s", "reference_work", "tokens_per_s", "tokens_per_s_per_gpu",
     "model_flops_utilization", "peak_flops_per_s", "layers_per_stage", "pipeline_layout", "step_time_by_channel_s",
-    "not_in_runtime", "not_in_memory", "reserved_bytes", "assumptions", "iteration_time_interval_s", "memory_fit", "loss_budget_s", "gain_per_percent",
+    "not_in_runtime", "not_in_memory", "peak_components_bytes", "reserved_bytes", "assumptions", "iteration_time_interval_s", "memory_fit", "loss_budget_s", "gain_per_percent",
     "bottleneck", "advice", "days",
 ]  # fmt: skip
 PROFILES = Path(__file__).parents[2] / "profiles"
@@ -120,7 +120,8 @@ def test_json_is_one_object_with_the_documented_keys_and_nothing_beside():
     assert report["tokens_per_s"] == pytest.approx(4 * 3 * 1024 / report["step_time_s"])
 
 
-def test_one_command_line_gives_one_answer():
+def test_one_command_line_gives_one_answer(monkeypatch):
+    monkeypatch.setenv("PPSIM_CACHE_DIR", "")  # searched for twice
     args = ["project", "--pp", 4, "--schedule", "all", "--json"]
     assert ppsim(*args).stdout == ppsim(*args).stdout
 

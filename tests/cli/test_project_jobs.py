@@ -30,13 +30,23 @@ def test_json_has_the_documented_keys_of_the_answer():
     low, high = found["iteration_time_interval_s"]
     assert low < found["iteration_time_s"] < high
     assert sum(found["loss_budget_s"].values()) == pytest.approx(found["iteration_time_s"])
+    assert sum(found["peak_components_bytes"].values()) == pytest.approx(found["memory_fit"]["peak_bytes"])
     assert found["memory_fit"]["margin_bytes"] == pytest.approx(
         found["memory_fit"]["limit_bytes"] - found["memory_fit"]["peak_bytes"]
     )
     assert found["bottleneck"] in found["gain_per_percent"]
     assert found["days"] is None
     assert "".join(found["pipeline_layout"]) == "E" + "t" * 32 + "L"
-    assert set(found["exposed_s"]) == {"gather", "reduce", "share", "norm", "optimizer", "rest", "stragglers"}
+    assert set(found["exposed_s"]) == {
+        "gather",
+        "reduce",
+        "share",
+        "norm",
+        "optimizer",
+        "rest",
+        "slow rank",
+        "stragglers",
+    }
 
 
 def test_a_layout_string_is_taken_and_said_again():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = {"numpy", "numba", "pandas", "torch", "plotly", "matplotlib", "pydantic", "rich", "networkx"}
+HEAVY = {"numpy", "numba", "pandas", "torch", "plotly", "matplotlib", "pydantic", "networkx"}
 
 LOADED_AFTER = """
 import contextlib, io, json, sys
@@ -18,7 +18,7 @@ from ppsim.cli import main
 for line in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main(line)
-print(json.dumps(sorted(name for name in sys.modules if "." not in name or name.startswith("ppsim."))))
+print(json.dumps(sorted(name for name in sys.modules if "." not in name or name.startswith(("ppsim.", "numpy.ma")))))
 """
 
 
@@ -40,6 +40,23 @@ def test_no_help_page_loads_anything_heavy():
     assert {"ppsim", "click"} <= loaded
 
 
+def test_the_page_of_all_commands_needs_not_even_click_and_is_that_of_the_command_line(monkeypatch):
+    from ppsim.base.front_page import front_page
+    from ppsim.cli import main
+    from tests.cli.running import ppsim, words_of
+
+    monkeypatch.setenv("COLUMNS", "90")
+    run = "import sys; from ppsim.__main__ import main; main(); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", run, "--help"], capture_output=True, text=True, check=True)
+    assert {*done.stderr.split()} & (HEAVY | {"click", "typing", "re"}) == set()
+    assert done.stdout == front_page(88)
+    assert words_of(done.stdout) == words_of(ppsim("--help").stdout)
+    words = done.stdout.split()
+    assert all(option in done.stdout for param in main.params for option in param.opts)
+    assert set(main.commands) <= set(words)
+    assert max(map(len, done.stdout.splitlines())) <= 88
+
+
 def test_a_command_is_imported_when_it_is_asked_for():
     assert {name for name in loaded_after(["--help"]) if name.startswith("ppsim.cli.")} == set()
     assert "ppsim.cli.plans" not in loaded_after(["tune", "--help"])
@@ -47,7 +64,7 @@ def test_a_command_is_imported_when_it_is_asked_for():
 
 def test_a_projection_as_json_loads_no_torch_plots_or_data_frames():
     loaded = loaded_after(["project", "--pp", "2", "--microbatches", "4", "--json"])
-    assert loaded & {"torch", "plotly", "matplotlib", "pandas", "networkx", "rich"} == set()
+    assert loaded & {"torch", "plotly", "matplotlib", "pandas", "networkx"} == set()
 
 
 OF_JOBS = {"ppsim.costs.job", "ppsim.model.architecture", "ppsim.machine.cluster", "ppsim.layout.layout"}
@@ -56,9 +73,10 @@ OF_JOBS = {"ppsim.costs.job", "ppsim.model.architecture", "ppsim.machine.cluster
 def test_a_projection_of_what_ships_checks_no_file_and_one_without_a_model_loads_none():
     plain = loaded_after(["project", "--pp", "2", "--microbatches", "4"])
     of_jobs = loaded_after(["project", "--model", "gpt2", "--cluster", "dgx-h100", "--gpus", "2", "--pp", "2"])
-    unused = {"pydantic", "numba", "ppsim.runs.calibrate", "ppsim.simulation.cost_schema"}
+    unused = {"pydantic", "numba", "ppsim.runs.calibrate", "ppsim.simulation.cost_files", "statistics", "gzip"}
     assert (plain | of_jobs) & unused == set()
     assert of_jobs >= OF_JOBS
+    assert (plain | of_jobs) & {"numpy.ma"} == plain & {"zipfile"} == set()
     assert plain & {*OF_JOBS, "ppsim.configs.run_config", "ppsim.costs.layer_kernels"} == set()
 
 
@@ -127,7 +145,8 @@ def test_a_reader_that_goes_early_ends_it_as_it_ends_other_tools():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
-def test_a_result_that_cannot_be_written_is_a_sentence():
+@pytest.mark.parametrize("command", [BUILD, [*BUILD[:3], "--help"], [*BUILD[:4], "--help"]])
+def test_a_result_that_cannot_be_written_is_a_sentence(command):
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(BUILD, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "ppsim: cannot write the result: No space left on device\n")

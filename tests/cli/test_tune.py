@@ -25,12 +25,16 @@ def test_the_table_fits_100_columns_and_names_the_command_of_the_first(folder):
     [
         "--dtype float16 --zero 2 --layers 6 --runtime ideal --no-overlap-dp --update post-validated",
         "--optimizer muon --layer-wise --sequence-parallel --order tp-dp-cp-ep-pp --runtime megatron",
+        "--overheads overheads.json",
     ],
 )
 def test_the_command_of_the_first_says_what_was_asked_otherwise(folder, changed):
+    overheads = {"action_overhead_s": 0.01, "hop_overhead_s": 0.0, "latency_s": 0.02, "bandwidth_bytes_per_s": 1e12}
+    (folder / "overheads.json").write_text(json.dumps(overheads))
     text = ppsim(*SMALL, *changed.split()).stdout
     command = words_of(text).split("the first in full ppsim ")[1].split()
     best = json.loads(ppsim(*SMALL, *changed.split(), "--json").stdout)["best"][0]
+    assert changed.split()[0] in command
     assert json.loads(ppsim(*command, "--json").stdout)["iteration_time_s"] == best["iteration_time_s"]
 
 
@@ -64,6 +68,21 @@ def test_pictures_of_one_answer_are_the_same_bytes(folder):
     assert (folder / "a.svg").read_bytes() == (folder / "b.svg").read_bytes()
 
 
+def test_in_a_pipe_it_says_what_it_does_before_any_configuration_is_looked_at(folder, monkeypatch):
+    from ppsim.tuning import search
+
+    said, screen = [], search._Search.screen
+    monkeypatch.setattr("ppsim.cli.tune.say", said.append)
+    monkeypatch.setattr(
+        search._Search, "screen", lambda self, those: said.append("screened") or screen(self, those)
+    )
+    ppsim(*SMALL)
+    assert said == [
+        "finding a lower bound of each configuration, then simulating those that may be best",
+        "screened",
+    ]
+
+
 def test_an_answer_goes_on_from_its_file(folder):
     ppsim(*SMALL, "-o", "a.json")
     first = (folder / "a.json").read_text()
@@ -79,7 +98,7 @@ def test_an_answer_goes_on_from_its_file(folder):
         (["--model", "gpt2", "--gpus", 4], 2, "--global-batch must be given"),
         ([*SMALL[1:], "--gpus", 0], 2, "--gpus and --global-batch are at least 1: got 0 and 8"),
         ([*SMALL[1:], "--tp", "two"], 2, "--tp is 'two': give numbers as 1,2,4"),
-        ([*SMALL[1:], "--recompute", "some"], 2, "recompute must be none, selective, full or modules joined by +: got 'some'"),
+        ([*SMALL[1:], "--recompute", "some"], 2, "recompute must be none, selective, selective-op, full, full/N or modules joined by +: got 'some'"),
         ([*SMALL[1:], "--memory-share", 1.5], 2, "--memory-share is a part above 0, up to 1: got 1.5"),
         ([*SMALL[1:], "--memory-share", 0.5, "--memory-limit", "8GiB"], 2, "say the same twice"),
         ([*SMALL[1:], "--tp", "5"], 2, "no configuration is possible: tp 5"),

@@ -159,6 +159,13 @@ def test_a_figure_is_plotlys_and_has_what_there_is(name):
         assert kinds.count("heatmap") == (4 if name == "Comparison" else 2), "one a rank"
 
 
+def test_a_figure_without_plotly_says_what_brings_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'ppsim\[notebook\]', or plot\(\) draws it"):
+        result("Timeline").figure()
+
+
 def test_a_projections_figure_has_its_memory_and_the_limit():
     pytest.importorskip("plotly.graph_objects")
     made = ppsim.project(pp=2, microbatches=4, memory_limit="200GiB")

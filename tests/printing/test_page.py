@@ -1,7 +1,7 @@
 """Tables and facts are as their rows say."""
 
 from ppsim.base.shown import printed
-from ppsim.printing.page import Columns, Page, facts
+from ppsim.printing.page import Columns, Page, bold, facts, styled
 
 
 def shown(renderable: object) -> list[str]:
@@ -16,3 +16,26 @@ def test_rows_that_name_their_cells_make_the_header_and_may_come_in_another_orde
 
 def test_a_fact_of_several_lines_has_them_below_each_other_beside_its_name() -> None:
     assert shown(facts([("one", "1"), ("two", ["2", "and 2"])])) == ["one  1", "two  2", "     and 2"]
+
+
+def test_letters_as_wide_as_two_take_two_columns() -> None:
+    assert shown(Columns(["name", "size"], [["模型", "1 B"], ["a", "20 B"]])) == [
+        "name  size",
+        "模型   1 B",
+        "a     20 B",
+    ]
+
+
+def test_a_word_that_is_too_long_is_cut_in_a_table_and_goes_on_below_in_a_text(monkeypatch) -> None:
+    monkeypatch.setattr("ppsim.printing.page.WIDTH", 10)
+    assert shown(facts([("one", "two three-and-four")])) == ["one  two", "     thre…"]
+    assert shown("two three-and-four") == ["two", "three-and-", "four"]
+
+
+def test_styles_take_no_columns_and_are_for_a_terminal(monkeypatch) -> None:
+    text = f"{bold('of a model')}, {styled('red', 31)}"
+    assert shown(text) == ["of a model, red"]
+    monkeypatch.setattr("ppsim.printing.page.WIDTH", 16)
+    assert shown(text) == ["of a model, red"]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert (bold("a"), styled("red", 31)) == ("\x1b[1ma\x1b[0m", "red")

@@ -106,14 +106,17 @@ def test_numbers_of_a_table_with_slices_are_said_to_be_slices():
     assert "F5" in {bar.text.strip("f") for bar in drawing.rows[0]}
 
 
-def test_colours_are_those_of_the_palette_lighter_for_every_other_chunk():
+def test_colours_are_those_of_the_palette_lighter_for_every_other_chunk(monkeypatch):
     from ppsim.plot.palette import COLOURS, fill_of
 
     timeline = simulate(build("interleaved-1f1b", pp=2, vpp=2, microbatches=4), COSTS)
-    styles = {
-        str(span.style).rsplit(" ", 1)[-1] for line in lines_of(drawing_of(timeline), 100) for span in line.spans
-    }
-    assert {COLOURS[Op.F], COLOURS[Op.B], fill_of(Op.F, chunk=1)} <= styles
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    shown = "".join(lines_of(drawing_of(timeline), 100))
+    for fill in (COLOURS[Op.F], COLOURS[Op.B], fill_of(Op.F, chunk=1)):
+        assert ";48;2;" + ";".join(str(part) for part in bytes.fromhex(fill[1:])) + "m" in shown
+    monkeypatch.delenv("COLORTERM")
+    assert "\x1b[38;5;231;48;5;24m" in "".join(lines_of(drawing_of(timeline), 100)), "the nearest of 256"
 
 
 def test_a_width_that_leaves_no_room_is_refused():
