@@ -8,7 +8,7 @@ The format is that of its pull requests 3138 and 5104, which were open as of Aug
 - `all_pp_vpp_layout.json`: by rank and chunk, what the chunk holds.
 - `static_memory_info.json`: by rank, GiB of parameters and gradients.
 
-Left are the memory snapshots, which are pickles: to read one is to run what it says.
+A rank whose forwards are all warm-up has no backwards there: the simulation leaves out its cool-down. Left are the memory snapshots, which are pickles: to read one is to run what it says.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class MegatronSimulation:
 
 
 def read_simulation(folder: str | Path) -> MegatronSimulation:
-    """Return what a result folder holds; raises `ConfigError` for one that is none, or that has unfinished tasks.
+    """Return what a result folder holds; raises `ConfigError` for one that is none, or that lacks tasks.
 
     A stage's F and B are medians over its microbatches. Costs have no activation bytes and no transfers.
     """
@@ -67,6 +67,12 @@ def read_simulation(folder: str | Path) -> MegatronSimulation:
             step_time_s = _longest_path(tasks, durations)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"this is not what Megatron-LM's simulation writes: {error!r}") from None
+        for rank, row in enumerate(table):
+            if row and all(action.op is Op.F for action in row):
+                raise ConfigError(
+                    f"rank {rank} has no backward: its {len(row)} forwards are all warm-up, and the simulation then "
+                    "leaves its backwards out; simulate more microbatches"
+                )
         schedule = Schedule.from_rows(table, name="megatron-simulation")
         validate(schedule)
     taken: dict[tuple[Op, int], list[float]] = {}
