@@ -69,7 +69,9 @@ def test_a_rank_whose_backwards_its_code_leaves_out_is_told(tmp_path):
     tasks = json.loads((WRITTEN / "finished_tasks.json").read_text())
     tasks["0"] = [task for task in tasks["0"] if task["task_type"] == "forward"]
     (tmp_path / "finished_tasks.json").write_text(json.dumps(tasks))
-    with pytest.raises(ConfigError, match="rank 0 has no backward: its 8 forwards are all warm-up, .* more microb"):
+    with pytest.raises(
+        ConfigError, match=r"rank 0 has no backward: its 8 forwards are all warm-up, .* more microb"
+    ):
         read_simulation(tmp_path)
 
 
