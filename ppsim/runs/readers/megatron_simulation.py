@@ -93,8 +93,8 @@ def _require_backwards(table: list[list[Action]]) -> None:
     for rank, row in enumerate(table):
         if row and all(action.op is Op.F for action in row):
             raise ConfigError(
-                f"rank {rank} has no backward: its {len(row)} forwards are all warm-up, and the simulation then leaves "
-                "its backwards out; simulate more microbatches"
+                f"rank {rank} has no backward: its {len(row)} forwards are all warm-up, and the simulation then "
+                "leaves its backwards out; simulate more microbatches"
             )
 
 
