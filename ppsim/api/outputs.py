@@ -13,6 +13,7 @@ from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json
+from ppsim.base.kinds import require_kind
 from ppsim.base.outputs import Formats, suffix_of, write
 from ppsim.base.shown import text_of
 from ppsim.exporting.megatron import megatron_arguments
@@ -203,6 +204,7 @@ def export(
     0F0,0F1,0B0,0B1
     1F0,1B0,1F1,1B1
     """
+    require_kind("table", table, Schedule, "a ppsim.Schedule, as of ppsim.build or ppsim.read_schedule")
     if to not in get_args(Target):
         raise ConfigError(f"there is no target '{to}': choose one of {', '.join(get_args(Target))}")
     if receives and to != "torch-comms":
