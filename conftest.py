@@ -3,10 +3,43 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 ANSWERS = "PPSIM_CACHE_DIR"
+FIRST = (
+    "tests/test_documents.py",
+    "tests/profiling/test_gpu_session.py",
+    "tests/catalog/test_published_v.py",
+    "tests/validation",
+    "tests/runtime",
+    "tests/projection",
+    "tests/profiling",
+)
+"""What takes long: begun first, no worker has much to do when the others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what takes long first."""
+
+    def place(item: pytest.Item) -> int:
+        return next((place for place, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file is run by one worker, and a folder whose files share a fixture: what they share is made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OfSharedFixtures(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/validation" if nodeid.startswith("tests/validation/") else nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False  # it would begin with the files of many tests
+    return OfSharedFixtures(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:

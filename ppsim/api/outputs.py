@@ -13,6 +13,7 @@ from ppsim.api.texts import parse_split
 from ppsim.api.views import view_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import to_json
+from ppsim.base.kinds import require_kind
 from ppsim.base.outputs import Formats, suffix_of, write
 from ppsim.base.shown import text_of
 from ppsim.exporting.megatron import megatron_arguments
@@ -35,6 +36,9 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.search import Tuned
 from ppsim.validation.fitted import Fitted
+
+_LEAST_SHOWN = 5e-5
+"""Of a step: what is less reads 0.00 %."""
 
 OneOfThem: TypeAlias = Timeline | Projection | Trained | MeasuredRun
 
@@ -169,16 +173,17 @@ def explanation_drawn(found: Explanation) -> Drawn:
     views = [_explained_view(timeline, "measured", facts, {loss.cause: loss.seconds for loss in found.losses})]
     comparison = None
     if against is not None and against.timeline is not None:
-        told = [words.whole_difference(against, found.step_s), against.note, *words.lacks(against, found.step_s)]
+        told = [("error", words.whole_difference(against, found.step_s)), ("note", against.note)]
+        told += [(str(number), text) for number, text in enumerate(words.lacks(against, found.step_s), start=1)]
         thought = {one.cause: one.projected_s for one in against.differences}
-        views.append(_explained_view(against.timeline, "projected", [("", text) for text in told if text], thought))
+        views.append(_explained_view(against.timeline, "projected", [one for one in told if one[1]], thought))
         if timeline.schedule == against.timeline.schedule:
             comparison = compare(timeline, against.timeline)
     return Drawn(views, found.to_json, comparison=comparison, explanation=found)
 
 
 def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: dict[str, float]) -> View:
-    found = {cause: lost for cause, lost in losses.items() if round(lost, 9)}
+    found = {cause: lost for cause, lost in losses.items() if abs(lost) >= _LEAST_SHOWN * timeline.step_time_s}
     return View(timeline, title, budget_s=found, facts=facts, budget_title="Where a step goes")
 
 
@@ -203,6 +208,7 @@ def export(
     0F0,0F1,0B0,0B1
     1F0,1B0,1F1,1B1
     """
+    require_kind("table", table, Schedule, "a ppsim.Schedule, as of ppsim.build or ppsim.read_schedule")
     if to not in get_args(Target):
         raise ConfigError(f"there is no target '{to}': choose one of {', '.join(get_args(Target))}")
     if receives and to != "torch-comms":

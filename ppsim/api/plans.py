@@ -9,6 +9,7 @@ from ppsim.api.configured import configured, require_no_job
 from ppsim.api.texts import parse_size, parse_split
 from ppsim.api.words import hints_of, require_words, takes
 from ppsim.base.errors import ConfigError
+from ppsim.base.kinds import require_kind
 from ppsim.base.words import fields_of, require_least, words_of
 from ppsim.costs.profile import DEFAULT, Profile, Shape, profile_of
 from ppsim.costs.sources import RankCosts
@@ -82,6 +83,7 @@ def _plan(plan: Plan | None, options: Mapping[str, Any]) -> Plan:
         raise ConfigError(
             f"a plan says everything itself: leave out {given[0]}, or change it by dataclasses.replace"
         )
+    require_kind("plan", plan, Plan, "a ppsim.Plan")
     return plan
 
 

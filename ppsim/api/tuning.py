@@ -1,7 +1,8 @@
 """The search for the best configurations, from the words of the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack, get_args
 
 from ppsim.api.configured import configured
@@ -41,11 +42,14 @@ def tune(*, progress: Counted = lambda decided, total, best_s: None, **options: 
     >>> found.best[0].candidate.dp
     2
     """
-    return tune_from(options, progress)
+    return search_of(options)(progress=progress)
 
 
-def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
-    """Return what the options ask for; they have every word of `TuneOptions`, None where it was not given."""
+def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
+    """Return the search that the options ask for, not begun; it takes the `progress` of `tune`.
+
+    They have every word of `TuneOptions`, None where it was not given. Raises `ConfigError` for what is wrong.
+    """
     options = configured(options, tried=_RANGES)
     given = with_defaults(_WORDS, options)
     ranges = {name: _listed(name, options[name]) for name in _RANGES}
@@ -58,7 +62,8 @@ def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
     question = _question(given)
     if options["overheads"]:
         question = _calibrated(question, options)
-    return search.tune(
+    return partial(
+        search.tune,
         question,
         space_for(question, **ranges),
         top=given["top"],
@@ -66,7 +71,6 @@ def tune_from(options: Mapping[str, Any], progress: Counted) -> Tuned:
         seed=given["seed"],
         search_s=given["search_time"],
         state=given["resume"],
-        progress=progress,
     )
 
 

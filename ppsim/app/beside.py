@@ -12,7 +12,7 @@ from threading import RLock
 from typing import Any
 
 from ppsim.api.plans import plan_from
-from ppsim.api.tuning import tune_from
+from ppsim.api.tuning import search_of
 from ppsim.api.views import search_view
 from ppsim.base.errors import PpsimError
 from ppsim.catalog.entry import Entry
@@ -153,7 +153,7 @@ def search(options: Mapping[str, Any], tell: Callable[[Progress], None]) -> None
     def counted(decided: int, total: int, best_s: float | None) -> None:
         tell(Progress(decided, total, best_s))
 
-    tell(Progress(found=search_view(tune_from(options, counted))))
+    tell(Progress(found=search_view(search_of(options)(progress=counted))))
 
 
 @dataclass

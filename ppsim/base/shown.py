@@ -11,6 +11,8 @@ from dataclasses import MISSING, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ppsim.base.errors import ConfigError
+
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.axes import Axes
@@ -100,7 +102,9 @@ def show(what: Any, **options: Any) -> None:
     """Print a result; `ppsim.TEXTS` says how, by the name of its class."""
     import ppsim
 
-    loaded(ppsim.TEXTS[type(what).__name__])(what, **options)
+    if (made_by := ppsim.TEXTS.get(type(what).__name__)) is None:
+        raise ConfigError(f"cannot print {type(what).__name__}: it is no result of ppsim's")
+    loaded(made_by)(what, **options)
 
 
 def text_of(what: Any, **options: Any) -> str:

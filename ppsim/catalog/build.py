@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterable
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.kept import Kept
+from ppsim.base.kinds import require_kind
 from ppsim.base.names import Names, plain
 from ppsim.catalog.answers import answer
 from ppsim.catalog.entries import ENTRIES
@@ -122,15 +124,20 @@ def build(
     ['0F0', '0F1', '0B0', '0B1', '1F0', '1B0', '1F1', '1B1']
     """
     entry = find(name) if isinstance(name, str) else name
+    require_kind("a schedule", entry, Entry, "a name or an Entry")
     shape: dict[str, Any] = {
         "pp": pp, "microbatches": microbatches, "vpp": vpp, "group_size": group_size, "num_slices": num_slices,
     }  # fmt: skip
+    for word, value in shape.items():
+        if value is not None:
+            require_kind(word, value, Integral, "a whole number")
     if costs is None:
         shape["memory_limit_bytes"] = memory_limit_bytes
         if CATALOG.get(entry.name) is not entry:
             return _made(entry, **shape)
         most = 3 * max(pp, 1) * (vpp or 2) * max(microbatches, 1) * (num_slices or entry.num_slices)
         return TABLES.get((entry.name, *shape.values()), size=most, make=lambda: _made(entry, **shape))
+    require_kind("costs", costs, StageCosts, "a ppsim.StageCosts", verb="are")
     return fit(entry, **shape, costs=costs, memory_limit_bytes=memory_limit_bytes, is_thorough=True)[0]
 
 

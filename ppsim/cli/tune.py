@@ -50,7 +50,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
     configuration has a lower bound of its time and memory; those that could be among the fastest or in the Pareto
     set are simulated, so that the answer is that of trying all.
     """
-    from ppsim.api.tuning import tune_from
+    from ppsim.api.tuning import search_of
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
     config = options["run_config"] = run_config_of(options["run_config"])
@@ -58,6 +58,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
         tried := [word for word in words_of(RangeOptions) if word in config.words and not options[word]]
     ):
         say(f"  tried, not taken from it: {', '.join(tried).replace('_', '-')}")
+    search = search_of(options)
     if not sys.stderr.isatty():
         say("finding a lower bound of each configuration, then simulating those that may be best")
     with progress("finding a lower bound of each", total=1, unit="configurations") as bar:
@@ -68,7 +69,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
                 f"simulating those that may be best, the quickest bounds first{best}", done=decided, total=total
             )
 
-        found = tune_from(options, show)
+        found = search(progress=show)
     write(outputs, SEARCH, by_command(Searched(found)), announce=say)
     lines = trainer_lines(found, to_config)
     tell(found, as_json, content=lambda: found.to_json() | lines)

@@ -88,11 +88,12 @@ def _colourings(*, with_errors: bool) -> str:
 
 
 def _panel_boxes(kinds: set[str]) -> str:
-    return "".join(
+    boxes = [
         _input("checkbox", "panel", kind, title, f"Show the panels of {title}")
         for kind, title in _PANEL_TITLES.items()
         if kind in kinds
-    )
+    ]
+    return f"<fieldset><legend>panels</legend>{''.join(boxes)}</fieldset>" if boxes else ""
 
 
 def _input(kind: str, name: str, value: str, text: str, told: str, *, is_checked: bool = True) -> str:

@@ -22,6 +22,10 @@ _SHORT_CAUSES = {
 assert list(_SHORT_CAUSES) == list(CAUSES)
 
 
+_LEAST_SHARE = 5e-5
+"""Of a step: what is less reads 0.00 %."""
+
+
 def side_html(views: Sequence[View], comparison: Comparison | None = None) -> str:
     """Return a section a plan, and before them one on a comparison where there is one."""
     sections = [_errors(comparison)] if comparison else []
@@ -78,9 +82,11 @@ def _idle(timeline: Timeline) -> str:
     stack, rows = "", []
     for cause, share in shares.items():
         name, colour = palette.CAUSE_TITLES[cause], palette.CAUSE_COLOURS[cause]
-        rows.append([f"{swatch(colour)} {name}", seconds(share * step), percent(share)])
-        if share > 0:
+        if share >= _LEAST_SHARE:
+            rows.append([f"{swatch(colour)} {name}", seconds(share * step), percent(share)])
             stack += _bar(share / whole, f" title='{name} {percent(share)}'", colour)
+    if not rows:
+        return ""
     title = f"Idle by cause, of the mean rank: {percent(timeline.bubble_ratio)} of the step"
     return f"<h3>{title}</h3><div class=stack>{stack}</div>" + html_table([], rows)
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.errors import Deadlock, ScheduleError
+from ppsim.base.kinds import require_kind
 from ppsim.base.shown import Shown
 from ppsim.schedule.choices import Channel, Communication, Receives
 from ppsim.schedule.dependencies import dependencies, index_of
@@ -94,6 +95,7 @@ def check(schedule: Schedule) -> CheckReport:
     >>> [(one.channel, one.outcome) for one in report.verdicts if one.receives == "deferred"]
     [('edge', 'runs'), ('pair', 'deadlock'), ('direction', 'runs'), ('rank', 'deadlock'), ('ideal', 'runs')]
     """
+    require_kind("schedule", schedule, Schedule, "a ppsim.Schedule, as of ppsim.build or ppsim.read_schedule")
     findings = list(_broken_rules(schedule))
     if findings:
         return CheckReport(findings)

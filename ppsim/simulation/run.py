@@ -5,6 +5,7 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.compiling import Engine, running_on
 from ppsim.base.errors import ConfigError
+from ppsim.base.kinds import require_kind
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
 from ppsim.schedule.table import NONE, Op, Schedule
@@ -43,6 +44,8 @@ def simulate(
     >>> simulate(table, StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)).step_time_s
     33.0
     """
+    require_kind("schedule", schedule, Schedule, "a ppsim.Schedule, as of ppsim.build")
+    require_kind("costs", costs, StageCosts, "a ppsim.StageCosts", verb="are")
     validate(schedule)
     if relaxed_wraparound and (costs.communication, costs.channel) != ("overlap", "ideal"):
         raise ConfigError(

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 import ppsim
+from ppsim.base.errors import ConfigError
+
+TABLE = ppsim.build("1f1b", pp=2, microbatches=4)
 
 
 def public_things() -> Iterator[tuple[str, Any]]:
@@ -49,3 +52,25 @@ def test_import_costs_nothing() -> None:
     code = "import sys, ppsim; dir(ppsim); print(*sorted(name for name in sys.modules if 'ppsim' in name or name == 'numpy'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["ppsim", "ppsim.base", "ppsim.base.version"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ppsim.build(5, pp=2, microbatches=4), "a schedule is a name or an Entry: got 5"),  # type: ignore[arg-type]
+        (lambda: ppsim.build("1f1b", pp="2", microbatches=4), "pp is a whole number: got '2'"),  # type: ignore[arg-type]
+        (lambda: ppsim.build("1f1b", pp=True, microbatches=4), "pp is a whole number: got True"),
+        (lambda: ppsim.build("1f1b", pp=2, microbatches=4.0), "microbatches is a whole number: got 4.0"),  # type: ignore[arg-type]
+        (lambda: ppsim.build("1f1b", pp=2, microbatches=4, vpp="x"), "vpp is a whole number: got 'x'"),  # type: ignore[arg-type]
+        (lambda: ppsim.build("v-half", pp=2, microbatches=4, costs={}), "costs are a ppsim.StageCosts: got {}"),  # type: ignore[arg-type]
+        (lambda: ppsim.simulate(TABLE, {"forward_s": 1.0}), "costs are a ppsim.StageCosts: got {'forward_s': 1.0}"),  # type: ignore[arg-type]
+        (lambda: ppsim.simulate("T.csv", {}), "schedule is a ppsim.Schedule, as of ppsim.build: got 'T.csv'"),  # type: ignore[arg-type]
+        (lambda: ppsim.check("T.csv"), "schedule is a ppsim.Schedule, as of ppsim.build or .*: got 'T.csv'"),  # type: ignore[arg-type]
+        (lambda: ppsim.export("T.csv", to="torch"), "table is a ppsim.Schedule, as of ppsim.build or .*: got 'T"),  # type: ignore[arg-type]
+        (lambda: ppsim.project("1f1b"), "plan is a ppsim.Plan: got '1f1b'"),  # type: ignore[arg-type]
+        (lambda: ppsim.report(5), "cannot print int: it is no result of ppsim's"),  # type: ignore[arg-type]
+    ],
+)  # fmt: skip
+def test_an_argument_of_another_class_gets_a_sentence(call: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        call()

@@ -83,6 +83,11 @@ def test_in_a_pipe_it_says_what_it_does_before_any_configuration_is_looked_at(fo
     ]
 
 
+@pytest.mark.parametrize("wrong", [["--gpus", 4], ["--model", "gpt2", "--gpus", 4], [*SMALL[1:], "--tp", "two"]])
+def test_what_was_not_understood_is_refused_before_it_says_that_it_searches(wrong):
+    assert "lower bound" not in ppsim("tune", *wrong, code=2).output
+
+
 def test_an_answer_goes_on_from_its_file(folder):
     ppsim(*SMALL, "-o", "a.json")
     first = (folder / "a.json").read_text()

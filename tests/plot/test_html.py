@@ -257,7 +257,10 @@ def test_the_side_says_where_the_time_goes_and_has_a_row_a_rank():
     page = timeline_html([view_of(projection, "plan")])
     assert "Where an iteration goes" in page
     assert "compute beyond the ideal" in page
-    assert page.count("<tr><td><span class='swatch ' style='background:") == len(CAUSES) + 4
+    idle = [seconds.mean() for seconds in idle_by_cause_s(projection.timeline).values()]
+    shown = sum(one >= 5e-5 * projection.timeline.step_time_s for one in idle)
+    assert shown == len(CAUSES) - 1  # the host has no part
+    assert page.count("<tr><td><span class='swatch ' style='background:") == shown + 4
     assert "Where an iteration goes" not in page_of(timeline_of())
 
 
@@ -292,3 +295,14 @@ def test_the_packed_data_are_those_of_the_picture():
 def test_a_step_that_takes_no_time_still_has_a_page():
     nothing = timeline_of(costs=StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0))
     assert page_of(nothing)
+
+
+def test_what_there_is_none_of_has_no_row_and_no_heading():
+    """Of no transfers and no memory: no box for their panels, and nothing that reads 0.00 %."""
+    seconds = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0)
+    page = page_of(timeline_of(costs=seconds))
+    assert "<legend>panels" not in page
+    assert "exposed communication</td>" not in page
+    assert "0.00 %" not in page
+    assert "<legend>panels" in page_of(timeline_of())
+    assert "exposed communication</td>" in page_of(timeline_of())

@@ -5,8 +5,8 @@ import gc
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def frozen() -> None:
-    """Else each collection looks through all of torch, which takes a third of a second."""
+    """Else each collection looks through all of torch and what it imports later, which takes a third of a second."""
     gc.collect()
     gc.freeze()

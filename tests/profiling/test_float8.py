@@ -52,6 +52,17 @@ def test_output_and_gradients_are_those_of_bfloat16_to_the_precision_of_8_bit() 
     assert errors[3] < 0.01  # of the bias no product
 
 
+@pytest.fixture
+def quick_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 32 bit: torch's own in 8 bit take a CPU a thousand times as long."""
+    monkeypatch.setattr(
+        float8,
+        "_product",
+        lambda left, by, right, times, is_fast: (by * left.float() @ (times * right.float()).t()).bfloat16(),
+    )
+
+
+@pytest.mark.usefixtures("quick_products")
 @pytest.mark.parametrize("recompute", ["none", "layernorm+mlp_act+moe_act", "mlp+moe", "full"])
 @pytest.mark.parametrize("case", ["gpt", "llama", "moe, shared"])
 def test_a_layer_in_8_bit_keeps_what_it_keeps_in_bfloat16_and_can_be_split(case: str, recompute: str) -> None:
@@ -107,17 +118,13 @@ def test_on_a_gpu_the_compiler_makes_the_casts_and_the_file_says_who_did(
     assert content["provenance"]["notes"][-1] == "fp8: casts by torch's operators, one after the other."
 
 
+@pytest.mark.usefixtures("quick_products")
 def test_the_compiler_makes_every_kind_of_cast(monkeypatch: pytest.MonkeyPatch) -> None:
     """By type, layout and size: more than 8, its limit, behind which it makes none and says nothing."""
     counter, compiler, ones = CompileCounter(), torch.compile, torch.ones
     monkeypatch.setattr(torch, "ones", lambda *sizes, **fields: ones(*sizes, **fields | {"device": "cpu"}))
     monkeypatch.setattr(
         torch, "compile", lambda function, dynamic: compiler(function, dynamic=dynamic, backend=counter)
-    )
-    monkeypatch.setattr(
-        float8,
-        "_product",
-        lambda left, by, right, times, is_fast: (by * left.float() @ (times * right.float()).t()).bfloat16(),
     )
     torch._dynamo.reset()
     shape = MODELS["llama-mini"]

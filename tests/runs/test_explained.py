@@ -319,3 +319,11 @@ def test_what_is_no_projection_is_refused_with_what_is(folder: Path) -> None:
         assert told in output
         assert "Traceback" not in output
     assert ".html" in words_of(ppsim("explain", DUMP, "-o", "e.svg", code=2).output)
+
+
+def test_the_page_has_a_label_in_every_row_and_no_line_of_nothing(folder: Path) -> None:
+    ppsim("explain", DUMP, "--against", "--pp 8 --microbatches 16", "-o", "explain.html")
+    page = (folder / "explain.html").read_text()
+    assert "the projection lacks" in page
+    assert "<td></td>" not in page
+    assert not re.search(r">[+−]?0\.00 %<", page)

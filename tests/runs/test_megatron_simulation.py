@@ -1,6 +1,7 @@
 """Megatron-LM's simulation of a step, read from its result folder: the table, the costs, and its own step time."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,9 @@ from ppsim.base.errors import ConfigError
 from ppsim.runs.readers.megatron_simulation import read_simulation
 
 FORWARD_MS, BACKWARD_MS = 10.0, 15.0
+WRITTEN = Path(__file__).parent / "data" / "megatron_simulation"
+"""By `VppSimulator` itself, of pull request 5104 (ffef7bfc), 2 ranks of 2 chunks, 4 microbatches; only its models and
+the passes that it times were stand-ins: 10.5 ms and 0.5 ms more a kind of forward, 15 ms + rank + chunk / 4."""
 
 
 def written(folder, *, pp, vpp, microbatches, slow=None):
@@ -46,6 +50,29 @@ def written(folder, *, pp, vpp, microbatches, slow=None):
     }.items():  # fmt: skip
         (folder / f"{file}.json").write_text(json.dumps(content))
     return order
+
+
+def test_what_its_own_code_writes_is_read():
+    found = read_simulation(WRITTEN)
+    assert found.schedule == ppsim.build("interleaved-1f1b", pp=2, vpp=2, microbatches=4)
+    assert found.contents == ["Ett", "tt", "tt", "ttL"]
+    assert list(found.costs.forward_s) == [0.0105, 0.011, 0.011, 0.0115]  # "tt" is timed once
+    assert list(found.costs.backward_s) == [0.015, 0.01525, 0.01525, 0.01625]
+    assert list(found.costs.static_bytes) == [2 * 4 * 2**20] * 2  # a million parameters and their gradients
+    assert found.step_time_s == 0.2415
+
+
+def test_a_rank_whose_backwards_its_code_leaves_out_is_told(tmp_path):
+    """As where its forwards are all warm-up: `_create_pp_rank_schedule_dependencies` then has no cool-down."""
+    for path in WRITTEN.iterdir():
+        (tmp_path / path.name).write_text(path.read_text())
+    tasks = json.loads((WRITTEN / "finished_tasks.json").read_text())
+    tasks["0"] = [task for task in tasks["0"] if task["task_type"] == "forward"]
+    (tmp_path / "finished_tasks.json").write_text(json.dumps(tasks))
+    with pytest.raises(
+        ConfigError, match=r"rank 0 has no backward: its 8 forwards are all warm-up, .* more microb"
+    ):
+        read_simulation(tmp_path)
 
 
 def test_table_costs_contents_and_memory_are_those_of_the_files(tmp_path):

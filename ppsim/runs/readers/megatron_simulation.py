@@ -8,7 +8,8 @@ The format is that of its pull requests 3138 and 5104, which were open as of Aug
 - `all_pp_vpp_layout.json`: by rank and chunk, what the chunk holds.
 - `static_memory_info.json`: by rank, GiB of parameters and gradients.
 
-Left are the memory snapshots, which are pickles: to read one is to run what it says.
+A rank whose forwards are all warm-up has no backwards there: the simulation leaves out its cool-down. Left are the
+memory snapshots, which are pickles: to read one is to run what it says.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class MegatronSimulation:
 
 
 def read_simulation(folder: str | Path) -> MegatronSimulation:
-    """Return what a result folder holds; raises `ConfigError` for one that is none, or that has unfinished tasks.
+    """Return what a result folder holds; raises `ConfigError` for one that is none, or that lacks tasks.
 
     A stage's F and B are medians over its microbatches. Costs have no activation bytes and no transfers.
     """
@@ -56,6 +57,7 @@ def read_simulation(folder: str | Path) -> MegatronSimulation:
             rows = [ranks[str(rank)] for rank in range(len(ranks))]
             tasks = [task for row in rows for task in row]
             table = [[_action(task, rank, len(rows)) for task in row] for rank, row in enumerate(rows)]
+            _require_backwards(table)
             contents = [
                 "".join(map(_letter, layout[str(rank)][str(chunk)]))
                 for chunk in range(len(layout["0"]))
@@ -65,6 +67,8 @@ def read_simulation(folder: str | Path) -> MegatronSimulation:
             gib = [one["params_memory_gb"] + one["grads_memory_gb"] for one in static]
             durations = [float(task["duration"]) / 1e3 for task in tasks]
             step_time_s = _longest_path(tasks, durations)
+        except ConfigError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"this is not what Megatron-LM's simulation writes: {error!r}") from None
         schedule = Schedule.from_rows(table, name="megatron-simulation")
@@ -83,6 +87,15 @@ def read_simulation(folder: str | Path) -> MegatronSimulation:
 def _action(task: dict[str, Any], rank: int, num_ranks: int) -> Action:
     """A task as an action; stages are numbered as microbatches pass them."""
     return Action(_OPS[task["task_type"]], task["model_chunk_id"] * num_ranks + rank, task["microbatch_id"])
+
+
+def _require_backwards(table: list[list[Action]]) -> None:
+    for rank, row in enumerate(table):
+        if row and all(action.op is Op.F for action in row):
+            raise ConfigError(
+                f"rank {rank} has no backward: its {len(row)} forwards are all warm-up, and the simulation then "
+                "leaves its backwards out; simulate more microbatches"
+            )
 
 
 def _letter(part: str | list[str]) -> str:

@@ -1,0 +1,18 @@
+"""Whether an argument is what a function takes, for those that Python's users call."""
+
+from numbers import Integral
+from reprlib import repr as in_short
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+
+
+def require_kind(name: str, value: Any, kind: type, said: str, *, verb: str = "is") -> None:
+    """Raise `ConfigError` where the argument `name` is of another class; `said` is what it must be.
+
+    >>> require_kind("pp", "2", Integral, "a whole number")
+    Traceback (most recent call last):
+    ppsim.base.errors.ConfigError: pp is a whole number: got '2'
+    """
+    if not isinstance(value, kind) or (kind is Integral and isinstance(value, bool)):
+        raise ConfigError(f"{name} {verb} {said}: got {in_short(value)}")
