@@ -16,12 +16,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-WORK = "from ppsim.api.warm_up import warm_up; warm_up(part={part})"
-MOST_PROCESSES = 4  # the longest of 16 kernels takes a fifth of the time of all
+WORK = "from ppsim.api.warm_up import warm_up; warm_up(placements=['{placement}'])"
+PLACEMENTS = ("v", "loop")  # of stages: a process each, for they have few kernels in common
 
 
 class CompiledKernels(BuildHookInterface):
-    """Runs `ppsim warm-up` on the source, or on a copy of it, in as many processes as there are cores."""
+    """Runs `ppsim warm-up` on the source, or on a copy of it, in two processes."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile in place for an editable install; else beside a copy, and add what numba kept there."""
@@ -46,8 +46,7 @@ class CompiledKernels(BuildHookInterface):
         environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
         # What the build requires is on this process' path alone where pip isolates a build.
         environment |= {"PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)]), "PPSIM_CACHE_DIR": ""}
-        number = min(os.cpu_count() or 1, MOST_PROCESSES)
-        commands = [[sys.executable, "-c", WORK.replace("{part}", f"({i}, {number})")] for i in range(number)]
+        commands = [[sys.executable, "-c", WORK.format(placement=placement)] for placement in PLACEMENTS]
         options: dict[str, Any] = {"cwd": root, "env": environment, "stdout": subprocess.DEVNULL, "text": True}
         running = [subprocess.Popen(command, stderr=subprocess.PIPE, **options) for command in commands]
         told = [one.communicate()[1] for one in running]

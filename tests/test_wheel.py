@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from ppsim.catalog.build import CATALOG
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -70,10 +72,9 @@ def test_compiling_finds_what_only_the_builds_own_process_has_on_its_path(built,
     assert (list(held), warnings) == (["ppsim/room/__pycache__/kernels.one.py311.nbi"], [])
 
 
-def test_cores_compile_a_part_each(built, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 3)
-    held, _ = built(COMPILES.replace("/ NAME", "/ (str({part}) + '.nbi')").replace('"compiled"', "str({part})"))
-    assert sorted(held.values()) == ["(0, 3)", "(1, 3)", "(2, 3)"]
+def test_each_placement_of_stages_is_compiled_by_a_process_of_its_own(built):
+    held, _ = built(COMPILES.replace("/ NAME", "/ '{placement}.nbi'").replace('"compiled"', "'{placement}'"))
+    assert {entry.placement for entry in CATALOG.values()} == set(held.values()) == {"v", "loop"}
 
 
 def test_a_build_where_compiling_fails_says_so_and_goes_on(built):

@@ -23,22 +23,23 @@ _ROUNDS = 4  # of a search, in which each of its moves is made
 
 
 def warm_up(
-    names: Sequence[str] = (), *, part: tuple[int, int] = (0, 1), say: Callable[[str], None] = lambda line: None
+    names: Sequence[str] = (),
+    *,
+    placements: Sequence[str] = ("v", "loop"),
+    say: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Compile every kernel that numba does not keep yet, or those of some schedules; return how many.
 
-    Processes that share them out begin with another `part` (i, n) of the work each; what one has compiled by the
-    time that another needs it, numba finds there.
+    Processes that share them out take a placement of stages each: apart from them their tables' kernels differ, and
+    what one has compiled by the time that the other needs it, numba finds there.
 
     `say` is called with a line a piece of work that compiled something, and where numba keeps it. Small tables are
     built, checked and simulated, and searched for: kernels are compiled for what they are called with.
     """
     wanted = {find(name).name for name in names}
     begun = number = compilations().number
-    works = list(_work())
-    first = part[0] * len(works) // part[1]
-    for name, work in works[first:] + works[:first]:
-        if wanted and name not in wanted:
+    for name, placement, work in _work():
+        if placement not in placements or (wanted and name not in wanted):
             continue
         began = time.monotonic()
         with every_kernel_compiled():
@@ -51,17 +52,19 @@ def warm_up(
     return made
 
 
-def _work() -> Iterator[tuple[str, Callable[[], object]]]:
+def _work() -> Iterator[tuple[str, str, Callable[[], object]]]:
+    """Pieces of work by schedule and placement; first the longest, which needs least of what others do."""
     costs = StageCosts(
         forward_s=1.0, backward_input_s=1.25, backward_weight_s=0.75, transfer_s=0.5, activation_bytes=1
     )
-    for name, entry in CATALOG.items():
-        yield name, partial(_tried, entry, costs if entry.takes("costs") else costs.replace(channel="edge"))
     pp, microbatches = _LONG  # of a table that is far from its bound, and whose steady state is searched
-    yield "v-min", partial(build, "v-min", pp=pp, microbatches=microbatches, costs=costs)
+    yield "v-min", "v", partial(build, "v-min", pp=pp, microbatches=microbatches, costs=costs)
+    for name, entry in CATALOG.items():
+        given = costs if entry.takes("costs") else costs.replace(channel="edge")
+        yield name, entry.placement, partial(_tried, entry, given)
     for placement, vpp in (("loop", 1), ("loop", 2), ("v", 2)):
         uneven = costs.replace(forward_s=[1.0, 2.0] * vpp)
-        yield f"search, {placement}, {vpp} a rank", partial(
+        yield f"search, {placement}, {vpp} a rank", placement, partial(
             optimise, pp=2, vpp=vpp, microbatches=4, costs=uneven, placement=placement,
             memory_limit_bytes=3.0 * vpp, max_rounds=_ROUNDS, time_limit_s=float("inf"),
         )  # fmt: skip

@@ -33,20 +33,17 @@ _ITERATIONS: Counter[Callable[..., Any]] = Counter()
 _KEPT: dict[Callable[..., Any], bool] = {}
 """Whether numba keeps a kernel compiled; those that were asked for."""
 
-_PART: ContextVar[tuple[int, int] | None] = ContextVar("_PART", default=None)
+_ALL: ContextVar[bool] = ContextVar("_ALL", default=False)
 
 
 @contextmanager
-def every_kernel_compiled(part: tuple[int, int] = (0, 1)) -> Iterator[None]:
-    """Within the block, compile every kernel that is run, however small the work.
-
-    `part` (i, n) is of those kernels, in the order in which this process runs them first, every n-th from the i-th.
-    """
-    token = _PART.set(part)
+def every_kernel_compiled() -> Iterator[None]:
+    """Within the block, compile every kernel that is run, however small the work."""
+    token = _ALL.set(True)
     try:
         yield
     finally:
-        _PART.reset(token)
+        _ALL.reset(token)
 
 
 COMPILING = "compiling, once for this installation (numba keeps it beside the code)"
@@ -255,8 +252,8 @@ def _state_of(files: Sequence[Path]) -> str:
 def _pays(kernel: Callable[..., Any], arguments: Sequence[Any], size: int) -> bool:
     """Whether to run a kernel compiled: it is there, or compiling it would have paid by now."""
     _ITERATIONS[kernel] += size
-    if part := _PART.get():
-        return list(_ITERATIONS).index(kernel) % part[1] == part[0]
+    if _ALL.get():
+        return True
     if not sys.modules.get("numba") and (_ITERATIONS.total() < WORTH_COMPILING or not _has_numba()):
         return False
     return _ITERATIONS[kernel] >= WORTH_COMPILING or _is_kept(kernel, arguments)

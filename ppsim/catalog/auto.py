@@ -223,6 +223,8 @@ class _Search:
         for entry in entries:
             if entry.num_replicas > 1 or entry.takes("num_slices") or entry.why_not(**shape):
                 continue
+            if STYLES[entry.placement](num_ranks, len(self.stage_to_rank)) != self.stage_to_rank:
+                continue
             is_late = self.best is not None and working_s() >= until  # a table that keeps the limit is a must
             is_slow = entry.takes("costs") or self.target.num_actions > _MOST_WHATEVER_THE_TIME
             if (entry.takes("costs") and self.is_over) or (is_slow and is_late):

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from inspect import signature
+from types import CodeType
 from typing import Any, Literal
 
 from ppsim.schedule.table import Schedule
@@ -40,7 +41,12 @@ class Formula:
 
 
 def _evaluate(expression: str, symbols: dict[str, float]) -> Any:
-    return eval(expression, {"__builtins__": {"min": min, "max": max}}, symbols)
+    return eval(_code(expression), {"__builtins__": {"min": min, "max": max}}, symbols)
+
+
+@cache
+def _code(expression: str) -> CodeType:
+    return compile(expression, "<formula>", "eval")
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **f
     >>> project(pp=8, vpp=2).timeline.schedule.name
     'interleaved-1f1b'
     """
-    plan = replace(plan, **fields) if plan else Plan(**fields)
+    if plan is None or fields:
+        plan = replace(plan, **fields) if plan else Plan(**fields)
     _require_room(plan)
     return _project_auto(plan, progress) if plan.schedule == AUTO else _project(plan, find(plan.schedule_name))
 

@@ -26,6 +26,7 @@ pairs
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ class EventGraph:
     waits_for: Ints32
     order: Ints32
 
-    @property
+    @cached_property
     def num_actions(self) -> int:
         """The number of compute actions."""
         return len(self.schedule)

@@ -472,9 +472,10 @@ def _wrong_columns(columns: Mapping[str, int], num_microbatches: int | None) -> 
 def _kept_beyond(given: Mapping[str, Floats]) -> list[str]:
     """What is wrong where more is kept for W than there is."""
     activation = given["activation_bytes"]
-    kept, activation = np.broadcast_arrays(given.get("activation_bytes_kept_for_weight", activation), activation)
-    if not np.any(kept > activation):
+    kept = given.get("activation_bytes_kept_for_weight", activation)
+    if not (kept > activation).any():
         return []
+    kept, activation = np.broadcast_arrays(kept, activation)
     stage, column = np.unravel_index(int(np.argmax(kept > activation)), kept.shape)
     return [
         f"activation_bytes_kept_for_weight is {kept[stage, column]:g} on stage {stage}, more than the "

@@ -129,6 +129,8 @@ def _shared(reduced: Floats, sharing: tuple[Sharing, ...], pieces: list[Piece]) 
 
 
 def _entries(name: str, values: Numbers, length: int, unit: str) -> Floats:
+    if type(values) is float and 0 <= values < np.inf:  # nearly always, and ten times as fast
+        return np.full(length, values)
     array = np.atleast_1d(np.array(values, dtype=np.float64))
     if len(array) not in (1, length):
         raise ConfigError(f"{name} has {len(array)} entries, but the schedule has {length} {unit}s")

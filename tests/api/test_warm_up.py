@@ -5,10 +5,10 @@ from collections import Counter
 from pathlib import Path
 
 import ppsim
-from ppsim.api.warm_up import warm_up
+from ppsim.api.warm_up import _work, warm_up
 from ppsim.base import compiling
 from ppsim.base.compiling import WORTH_COMPILING
-from ppsim.catalog.build import TABLES
+from ppsim.catalog.build import CATALOG, TABLES
 from ppsim.schedule.kept import KEPT
 
 
@@ -46,6 +46,11 @@ def test_every_kernel_is_run(monkeypatch):
     assert said[-1].startswith(f"{number or 'nothing was to be'} compiled; kept in ")
     assert len(kernels()) > 12
     assert ran >= kernels()
+
+
+def test_what_two_processes_share_out_is_all_of_the_work():
+    works = [placement for _, placement, _ in _work()]
+    assert len(works) == works.count("v") + works.count("loop") > len(CATALOG)
 
 
 def test_the_first_search_for_every_schedule_needs_half_of_the_kernels_compiled(monkeypatch):

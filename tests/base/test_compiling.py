@@ -4,8 +4,6 @@ import importlib
 import shutil
 import sys
 import time
-from collections import Counter
-from types import FunctionType
 from typing import NamedTuple
 
 import numpy as np
@@ -141,22 +139,6 @@ def test_a_kernel_that_is_kept_compiled_is_run_so_from_the_first_call_on(package
     assert run_kernel(again.kernel, inputs=(again.Pair(5, 3),), size=1) == 44
     assert compilations().number == before
     assert compiling._KEPT[again.kernel]
-
-
-def test_parts_of_all_kernels_have_each_of_them_once(package, monkeypatch):
-    made = package(fields="first: int; second: int", result="pair.first + 19 * pair.second")
-    kernels = [FunctionType(made.kernel.__code__, vars(made), f"kernel{i}") for i in range(5)]
-    compiled = []
-    monkeypatch.setattr(compiling, "_compiled", lambda kernel: compiled.append(kernel.__name__) or kernel)
-    numbers = []
-    for part in range(2):
-        monkeypatch.setattr(compiling, "_ITERATIONS", Counter())
-        with every_kernel_compiled((part, 2)):
-            for kernel in (*kernels, *kernels):
-                assert run_kernel(kernel, inputs=(made.Pair(5, 3),), size=1) == 62
-        numbers.append(len(compiled))
-    assert numbers == [6, 10]
-    assert sorted(compiled) == sorted(2 * [kernel.__name__ for kernel in kernels])
 
 
 def test_of_a_kernel_only_its_last_state_is_kept(package, tmp_path, monkeypatch):

@@ -225,6 +225,20 @@ def test_no_schedule_is_fitted_once_the_time_is_over_and_that_to_the_limit_first
     assert fits == ["zb-auto", "zb-1p", "zb-2p"][:num_fits]
 
 
+def test_nothing_is_built_for_a_placement_that_is_not_searched(monkeypatch):
+    """Where no looped table kept the limit, every schedule in a V was fitted without one, and thrown away."""
+    made = []
+    for name in ("build", "fit"):
+        verb = getattr(auto, name)
+        monkeypatch.setattr(auto, name, lambda one, verb=verb, **given: made.append(one) or verb(one, **given))
+    costs = UNIT.replace(activation_bytes=1.0)
+    shape = {"pp": 4, "vpp": 2, "microbatches": 8, "costs": costs, "memory_limit_bytes": 4.0, "max_rounds": 1}
+    for placement in ("loop", "v"):
+        made.clear()
+        optimise(**shape, placement=placement, time_limit_s=np.inf)
+        assert {entry.placement for entry in made} == {placement}
+
+
 def test_a_fit_that_is_broken_off_hands_over_the_best_on_its_way(monkeypatch):
     """On a busy machine nothing was left of it, and the search ended at a published pattern."""
     costs = UNIT.replace(forward_s=[3, 1, 4, 1, 5, 9, 2, 6], transfer_s=0.5)

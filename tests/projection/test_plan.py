@@ -343,7 +343,7 @@ def test_a_plan_can_be_changed_on_the_way():
 def test_all_schedules_are_sorted_and_each_is_either_projected_or_explained(drawn, factor):
     plan, _ = drawn
     limit = factor * float(project(plan).timeline.memory.peak_bytes.max())
-    comparison = project_all(Plan(**(vars(plan) | {"schedule": None, "vpp": None, "memory_limit_bytes": limit})))
+    comparison = project_all(replace(plan, schedule=None, vpp=None, memory_limit_bytes=limit))
     places = [(bool(made.not_in_runtime), made.iteration_s) for made in comparison.projections]
     assert places == sorted(places)
     names = [made.plan.schedule_name for made in comparison.projections]

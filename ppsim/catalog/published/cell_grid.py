@@ -102,17 +102,18 @@ def drained(grid: Grid, num_microbatches: int) -> Grid:
 def table_of(name: str, grid: Grid, *, backward: Op) -> Schedule:
     """Return the grid as a table; with full backwards (`Op.B`) the cells of W are part of them."""
     num_ranks = len(grid)
-    microbatch = np.zeros_like(grid)
-    for one in range(NUM_KINDS):
-        here = grid == one
-        microbatch[here] = (np.cumsum(here, axis=1) - 1)[here]
     rank, cell = np.nonzero((grid >= 0) & ((grid < 4) | (backward is Op.I)))
     kind = grid[rank, cell]
+    microbatch = np.empty(len(kind), dtype=np.int32)
+    for one in range(NUM_KINDS):
+        here = np.flatnonzero(kind == one)
+        counts = np.bincount(rank[here], minlength=num_ranks)
+        microbatch[here] = np.arange(len(here)) - np.repeat(np.cumsum(counts) - counts, counts)
     is_down = (kind == 0) | (kind == 3) | (kind == 5)
     return Schedule(
         op=np.array([Op.F, Op.F, backward, backward, Op.W, Op.W], dtype=np.int8)[kind],
         stage=np.where(is_down, rank, 2 * num_ranks - 1 - rank).astype(np.int32),
-        microbatch=microbatch[rank, cell].astype(np.int32),
+        microbatch=microbatch,
         fused=np.full(len(kind), NONE, dtype=np.int32),
         rank_offsets=np.concatenate(([0], np.cumsum(np.bincount(rank, minlength=num_ranks)))).astype(np.int64),
         stage_to_rank=np.array(v_shape(num_ranks, 2 * num_ranks), dtype=np.int32),

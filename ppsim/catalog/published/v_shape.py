@@ -17,8 +17,9 @@ def zbv_fixed(*, num_ranks: int, num_microbatches: int) -> Schedule:
     Any number of microbatches is legal: the pattern is laid out for at least 2p−1 and what exceeds m left out.
     """
     laid_out = max(num_microbatches, 2 * num_ranks - 1)
-    grid = np.array([_row(rank, num_ranks, laid_out) for rank in range(num_ranks)])
-    for kind in range(NUM_KINDS):
+    rows = b"".join(bytes(_row(rank, num_ranks, laid_out)) for rank in range(num_ranks))
+    grid = np.frombuffer(rows, dtype=np.uint8).reshape(num_ranks, -1).astype(np.int64)
+    for kind in range(NUM_KINDS) if laid_out > num_microbatches else ():
         here = grid == kind
         grid[here & (np.cumsum(here, axis=1) > num_microbatches)] = FREE
     return table_of("zbv-fixed", grid, backward=Op.I)

@@ -197,7 +197,8 @@ class Candidate:
         """Return the table, each code's passes in microbatch order."""
         problem = self.target.problem
         microbatch = np.zeros(len(self.order), dtype=np.int32)
-        by_code = np.argsort(self.order, kind="stable")
+        narrow = np.min_scalar_type(len(_KINDS) * problem.num_stages)  # numpy sorts 16 bits by their digits
+        by_code = np.argsort(self.order.astype(narrow), kind="stable")
         microbatch[by_code] = np.arange(len(self.order)) % problem.num_microbatches
         return Schedule(
             op=_OPS[self.order // problem.num_stages],
