@@ -251,9 +251,10 @@ def _others(part: RankPart, place: Place, tokens: int) -> PassKernels:
         if one.kind != "dense" or one.split is None:
             total += whole
         else:
+            scatters, gathers = one.split == "inputs", place.gathers_in_products
             total += PassKernels(
-                piece.forward.times(pieces),
-                piece.backward_input.times(pieces) if one.split == "inputs" else whole.backward_input,
+                piece.forward.times(pieces) if scatters or gathers else whole.forward,
+                piece.backward_input.times(pieces) if scatters and gathers else whole.backward_input,
                 whole.backward_weight,
             )
     return total
