@@ -317,7 +317,8 @@ def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _
 
     Megatron-LM's products keep their part of the sequence, and gather it again for W. torch's keep what was
     gathered, so that only `selective-op` gathers again, and of a forward that is repeated the last scatter is not.
-    Inside products are its gathers and a forward's scatters; none is fused into sums of gradients.
+    Inside products are its gathers (but `Place.gathers_in_products`) and a forward's scatters; none is fused into
+    sums of gradients.
     """
     execution = place.execution
     forward, backward = 1 - execution.hidden_tp_forward, 1 - execution.hidden_tp_backward
@@ -327,11 +328,12 @@ def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _
         return _ExposedTP(forward * tp_s, backward * (tp_s + gather_s), forward * tp_s)
     scatter_s, agreed_s = tp_s - gather_s, place.seconds("all-reduce", 4.0, "tp")
     agreed = [number * agreed_s for number in num_amax(part, place)]
-    again_s = backward * gather_s if execution.recompute == BY_OPERATORS else 0.0
+    whole = place.is_async and not place.gathers_in_products
+    before, behind = (gather_s if whole else share * gather_s for share in (forward, backward))
     return _ExposedTP(
-        forward * tp_s + agreed[0],
-        backward * gather_s + scatter_s + again_s + agreed[1],
-        forward * (tp_s - scatter_s / layer.num_halves) + agreed[0],
+        before + forward * scatter_s + agreed[0],
+        behind + scatter_s + behind * (execution.recompute == BY_OPERATORS) + agreed[1],
+        before + forward * scatter_s * (1 - 1 / layer.num_halves) + agreed[0],
     )
 
 

@@ -251,9 +251,10 @@ def _others(part: RankPart, place: Place, tokens: int) -> PassKernels:
         if one.kind != "dense" or one.split is None:
             total += whole
         else:
+            scatters, gathers = one.split == "inputs", place.gathers_in_products
             total += PassKernels(
-                piece.forward.times(pieces),
-                piece.backward_input.times(pieces) if one.split == "inputs" else whole.backward_input,
+                piece.forward.times(pieces) if scatters or gathers else whole.forward,
+                piece.backward_input.times(pieces) if scatters and gathers else whole.backward_input,
                 whole.backward_weight,
             )
     return total
@@ -330,8 +331,9 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     fused: half of the scores, being causal, or those in a window, and `_TILE_EDGE` keys a query where its last tile
     passes the window's end. unfused: all of them, by two batched products; and a score costs softmax 2e bytes
     forward and 3e backward, dropout 2e + 1 more each. Recurrent mixers: `recurrence`. Where keys and values are
-    gathered, one kernel for each rank's: `_blocks_joined`. Compressed attention scores the keys that it sees, and
-    its indexer chooses them first: `_choice`.
+    gathered, one kernel for each rank's, masked for its own only: 1/cp of the FLOPs, ranks having pieces from both
+    ends of a sequence (torch, `_RoundRobinLoadBalancer`, by default), as they are then joined: `_blocks_joined`.
+    Compressed attention scores the keys that it sees, and its indexer chooses them first: `_choice`.
     """
     times, execution, part = place.wide_times, place.execution, layer.attention
     tokens = place.tokens(micro_batch, sequence_length)
@@ -341,7 +343,8 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
     if execution.attention == "fused":
         mean = _of_last(part.keys_a_query, sequence_length, _pieces(part, place))
         keys = round(2 * mean)  # the half of which a causal mask leaves
-        whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size)
+        unmasked = 1 - 1 / place.cut.cp if execution.context == "all-gather" else 0.0
+        whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size, unmasked)
         joined = _choice(part, place, tokens=tokens, sequence_length=sequence_length) + _blocks_joined(
             part.num_heads // place.cut.tp * part.v_head_size, place, tokens=tokens
         )

@@ -231,6 +231,15 @@ class Place:
         """Whether tensor-parallel messages are inside compiled products, TorchTitan's asynchronous ones."""
         return bool(self.execution.compile) and self.cut.norm_divisor > 1 and self.execution.hidden_tp_forward > 0
 
+    @property
+    def gathers_in_products(self) -> bool:
+        """Whether gathers are among these too: not those whose rows are scaled by what was gathered.
+
+        A product waits for all of them (torch, fx_passes/micro_pipeline_tp.py: `fuse_all_gather_matmul` leaves
+        products whose scales depend on the gather; pytorch, issue 149990).
+        """
+        return self.is_async and self.execution.dtype != "float8-row"
+
     def tokens(self, micro_batch: int, sequence_length: int) -> int:
         """Return a rank's tokens of a microbatch; raises `ConfigError` where cp does not divide the sequence."""
         if sequence_length % self.layout.cp:

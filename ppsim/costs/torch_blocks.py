@@ -9,7 +9,7 @@ what is gathered, T tokens of a tensor-parallel group, of which a rank has T / t
 - gathers and scatters along the sequence, which is no tensor's first dimension: pieces copied into or out of one
   another, 2chT and 2ehT (distributed/_functional_collectives.py: `all_gather_tensor`, `reduce_scatter_tensor`). In
   products that are pipelined with them (distributed/_symmetric_memory) a scatter adds up what ranks sent instead,
-  and what a backward sums before it scatters stays as it was;
+  and what a backward sums before it scatters stays as it was, as do gathers of what has a scale a row;
 - queries, keys and values, gate and up are products of their own, whose n gradients of one input are summed: n + 1
   passes, fused with a norm's n - 1;
 - 8 bits: `_Casts`.
@@ -88,7 +88,7 @@ def _forward(part: RankPart, place: Place, *, tokens: int, scatters: int) -> Ker
     found = moved(times, "elementwise", 16.0 * whole * part.rotated, launches=4 * (part.rotated > 0))
     found += moved(times, "copy", whole * _repeated(part) * e, launches=2)
     if place.cut.norm_divisor > 1:
-        gathered = 0.0 if place.is_async else 2 * e * execution.gathered_share * _num_regions(part)
+        gathered = 0.0 if place.gathers_in_products else 2 * e * execution.gathered_share * _num_regions(part)
         scattered = (1 + 1 / place.cut.tp if place.is_async else 2) * e * scatters
         found += moved(times, "copy", whole * h * (gathered + scattered), launches=_num_regions(part) + scatters)
     if not compiled:
@@ -113,7 +113,7 @@ def _backward(part: RankPart, place: Place, *, tokens: int) -> tuple[KernelTime,
             found += moved(times, "elementwise", whole * width * e * passed)
     if is_divided:
         regions = _num_regions(part)
-        gathered = 0.0 if place.is_async else 2 * e * execution.gathered_share
+        gathered = 0.0 if place.gathers_in_products else 2 * e * execution.gathered_share
         found += moved(times, "copy", whole * h * regions * (gathered + 2 * e), launches=2 * regions)
     if not compiled:
         times_e, beside = _NORM_BACKWARD

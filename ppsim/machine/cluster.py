@@ -46,6 +46,8 @@ class Efficiency:
         Depth (the summed dimension) whose time each tile loses to filling its pipeline and writing its result.
     attention_forward, attention_backward
         What fused attention gets of the 16-bit peak, for the FLOPs it does (causal: half; backward: 2.5 forwards).
+    unmasked_attention
+        The same of "forward" and "backward" for scores of which no mask takes any; None: as much.
     deterministic_attention
         The same of "forward" and "backward" where another kernel runs in deterministic mode; None: the same kernel,
         as `Specified` has it.
@@ -94,6 +96,7 @@ class Efficiency:
     experts: float = 1.0
     spread: float | None = None
     experts_spread: float | None = None
+    unmasked_attention: Mapping[str, float] | None = None
     deterministic_attention: Mapping[str, float] | None = None
     in_situ: InSitu | None = None
 
@@ -132,11 +135,17 @@ class Device:
     def computing_at(self, share: float) -> "Device":
         """Return the device with products and attention at so many times what its class gets."""
         class_ = self.efficiency
+        matmul, unmasked, deterministic = (
+            values and {name: share * value for name, value in values.items()}
+            for values in (class_.matmul, class_.unmasked_attention, class_.deterministic_attention)
+        )
         efficiency = replace(
             class_,
-            matmul={name: share * value for name, value in class_.matmul.items()},
+            matmul=matmul or {},
             attention_forward=share * class_.attention_forward,
             attention_backward=share * class_.attention_backward,
+            unmasked_attention=unmasked,
+            deterministic_attention=deterministic,
             scan_flops_per_s=share * class_.scan_flops_per_s,
             in_situ=class_.in_situ and class_.in_situ.times(1 / share),
         )

@@ -100,6 +100,30 @@ def test_pipelined_products_are_one_for_each_ranks_tokens_where_a_message_is_ins
     assert {("forward", 2, H), ("input", 2, F // 4)} <= rows
 
 
+def test_scales_of_what_is_gathered_keep_gathers_out_of_products_and_scatters_in_them() -> None:
+    """A scale a row: gathers are copied, waited for whole and not hidden, as without asynchronous tp; scatters are."""
+    hidden = {"hidden_tp_forward": 0.5, "hidden_tp_backward": 0.5}
+    plain, tensor, row = (place_of(4, **words) for words in ({}, hidden, hidden | {"dtype": "float8-row"}))
+    apart = place_of(4, dtype="float8-row")
+    assert (tensor.gathers_in_products, row.is_async, row.gathers_in_products) == (True, True, False)
+    saved = [one - other for one, other in zip(bytes_of(apart), bytes_of(row), strict=True)]
+    assert saved == pytest.approx([2 * (2 - 1.25) * E * H, 0, 0])  # of two scatters
+    kernels = products_of(rank_part(LAYER, row.cut), row, tokens=8)
+    assert [one.count for one in kernels.passes] == [5 + 2 * 4, 7, 7]
+    exposed = {
+        name: [
+            getattr(layer_estimate(LAYER, place, micro_batch=1, sequence_length=8192), of).tp_s
+            for of in ("forward", "backward_input")
+        ]
+        for name, place in (("plain", plain), ("tensor", tensor), ("row", row), ("apart", apart))
+    }
+    gather_s, scatter_s = (2 * plain.seconds(of, 8192.0 * H * E, "tp") for of in ("all-gather", "reduce-scatter"))
+    assert exposed["plain"] == pytest.approx([gather_s + scatter_s] * 2)
+    assert exposed["tensor"] == pytest.approx([gather_s / 2 + scatter_s / 2, gather_s / 2 + scatter_s])
+    assert exposed["row"] == pytest.approx([gather_s + scatter_s / 2, gather_s + scatter_s])
+    assert exposed["apart"] == pytest.approx(exposed["plain"])
+
+
 def test_every_second_layer_computed_again_takes_half_of_all_in_time_and_the_mean_in_bytes() -> None:
     words = {"model": "llama3-8b", "gpus": 8, "stack": "torchtitan", "pp": 1}
     none, half, full = (

@@ -124,3 +124,23 @@ def test_deterministic_products_fill_what_they_write_and_attention_adds_in_turn(
         assert forward > 2
         assert backward > 4
     assert not one_order.is_measured("attention")
+
+
+def test_keys_of_other_context_parallel_ranks_go_at_the_rate_without_masks():
+    """FlashAttention-2 on H100, heads of 128: 284.1 and 287.1 TFLOP/s masked, 335.6 and 290.6 not."""
+    device = load_cluster("grand-teton").device
+    free = replace(device, efficiency=replace(device.efficiency, kernel_s=0.0, wave_tail=0.0))
+    own = AttentionCore(32, 32768, 131072, 128, 128)
+    for part, times, rates in (("forward", 1.0, (284.1e12, 335.6e12)), ("backward", 2.5, (287.1e12, 290.6e12))):
+        for unmasked in (0.0, 0.75, 1.0):
+            took = Specified(free, "float8").attention_s(part, replace(own, unmasked=unmasked))
+            expected = times * own.forward_flops * ((1 - unmasked) / rates[0] + unmasked / rates[1])
+            assert took == pytest.approx(expected, rel=0.005)
+    one_order = Specified(free, "bfloat16", deterministic=True)
+    assert one_order.attention_s("backward", replace(own, unmasked=1.0)) == one_order.attention_s("backward", own)
+    other = Specified(load_cluster("dgx-h100").device, "bfloat16")
+    assert other.attention_s("forward", replace(own, unmasked=1.0)) == other.attention_s("forward", own)
+    half = Specified(free.computing_at(0.5), "float8")
+    assert half.attention_s("forward", replace(own, unmasked=1.0)) == pytest.approx(
+        2 * Specified(free, "float8").attention_s("forward", replace(own, unmasked=1.0))
+    )

@@ -76,16 +76,16 @@ class Specified:
         The backward recomputes the scores: 2.5 times the FLOPs. Few heads of few tokens leave cores idle: tiles of
         128 queries, as `wave_tail` has it.
         """
-        constants, peak = self.device.efficiency, self.peak("attention")
-        shares = constants.attention_forward, constants.attention_backward
+        constants = self.device.efficiency
+        rates = {"forward": constants.attention_forward, "backward": constants.attention_backward}
+        in_turn = rates | {"backward": _IN_TURN * rates["backward"]}
+        masked, unmasked = rates, constants.unmasked_attention or rates
         if self.deterministic:
-            known = constants.deterministic_attention
-            shares = (known["forward"], known["backward"]) if known else (shares[0], _IN_TURN * shares[1])
+            masked = unmasked = dict(constants.deterministic_attention or in_turn)
         waves = core.heads * core.queries / _TILE_ROWS / self.device.num_cores
-        slowed = 1 + constants.wave_tail / waves
-        if part == "forward":
-            return core.forward_flops / (peak * shares[0]) * slowed + constants.kernel_s
-        return 2.5 * core.forward_flops / (peak * shares[1]) * slowed + constants.kernel_s
+        flops = (1.0 if part == "forward" else 2.5) * core.forward_flops * (1 + constants.wave_tail / waves)
+        of_peak = (1 - core.unmasked) / masked[part] + core.unmasked / unmasked[part]
+        return flops * of_peak / self.peak("attention") + constants.kernel_s
 
     def moved_s(self, kernel: MemoryKernel, num_bytes: float, *, launches: int = 1) -> float:
         """Return the seconds of kernels bound by memory, all of a kind."""

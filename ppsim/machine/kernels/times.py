@@ -8,13 +8,17 @@ from ppsim.machine.kernels.names import Form, Kernels, MemoryKernel
 
 @dataclass(frozen=True)
 class AttentionCore:
-    """Scores, softmax and their use, causal; `heads` are those of all sequences."""
+    """Scores, softmax and their use, causal; `heads` are those of all sequences.
+
+    `unmasked` of the FLOPs are kernels' of their own that no mask touches: keys of other context-parallel ranks.
+    """
 
     heads: int
     queries: int
     keys: int
     qk_size: int
     v_size: int
+    unmasked: float = 0.0
 
     @property
     def forward_flops(self) -> float:
