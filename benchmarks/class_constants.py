@@ -71,7 +71,8 @@ def fit_rows() -> dict[str, list[Row]]:
                 continue
             job = plan.job
             if job is not None and not case.is_memory and case.told.title not in OTHER_MODELS:
-                cluster = replace(job.cluster, constants=Constants())
+                base = load_cluster(job.cluster.base or job.cluster.name)  # its device has no constant of a cluster
+                cluster = replace(job.cluster, constants=Constants(), device=base.device)
                 has_experts = any(layer.is_moe for layer in job.model.kinds)
                 row = Row(case, cluster, measured_of(case, plan), has_experts)
                 found.setdefault(job.cluster.device.efficiency_class, []).append(row)
@@ -146,7 +147,7 @@ def main() -> None:
 
 def show(name: str, rows: list[Row]) -> None:
     """Print the constants of a class, of dense models or of those with experts, and the rows' errors."""
-    efficiency = load_cluster(rows[0].cluster.name).device.efficiency
+    efficiency = rows[0].cluster.device.efficiency
     found, in_use = fitted(rows), constants_of(rows)
     print(name, *(f"{one} {value:g} (in use {in_use[one]:g})" for one, value in found.items()))
     for row in rows:

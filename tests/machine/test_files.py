@@ -221,7 +221,9 @@ def test_constants_of_a_cluster_change_what_its_device_gets(tmp_path):
     assert mine.attention_forward == 0.9 * whole.attention_forward
     assert mine.scan_flops_per_s == 0.9 * whole.scan_flops_per_s
     assert (mine.memory, mine.kernel_s) == (whole.memory, load_cluster("vtrain-a100").constants.kernel_s.value)
-    assert cluster.device_for("float16").efficiency.matmul == whole.matmul
+    share = load_cluster("vtrain-a100").constants.compute_share["float16"].value
+    assert cluster.device_for("float16").efficiency.matmul["float16"] == share * whole.matmul["float16"]
+    assert cluster.device_for("float32").efficiency.matmul == whole.matmul
     assert cluster.device_for("bfloat16", 1.1).efficiency.matmul["bfloat16"] == 1.1 * whole.matmul["bfloat16"]
 
 

@@ -1,5 +1,6 @@
 """What is asked of ppsim against published runs, on rows that no constant was fitted on."""
 
+import hashlib
 import math
 
 import pytest
@@ -63,13 +64,28 @@ def test_42_layers_within_2_percent_from_proxies_of_7_and_21(validations) -> Non
     assert abs(found.score.worst) <= 0.02
 
 
-def test_vtrain_under_8_percent_with_one_constant_from_runs_without_a_pipeline(validations) -> None:
+def test_vtrain_under_7_percent_with_two_constants_from_runs_without_a_pipeline_and_two_that_were_drawn(
+    validations,
+) -> None:
+    """All of its published rows with tp up to 8; GPT-175B came later, its fit rows by docs/accuracy.md's rule."""
     found = validations["vtrain"]
+    assert len(found.rows) == 109 - 6
     assert all(row.plan.pp >= 2 for row in found.judged)
-    assert all(row.plan.pp == 1 and row.case.words["tp"] <= 8 for row in found.fitted)
-    assert found.score.mean_absolute < 0.08
+    later = [row.case for row in found.rows if row.case.told.title == "GPT-175B"]
+    assert (
+        {case.number for case in later if case.told.use == "fit"}
+        == {case.number for case in later if _is_drawn("vtrain", case.number)}
+        == {90, 94}
+    )
+    others = [row for row in found.fitted if row.case.told.title != "GPT-175B"]
+    assert all(row.plan.pp == 1 and row.case.words["tp"] <= 8 for row in others)
+    assert found.score.mean_absolute < 0.07
     assert found.constant_mfu is not None
     assert found.constant_mfu.mean_absolute > 2 * found.score.mean_absolute
+
+
+def _is_drawn(name: str, number: int) -> bool:
+    return int(hashlib.blake2b(f"{name}:{number}".encode()).hexdigest(), 16) % 5 == 0
 
 
 def test_b200_time_and_memory_better_than_simumax(validations) -> None:

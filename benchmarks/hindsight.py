@@ -1,0 +1,53 @@
+"""What a section's judged times would be off by with a free factor for each group of rows, fitted on the rows themselves.
+
+    python benchmarks/hindsight.py "dense on A100"
+
+A bound for any model whose terms are the same within a group, not a result: it has seen the measurements. Of each group
+the factor with the least mean of errors' sizes.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+
+from ppsim.api.plans import plan_of
+from ppsim.validation.cases import case_sets
+from ppsim.validation.score import CaseError, validate_set
+
+GROUPS: dict[str, Callable[[str, CaseError], Hashable]] = {
+    "a set": lambda name, row: name,
+    "a set and model": lambda name, row: (name, row.case.told.title),
+    "a set, model and tp": lambda name, row: (name, row.case.told.title, row.case.words.get("tp")),
+    "a set, model, tp and pp": lambda name, row: (name, row.case.told.title, row.case.words.get("tp"), row.plan.pp),
+}
+
+
+def least(ratios: Sequence[float]) -> float:
+    """Return the least sum of |f · ratio - 1|: it is at an f that makes one of them 0.
+
+    >>> least([1.0, 2.0, 2.0])
+    0.5
+    """
+    return min(sum(abs(ratio / one - 1) for ratio in ratios) for one in ratios)
+
+
+def main(section: str) -> None:
+    """Print the mean of sizes as projected, and with a factor for each group."""
+    rows = [
+        (name, row)
+        for name, told in case_sets().items()
+        if told.section == section
+        for row in validate_set(name, plan_of).judged
+        if not row.case.is_memory
+    ]
+    print(f"{section}: {len(rows)} judged rows, {100 * sum(abs(row.error) for _, row in rows) / len(rows):.2f} %")
+    for title, key in GROUPS.items():
+        groups = defaultdict(list)
+        for name, row in rows:
+            groups[key(name, row)].append(1 + row.error)
+        off = sum(map(least, groups.values())) / len(rows)
+        print(f"a factor for {title}: {len(groups)} factors, {100 * off:.2f} %")
+
+
+if __name__ == "__main__":
+    main(" ".join(sys.argv[1:]) or "dense on A100")
