@@ -55,7 +55,7 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
     message = float(tokens * layer.hidden_size * execution.element_bytes)
     exposed = _exposed_tp(layer, place, part, message)
     ep_s = _experts_s(layer, place, tokens / place.cut.norm_divisor)
-    cp_s, cp_backward_s = _context_s(layer, place, tokens)
+    cp_s, cp_backward_s = _context_s(layer, place, tokens, core)
     scores = layer.attention.core_flops(sequence_length, causal=True) * tokens / tp
     flops = layer.forward_flops(sequence_length, causal=True) * tokens / tp
     launching_s = place.cluster.device.efficiency.routing_host_s * waits_for_counts(layer, place)
@@ -365,8 +365,11 @@ def _experts_s(layer: Layer, place: Place, tokens: float) -> float:
     return 2 * dispatch_s(execution.moe_dispatcher, routing, place.ranks("ep"), place.cluster)
 
 
-def _context_s(layer: Layer, place: Place, tokens: int) -> tuple[float, float]:
+def _context_s(layer: Layer, place: Place, tokens: int, core: PassKernels) -> tuple[float, float]:
     """The exchange among cp ranks in a forward and in a backward, which has gradients round the ring besides.
+
+    Round TransformerEngine's ring, each message runs beside the block of attention that was there before it:
+    `_beside_blocks`.
 
     Compressed attention passes on the tokens before a rank's, and gathers compressed keys, whose gradients it sums.
     Mamba exchanges what its projection gives for whole sequences of some heads, and its result back. Where keys and
@@ -399,7 +402,22 @@ def _context_s(layer: Layer, place: Place, tokens: int) -> tuple[float, float]:
         return took, took
     link = place.cluster.tiers[place.ranks("cp").tier].link
     if execution.context == "ring":
-        took = (cp - 1) * collectives.point_to_point_s(2 * keys, link)
-        return took, 2 * took
+        hop_s = collectives.point_to_point_s(2 * keys, link)
+        if execution.compile is not None:
+            return (cp - 1) * hop_s, 2 * (cp - 1) * hop_s
+        return _beside_blocks(hop_s, cp, core)
     gathered_s = place.seconds("all-gather", 2 * queries * cp, "cp")
     return gathered_s, gathered_s + cp * collectives.point_to_point_s(2 * queries * 4 / e, link)
+
+
+def _beside_blocks(hop_s: float, cp: int, core: PassKernels) -> tuple[float, float]:
+    """What blocks of attention, of which each pass has cp, leave of messages round a ring that take `hop_s`.
+
+    Forward, keys and values go on beside each block but the last. Backward, keys and values go beside the first
+    block, gradients beside the last, and both beside each between (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
+    """
+    forward, backward = (
+        [max(0.0, hops * hop_s - kernels.attention_s / cp) for hops in (1, 2)]
+        for kernels in (core.forward, core.backward_input)
+    )
+    return (cp - 1) * forward[0], 2 * backward[0] + (cp - 2) * backward[1]

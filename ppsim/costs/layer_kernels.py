@@ -346,7 +346,7 @@ def attention(layer: Layer, place: Place, *, micro_batch: int, sequence_length: 
         unmasked = 1 - 1 / place.cut.cp if execution.context == "all-gather" else 0.0
         whole = AttentionCore(heads, queries, keys, part.qk_head_size, part.v_head_size, unmasked)
         joined = _choice(part, place, tokens=tokens, sequence_length=sequence_length) + _blocks_joined(
-            part.num_heads // place.cut.tp * part.v_head_size, place, tokens=tokens
+            part, place, tokens=tokens
         )
         if isinstance(part, Attention) and part.window and part.window < sequence_length:
             seen = part.keys_a_query(sequence_length)
@@ -412,21 +412,37 @@ def _choice(part: Mixer, place: Place, *, tokens: int, sequence_length: int) -> 
     return PassKernels(scored.as_attention(), (again + again + again + target).as_attention())
 
 
-def _blocks_joined(columns: int, place: Place, *, tokens: int) -> PassKernels:
-    """Return what joins attention to the keys of each rank, bytes a column and token of this one, in float32.
+def _blocks_joined(part: Mixer, place: Place, *, tokens: int) -> PassKernels:
+    """Return what joins attention to the keys of each rank, bytes a column and token of this one.
 
-    Forward: a cast 6, and for each block beyond the first a difference 12, its product with a weight 8, and another
-    difference 12; a cast back 6. Backward: in each block gradients of queries, keys and values are added to sums,
-    10 each, those of keys and values joined for the next rank, 16; a cast of all back 18 (torch, `_SDPAMerger` and
-    `_templated_ring_attention_backward`).
+    Gathered by torch, in float32. Forward: a cast 6, and for each block beyond the first a difference 12, its
+    product with a weight 8, and another difference 12; a cast back 6. Backward: in each block gradients of queries,
+    keys and values are added to sums, 10 each, those of keys and values joined for the next rank, 16; a cast of all
+    back 18 (torch, `_SDPAMerger` and `_templated_ring_attention_backward`).
+
+    Round a ring, of the last rank, for which the others wait: it has all of its queries in each block, and half of
+    the keys. Forward: keys and values are joined 2e, an output is weighed 2e, each other one added 3e. Backward:
+    keys and values are copied 2e, gradients of queries copied 2e, then added 3e; of keys half are copied, then
+    added, and in the last block all (TransformerEngine, `AttnFuncWithCPAndKVP2P`).
     """
-    cp = place.cut.cp
-    if cp == 1 or place.execution.context != "all-gather":
+    cp, e, times = place.cut.cp, place.execution.element_bytes, place.wide_times
+    if cp == 1 or isinstance(part, CompressedAttention | Recurrent):
         return PassKernels()
-    size = float(tokens * columns)
+    heads = part.num_heads // place.cut.tp
+    if place.execution.context == "all-gather":
+        size = float(tokens * heads * part.v_head_size)
+        return PassKernels(
+            moved(times, "elementwise", (38 * cp - 26) * size, launches=4 * cp - 2),
+            moved(times, "elementwise", (46 * cp + 18) * size, launches=4 * cp + 3),
+        )
+    if place.execution.context != "ring" or place.execution.compile is not None:
+        return PassKernels()
+    keys = part.kv_heads_on_a_rank(place.cut.tp) if isinstance(part, Attention) else heads
+    of_keys = keys * (part.qk_head_size + part.v_head_size)
+    forward = 2 * of_keys + (3 * cp - 1) * heads * part.v_head_size
+    backward = (1.5 * cp + 3) * of_keys + (3 * cp - 1) * heads * part.qk_head_size
     return PassKernels(
-        moved(place.wide_times, "elementwise", (38 * cp - 26) * size, launches=4 * cp - 2),
-        moved(place.wide_times, "elementwise", (46 * cp + 18) * size, launches=4 * cp + 3),
+        *(moved(times, "elementwise", tokens * e * one, launches=2 * cp + 1) for one in (forward, backward))
     )
 
 

@@ -222,7 +222,8 @@ class StudyOptions(TypedDict, total=False):
         metavar="PART", section="cluster", field="job.execution.hidden_ep", default=0.0,
     )]
     overlap_cp: Annotated[float | None, Option(
-        "Part of context-parallel communication beside compute, 0 to 1. Default: {default}.",
+        "Part of context-parallel communication beside compute, 0 to 1, of what attention leaves. Default: "
+        "{default}.",
         metavar="PART", section="cluster", field="job.execution.hidden_cp", default=0.0,
     )]
     scatter_gather: Annotated[bool | None, Option(

@@ -16,7 +16,7 @@ from ppsim.costs.place import Execution, Place
 from ppsim.costs.step import optimizer_s
 from ppsim.layout.groups import group
 from ppsim.layout.layout import Layout
-from ppsim.machine.collectives import seconds
+from ppsim.machine.collectives import point_to_point_s, seconds
 from ppsim.machine.files import load_cluster, packaged_clusters
 from ppsim.machine.kernels.tables import kernel_times
 from ppsim.model.architecture import Model
@@ -49,12 +49,39 @@ def place(name="dgx-h100", *, execution=None, **sizes):
     return Place(cluster=load_cluster(name), layout=Layout(**sizes), execution=execution or Execution())
 
 
-@pytest.mark.parametrize(("context", "times"), [("ring", 2), ("all-to-all", 1)])
-def test_round_the_ring_the_backward_exchanges_twice_what_the_forward_does(context, times):
-    """Keys and values go round, and in the backward their gradients with them; an all-to-all goes there and back."""
-    estimate = layer_estimate(LAYERS["llama"], place(cp=4, execution=Execution(context=context)), **SHAPE)
-    assert estimate.forward.cp_s > 0
-    assert estimate.backward_input.cp_s == pytest.approx(times * estimate.forward.cp_s)
+def test_an_all_to_all_of_heads_goes_there_and_back() -> None:
+    estimate = layer_estimate(LAYERS["llama"], place(cp=4, execution=Execution(context="all-to-all")), **SHAPE)
+    assert estimate.backward_input.cp_s == pytest.approx(estimate.forward.cp_s) != 0
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_round_the_ring_messages_run_beside_blocks_of_attention(cp: int) -> None:
+    """Worked out by hand: what a block leaves of each of cp - 1 messages, and of cp in the backward.
+
+    There, keys and values go beside the first block, gradients beside the last, both beside each between.
+    """
+    layer, where = LAYERS["llama"], place(cp=cp)
+    shape = {"micro_batch": 1, "sequence_length": 8192}
+    link = where.cluster.tiers[0].link
+    hop_s = point_to_point_s(2 * 2 * 1024 * 8192 / cp, link)
+    core = attention_kernels(layer, where, **shape)
+    for factor in (0.01, 1.0, 30.0):  # of a link that is so many times as slow
+        slow = replace(
+            link,
+            bytes_per_s=link.bytes_per_s / factor,
+            step_s=factor * link.step_s,
+            launch_s=factor * link.launch_s,
+        )
+        tiers = (replace(where.cluster.tiers[0], link=slow), *where.cluster.tiers[1:])
+        found = layer_estimate(layer, replace(where, cluster=replace(where.cluster, tiers=tiers)), **shape)
+        block_s, backward_s = core.forward.attention_s / cp, core.backward_input.attention_s / cp
+        hops = [hop_s] * (cp - 1), [hop_s, *[2 * hop_s] * (cp - 2), hop_s]
+        for part, sent, beside in zip(
+            (found.forward, found.backward_input), hops, (block_s, backward_s), strict=True
+        ):
+            left = sum(max(0.0, factor * one - beside) for one in sent)
+            assert part.cp_s == pytest.approx(left, abs=1e-12)
+        assert factor == 1.0 or (found.forward.cp_s > 0) is (factor > 1)
 
 
 def by_bandwidth(execution, **sizes):
@@ -241,7 +268,8 @@ def test_elements_in_32_bits_are_twice_the_bytes_of_those_in_16(kind):
     model = Model((LAYERS[kind],) * 32, 128256, 8192)
     sizes = {"tp": 2, "cp": 2, "dp": 4, "ep": 4 if kind == "moe" else 1}
     short, long = (
-        by_bandwidth(Execution(dtype=dtype, fused_cross_entropy=True), **sizes) for dtype in ("bfloat16", "float32")
+        by_bandwidth(Execution(dtype=dtype, fused_cross_entropy=True, context="all-to-all"), **sizes)
+        for dtype in ("bfloat16", "float32")
     )
     for estimate in (
         lambda where: layer_estimate(LAYERS[kind], where, **SHAPE),
@@ -284,10 +312,11 @@ def test_adam_in_float32_reads_the_weights_it_writes():
 
 
 def test_what_is_hidden_is_not_counted():
-    execution = Execution(hidden_tp_forward=1.0, hidden_tp_backward=0.25, hidden_ep=1.0, hidden_cp=1.0)
+    usual = Execution(context="all-to-all")
+    execution = replace(usual, hidden_tp_forward=1.0, hidden_tp_backward=0.25, hidden_ep=1.0, hidden_cp=1.0)
     sizes = {"tp": 2, "cp": 2, "dp": 4, "ep": 4}
     shown, hidden = (
-        layer_estimate(LAYERS["moe"], place(execution=one, **sizes), **SHAPE) for one in (Execution(), execution)
+        layer_estimate(LAYERS["moe"], place(execution=one, **sizes), **SHAPE) for one in (usual, execution)
     )
     assert min(shown.forward.tp_s, shown.forward.ep_s, shown.forward.cp_s) > 0
     assert hidden.forward.tp_s == hidden.forward.cp_s == 0

@@ -166,7 +166,7 @@ def test_recomputing_a_feed_forward_part_repeats_nothing_of_a_layer_without_one(
 
 def test_the_core_of_attention_is_recomputed_where_there_is_one() -> None:
     """A scan is computed again from what it keeps whatever is asked for; a word of attention adds nothing to it."""
-    where = place(cp=2, execution=Execution(recompute="core_attn"))
+    where = place(cp=2, execution=Execution(recompute="core_attn", context="all-to-all"))
     assert not estimate(MAMBA, where).backward_input.recompute_s
     again = estimate(ATTENTION, where)
     assert again.backward_input.recompute_s > again.forward.cp_s > 0
