@@ -215,8 +215,8 @@ def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     """Return the matrix products of a rank's part: those of all tokens, then those of its experts.
 
     The latter take `Efficiency.experts` times as long as a single kernel for all experts, each of which is a launch
-    on one of `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`); beside them `_casts`. Fused they are one
-    kernel, beside `_around_fused`.
+    on one of `_STREAMS` (TransformerEngine, `nvte_multi_tensor_gemm`); beside them `_casts`. A rank's only expert
+    is a product like any other. Fused they are one kernel, beside `_around_fused`.
     """
     routed = [one for one in part.linears if one.kind == "routed"]
     others = _others(part, place, tokens)
@@ -224,7 +224,8 @@ def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     if place.execution.fused_experts:
         around = _around_fused(part, place, tokens=tokens) if routed else PassKernels()
         return others + of_experts + around
-    of_experts = of_experts.slowed(place.device.efficiency.experts)
+    if any(one.count > 1 for one in routed):
+        of_experts = of_experts.slowed(place.device.efficiency.experts)
     for one in routed:
         between_s = (-(-one.count // _STREAMS) - 1) * place.device.efficiency.kernel_s
         of_experts += PassKernels(*[KernelTime(matmul_s=between_s, count=one.count - 1)] * 3)

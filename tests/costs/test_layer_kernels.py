@@ -245,6 +245,18 @@ def test_gathered_keys_and_values_are_those_of_every_query_head(place):
         assert ring - other == pytest.approx(joined_s)
 
 
+def test_the_only_expert_of_a_rank_is_a_product_like_any_other(place):
+    """What makes experts slower is how many there are: with one, constants of theirs say nothing."""
+    layer, efficiency = find_model("mixtral-8x22b").layers[0], place.device.efficiency
+    for ep, slows in ((8, False), (4, True)):
+        took = []
+        for factor in (1.0, 2.0):
+            device = replace(place.cluster.device, efficiency=replace(efficiency, experts=factor))
+            where = replace(place, cluster=replace(place.cluster, device=device), layout=Layout(dp=8, ep=ep))
+            took.append(products_of(rank_part(layer, Cut(dp=8, ep=ep)), where, tokens=4096).forward.matmul_s)
+        assert (took[1] > took[0]) is slows
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "mxfp8"])
 def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(dtype):
     """Bytes of 4096 · 8 pairs of Qwen3: 2048 wide, 768 activated columns; in 8 bits two copies with their scales."""
