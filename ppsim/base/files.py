@@ -83,6 +83,8 @@ def to_json(value: Any) -> str:
 
 def check_place(path: str | Path) -> None:
     """Raise `ConfigError` where a file could not be written, before any work is done."""
+    if not str(path):
+        raise ConfigError("cannot write '': give the file a name")
     real = os.path.realpath(path)
     places = [os.path.dirname(real)]
     if not os.path.isdir(places[0]):

@@ -21,7 +21,9 @@ def suffix_of(path: str, suffixes: Iterable[str]) -> str:
         if path.endswith(suffix):
             break
     else:
-        raise ConfigError(f"cannot tell what to write to {path}: give it one of {', '.join(suffixes)}")
+        raise ConfigError(
+            f"cannot tell what to write to {path or repr(path)}: give it one of {', '.join(suffixes)}"
+        )
     check_place(path)
     return suffix
 

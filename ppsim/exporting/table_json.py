@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ppsim.base.boundary import Before, Strict, Within, validated
-from ppsim.base.errors import ScheduleError
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.files import read_json
 from ppsim.schedule.grammar import MOST
 from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule
@@ -47,6 +47,8 @@ def table_to_json(schedule: Schedule) -> dict[str, Any]:
 
 def table_from_json(data: Any, source: str) -> Schedule:
     """Return the table that a parsed file holds; raises `ConfigError` or `ScheduleError` naming what is wrong."""
+    if isinstance(data, dict) and "forward_s" in data:
+        raise ConfigError(f"{source} holds costs, and a table is needed here: --costs takes it")
     table = validated(_Table, data, source)
     rows = [[_cell(cell, f"{source}: rank {rank}") for cell in row] for rank, row in enumerate(table.ranks)]
     return Schedule.from_rows(

@@ -342,3 +342,18 @@ def test_debug_shows_the_traceback(folder):
     assert result.exit_code == 2
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("ppsim: ")
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["simulate", "C.json", "--costs", "T.csv"], "C.json holds costs, and a table is needed here: --costs takes it"),
+        (["check", "C.json"], "C.json holds costs, and a table is needed here: --costs takes it"),
+        (["build", "1f1b", "--pp", 2, "--microbatches", 2, "-o", ""], "cannot write '': give the file a name"),
+        (["project", "--pp", 2, "-o", ""], "cannot tell what to write to '': give it one of .html,"),
+    ],
+)  # fmt: skip
+def test_files_that_changed_places_and_names_that_are_empty_are_told(folder, args, sentence):
+    told = ppsim(*args, code=2).stderr
+    assert sentence in told
+    assert len(told.splitlines()) == 1

@@ -85,18 +85,19 @@ def test_what_tells_the_pace_leaves_random_numbers_and_buffers_and_works_each_st
         assert all(parameter.grad is not None for parameter in stage.parameters())
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
-def test_a_layer_that_is_recomputed_learns_the_same_and_keeps_less(name: str, tmp_path: Path) -> None:
+def test_a_layer_that_is_recomputed_learns_the_same_and_keeps_less(tmp_path: Path) -> None:
     """Also where the backward is split; one process without recomputation is compared with."""
-    config = config_of(table_of(name, p=2, m=4), tmp_path, num_warm_up=1, num_steps=2, verify=True)
-    config = replace(config, layers_per_stage=[3, 3], model=replace(config.model, num_layers=6))
-    whole, again = launch_all([config, replace(config, recompute="full")], quiet=True)
-    assert again["losses"] == whole["losses"]
-    assert again["differences"]["gradient"] <= 1e-5
-    assert again["differences"]["loss"] <= 1e-6
-    for kept, less in zip(whole["memory"]["ranks"], again["memory"]["ranks"], strict=True):
-        assert 0 < less["peak_activation_bytes"] < 0.6 * kept["peak_activation_bytes"]
-    assert again["reference_work"] == whole["reference_work"] + ", recompute full"
+    tables = [table_of(name, p=2, m=4) for name in ("1f1b", "zb-h1")]
+    configs = [config_of(table, tmp_path, num_warm_up=1, num_steps=2, verify=True) for table in tables]
+    configs = [replace(one, layers_per_stage=[3, 3], model=replace(one.model, num_layers=6)) for one in configs]
+    results = launch_all([*configs, *(replace(one, recompute="full") for one in configs)], quiet=True)
+    for whole, again in zip(results[:2], results[2:], strict=True):
+        assert again["losses"] == whole["losses"]
+        assert again["differences"]["gradient"] <= 1e-5
+        assert again["differences"]["loss"] <= 1e-6
+        for kept, less in zip(whole["memory"]["ranks"], again["memory"]["ranks"], strict=True):
+            assert 0 < less["peak_activation_bytes"] < 0.6 * kept["peak_activation_bytes"]
+        assert again["reference_work"] == whole["reference_work"] + ", recompute full"
 
 
 def test_in_a_later_turn_a_run_goes_on_where_it_was_without_a_warm_up(tmp_path: Path) -> None:
@@ -142,13 +143,18 @@ def test_emulated_costs_never_take_less_than_the_simulation(folder: Path) -> Non
     assert (took >= (simulated.end - simulated.start)[: measured.num_actions] - 1e-6).all()
 
 
-@pytest.mark.parametrize("channel", ["edge", "pair", "rank"])
-def test_transfers_of_one_queue_never_overlap(folder: Path, channel: str) -> None:
-    costs = {"forward_s": 0.004, "backward_input_s": 0.004, "backward_weight_s": 0.004}
-    (folder / "costs.json").write_text(to_json(costs | {"transfer_s": 0.005, "channel": channel}))
-    code, _, err = finished(started(folder, "--emulate-costs", "costs.json", "--steps", "1", "-o", "measured.json"))
-    assert code == 0, err
-    measured, _ = read_timeline(folder / "measured.json")
+def test_transfers_of_one_queue_never_overlap(tmp_path: Path) -> None:
+    table, channels, configs = table_of("zbv-fixed", p=2, m=4), ("edge", "pair", "rank"), []
+    costs = {"forward_s": 0.004, "backward_input_s": 0.004, "backward_weight_s": 0.004, "transfer_s": 0.005}
+    for channel in channels:
+        (tmp_path / f"{channel}.json").write_text(to_json(costs | {"channel": channel}))
+        configs.append(config_of(table, tmp_path, emulate_costs=str(tmp_path / f"{channel}.json"), num_warm_up=1))
+    for channel, result in zip(channels, launch_all(configs, quiet=True), strict=True):
+        given = ppsim.StageCosts(**costs, channel=channel)  # type: ignore[arg-type]
+        require_apart(measured_of(result, table, given).timeline, channel)
+
+
+def require_apart(measured: ppsim.Timeline, channel: str) -> None:
     graph, first = measured.graph, measured.num_actions
     assert graph.num_transfers > 0
     by_queue: dict[Any, list[tuple[float, float]]] = {}
