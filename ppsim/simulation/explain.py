@@ -62,7 +62,7 @@ def gaps(timeline: Timeline, ranks: range | None = None) -> Gaps:
     return Gaps(begin_s=begin, compute_s=made - begin, communication_s=ready - made, overhead_s=start - ready)
 
 
-_AT_ONCE = 1 << 17
+_AT_ONCE = 1 << 15
 """Actions of so many are looked at at once, those of whole ranks: what they take stays in a processor's cache."""
 
 _WARM_UP, _COOL_DOWN, _WAITING = 0, 1, 2
