@@ -55,7 +55,10 @@ class Numbers:
 
     def add_times(self, at_s: Floats) -> dict[str, Any]:
         """Add times, in ticks."""
-        return self.add(np.diff(np.rint(at_s / self._tick_s), prepend=0.0), "sum")
+        ticks = at_s / self._tick_s
+        np.rint(ticks, out=ticks)
+        ticks[1:] -= ticks[:-1]
+        return self.add(ticks, "sum")
 
     def add_rising(self, values: NDArray[Any]) -> dict[str, Any]:
         """Add whole numbers that are mostly a little more than the one before."""

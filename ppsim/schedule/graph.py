@@ -379,39 +379,41 @@ def _first_calls(compute: Schedule, rank: Ints32, ends: Ends) -> tuple[Ints64, I
 
 def _topological_order(graph: EventGraph) -> tuple[Ints32, list[int]]:
     """Return an order of the nodes, and the nodes of a cycle (each waits for the next) where there is none."""
-    order = np.zeros(graph.num_nodes, dtype=np.int32)
-    stack = np.zeros(graph.num_nodes + 1, dtype=np.int32)
+    order = np.zeros(graph.num_nodes + 1, dtype=np.int32)
     state, cursor = np.zeros(graph.num_nodes, dtype=np.int8), np.zeros(graph.num_nodes + 1, dtype=np.int32)
     depth = run_kernel(
         _depth_first, inputs=(graph.offsets, graph.waits_for, state, cursor),
-        outputs=(stack, order), size=graph.num_nodes,
+        outputs=(order,), size=graph.num_nodes,
     )  # fmt: skip
     if depth < 0:
-        return order, []
-    path = stack[: depth + 1].tolist()
-    return order, path[path.index(path[-1]) : -1]
+        return order[:-1], []
+    path = order[::-1][: depth + 1].tolist()
+    return order[:-1], path[path.index(path[-1]) : -1]
 
 
-def _depth_first(offsets: Any, waits_for: Any, state: Any, cursor: Any, stack: Any, order: Any) -> Any:
-    """Fill `order`, waits first; −1 when done, or the depth of a stack whose last node closes a cycle."""
-    num_ordered = 0
+def _depth_first(offsets: Any, waits_for: Any, state: Any, cursor: Any, order: Any) -> Any:
+    """Fill `order`, waits first; −1 when done, or the depth of a stack whose last node closes a cycle.
+
+    The stack grows from the end of `order`, which has one entry more than nodes: a node is in one of the two.
+    """
+    num_ordered, bottom = 0, len(state)
     for root in range(len(state)):
         if state[root] != 0:
             continue
         state[root] = 1
-        stack[0], cursor[0] = root, offsets[root]
+        order[bottom], cursor[0] = root, offsets[root]
         depth = 0
         while depth >= 0:
-            node = stack[depth]
+            node = order[bottom - depth]
             if cursor[depth] < offsets[node + 1]:
                 cause = waits_for[cursor[depth]]
                 cursor[depth] += 1
                 if state[cause] == 0:
                     state[cause] = 1
                     depth += 1
-                    stack[depth], cursor[depth] = cause, offsets[cause]
+                    order[bottom - depth], cursor[depth] = cause, offsets[cause]
                 elif state[cause] == 1:
-                    stack[depth + 1] = cause
+                    order[bottom - depth - 1] = cause
                     return depth + 1
             else:
                 state[node] = 2

@@ -65,7 +65,9 @@ class CostArrays:
     def mean_passes(self, op: NDArray[np.int8], stage: Ints32) -> Floats:
         """Return the same of the mean microbatch."""
         by_op = np.concatenate([getattr(self, name) for name in _PASSES])
-        found: Floats = by_op[np.multiply(op, len(self.forward_s), dtype=np.int32) + stage]
+        place = np.multiply(op, len(self.forward_s), dtype=np.int32)
+        place += stage
+        found: Floats = by_op[place]
         return found
 
     def least(self) -> "CostArrays":

@@ -64,16 +64,22 @@ def evaluate(
     (None: 0 for all); one that does then has no blocker. Ties between blockers go to the node listed first, which
     on a rank is the action before. Plain and compiled engines give the same bits.
     """
+    return evaluate_there(graph, duration.copy(), overhead.copy(), earliest=earliest, num_sets=num_sets)
+
+
+def evaluate_there(
+    graph: EventGraph, duration: Floats, overhead: Floats, *, earliest: Floats | None = None, num_sets: int = 1
+) -> Times:
+    """Return what `evaluate` does in the arrays that are given, which become ends and starts."""
     if earliest is None:
         earliest = np.zeros(graph.num_nodes)
-    start, end = np.zeros(graph.num_nodes), np.zeros(graph.num_nodes)
     blocker = np.full(graph.num_nodes, NONE, dtype=np.int32)
     run_kernel(
         _longest_path,
-        inputs=(graph.num_actions, graph.order, graph.offsets, graph.waits_for, duration, overhead, earliest),
-        outputs=(start, end, blocker), size=num_sets * graph.num_nodes,
+        inputs=(graph.num_actions, graph.order, graph.offsets, graph.waits_for, earliest),
+        outputs=(overhead, duration, blocker), size=num_sets * graph.num_nodes,
     )  # fmt: skip
-    return Times(start, end, blocker)
+    return Times(overhead, duration, blocker)
 
 
 _SIDE_BY_SIDE = 1_000_000
@@ -151,21 +157,20 @@ def _longest_path(
     order: Any,
     offsets: Any,
     waits_for: Any,
-    duration: Any,
-    overhead: Any,
     earliest: Any,
     start: Any,
     end: Any,
     blocker: Any,
 ) -> None:
+    """Fill starts, ends and blockers; until then `start` has each node's overhead, `end` its duration."""
     for node in order:
-        begin = overhead[node]
+        begin = overhead = start[node]
         cause = -1
         for k in range(offsets[node], offsets[node + 1]):
             candidate = waits_for[k]
             ready = end[candidate]
             if candidate < num_actions or node < num_actions:
-                ready += overhead[node]
+                ready += overhead
             if cause == -1 or ready > begin:
                 begin = ready
                 cause = candidate
@@ -173,5 +178,5 @@ def _longest_path(
             begin = earliest[node]
             cause = -1
         start[node] = begin
-        end[node] = begin + duration[node]
+        end[node] += begin
         blocker[node] = cause

@@ -46,22 +46,23 @@ def gaps(timeline: Timeline, ranks: range | None = None) -> Gaps:
     start, end = timeline.start[here], timeline.end[here]
     begin = np.concatenate(([0.0], end[:-1]))
     begin[offsets[:-1] - offsets[0]] = timeline.begin_s
-    begin = np.minimum(begin, start)
+    np.minimum(begin, start, out=begin)
 
     blocker = timeline.blocker[here]
     blocked = blocker != NONE
-    ready = np.clip(np.where(blocked, timeline.end[blocker], begin), begin, start)
+    ready = np.where(blocked, timeline.end[blocker], begin)
+    np.clip(ready, begin, start, out=ready)
     made = ready.copy()
     by_transfer = blocked & (blocker >= num_actions)
     made[by_transfer] = timeline.end[timeline.makers[blocker[by_transfer] - num_actions]]
-    made = np.clip(made, begin, ready)
+    np.clip(made, begin, ready, out=made)
     if timeline.earliest is not None:
         held_back = ~blocked & (timeline.earliest[here] > begin)
         ready = np.where(held_back, start, ready)
     return Gaps(begin_s=begin, compute_s=made - begin, communication_s=ready - made, overhead_s=start - ready)
 
 
-_AT_ONCE = 1 << 17
+_AT_ONCE = 1 << 15
 """Actions of so many are looked at at once, those of whole ranks: what they take stays in a processor's cache."""
 
 _WARM_UP, _COOL_DOWN, _WAITING = 0, 1, 2

@@ -56,13 +56,16 @@ def held(
     What F allocates and I keeps has one entry a stage; `share` is the part of it that an action's slice has.
     """
     by_op = changes(np.arange(len(_WHOLE), dtype=np.int8)[:, None], activation, kept)  # which is then looked up
-    return _held_by(schedule, by_op[schedule.op, schedule.stage] * share)
+    added = by_op[schedule.op, schedule.stage]
+    added *= share
+    return _held_by(schedule, added)
 
 
 def _held_by(schedule: Schedule, added: Floats) -> tuple[Floats, Floats]:
-    """The same of what each action adds."""
+    """The same of what each action adds; in its place is returned what is held during each."""
     after = summed_by_rank(added, schedule.rank_offsets)
-    return after - np.minimum(added, 0.0), after
+    np.minimum(added, 0.0, out=added)
+    return np.subtract(after, added, out=added), after
 
 
 def shares_of(schedule: Schedule, costs: CostArrays) -> tuple[Ints32, Floats | float, Floats | float]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.schedule.graph import EventGraph
-from ppsim.simulation.engine import Times, evaluate
+from ppsim.simulation.engine import Times, evaluate, evaluate_there
 
 _MOST_ROUNDS, _PLAIN_ROUNDS = 12, 3
 _CONVERGED = 1e-4
@@ -66,11 +66,11 @@ def evaluate_slowed(
     A fixed point: each round takes the overlaps of the one before, until no action changes by more than 1e-4 of
     the longest, or 12 rounds are over. Longer actions move others in and out of transfers, so that a few actions
     may change back and forth; from the fourth round on, each is the mean of its last two. With no slow-down it
-    is one evaluation.
+    is one evaluation, in the arrays that are given.
     """
-    times = evaluate(graph, duration, overhead, earliest=earliest)
     if slowdown == 0 or not graph.num_transfers:
-        return times
+        return evaluate_there(graph, duration, overhead, earliest=earliest)
+    times = evaluate(graph, duration, overhead, earliest=earliest)
     compute = duration[: graph.num_actions]
     slowed = duration.copy()
     for round_number in range(_MOST_ROUNDS):

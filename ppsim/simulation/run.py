@@ -92,9 +92,11 @@ def durations_s(graph: EventGraph, costs: CostArrays) -> Floats:
         mean = costs.mean_passes(schedule.op, schedule.stage)
         size = np.divide(whole, mean, out=np.ones(len(mean)), where=mean > 0)
         _share_out_pairs(schedule, mean, costs.fused_s, size * time_share, compute)
+    del whole  # of a large table the next ones have its room
     compute[schedule.rank_offsets[:-1]] += costs.first_pass_s
     compute[schedule.rank_offsets[schedule.stage_to_rank[0] + 1] - 1] += costs.last_pass_s
-    hop = np.minimum(schedule.stage[graph.source], schedule.stage[graph.target])
+    hop = schedule.stage[graph.source]
+    np.minimum(hop, schedule.stage[graph.target], out=hop)
     transfers[:] = costs.of("transfer_s", hop, microbatch[graph.source])
     if isinstance(token_share, np.ndarray):
         transfers *= token_share[graph.source]
