@@ -2,9 +2,11 @@
 
 python benchmarks/grids.py           every row of benchmarks/published for a V, summed up
 python benchmarks/grids.py --rows    the same, and every row of every grid
+python benchmarks/grids.py --only v-min --pp 8   no more than the rows of such grids, of so many ranks, and their gaps
 """
 
 import argparse
+import sys
 from dataclasses import dataclass
 from time import perf_counter
 from typing import ClassVar
@@ -249,6 +251,8 @@ def print_rows(name: str, found: list[Found]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", action="store_true", help="print every row too")
+    parser.add_argument("--only", default="", help="a word of the grids' names: print their rows alone")
+    parser.add_argument("--pp", type=int, help="ranks of the rows that are so printed")
     options = parser.parse_args()
     fitted(next(iter(patterns().values()))[0].problem)  # compile
     began = perf_counter()
@@ -256,6 +260,19 @@ if __name__ == "__main__":
     grids = (
         searches() | patterns() | {f"Primus {name}, its own peak, step": cases for name, cases in of_primus.items()}
     )
+    if options.only or options.pp:
+        asked = {
+            name: [case for case in cases if options.pp in (None, case.pp)]
+            for name, cases in grids.items()
+            if options.only in name
+        }
+        found = {name: [Found.of(case) for case in cases] for name, cases in asked.items() if cases}
+        if not found:
+            parser.error(f"no rows of p {options.pp} in grids with {options.only!r}; grids: {'; '.join(grids)}")
+        for name, group in found.items():
+            print_rows(name, group)
+        by_gap(found)
+        sys.exit()
     found = {name: [Found.of(case) for case in cases] for name, cases in grids.items()}
     print("Found (`fitted`) / published − 1 at the same costs within the same memory; negative is faster:\n")
     print(f"| grid, memory, criterion | {' | '.join(Summary.HEAD)} |\n|---|{'--:|' * len(Summary.HEAD)}")

@@ -165,6 +165,25 @@ def test_neighbours_searched_together_leave_little_of_the_gap_of_v_min(m, closed
     assert value_s(fitted(problem), problem, "step") == reached
 
 
+@pytest.mark.parametrize(
+    ("p", "m", "seconds", "cap", "closed", "neighbours", "optimum"),
+    [  # optima that `ppsim.catalog.search.exact.optimal` proved, the last from the bound of neighbours
+        (3, 6, (3, 4, 2, 0), 3, 159, 171, 171),
+        (4, 6, (3, 4, 2, 0), 4, 151, 157, 158), (4, 4, (1, 1, 1, 0), 8, 27, 27, 27), (4, 8, (3, 4, 2, 0), 4, 187, 199, 200),
+    ],
+)  # fmt: skip
+def test_no_bound_of_a_v_is_above_the_optimum_that_the_exact_search_proved(
+    p, m, seconds, cap, closed, neighbours, optimum
+):
+    names = ("forward_s", "backward_input_s", "backward_weight_s", "transfer_s")
+    problem = Problem.of(
+        stage_to_rank=v_shape(p, 2 * p), num_microbatches=m, cap=cap, **dict(zip(names, seconds, strict=True))
+    )
+    assert lower_bounds(problem).step_s == closed
+    assert closed == optimum or window_bound(problem, "step") == neighbours <= optimum
+    assert value_s(fitted(problem, is_thorough=True), problem, "step") == optimum
+
+
 def test_where_all_ranks_are_searched_together_the_bound_is_the_optimum():
     problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=2, cap=3, **UNIT)
     assert lower_bounds(problem).step_s == 14
