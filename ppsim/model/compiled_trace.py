@@ -1,4 +1,4 @@
-"""The buffers of a compiled Llama block among tensor-parallel ranks, all recomputed, as inductor plans them.
+"""The buffers of a compiled Llama block that is all computed again, as inductor plans them.
 
 Two programs, forward, and recomputation with backward in one graph, follow what torch 2.6 makes of TorchTitan's
 block (9dec370, `parallelize_llama` with full activation checkpointing). A buffer that no later line reads is not
@@ -91,6 +91,24 @@ def _backward(*, is_async: bool) -> str:
     """
 
 
+_WHOLE_FORWARD = f"""
+8:n=P 8:nk=P 8:nv=P 16:n=W q=Q 8:-n k=K 8:-nk v=K 8:-nv 16:-n {_ROTATED} {_CORE} -k2 -v -q2 -ek -ev -stats
+8:heads=h 8:-core part=W 8:-heads 16:-core 8:n2=P 16:n2=W gate=C up=C -n2 -up 8:act=c 8:-gate
+part2=W 8:-act 16:-gate out=W -part -part2
+"""
+
+_WHOLE_BACKWARD = f"""
+8:n=P 8:nk=P 8:nv=P 16:n=W q=Q 8:-n k=K 8:-nk v=K 8:-nv {_ROTATED} {_CORE} 8:heads=h 8:heads_t=h part=W 8:-heads
+8:n2=P 16:n2=W 8:x1=P 8:x3=P gate=C up=C 8:g8=P5 of_act=C 8:up8=c5 8:gate8=c5 16:act=C 16:of_gate=C 16:of_up=C
+s3=W s1=W residual=W 8:-g8 8:slim=P5 of_heads=Q {_CORE_BACKWARD} -ek -ev -q2 -core -stats sk=K sv=K -dk -dv
+kk2=KK rk2<KK -kk2 qq2=QQ rq2<QQ -dq -qq2 8:k8=K 8:v8=K -rk2 sk_=W sv_=W 8:-slim 8:q8=P5 16:q3=Q -rq2 sq_=W
+8:-n2 8:xk=P 8:xv=P 8:xq=P -of_heads of_input=W wk=wk 8:-xk wv=wv 8:-xv 8:-k8 8:-v8 -sk -sv -k2 -v
+8:-q8 8:g_t=P5 8:slim_t=P5 wo=wo 8:-heads_t 8:-slim_t 8:q_t=P5 wq=wq 8:-q_t 8:-xq 16:-n 16:-q3
+8:act_t=c 8:-gate8 8:gate_t=c5 8:-up8 8:up_t=c5 -gate -up -of_act w2=w2 8:-g_t 8:-act_t 16:-act
+w1=w1 8:-gate_t 8:-x1 16:-of_gate w3=w3 8:-up_t 8:-x3 16:-of_up 16:-n2 -s1 -s3 -sk_ -sv_ -sq_ -part -residual
+"""
+"""Without tensor parallelism, where no collective is in between, the weights' gradients come last of all."""
+
 Plan = tuple[list[tuple[str, float]], dict[str, str]]
 """Steps, and where each name that is left is."""
 
@@ -127,7 +145,7 @@ class CompiledTrace(LayerTrace):
                 steps.append((name, 0.0))
                 continue
             name, sign, size = word.partition("=" if "=" in word else "<")
-            key = self._size[size], self._type(size) if narrow else ""
+            key = self._size[size], self._type(size, narrow=narrow)
             if sign == "=" and waiting[key]:
                 at, before = waiting[key].pop()
                 steps[at] = None
@@ -138,12 +156,18 @@ class CompiledTrace(LayerTrace):
         return [step for step in steps if step], {name: block for name, (block, _) in held.items()}
 
     @staticmethod
-    def _type(size: str) -> str:
-        """The type of a size's elements: as it is written where it is an operand's, else that of activations."""
+    def _type(size: str, *, narrow: bool) -> str:
+        """The type of a size's elements: float32, an operand's as it is written, else that of activations."""
+        if size in ("QQ", "KK", "X", "D"):
+            return "float32"
+        if not narrow:
+            return ""
         return f"8{size[1:]}" if size[0] in "Ppc" else "8" if size == "h" or size[-1] == "8" else ""
 
     @cached_property
     def _plans(self) -> tuple[Plan, Plan]:
+        if self.cut.tp == 1:
+            return self._plan(_WHOLE_FORWARD), self._plan(_WHOLE_BACKWARD)
         return self._plan(_forward(is_async=self.is_async)), self._plan(_backward(is_async=self.is_async))
 
     def _run(self, plan: Plan) -> dict[str, Block | None]:

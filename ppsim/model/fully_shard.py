@@ -100,7 +100,7 @@ class _Rank:
         self.stages, self.is_pipelined = stages, launch.is_pipelined
         self.settings, batch, cut, optimizer = settings, settings.batch, settings.cut, settings.optimizer
         operand = settings.kernels.input_bytes or batch.element_bytes
-        is_compiled = cut.tp > 1 and whole_layers(batch.recompute) and not settings.kernels.eager
+        is_compiled = whole_layers(batch.recompute) and not settings.kernels.eager
         self.traces = {
             layer: (CompiledTrace if is_compiled else LayerTrace)(
                 layer,

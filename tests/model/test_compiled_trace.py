@@ -17,8 +17,8 @@ from ppsim.model.stages import stages_of
 LLAMA = find_model("llama3-70b").with_layers(2)
 
 
-def trace_of(*, operand_bytes: float = 1.0, is_async: bool = False, cp: int = 1) -> CompiledTrace:
-    batch, cut = Batch(1, 8192 * cp, recompute="full"), Cut(tp=8, cp=cp)
+def trace_of(*, operand_bytes: float = 1.0, is_async: bool = False, tp: int = 8, cp: int = 1) -> CompiledTrace:
+    batch, cut = Batch(1, 4096 * cp, recompute="full"), Cut(tp=tp, cp=cp)
     return CompiledTrace(LLAMA.kinds[0], batch, cut, operand_bytes, Allocator(), is_async=is_async)
 
 
@@ -40,10 +40,12 @@ def test_operands_of_8_bits_are_of_two_types_and_those_of_16_of_one() -> None:
 
 
 @pytest.mark.parametrize("operand_bytes", [1.0, 2.0])
-@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(("tp", "is_async"), [(8, True), (8, False), (1, False)])
 @pytest.mark.parametrize("cp", [1, 4])
-def test_a_block_leaves_its_output_then_its_gradients(operand_bytes: float, is_async: bool, cp: int) -> None:
-    trace = trace_of(operand_bytes=operand_bytes, is_async=is_async, cp=cp)
+def test_a_block_leaves_its_output_then_its_gradients(
+    operand_bytes: float, tp: int, is_async: bool, cp: int
+) -> None:
+    trace = trace_of(operand_bytes=operand_bytes, is_async=is_async, tp=tp, cp=cp)
     output, kept = trace.forward(keeps=False)
     assert not kept
     assert trace.memory.allocated == trace.own
@@ -65,6 +67,18 @@ def test_partial_sums_of_three_products_and_their_pieces_are_there_at_a_blocks_e
         peaks[is_async] = forward / trace.whole, trace.memory.peak_allocated / trace.whole
     assert peaks[True][0] < 2 < 4 < peaks[False][0]  # gathered twice and reduced twice, each beside its copy
     assert min(backward for _, backward in peaks.values()) > 4
+
+
+def test_without_tensor_parallelism_what_goes_up_waits_for_the_weights_gradients_behind_attentions_backward() -> (
+    None
+):
+    """Gate, up and the gradient of what is activated, all columns of a token each, beside attention's own."""
+    trace = trace_of(tp=1)
+    steps = [name for name, _ in trace._plans[1][0]]
+    assert max(steps.index(name) for name in ("dq", "dk", "dv")) < steps.index("w2")
+    assert all(
+        max(at for at, name in enumerate(steps) if name == one) > steps.index("wq") for one in ("gate", "up")
+    )
 
 
 def settings(**changes) -> MemorySettings:
