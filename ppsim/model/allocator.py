@@ -1,12 +1,13 @@
 """What torch's caching allocator reserves of a device for the tensors of a step: a replay of its rules.
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp: sizes are multiples of 512 bytes; a request takes the
-smallest free block that holds it, cut in two where more than 1 MiB would be left; free neighbours become one;
-nothing goes back to the device. Where no block is large enough, a request takes a segment of its own: of 20 MiB for
-less than 10, else of its size in multiples of 2 MiB. With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as
+smallest free block that holds it, cut in two where more than 1 MiB would be left (512 bytes in a segment that
+grows, and of tensors of up to 1 MiB); free neighbours become one; nothing goes back to the device. Where no block
+is large enough, a request takes a segment of its own: of 20 MiB for less than 10, else of its size in multiples of
+2 MiB. With `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, as
 TorchTitan starts runs on one node (`run_train.sh`) but not on several (`multinode_trainer.slurm`), the one segment
 grows behind its last block by pages of 20 MiB, and what is free at its end is part of what grows. No stream takes
-blocks of another. Tensors of up to 1 MiB, which live in segments apart, are left out.
+blocks of another, nor a tensor of up to 1 MiB of larger ones: such tensors share segments of 2 MiB.
 """
 
 from bisect import bisect_left, insort
@@ -33,6 +34,7 @@ class Segment:
 
     name: str
     is_expandable: bool = True
+    page: int = _PAGE
     mapped: int = 0
     held: int = 0
     _top: int = 0
@@ -47,16 +49,16 @@ class Segment:
             found, begin = self._by_size[index]
             self._forget(begin)
         elif not self.is_expandable:
-            found = _PAGE if size < _LARGE else -(-size // _ROUND) * _ROUND
+            found = self.page if size < _LARGE else -(-size // _ROUND) * _ROUND
             begin = self._top
             self.mapped, self._top = self.mapped + found, begin + found + _UNIT  # which no neighbour is behind
         else:
             begin = self._begins.get(self.mapped, self.mapped)
             if begin < self.mapped:
                 self._forget(begin)
-            self.mapped = max(self.mapped, -(-(begin + size) // _PAGE) * _PAGE)
+            self.mapped = max(self.mapped, -(-(begin + size) // self.page) * self.page)
             found = self.mapped - begin
-        if found - size > _SMALL:
+        if found - size > (_UNIT - 1 if self.is_expandable or self.page < _PAGE else _SMALL):
             self._remember(begin + size, found - size)
             found = size
         self.held += found
@@ -107,11 +109,12 @@ class Allocator:
         return sum(segment.mapped for segment in self._segments.values())
 
     def make(self, num_bytes: float, stream: str = "compute") -> Block | None:
-        """Return the block of a new tensor; None for one of up to 1 MiB."""
+        """Return the block of a new tensor; None for one without bytes."""
         size = -(-int(num_bytes) // _UNIT) * _UNIT
-        if size <= _SMALL:
+        if not size:
             return None
-        block = self._segments.setdefault(stream, Segment(stream, self._is_expandable)).take(size)
+        name, page = (stream, _PAGE) if size > _SMALL else (f"{stream}, small", _ROUND)
+        block = self._segments.setdefault(name, Segment(name, self._is_expandable, page)).take(size)
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block

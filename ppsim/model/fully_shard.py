@@ -1,14 +1,16 @@
 """What torch's allocator reserves for training with `fully_shard` (FSDP2), by a replay of the tensors of a rank.
 
 torch 2.6, distributed/fsdp/_fully_shard and distributed/pipelining: weights, gradients and Adam's moments are
-float32 shards. Weights are gathered a layer at a time, the next beside the one that runs, into a buffer of a stream
-of their own and copied out of it; embedding and head stay gathered from the forward to the end of the backward.
-Gradients of a layer are copied into one float32 tensor, which waits for the next one's (`foreach_reduce`), and
-reduced into shards on another stream. With a pipeline weights stay gathered for the whole step, and each gradient
-is summed whole, in float32, up to the last backward of its stage, behind which all are reduced
-(`backward_maybe_with_nosync`); there are buffers for what each microbatch receives, and outputs and gradients of
-inputs of all microbatches are kept up to the next step (`forward_one_chunk`, `clear_runtime_states`). Behind the
-last, logits of all are joined in one tensor (`_merge_outputs`). Embedding, final norm, head and loss are eager.
+float32 shards. Weights are gathered a layer at a time, the next beside the one that runs, into a buffer of a
+stream of their own and copied out of it; embedding and head stay gathered from the forward to the end of the
+backward. Gradients of a layer are copied into one float32 tensor, which waits for the next one's
+(`foreach_reduce`), and reduced into shards on another stream. With a pipeline weights stay gathered for the whole
+step, and each gradient is summed whole, in float32, up to the last backward of its stage, behind which all are
+reduced (`backward_maybe_with_nosync`), where the last copy waits for the next step's first: no callback drops it.
+A forward of each stage comes before all (`_shape_inference`); there are buffers for what each microbatch receives,
+and outputs and gradients of inputs of all microbatches are kept up to the next step (`forward_one_chunk`,
+`clear_runtime_states`). Behind the last, logits of all are joined in one tensor (`_merge_outputs`). Embedding,
+final norm, head and loss are eager.
 """
 
 from collections import Counter
@@ -19,6 +21,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.model.activations import held_for_nothing
 from ppsim.model.allocator import Allocator, Block
 from ppsim.model.architecture import Model
+from ppsim.model.compiled_trace import CompiledTrace
 from ppsim.model.layer_trace import Kept, LayerTrace, why_no_trace
 from ppsim.model.memory import MemorySettings, gathered_bytes
 from ppsim.model.parameters import padded_vocabulary
@@ -97,8 +100,9 @@ class _Rank:
         self.stages, self.is_pipelined = stages, launch.is_pipelined
         self.settings, batch, cut, optimizer = settings, settings.batch, settings.cut, settings.optimizer
         operand = settings.kernels.input_bytes or batch.element_bytes
+        is_compiled = whole_layers(batch.recompute) and not settings.kernels.eager
         self.traces = {
-            layer: LayerTrace(
+            layer: (CompiledTrace if is_compiled else LayerTrace)(
                 layer,
                 batch,
                 cut,
@@ -117,6 +121,7 @@ class _Rank:
         self.resharded = optimizer.zero_stage == 3 and not launch.is_pipelined
         for size in self._all_sizes():
             self._shard(size)
+        self.memory.make(settings.workspace_bytes)
         self.moments: list[Block | None] = []
         self.gathered: dict[tuple[int, int], list[Block | None]] = {}
         self.sums: dict[tuple[int, int], list[Block | None]] = {}
@@ -125,7 +130,7 @@ class _Rank:
         self.outputs: list[Block | None] = []
         self.gradients: dict[tuple[int, int], Block | None] = {}
         self.copied_in: Block | None = None
-        self.reduced: Block | None = None
+        self.reduced: dict[int, Block | None] = {}
 
     def _units(self) -> list[tuple[int, int]]:
         """Each layer by stage and place, and -1 for what is around the layers of a stage."""
@@ -154,7 +159,12 @@ class _Rank:
         if unit in self.gathered:
             return
         element = self.settings.optimizer.weight_bytes if unit[1] < 0 else gathered_bytes(self.settings)
-        buffer = self.memory.make(element * sum(self._sizes(unit)), "gathers")
+        size = element * sum(self._sizes(unit))
+        own, buffer = (
+            self.memory.make(size / self.settings.cut.replicas, "gathers"),
+            self.memory.make(size, "gathers"),
+        )
+        self.memory.drop(own)
         self.gathered[unit] = [self.memory.make(element * size) for size in self._sizes(unit)]
         self.memory.drop(self.copied_in)
         self.copied_in = buffer
@@ -165,9 +175,9 @@ class _Rank:
     def _reduce(self, unit: tuple[int, int], gradients: Sequence[Block | None]) -> None:
         """Gradients copied into one tensor, which is dropped at the next, and their shards."""
         size = sum(self._sizes(unit)) * self.settings.optimizer.bytes_of_gradient
-        copied = self.memory.make(size)
-        self.memory.drop(*gradients, self.reduced)
-        self.reduced = copied
+        self.memory.drop(self.reduced.get(unit[0]))
+        self.reduced[unit[0]] = self.memory.make(size)
+        self.memory.drop(*gradients)
         part = self.memory.make(size / self.settings.cut.replicas, "reductions")
         if unit in self.gradients:
             self.memory.drop(part)  # added to those of earlier microbatches
@@ -178,12 +188,17 @@ class _Rank:
         """Gradients added to whole sums of the type in which they are reduced."""
         if unit not in self.sums:
             element = self.settings.optimizer.bytes_of_gradient
-            self.sums[unit] = [self.memory.make(element * size) for size in sizes]
-        self.memory.drop(*gradients)
+            self.sums[unit] = []
+            for size, gradient in zip(sizes, gradients, strict=True):
+                self.sums[unit].append(self.memory.make(element * size))
+                self.memory.drop(gradient)
+        else:
+            self.memory.drop(*gradients)
 
     def step(self, passes: Sequence[Pass]) -> None:
         """A step: its passes in their order, and the optimizer's."""
         if self.is_pipelined and not self.received:
+            self._infer_shapes()
             self._make_buffers(len({one.microbatch for one in passes}))
         self.memory.drop(*self.outputs)
         self.outputs = []
@@ -198,9 +213,29 @@ class _Rank:
             microbatches = len({one.microbatch for one in passes})
             merged = self.logits * self.trace.batch.element_bytes * microbatches
             self.memory.drop(self.memory.make(merged))
-        self.memory.drop(self.reduced, self.copied_in)
-        self.reduced = self.copied_in = None
+        self.memory.drop(self.copied_in)
+        self.copied_in = None
         self._update()
+
+    def _infer_shapes(self) -> None:
+        """A forward of each stage that keeps nothing but its gathered weights (stage.py: `_shape_inference`)."""
+        for at, stage in enumerate(self.stages):
+            self._gather((at, -1))
+            whole = self.memory.make(self.trace.whole) if stage.embedding else None
+            hidden = self.trace.scattered(whole) if stage.embedding else self.memory.make(self.trace.own)
+            for index, layer in enumerate(stage.layers):
+                self._gather((at, index))
+                before, (hidden, _) = hidden, self.traces[layer].forward(keeps=False)
+                self.memory.drop(before)
+            self.memory.drop(*self._logits(hidden) if stage.head else [hidden])
+
+    def _logits(self, hidden: Block | None) -> list[Block | None]:
+        """Final norm and head: what the norm keeps, what the head does, and logits."""
+        normed, kept = self._forward_of_norm(hidden)
+        if self.trace.cut.tp > 1:
+            own, normed = normed, self.trace.gathered(self.trace.whole)
+            self.memory.drop(own)
+        return [*kept, normed, self.memory.make(self.logits * self.trace.batch.element_bytes)]
 
     def _make_buffers(self, num_microbatches: int) -> None:
         """What microbatches and their gradients are received into, one each."""
@@ -240,14 +275,8 @@ class _Rank:
         Among tensor-parallel ranks that is computed step by step (distributed/tensor/parallel/loss.py). A pipeline
         keeps the logits with the other outputs.
         """
-        make, drop, element = self.memory.make, self.memory.drop, self.trace.batch.element_bytes
-        normed, kept = self._forward_of_norm(hidden)
-        is_divided = self.trace.cut.tp > 1
-        if is_divided:
-            own, normed = normed, self.trace.gathered(self.trace.whole)
-            drop(own)
-        logits = make(self.logits * element)
-        flight.of_loss = [*kept, normed]
+        make, drop, is_divided = self.memory.make, self.memory.drop, self.trace.cut.tp > 1
+        *flight.of_loss, logits = self._logits(hidden)
         if self.fused_loss:
             flight.of_loss.append(logits)
             return
@@ -317,15 +346,14 @@ class _Rank:
         if stage.head:
             gradient, around = self._backward_of_loss(flight)
         else:
-            gradient = self.memory.make(self.trace.own)
+            gradient = None  # one of the buffers
         for index in reversed(range(len(stage.layers))):
             unit, trace = (one.stage, index), self.traces[stage.layers[index]]
             self._gather(unit)
-            kept = flight.kept[index]
             if self._recomputes(one.stage, index):
-                again, kept = trace.forward(keeps=True)
-                self.memory.drop(again)
-            gradient, of_weights = trace.backward(gradient, kept)
+                gradient, of_weights = trace.backward_again(gradient)
+            else:
+                gradient, of_weights = trace.backward(gradient, flight.kept[index])
             self.memory.drop(flight.inputs[index])
             if self.is_pipelined:
                 self._accumulate(unit, trace.weights[::-1], of_weights)
@@ -348,8 +376,7 @@ class _Rank:
         if not self.is_pipelined:
             self._free(unit)
             self._reduce(unit, around)
-            self.memory.drop(self.reduced)
-            self.reduced = None
+            self.memory.drop(self.reduced.pop(one.stage))
             return
         self._accumulate(unit, self._sizes(unit), around)
         if not is_last:

@@ -215,6 +215,12 @@ class LayerTrace:
         if not keeps:
             self.memory.drop(*(kept.pop(name, None) for name in names))
 
+    def backward_again(self, gradient: Block | None) -> tuple[Block | None, list[Block | None]]:
+        """Return what `backward` does, of a layer that kept nothing but its input and is computed again."""
+        again, kept = self.forward(keeps=True)
+        self.memory.drop(again)
+        return self.backward(gradient, kept)
+
     def backward(self, gradient: Block | None, kept: Kept) -> tuple[Block | None, list[Block | None]]:
         """Return the gradient of the input, and those of the weights; what was kept is dropped on the way."""
         of_weights: list[Block | None] = []
