@@ -37,7 +37,7 @@ class Shares:
     dtype: float
 
 
-SHARES = Shares(machine=0.40, cut=0.93, size=7.1, dtype=0.54)
+SHARES = Shares(machine=0.42, cut=0.79, size=6.4, dtype=0.57)
 """Most probable for the rows of `ppsim validate` marked fit (`python benchmarks/fit_shares.py`)."""
 
 _CUT = ("tp", "cp", "ep", "micro_batch", "seq_len")

@@ -262,3 +262,12 @@ def test_wrong_problems_are_refused(changed, sentence):
 def test_an_infinite_cap_is_no_cap():
     shape = {"stage_to_rank": v_shape(3, 6), "num_microbatches": 5, **UNIT}
     assert lower_bounds(Problem.of(cap=np.inf, **shape)) == lower_bounds(Problem.of(cap=10, **shape))
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("weight_s", [1e-310, 1e3])
+def test_neighbours_with_passes_that_take_next_to_nothing_have_a_finite_bound(criterion, weight_s):
+    """Times below the smallest normal number, and a W beside which F and I vanish: ticks are neither 0 nor inf of them."""
+    seconds = {"forward_s": 2.2e-311, "backward_input_s": 2.2e-311, "backward_weight_s": weight_s}
+    problem = Problem.of(stage_to_rank=v_shape(2, 4), num_microbatches=3, cap=4, **seconds)
+    assert 0 <= window_bound(problem, criterion) <= value_s(fitted(problem), problem, criterion) + TIGHT

@@ -132,8 +132,8 @@ class _Window:
             for op, begin_s in ((Op.F, problem.reach_s), (Op.I, back_s))
             for stage in range(problem.num_stages)
         }
-        end_s = back_s[0] + problem.input_s[0]
-        self.tick_s = float(np.ldexp(1.0, np.frexp(end_s or 1.0)[1] - _BITS))
+        longest_s = max(back_s[0] + problem.input_s[0], *problem.weight_s)
+        self.tick_s = max(float(np.ldexp(1.0, np.frexp(longest_s or 1.0)[1] - _BITS)), np.finfo(float).tiny)
         self.duration = [self._ticks(self.seconds_of[op][stage]) for op, stage in self.actions]
         self.delay = [
             self._ticks(at_s[then] - at_s[now] - self.seconds_of[now[0]][now[1]])
