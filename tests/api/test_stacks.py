@@ -130,7 +130,7 @@ def test_constants_of_a_cluster_are_the_defaults_of_options() -> None:
     assert by_option.iteration_s == by_cluster.iteration_s
     shares = [
         ppsim.project(**on, cluster=name, **share).iteration_s
-        for name, share in (("dgxc-h100", {}), ("dgx-h100", {"compute_share": 1.01}))
+        for name, share in (("dgxc-h100", {}), ("dgx-h100", {"compute_share": 1.02}))
     ]
     assert shares[0] == shares[1]
 
