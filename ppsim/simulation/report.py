@@ -15,13 +15,14 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
     it does not. The bounds are for tables within `memory_limit_bytes` a rank, which the timeline must be as well.
     """
     bounds = bounds_of(timeline.schedule, costs, memory_limit_bytes=memory_limit_bytes)
-    schedule, memory, idle = timeline.schedule, timeline.memory, idle_by_cause_s(timeline)
+    schedule, idle, busy_s = timeline.schedule, idle_by_cause_s(timeline), timeline.busy_s
+    memory = timeline.memory  # the last: of large tables it holds more than what the others need and let go
     ranks = [
         {
             "rank": rank,
-            "busy_s": float(timeline.busy_s[rank]),
-            "idle_s": timeline.step_time_s - float(timeline.busy_s[rank]),
-            "bubble_ratio": ratio_idle(float(timeline.busy_s[rank]), timeline.step_time_s),
+            "busy_s": float(busy_s[rank]),
+            "idle_s": timeline.step_time_s - float(busy_s[rank]),
+            "bubble_ratio": ratio_idle(float(busy_s[rank]), timeline.step_time_s),
             "peak_activation_bytes": float(memory.peak_activation_bytes[rank]),
             "peak_bytes": float(memory.peak_bytes[rank]),
             "peak_at": timeline.name_of(int(memory.peak_at[rank])),
