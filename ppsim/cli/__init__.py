@@ -115,7 +115,16 @@ class _Main(Commands):
                 import traceback
 
                 traceback.print_exc()
+            if _came_of_an_interruption(error):
+                ctx.exit(_INTERRUPTED)
             _fail(ctx, error)
+
+
+def _came_of_an_interruption(error: BaseException | None) -> bool:
+    """Whether a library made another error of one: an import that is broken off, a pool that is closed meanwhile."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _fail(ctx: click.Context, error: Exception) -> NoReturn:

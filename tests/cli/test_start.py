@@ -114,6 +114,23 @@ def test_an_error_that_nobody_foresaw_is_a_sentence_with_a_code_of_its_own(monke
     assert "in fails" in CliRunner().invoke(main, ["--debug", *command]).stderr
 
 
+def test_an_error_that_a_library_makes_of_an_interruption_ends_as_quietly(monkeypatch):
+    from click.testing import CliRunner
+
+    from ppsim.cli import main
+
+    def fails(*_, **__):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("the pool is closed")
+
+    monkeypatch.setattr("ppsim.catalog.build.build", fails)
+    told = CliRunner().invoke(main, ["build", "1f1b", "--pp", "2", "--microbatches", "2"])
+    assert told.exit_code == 130
+    assert told.stderr == ""
+
+
 BUILD = [sys.executable, "-m", "ppsim", "build", "1f1b", "--pp", "8", "--microbatches", "4000"]
 
 

@@ -115,8 +115,8 @@ def test_an_interrupt_leaves_no_process_behind():
     ) as run:
         started = wait_for(lambda: len(busy := children(run.pid)) >= 2 and busy)
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=30)
-    assert run.returncode == 130
+        said = run.communicate(timeout=30)[1].decode()
+    assert run.returncode == 130, said
     assert wait_for(lambda: not any(alive(one) for one in started))
 
 
