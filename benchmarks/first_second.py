@@ -140,7 +140,7 @@ def main() -> None:
         row(f"{name}, p64 m{given.microbatches}", made, goal="0.4 s")
     tables_on_disk(row, given.microbatches)
     question = [str(Path(__file__).with_name("tune.py")), "processes:1"]
-    row("tune.py processes:1, 10,762 configurations", cpu_of(*question, repeats=1), goal="24 s on two cores")
+    row("tune.py processes:1, 405B on 1,024 GPUs", cpu_of(*question, repeats=1), goal="24 s on two cores")
     every_schedule(row)
     if given.write:
         row.write(began)

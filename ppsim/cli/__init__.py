@@ -121,7 +121,7 @@ class _Main(Commands):
 
 
 def _came_of_an_interruption(error: BaseException | None) -> bool:
-    """Whether a library made another error of one: an import that is broken off, a pool that is closed meanwhile."""
+    """Whether a library made another error of one: an import that broke off, a pool that is closed meanwhile."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
