@@ -115,7 +115,7 @@ class _Main(Commands):
                 import traceback
 
                 traceback.print_exc()
-            if _came_of_an_interruption(error):
+            if not isinstance(error, PpsimError) and _came_of_an_interruption(error):
                 ctx.exit(_INTERRUPTED)
             _fail(ctx, error)
 

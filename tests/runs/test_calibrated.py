@@ -23,7 +23,10 @@ from tests.runtime.cases import config_of, table_of
 
 
 def test_two_sizes_of_emulated_messages_tell_bandwidth_and_latency(tmp_path: Path) -> None:
-    """Waits overshoot by some 0.1 ms on two busy cores, and only ever upwards; the link has 2 ms and 1 GB/s."""
+    """Waits overshoot by some 0.1 ms on two busy cores, and only ever upwards; the link has 2 ms and 1 GB/s.
+
+    Where other programs make them overshoot by more, no line is found: of three tries one is.
+    """
     table = table_of("1f1b", p=2, m=4)
     configs, paths = [], []
     for size in (1e6, 21e6):
@@ -33,11 +36,14 @@ def test_two_sizes_of_emulated_messages_tell_bandwidth_and_latency(tmp_path: Pat
         path.write_text(json.dumps(costs | {"channel": "edge"}))
         paths.append(path)
         configs.append(config_of(table, tmp_path, emulate_costs=str(path), num_steps=3, num_warm_up=1))
-    runs = []
-    for path, result in zip(paths, launch_all(configs), strict=True):
-        given = costs_from(read_json(path)).with_torch_first_stage(num_stages=2, num_ranks=2)
-        runs.append(measured_of(result, table, given, message_bytes=message_bytes_in(path)).run)
-    found = calibrate(runs)
+    for _ in range(3):
+        runs = []
+        for path, result in zip(paths, launch_all(configs), strict=True):
+            given = costs_from(read_json(path)).with_torch_first_stage(num_stages=2, num_ranks=2)
+            runs.append(measured_of(result, table, given, message_bytes=message_bytes_in(path)).run)
+        found = calibrate(runs)
+        if found.line is not None:
+            break
     assert found.line is not None
     assert found.line[1] == pytest.approx(1e9, rel=0.2)
     assert 0.0018 <= found.line[0] <= 0.01
