@@ -1,4 +1,4 @@
-"""What a section's judged times would be off by with a free factor for each group of rows, fitted on the rows themselves.
+"""What judged times would be off by with a free factor for each group of rows, fitted on the rows themselves.
 
     python benchmarks/hindsight.py "dense on A100"
 

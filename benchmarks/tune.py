@@ -2,7 +2,8 @@
 
     python benchmarks/tune.py [WORKERS]    processes:2, dask:tcp://…
 
-Prints configurations, seconds and configurations a second, and what of it this process computed, for a space of more than 10,000 that all differ.
+Prints configurations, seconds and configurations a second, and what of it this process computed, for a space of more
+than 10,000 that all differ.
 """
 
 import sys

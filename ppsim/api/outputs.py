@@ -16,6 +16,7 @@ from ppsim.base.files import to_json
 from ppsim.base.kinds import require_kind
 from ppsim.base.outputs import Formats, suffix_of, write
 from ppsim.base.shown import text_of
+from ppsim.base.units import LEAST_SHOWN
 from ppsim.exporting.megatron import megatron_arguments
 from ppsim.exporting.table_json import table_to_json
 from ppsim.exporting.targets import RUNTIMES
@@ -36,9 +37,6 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
 from ppsim.tuning.search import Tuned
 from ppsim.validation.fitted import Fitted
-
-_LEAST_SHOWN = 5e-5
-"""Of a step: what is less reads 0.00 %."""
 
 OneOfThem: TypeAlias = Timeline | Projection | Trained | MeasuredRun
 
@@ -183,7 +181,7 @@ def explanation_drawn(found: Explanation) -> Drawn:
 
 
 def _explained_view(timeline: Timeline, title: str, facts: list[Fact], losses: dict[str, float]) -> View:
-    found = {cause: lost for cause, lost in losses.items() if abs(lost) >= _LEAST_SHOWN * timeline.step_time_s}
+    found = {cause: lost for cause, lost in losses.items() if abs(lost) >= LEAST_SHOWN * timeline.step_time_s}
     return View(timeline, title, budget_s=found, facts=facts, budget_title="Where a step goes")
 
 

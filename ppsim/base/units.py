@@ -31,6 +31,10 @@ def rate(bytes_per_second: float) -> str:
     return f"{_fixed(bytes_per_second / 1e9)} GB/s"
 
 
+LEAST_SHOWN = 5e-5
+"""Of a whole: what is less, `percent` shows as 0.00 %."""
+
+
 def percent(ratio: float) -> str:
     """Return a ratio in percent.
 

@@ -52,9 +52,14 @@ _REDUCED = {False: "{part}=W {pieces}=W -{part} {red}<O -{pieces}", True: "{part
 """A product's partial sums, cut into pieces for a reduction; inside a product they are gone behind it."""
 
 
+def _again(gathered: str) -> str:
+    """The same of the block's second norm, whose names end in 2."""
+    return gathered.replace("raw", "raw2").replace("cat", "cat2").replace("n=", "n2=").replace("-n", "-n2")
+
+
 def _forward(*, is_async: bool) -> str:
     gathered, reduced = _GATHERED[is_async], _REDUCED[is_async]
-    second = gathered.replace("raw", "raw2").replace("cat", "cat2").replace("n=", "n2=").replace("-n", "-n2")
+    second = _again(gathered)
     raw, raw2 = ("", "") if is_async else ("-raw", "-raw2")
     return f"""
     {gathered} q=Q k=K v=K -cat {_ROTATED} {_CORE} -k2 -v -q2 -ek -ev -stats 8:{raw} 8:heads=h 8:-core
@@ -69,7 +74,7 @@ def _backward(*, is_async: bool) -> str:
     gathered, reduced = _GATHERED[is_async], _REDUCED[is_async]
     tangents = "8:tangents=p5 rawg<P5 8:catg<Pu 16:catg=P" if not is_async else "8:tangents=p5 catg<P5"
     of_scatter = "8:slim=p5 rawh<P5 8:cath<Pu 16:cath=P" if not is_async else "8:slim=p5 cath<P5"
-    second = gathered.replace("raw", "raw2").replace("cat", "cat2").replace("n=", "n2=").replace("-n", "-n2")
+    second = _again(gathered)
     raws = [""] * 4 if is_async else ["-raw", "-raw2", "-rawg", "-rawh"]
     return f"""
     {tangents} 8:w28=w28 of_act=C 8:-w28

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
-from ppsim.base.units import percent, seconds, signed_percent, size
+from ppsim.base.units import LEAST_SHOWN, percent, seconds, signed_percent, size
 from ppsim.plot import palette
 from ppsim.plot.lanes import has_memory
 from ppsim.plot.scale import heading
@@ -20,10 +20,6 @@ _SHORT_CAUSES = {
     "overhead": "host",
 }
 assert list(_SHORT_CAUSES) == list(CAUSES)
-
-
-_LEAST_SHARE = 5e-5
-"""Of a step: what is less reads 0.00 %."""
 
 
 def side_html(views: Sequence[View], comparison: Comparison | None = None) -> str:
@@ -82,7 +78,7 @@ def _idle(timeline: Timeline) -> str:
     stack, rows = "", []
     for cause, share in shares.items():
         name, colour = palette.CAUSE_TITLES[cause], palette.CAUSE_COLOURS[cause]
-        if share >= _LEAST_SHARE:
+        if share >= LEAST_SHOWN:
             rows.append([f"{swatch(colour)} {name}", seconds(share * step), percent(share)])
             stack += _bar(share / whole, f" title='{name} {percent(share)}'", colour)
     if not rows:

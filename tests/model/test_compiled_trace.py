@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, KernelChoice
+from ppsim.model.activations import Batch
 from ppsim.model.allocator import Allocator
 from ppsim.model.compiled_trace import CompiledTrace
 from ppsim.model.fully_shard import Launch, Pass, _Rank, replayed
-from ppsim.model.memory import MemorySettings, Optimizer
+from ppsim.model.memory import Optimizer
 from ppsim.model.names import find_model
 from ppsim.model.stages import stages_of
+from tests.model.sharded import settings
 
 LLAMA = find_model("llama3-70b").with_layers(2)
 
@@ -81,17 +82,6 @@ def test_without_tensor_parallelism_what_goes_up_waits_for_the_weights_gradients
     )
 
 
-def settings(**changes) -> MemorySettings:
-    made = MemorySettings(
-        Batch(1, 8192, recompute="full"),
-        Cut(dp=8),
-        Optimizer(zero_stage=1),
-        KernelChoice(fused_cross_entropy=False),
-        fully_shard=True,
-    )
-    return replace(made, **changes)
-
-
 def test_the_last_copy_of_gradients_stays_over_a_pipelines_next_step_and_over_no_others() -> None:
     """torch 2.6, stage.py, `run_post_backward`: no final callback comes behind it that would drop it."""
     passes = [Pass(True, 0, 0), Pass(False, 0, 0)]
@@ -155,7 +145,7 @@ def test_torchs_last_pipeline_stage_receives_each_microbatch_in_a_buffer_of_its_
     model = find_model("llama3-8b").with_layers(1)
     last = replace(stages_of(model, [1])[0], embedding=False)
     batch = Batch(1, 256, recompute="full")
-    rank = _Rank(model, [last], settings(batch=batch), Launch(is_pipelined=True))
+    rank = _Rank(model, [last], settings(batch=batch, optimizer=Optimizer(zero_stage=1)), Launch(is_pipelined=True))
     rank._make_buffers(microbatches)
     hidden = torch.empty(1, 256, model.hidden_size, dtype=torch.bfloat16, device="meta")
     stage = PipelineStage(torch.nn.Identity(), 7, 8, torch.device("cpu"), input_args=hidden, output_args=hidden)
@@ -167,7 +157,7 @@ def test_torchs_last_pipeline_stage_receives_each_microbatch_in_a_buffer_of_its_
 
 
 def test_a_replay_of_tensor_parallel_ranks_reserves_more_where_products_are_not_pipelined() -> None:
-    made = settings(cut=Cut(tp=8, dp=8), optimizer=Optimizer(zero_stage=3), batch=Batch(4, 8192, recompute="full"))
+    made = settings(cut=Cut(tp=8, dp=8), batch=Batch(4, 8192, recompute="full"))
     stages, passes = stages_of(LLAMA, [2]), [Pass(True, 0, 0), Pass(False, 0, 0)]
     plain, pipelined = (
         replayed(LLAMA, stages, made, passes, Launch(is_expandable=False, is_async=one)).reserved

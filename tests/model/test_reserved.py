@@ -17,20 +17,11 @@ from ppsim.model.layer_trace import LayerTrace
 from ppsim.model.memory import MemorySettings, Optimizer, rank_memory
 from ppsim.model.names import find_model, gpt
 from ppsim.model.stages import stages_of
+from tests.model.sharded import settings
 
 MIB = 2**20
 ONE_STEP = [Pass(True, 0, 0), Pass(False, 0, 0)]
 LLAMA = find_model("llama3-8b").with_layers(4)
-
-
-def settings(**changes) -> MemorySettings:
-    made = MemorySettings(
-        Batch(1, 8192, recompute="full"),
-        Cut(dp=8),
-        Optimizer(zero_stage=3),
-        KernelChoice(fused_cross_entropy=False),
-    )
-    return replace(made, fully_shard=True, **changes)
 
 
 def reserved(made: MemorySettings, model=LLAMA, passes=ONE_STEP, **words) -> int:

@@ -1,0 +1,17 @@
+"""What a rank holds under torch's fully_shard, as the tests of its replay ask for it."""
+
+from dataclasses import replace
+
+from ppsim.layout.cut import Cut
+from ppsim.model.activations import Batch, KernelChoice
+from ppsim.model.memory import MemorySettings, Optimizer
+
+
+def settings(**changes) -> MemorySettings:
+    made = MemorySettings(
+        Batch(1, 8192, recompute="full"),
+        Cut(dp=8),
+        Optimizer(zero_stage=3),
+        KernelChoice(fused_cross_entropy=False),
+    )
+    return replace(made, fully_shard=True, **changes)
