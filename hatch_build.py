@@ -4,6 +4,8 @@ An editable install has them beside the source. They are for this version of Pyt
 whatever else meets them compiles its own, as it would without them. Nothing of this may break an install: without
 numba, or where compiling fails, the wheel is built without. PPSIM_COMPILE_KERNELS=0 leaves them out of a wheel that
 is meant for other machines.
+
+A wheel with kernels is tagged for the Python and the platform that built it. A wheel without is pure Python.
 """
 
 import os
@@ -34,8 +36,10 @@ class CompiledKernels(BuildHookInterface):
         root = Path(self.folder.name)
         shutil.copytree(Path(self.root, "ppsim"), root / "ppsim", ignore=shutil.ignore_patterns("__pycache__"))
         self._compile(root)
-        for path in root.rglob("*.nb[ci]"):
-            build_data["force_include"][str(path)] = path.relative_to(root).as_posix()
+        compiled = {str(path): path.relative_to(root).as_posix() for path in root.rglob("*.nb[ci]")}
+        build_data["force_include"] |= compiled
+        if compiled:
+            build_data |= {"pure_python": False, "infer_tag": True}
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Delete the copy."""

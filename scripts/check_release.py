@@ -1,8 +1,11 @@
-"""Build sdist and wheel, check what is in them, and try the wheel where nothing else is installed.
+"""Build the release, check what is in it, and try it where nothing else is installed.
 
-`python scripts/check_release.py` needs the packages of the extra `dev`; what it builds is left in dist/.
+`python scripts/check_release.py` needs the packages of the extra `dev`. The release is left in dist/: the sdist and
+a wheel without compiled kernels, which suits every Python and platform. A wheel with kernels, as `pip install .`
+builds it, suits only the Python and the platform that built it. It is built and tried in a temporary folder.
 """
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -41,16 +44,23 @@ ppsim.export(ppsim.build("1f1b", pp=2, microbatches=2), to="jax")
 
 def main() -> None:
     """Print what was built and found; exit 1 naming what is wrong."""
-    wheel, sdist = built()
-    for archive in (wheel, sdist):
-        print(f"{archive.name}: {archive.stat().st_size / 1e6:.2f} MB")
-    require(wheel.stat().st_size < MOST_BYTES, f"the wheel is larger than {MOST_BYTES / 1e6:g} MB")
-    require("ppsim/py.typed" in zipfile.ZipFile(wheel).namelist(), "the wheel has no py.typed")
-    missing = needed() - held_by(sdist)
-    require(not missing, f"the sdist lacks {', '.join(sorted(missing)[:5])}")
-    with tempfile.TemporaryDirectory() as folder:
-        try_wheel(wheel, Path(folder))
-        try_sdist(sdist, Path(folder))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        wheel, sdist = built_release()
+        (compiled,) = build(folder / "compiled", "--wheel", with_kernels=True).glob("*.whl")
+        for archive in (wheel, sdist, compiled):
+            print(f"{archive.name}: {archive.stat().st_size / 1e6:.2f} MB")
+        for one in (wheel, compiled):
+            require(one.stat().st_size < MOST_BYTES, f"{one.name} is larger than {MOST_BYTES / 1e6:g} MB")
+            require("ppsim/py.typed" in zipfile.ZipFile(one).namelist(), f"{one.name} has no py.typed")
+            require_tag(one)
+        require(not kernels_in(wheel), f"{wheel.name} is for release, but has compiled kernels")
+        require(bool(kernels_in(compiled)), f"{compiled.name} was built with kernels, but has none")
+        missing = needed() - held_by(sdist)
+        require(not missing, f"the sdist lacks {', '.join(sorted(missing)[:5])}")
+        try_wheel(wheel, folder)
+        try_kernels(compiled, folder)
+        try_sdist(sdist, folder)
 
 
 def require(holds: bool, otherwise: str) -> None:
@@ -59,14 +69,33 @@ def require(holds: bool, otherwise: str) -> None:
         raise SystemExit(otherwise)
 
 
-def built() -> tuple[Path, Path]:
-    """Build both into dist/, which is emptied first of what was built before."""
-    for old in (ROOT / "dist").glob("ppsim-*"):
+def built_release() -> tuple[Path, Path]:
+    """Build the sdist, and from it the pure wheel, into dist/. Older builds there are deleted."""
+    for old in (ROOT / "dist").glob("ppsim*"):
         old.unlink()
-    command = [sys.executable, "-m", "build", "--no-isolation", str(ROOT)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    (wheel,), (sdist,) = (ROOT / "dist").glob("*.whl"), (ROOT / "dist").glob("*.tar.gz")
+    folder = build(ROOT / "dist", with_kernels=False)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return wheel, sdist
+
+
+def build(folder: Path, *options: str, with_kernels: bool) -> Path:
+    """Run `python -m build` in this environment, and return the folder that it builds into."""
+    command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(folder), str(ROOT)]
+    environment = os.environ | {"PPSIM_COMPILE_KERNELS": str(int(with_kernels))}
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    return folder
+
+
+def require_tag(wheel: Path) -> None:
+    """End the script if the tag admits a Python or a platform that the compiled kernels are not for."""
+    is_pure = wheel.name.endswith("-py3-none-any.whl")
+    reason = "has compiled kernels" if is_pure else "has no compiled kernels"
+    require(is_pure != bool(kernels_in(wheel)), f"the tag of {wheel.name} is wrong: the wheel {reason}")
+
+
+def kernels_in(wheel: Path) -> list[str]:
+    """Files of numba with compiled code."""
+    return [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".nbi", ".nbc"))]
 
 
 def needed() -> set[str]:
@@ -94,7 +123,6 @@ def try_wheel(wheel: Path, folder: Path) -> None:
     command = [folder / "env" / "bin" / "ppsim", "project", "--pp", "8", "--vpp", "2"]
     told = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
     print(told.splitlines()[0])
-    try_kernels(python, folder)
     revealed = typed_by_mypy(USER_SCRIPT, python, folder)
     require(revealed.count('Revealed type is "float"') == 2, f"mypy sees no types of the wheel:\n{revealed}")
     wrong = typed_by_mypy(WRONG_SCRIPT, python, folder)
@@ -102,8 +130,10 @@ def try_wheel(wheel: Path, folder: Path) -> None:
     print("mypy sees the types of the wheel")
 
 
-def try_kernels(python: Path, folder: Path) -> None:
-    """Ask the installed wheel to compile what it lacks: nothing, where numba is the one that it was built with."""
+def try_kernels(wheel: Path, folder: Path) -> None:
+    """Install the wheel with kernels instead. It must have nothing left to compile for the numba that built it."""
+    python = folder / "env" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", str(wheel)], check=True)
     asked = [[one, "-c", "import numba; print(numba.__version__)"] for one in (sys.executable, python)]
     built_with, there = (subprocess.run(one, check=True, capture_output=True, text=True).stdout for one in asked)
     command = [folder / "env" / "bin" / "ppsim", "warm-up"]
@@ -118,7 +148,7 @@ def try_sdist(sdist: Path, folder: Path) -> None:
     """Unpack it and project from there: what ppsim brings along is found as in a checkout."""
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
-    (unpacked,) = folder.glob("ppsim-*")
+    (unpacked,) = folder.glob("ppsim_pipeline-*")
     code = "import ppsim; print(ppsim.__file__); print(ppsim.project(pp=8, vpp=2).iteration_s)"
     done = subprocess.run([sys.executable, "-c", code], cwd=unpacked, check=True, capture_output=True, text=True)
     require(done.stdout.startswith(str(unpacked)), f"another ppsim was tried: {done.stdout}")

@@ -1,4 +1,4 @@
-"""A search on Ray's workers, beside the same search in this process: `pip install 'ppsim[ray]'`.
+"""A search on Ray's workers, beside the same search in this process: `pip install 'ppsim-pipeline[ray]'`.
 
     python scripts/tune_on_ray.py [ADDRESS]
 

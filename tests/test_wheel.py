@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from packaging.tags import sys_tags
 
 from ppsim.catalog.build import CATALOG
 
@@ -88,6 +89,31 @@ def test_a_build_where_compiling_fails_says_so_and_goes_on(built):
 def test_a_wheel_for_other_machines_is_built_without(built, monkeypatch):
     monkeypatch.setenv("PPSIM_COMPILE_KERNELS", "0")
     assert built(COMPILES) == ({}, [])
+
+
+PROJECT = """
+[project]
+name = "small"
+version = "1"
+requires-python = ">=3.11"
+[tool.hatch.build.targets.wheel]
+packages = ["ppsim"]
+[tool.hatch.build.targets.wheel.hooks.custom]
+"""
+
+
+@pytest.mark.parametrize(("code", "is_pure"), [(COMPILES, False), ("", True), ("import not_there", True)])
+def test_only_a_wheel_without_kernels_is_tagged_for_every_python_and_platform(built, tmp_path, code, is_pure):
+    from hatchling.builders.wheel import WheelBuilder
+
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tmp_path / "hatch_build.py").write_text((ROOT / "hatch_build.py").read_text() + f"\n\nWORK = {code!r}\n")
+    (wheel,) = WheelBuilder(str(tmp_path)).build(directory=str(tmp_path / "dist"), versions=["standard"])
+    _, _, tag = Path(wheel).stem.split("-", 2)
+    assert (tag == "py3-none-any") == is_pure
+    assert is_pure or tag == next(
+        str(one) for one in sys_tags() if "manylinux" not in one.platform and "musllinux" not in one.platform
+    )
 
 
 def test_the_build_asks_for_what_the_kernels_need_in_the_versions_that_ppsim_asks_for():

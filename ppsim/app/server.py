@@ -78,7 +78,7 @@ def served(
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port is 0 to 65535, 0 for any that is free: got {port}")
     if find_spec("dash") is None:
-        raise MissingExtra("`ppsim serve` needs Dash, which is not installed: pip install 'ppsim[app]'")
+        raise MissingExtra.of("app", "`ppsim serve` needs Dash, which is not installed")
     token, loading = token or secrets.token_urlsafe(24), ThreadPoolExecutor(1)
     if query:
         _project(read, query)

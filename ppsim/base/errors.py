@@ -12,7 +12,9 @@
     └── RunFailed                   a run or a measurement started and did not finish; exit code 1
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
+
+from ppsim.base.version import DISTRIBUTION
 
 
 class PpsimError(Exception):
@@ -48,8 +50,29 @@ class DoesNotFit(PpsimError):
 class MissingExtra(PpsimError):
     """A command needs an optional dependency that is not installed; the message names the extra."""
 
+    @classmethod
+    def of(cls, extra: str, problem: str, *, otherwise: str = "") -> Self:
+        """Return the error for `problem`, with the command that installs `extra` and another way out, if any.
+
+        >>> print(MissingExtra.of("tune", "this needs joblib", otherwise="give --jobs 1"))
+        this needs joblib: pip install 'ppsim-pipeline[tune]' (in a clone: pip install '.[tune]'), or give --jobs 1
+        """
+        return cls(f"{problem}: {install_hint(extra)}" + (f", or {otherwise}" if otherwise else ""))
+
 
 class RunFailed(PpsimError):
     """A run or a measurement was started and did not finish; the message carries the failing part's own error."""
 
     exit_code = 1
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that installs an extra, for an installed ppsim and for a clone.
+
+    If ppsim is installed, from an index or from a clone, pip finds the distribution in the environment and fetches
+    only the packages of the extra. If it is not installed, only the command for a clone works.
+
+    >>> install_hint("torch")
+    "pip install 'ppsim-pipeline[torch]' (in a clone: pip install '.[torch]')"
+    """
+    return f"pip install '{DISTRIBUTION}[{extra}]' (in a clone: pip install '.[{extra}]')"

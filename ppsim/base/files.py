@@ -33,7 +33,7 @@ def read_yaml(path: str | Path) -> Any:
     try:
         import yaml
     except ImportError:
-        raise MissingExtra(f"{path} needs PyYAML, which is not installed: pip install 'ppsim[yaml]'") from None
+        raise MissingExtra.of("yaml", f"{path} needs PyYAML, which is not installed") from None
 
     def told(error: Exception) -> str:
         return f"YAML: {' '.join(str(error).split())}"

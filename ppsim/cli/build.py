@@ -46,8 +46,7 @@ class SearchOptions(TypedDict, total=False):
         "Seed of the search's random choices. Default: 0.", metavar="N", section="search",
     )]
     prove: Annotated[bool | None, Option(
-        "Hand what is left to an exact solver for as long again (up to 800 actions; needs `pip install "
-        "'ppsim[optimise]'`).",
+        "Hand what is left to an exact solver for as long again (up to 800 actions; needs the extra `optimise`).",
         section="search",
     )]
 

@@ -48,7 +48,7 @@ def figure_of(picture: Data) -> "go.Figure":
     try:
         import plotly.graph_objects as go
     except ImportError:
-        raise MissingExtra("figure() needs plotly: pip install 'ppsim[notebook]', or plot() draws it") from None
+        raise MissingExtra.of("notebook", "figure() needs plotly", otherwise="draw it with plot()") from None
     return go.Figure(picture)
 
 

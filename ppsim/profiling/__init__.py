@@ -1,1 +1,1 @@
-"""Measuring what a pass costs on a device; needs the extra `ppsim[torch]`."""
+"""Measuring what a pass costs on a device; needs the extra `torch`."""

@@ -1,1 +1,1 @@
-"""Torch executes a table for real and its timeline is recorded; needs the extra `ppsim[torch]`."""
+"""Torch executes a table for real and its timeline is recorded; needs the extra `torch`."""

@@ -33,7 +33,7 @@ def is_worker() -> bool:
 def require_extra(what: str) -> None:
     """Raise `MissingExtra` where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise MissingExtra(f"{what} needs torch, which is not installed: pip install 'ppsim[torch]'")
+        raise MissingExtra.of("torch", f"{what} needs torch, which is not installed")
 
 
 def require_device(device: str) -> None:

@@ -36,7 +36,7 @@ def network_of(graph: EventGraph) -> "networkx.DiGraph[str]":
     try:
         import networkx
     except ImportError:
-        raise MissingExtra("to_networkx needs networkx: pip install 'ppsim[graph]'") from None
+        raise MissingExtra.of("graph", "to_networkx needs networkx") from None
 
     schedule, actions = graph.schedule, graph.num_actions
     names = [name_of(graph, node) for node in range(graph.num_nodes)]

@@ -130,9 +130,7 @@ class _Processes(_Pool):
         try:
             from joblib import cpu_count
         except ImportError:
-            raise MissingExtra(
-                "several processes need joblib: pip install 'ppsim[tune]', or give --jobs 1"
-            ) from None
+            raise MissingExtra.of("tune", "several processes need joblib", otherwise="give --jobs 1") from None
         if self._number == -1:
             self._number = cpu_count()
         self.renew()
@@ -157,7 +155,7 @@ class _Dask(_Pool):
         try:
             import distributed
         except ImportError:
-            raise MissingExtra("Dask's workers need distributed: pip install 'ppsim[dask]'") from None
+            raise MissingExtra.of("dask", "Dask's workers need distributed") from None
         is_file = address.endswith(".json")
         if is_file and not Path(address).exists():
             raise ConfigError(f"there is no scheduler file {address}: dask scheduler --scheduler-file writes one")
@@ -185,7 +183,7 @@ class _Ray(_Pool):
         try:
             import ray
         except ImportError:
-            raise MissingExtra("Ray's workers need ray: pip install 'ppsim[ray]'") from None
+            raise MissingExtra.of("ray", "Ray's workers need ray") from None
         self._ray = ray
         self.lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError)
         self._is_ours = not ray.is_initialized()  # else this process is in a cluster already, and stays there

@@ -1,6 +1,6 @@
 """Measure the chunks of a Megatron-core GPT on one device, and write a profile that answers any pipeline of it.
 
-    pip install megatron-core ppsim 'torch>=2.13'
+    pip install megatron-core 'torch>=2.13' .
     python scripts/trainers/measure_megatron.py --layers 16 --hidden 128 --heads 8 --pp 4 --vpp 2 -o chunks.json
     ppsim project --profile chunks.json --pp 8 --vpp 2 --schedule all
 

@@ -1,6 +1,6 @@
 """Measure the chunks of TorchTitan's debug Llama in its own trainer, on a CPU, and project pipelines from them.
 
-    pip install torchtitan==0.3.0 'torch>=2.14' ppsim
+    pip install torchtitan==0.3.0 'torch>=2.14' .
     python scripts/trainers/measure_torchtitan.py -o chunks.json
 
 The trainer is made as TorchTitan makes it, alone, with its fake process groups; `run_torchtitan._on_cpu` says what

@@ -1,6 +1,6 @@
 """Run exported tables in DeepSpeed's own pipeline engine, and its own schedule beside them, on processes of a CPU.
 
-    pip install torch ppsim && DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed
+    pip install torch . && DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed
     python scripts/trainers/run_deepspeed.py
 
 Each table goes the way of docs/export.md: `ppsim build`, `ppsim export --to deepspeed`, and one line behind

@@ -1,6 +1,6 @@
 """Run exported tables in TorchTitan's own trainer, and its own schedules beside them, on processes of a CPU.
 
-    pip install torchtitan==0.3.0 'torch>=2.14' ppsim
+    pip install torchtitan==0.3.0 'torch>=2.14' .
     python scripts/trainers/run_torchtitan.py            # or with names of `ppsim schedules`
 
 Each table goes the way that docs/howto/torchtitan.md tells: `ppsim build`, `ppsim export --to torch`, and two

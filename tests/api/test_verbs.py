@@ -270,7 +270,9 @@ def test_what_does_not_fit_says_so() -> None:
 @pytest.mark.parametrize("call", [lambda: ppsim.train(TABLE), lambda: ppsim.profile(model="nano")])
 def test_without_torch_the_sentence_is_that_of_the_command(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"needs torch, which is not installed: pip install 'ppsim\[torch\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"needs torch, which is not installed: pip install 'ppsim-pipeline\[torch\]'"
+    ):
         call()
 
 

@@ -159,7 +159,9 @@ def test_a_hint_of_another_shape_an_impossible_bound_and_an_unknown_criterion_ar
 
 def test_a_missing_solver_is_told_in_one_sentence(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"OR-tools, which is not installed: pip install 'ppsim\[optimise\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"OR-tools, which is not installed: pip install 'ppsim-pipeline\[optimise\]'"
+    ):
         optimal(Problem.of(stage_to_rank=[0], num_microbatches=1, **UNIT))
 
 

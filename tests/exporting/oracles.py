@@ -24,5 +24,7 @@ def oracles_that_run() -> Path:
     folder = oracles("run_primus_table.py")
     missing = [name for name in ("torch", "megatron") if importlib.util.find_spec(name) is None]
     if missing or sys.platform != "linux":
-        pytest.skip(f"needs Linux and {' and '.join(missing) or 'its fork'}: pip install 'ppsim[torch,dev]'")
+        pytest.skip(
+            f"needs Linux and {' and '.join(missing) or 'its fork'}: pip install 'ppsim-pipeline[torch,dev]'"
+        )
     return folder

@@ -162,7 +162,9 @@ def test_a_figure_is_plotlys_and_has_what_there_is(name):
 def test_a_figure_without_plotly_says_what_brings_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ppsim\[notebook\]', or plot\(\) draws it"):
+    with pytest.raises(
+        MissingExtra, match=r"pip install 'ppsim-pipeline\[notebook\]' .*, or draw it with plot\(\)"
+    ):
         result("Timeline").figure()
 
 
@@ -228,7 +230,7 @@ def test_a_tables_graph_says_what_each_edge_is():
 
 def test_without_networkx_the_sentence_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "networkx", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ppsim\[graph\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'ppsim-pipeline\[graph\]'"):
         ppsim.build("1f1b", pp=2, microbatches=2).to_networkx()
 
 

@@ -177,7 +177,7 @@ def test_without_torch_the_extra_is_named(command: list[str], monkeypatch: pytes
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2
-    assert "pip install 'ppsim[torch]'" in result.stderr
+    assert "pip install 'ppsim-pipeline[torch]'" in result.stderr
 
 
 @pytest.mark.parametrize(

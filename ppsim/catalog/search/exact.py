@@ -119,9 +119,7 @@ def require_ortools() -> None:
     from importlib.util import find_spec
 
     if find_spec("ortools") is None:
-        raise MissingExtra(
-            "proving a schedule optimal needs OR-tools, which is not installed: pip install 'ppsim[optimise]'"
-        )
+        raise MissingExtra.of("optimise", "proving a schedule optimal needs OR-tools, which is not installed")
 
 
 @dataclass(frozen=True, eq=False)
