@@ -262,6 +262,23 @@ def test_a_layer_sums_over_tp_twice_each_way():
     assert estimate.backward_input.tp_s == pytest.approx(2 * once)
 
 
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_a_head_sums_three_numbers_per_token_in_float32_over_tp(sequence_parallel):
+    """Vocabulary-parallel cross entropy: the maximum, the sum of exponentials and the logit of the target."""
+    where = place(tp=8, execution=Execution(sequence_parallel=sequence_parallel))
+    ranks = group(where.layout, "tp", where.domain_sizes)
+    model = Model((LAYERS["llama"],) * 32, 128256, 8192)
+    found = head_estimate(model, where, **SHAPE)
+    tokens, hidden_bytes = 2 * 4096, 2 * 4096 * 4096 * 2
+    gathered = seconds("all-gather", hidden_bytes, ranks, where.cluster) if sequence_parallel else 0.0
+    summed = seconds("reduce-scatter" if sequence_parallel else "all-reduce", hidden_bytes, ranks, where.cluster)
+    assert found.forward.tp_s == pytest.approx(
+        gathered + 3 * seconds("all-reduce", tokens * 4, ranks, where.cluster)
+    )
+    assert found.backward_input.tp_s == pytest.approx(gathered + summed)
+    assert found.backward_weight.tp_s == 0
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_elements_in_32_bits_are_twice_the_bytes_of_those_in_16(kind):
     """Messages and what passes over memory: norms, residuals, activations, routing, look-up, norm of the head."""

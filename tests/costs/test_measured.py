@@ -12,7 +12,12 @@ from ppsim.costs.measured import INTERPOLATED, MEASURED
 from ppsim.costs.of_job import assemble_job
 from ppsim.costs.parts import BASIS
 from ppsim.costs.profile import Profile
+from ppsim.layout.groups import group
+from ppsim.machine import collectives
+from ppsim.model.memory import Optimizer
+from ppsim.model.parameters import held_parameters
 from ppsim.model.shapes import shape_of
+from ppsim.model.stages import stages_of
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
@@ -26,13 +31,14 @@ TIMES = {"forward": 0.010, "backward_input": 0.011, "backward_weight": 0.008, "b
 
 
 def measured_profile(
-    *, with_facts: bool = False, whole: bool = False, alone: bool = False, **shape: object
+    *, with_facts: bool = False, whole: bool = False, alone: bool = False, factor: float = 1.0, **shape: object
 ) -> Profile:
     """A profile of Llama-3-8B's layer, embedding and head at sequences of 4096, in bfloat16."""
     model = job().model
     key = {"micro_batch": 1, "sequence_length": 4096, "dtype": "bfloat16"} | shape
+    times = {name: factor * value for name, value in TIMES.items()}
     parts = [
-        component(name, **TIMES, activation=100, kept=50) | {"shape": key}
+        component(name, **times, activation=100, kept=50) | {"shape": key}
         for name in ("embedding", "layer", "head")
     ]
     if whole:
@@ -83,6 +89,33 @@ def test_collectives_are_the_clusters() -> None:
         assert one.forward.tp_s == spec.forward.tp_s > 0
         assert one.backward.tp_s == spec.backward.tp_s > 0
     assert made.costs.transfer_s == other.costs.transfer_s
+
+
+@pytest.mark.parametrize(("zero_stage", "passes"), [(2, 0), (3, 1)])
+def test_a_backward_measured_whole_waits_for_its_parameters_and_its_gradients(zero_stage: int, passes: int) -> None:
+    """Without overlap all of both. With overlap, the part that is longer than the backward. Seconds by hand."""
+    sizes = {
+        "pp": 2,
+        "dp": 64,
+        "optimizer": Optimizer(zero_stage=zero_stage),
+        "profile": measured_profile(factor=0.05),
+    }
+    behind, beside = (assemble_job(job(**sizes, overlap=overlap), TABLE, split="even") for overlap in (False, True))
+    one = job(**sizes)
+    ranks = group(one.layout, "dp-cp", one.cluster.domain_sizes(128))
+    for stage, held in enumerate(stages_of(one.model, behind.split)):
+        number = held_parameters(one.model, [held], one.settings.cut, vocab_multiple=128).dense
+        gather_s = passes * collectives.seconds("all-gather", 2 * number, ranks, one.cluster)
+        reduce_s = collectives.seconds("reduce-scatter", 4 * number, ranks, one.cluster)
+        part, hidden = behind.parts[stage], beside.parts[stage]
+        compute_s = (behind.split[stage] + 1) * 0.05 * TIMES["backward"]
+        assert part.forward.dp_s == pytest.approx(gather_s)
+        assert part.backward_input.dp_s == pytest.approx(gather_s)
+        assert part.backward_weight.dp_s == pytest.approx(reduce_s)
+        assert part.backward.dp_s == pytest.approx(gather_s + reduce_s) != 0
+        assert part.backward.total_s == pytest.approx(compute_s + gather_s + reduce_s)
+        assert hidden.backward.total_s == pytest.approx(max(compute_s, gather_s + reduce_s))
+        assert hidden.backward.dp_s > 0
 
 
 def test_the_budget_of_measured_costs_sums_and_names_what_it_cannot_tell_apart() -> None:

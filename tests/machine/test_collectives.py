@@ -86,6 +86,17 @@ def test_many_steps_over_a_slow_network_are_saved_by_a_hierarchy():
     assert collective("all-gather", 1e4, ranks, H100).algorithm == "hierarchical"
 
 
+@pytest.mark.parametrize("operation", ["all-gather", "reduce-scatter"])
+def test_a_hierarchy_is_launched_inside_the_node_and_between_nodes(operation):
+    """By hand: 8 ranks in each of 64 nodes, a ring inside, then a ring of an eighth of the bytes between nodes."""
+    inner, outer = (tier.link for tier in H100.tiers)
+    inside = inner.launch_s + 7 * inner.step_s + 7 / 8 * 1e6 / inner.achieved_bytes_per_s
+    between = outer.launch_s + 63 * outer.step_s + 63 / 64 * 1e6 / 8 / outer.achieved_bytes_per_s
+    found = collective(operation, 1e6, Group("g", 512, (8, 64)), H100)
+    assert (found.algorithm, found.link) == ("hierarchical", outer.name)
+    assert found.seconds == pytest.approx(inside + between + 1e6 / 512 / inner.copy_bytes_per_s, rel=1e-12)
+
+
 def test_ranks_of_a_node_share_its_adapters():
     """Data parallel over 8 nodes: with 8 ranks a node eight adapters work for one gradient, with 1 rank one does."""
     wide, narrow = (group(Layout(tp=tp, dp=64 // tp), "dp", H100.domain_sizes(64)) for tp in (1, 8))

@@ -469,3 +469,15 @@ def test_a_loss_in_steps_has_its_softmax_and_its_gradient_but_no_weight_gradient
         around = {name: found.get(name, 0) for name in ("logits", "gradient of the logits")}
         assert sum(around.values()) == logit_bytes * tokens * 50000
         assert found.get("gradient placeholder of the head", 0) == weight_bytes * 50000 * 256
+
+
+@pytest.mark.parametrize(("tp", "copies"), [(1, 2), (2, 3), (4, 3)])
+def test_torchs_loss_adds_two_logits_in_float32_and_three_on_tensor_parallel_ranks(tp: int, copies: int) -> None:
+    """A gradient in float32 and its product with the incoming gradient; among tp ranks an exponential too."""
+    model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
+    [stage] = stages_of(model, [2])
+    settings = MemorySettings(
+        Batch(1, 4096), cut=Cut(tp=tp), kernels=KernelChoice(fused_cross_entropy=False), fully_shard=True
+    )
+    found = rank_memory(model, [stage], settings, in_flight=[0]).components
+    assert found["gradient of the logits"] == 4 * copies * 4096 * 50000 / tp

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ppsim import simulate
+from ppsim import build, simulate
 from ppsim.simulation.bounds.of_table import bounds_of
 from ppsim.simulation.explain import CAUSES, critical_path, idle_by_cause_s
 from ppsim.simulation.report import report_of
@@ -122,6 +122,18 @@ def test_the_report_has_both_bubbles_and_a_bound_below_the_step(table_and_costs)
     assert report["critical_path"][0].split("F")[0] in {
         str(stage) for stage in np.flatnonzero(table.model_stage == 0)
     }
+
+
+def test_the_report_has_a_ranks_peak_with_its_static_bytes_and_the_peak_of_its_activations_alone():
+    """1F1B on two ranks: two microbatches are in flight on the first rank, one on the last."""
+    costs = StageCosts(
+        forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, activation_bytes=8, static_bytes=[100, 200]
+    )
+    table = build("1f1b", pp=2, microbatches=4)
+    ranks = report_of(simulate(table, costs), costs)["ranks"]
+    assert [one["peak_bytes"] for one in ranks] == [116, 208]
+    assert [one["peak_activation_bytes"] for one in ranks] == [16, 8]
+    assert [one["peak_at"] for one in ranks] == ["0F1", "1F0"]
 
 
 @given(tables_and_costs(backward_s=None, transfer_s=0.0, action_overhead_s=0.0, hop_overhead_s=0.0))
