@@ -18,6 +18,10 @@ Comments before a block, each on a line of its own, say where it is otherwise:
 - ``<!-- exits with 1 -->``: the last command of the block does.
 - ``<!-- measured -->``: numbers of the text were measured, and are not compared.
 - ``<!-- not output -->``: the text is nothing that a command prints.
+
+Prose on a page with output must not state other numbers with a unit than the blocks of the page, because nothing
+updates them (`unprinted`). ``<!-- numbers: SOURCE -->``, on the line before a paragraph or list, says where its
+numbers come from if no block has them. Tables are not checked.
 """
 
 import json
@@ -42,6 +46,13 @@ _BLOCK = re.compile(
 )
 _FILE = re.compile(r"`([\w.-]+\.\w+)`:\s*\Z")
 _COMMENTS = re.compile(r"<!-- (not run: .+|exits with \d+|measured|not output) -->\n")
+
+
+_NUMBER = re.compile(
+    r"(?<![\w.,])(\d[\d,.]*)\s?"
+    r"(%|[nµm]s|s|seconds|minutes|days|[KMGT]iB|[kMGT]B(?:/s)?|[TP]FLOP/s|(?:k )?tokens/s)(?![\w/])"
+)
+_CODE = re.compile(r"`[^`]*`")
 
 
 class WrongPage(Exception):
@@ -121,6 +132,17 @@ def run_page(page: str, folder: Path) -> Found:
                     at = block.end
                 before = None
     return Found("".join([*found, page[at:]]), differences)
+
+
+def unprinted(page: str) -> list[str]:
+    """Return the numbers with a unit in the prose of a page with output that no block of the page has."""
+    of_page = list(blocks(page))
+    if not any(block.kind == "text" and "not output" not in block.comments for block in of_page):
+        return []
+    printed = {match.groups() for block in of_page for match in _NUMBER.finditer(block.text)}
+    paragraphs = re.split(r"\n\s*\n", _BLOCK.sub("\n\n", page))
+    prose = [_CODE.sub("", one) for one in paragraphs if not one.lstrip().startswith(("|", "<!-- numbers:"))]
+    return [match[0] for one in prose for match in _NUMBER.finditer(one) if match.groups() not in printed]
 
 
 def without_numbers(text: str) -> list[str]:

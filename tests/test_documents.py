@@ -115,6 +115,31 @@ def test_the_commands_of_a_page_print_what_it_says(path: Path, documents: Module
     assert documents.run_page(path.read_text(), tmp_path).differences == []
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_prose_has_no_number_that_the_blocks_of_its_page_do_not_print(path: Path, documents: ModuleType) -> None:
+    assert documents.unprinted(path.read_text()) == []
+
+
+OUTPUT = "\n\n```sh\nppsim tune\n```\n\n```text\n4.50 s    233 k tokens/s 71.8 GiB\n```\n\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "numbers"),
+    [
+        (f"Before.{OUTPUT}The second comes third, 1.6 % behind,\nwhere both leave 2 GiB.\n", ["1.6 %", "2 GiB"]),
+        (f"It finds 14.8 s instead of 15.7.{OUTPUT}", ["14.8 s"]),
+        (f"It takes 4.50 s: 233 k tokens/s in 71.8 GiB.{OUTPUT}", []),
+        (f"<!-- numbers: the default -->\nIt takes 95 %.{OUTPUT}Then 96 %.", ["96 %"]),
+        (f"With `--memory-limit 70GiB` and 3 steps.{OUTPUT}| table | 5 % |\n", []),
+        ("A page without output takes 3 s.", []),
+    ],
+)
+def test_a_number_in_prose_that_no_block_prints_is_found(
+    page: str, numbers: list[str], documents: ModuleType
+) -> None:
+    assert documents.unprinted(page) == numbers
+
+
 @pytest.mark.parametrize(
     ("page", "difference"),
     [
