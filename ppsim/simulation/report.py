@@ -56,7 +56,7 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
 def gap_of(value: float, bound: float) -> float:
     """Return how far a time is above its bound, as a part of it; sums of floats may meet it from below.
 
-    >>> gap_of(1.5, 1.0), gap_of(1.0, 1.0 + 1e-16), gap_of(1.0, 0.0)
+    >>> gap_of(1.5, 1.0), gap_of(1.0, 1.0 + 1e-15), gap_of(1.0, 0.0)
     (0.5, 0.0, 0.0)
     """
     return max(value / bound - 1, 0.0) if bound > 0 else 0.0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.analytic import estimate_of, read
 from ppsim.base.errors import ConfigError
-from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate
+from ppsim.costs.analytic import embedding_estimate, head_estimate, layer_estimate, mtp_estimate
 from ppsim.costs.layer_kernels import attention as attention_kernels
 from ppsim.costs.layer_kernels import products_of, rank_part
 from ppsim.costs.parts import BASIS, Parts
@@ -260,6 +260,16 @@ def test_a_layer_sums_over_tp_twice_each_way():
     once = seconds("all-reduce", 2 * 4096 * 4096 * 2, ranks, where.cluster)
     assert estimate.forward.tp_s == pytest.approx(2 * once)
     assert estimate.backward_input.tp_s == pytest.approx(2 * once)
+
+
+def test_a_further_token_norms_three_columns_and_joins_two_in_a_row():
+    """A norm passes twice over memory forward and five times backward; the two in a row are written and read, 4."""
+    model, where = find_model("deepseek-v3").with_layers(6), by_bandwidth(Execution())
+    estimates = (make(model, where, **SHAPE) for make in (mtp_estimate, embedding_estimate))
+    further, looked_up = ((one.forward.memory_s, one.backward_input.memory_s) for one in estimates)
+    once = 2 * 4096 * 7168 * 2 / (0.7 * 3.35e12)
+    assert further[0] - looked_up[0] == pytest.approx((3 * 2 + 4) * once)
+    assert further[1] - looked_up[1] == pytest.approx((3 * 5 + 4) * once)
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
