@@ -24,6 +24,16 @@ def test_of_eight_layers_the_fullest_replica_has_its_share_rounded_up(name: str,
     assert whole.optimizer_s[1] == pytest.approx(evenly.optimizer_s[1] * most * dp / 8)
 
 
+def test_a_stage_of_one_layer_is_updated_by_one_replica() -> None:
+    one = job(layers=4, pp=4, dp=8, optimizer=Optimizer())
+    table = ppsim.build("1f1b", pp=4, microbatches=one.num_microbatches)
+    evenly, whole = (
+        assemble_job(replace(one, optimizer=replace(one.optimizer, layer_wise=by)), table, split="even").around
+        for by in (False, True)
+    )
+    assert whole.optimizer_s[1] == pytest.approx(8 * evenly.optimizer_s[1])
+
+
 def test_without_shared_state_there_is_nothing_to_share_by_layers() -> None:
     with pytest.raises(ConfigError, match="ZeRO stage 0 shares nothing"):
         Optimizer(zero_stage=0, layer_wise=True)

@@ -185,6 +185,25 @@ def test_muon_moves_less_and_multiplies_more() -> None:
     assert max(muon.around.optimizer_s) > max(adam.around.optimizer_s)
 
 
+def test_muon_neither_reads_nor_writes_a_second_moment_of_matrices() -> None:
+    """Told by an update at half the bandwidth: the products that make matrices orthogonal take the same time.
+
+    Read and written per parameter: a master weight and a moment, and outside matrices one more moment (4 bytes each).
+    Read: a gradient (4). Written: a weight (2).
+    """
+    table = build("1f1b", pp=2, microbatches=8)
+    one = job(pp=2, optimizer=Optimizer(name="muon", zero_stage=0))
+    device = one.cluster.device
+    slow = replace(device, efficiency=replace(device.efficiency, optimizer=device.efficiency.optimizer / 2))
+    late = replace(one, cluster=replace(one.cluster, device=slow))
+    took, longer = (assemble_job(each, table, split="even").around.optimizer_s for each in (one, late))
+    for stage, contents in enumerate(stages_of(one.model, [16, 16])):
+        held = held_parameters(one.model, [contents], one.settings.cut, vocab_multiple=128)
+        num_bytes = held.dense * (2 * (4 + 4) + 4 + 2) + (held.dense - held.matrices) * 2 * 4
+        rate = device.memory_bytes_per_s * device.efficiency.optimizer
+        assert longer[stage] - took[stage] == pytest.approx(num_bytes / rate)
+
+
 def test_the_norm_is_summed_over_all_devices() -> None:
     assert all_devices(Layout(tp=8, dp=4, pp=4), (8, None)).num_ranks == 128
     table = build("1f1b", pp=2, microbatches=8)
@@ -246,6 +265,20 @@ def test_replicas_of_a_stage_sum_what_each_keeps_of_its_gradients(
         assert set(shared.ranks) == {0, 1}
         whole = collectives.seconds("all-reduce", held[stage] * 4 / 4, between_nodes, one.cluster)
         assert shared.seconds == pytest.approx(whole)
+
+
+def test_replicas_of_a_stage_sum_a_part_of_each_expert_as_large_as_its_own_group_leaves() -> None:
+    """With tp 2, dp 8 and ep 4, the same weights are on 8 ranks and the same experts on 2: 1/8 and 1/2 of each."""
+    one = job("mixtral-8x7b", layers=4, pp=2, tp=2, dp=8, ep=4)
+    ranks = [one.place.ranks(name).num_ranks for name in ("dp-cp", "expert-dp")]
+    assert ranks == [8, 2]
+    table = build("dualpipe", pp=2, microbatches=8)
+    stages = stages_of(one.model, [2, 2])
+    held = [held_parameters(one.model, [stage], one.settings.cut, vocab_multiple=128) for stage in stages]
+    link = Group("replicas", 2, (1, 2))
+    for mine, shared in zip(held, step_costs(one, table, stages).sharing, strict=True):
+        num_bytes = (mine.dense / 8 + mine.expert / 2) * 4
+        assert shared.seconds == pytest.approx(collectives.seconds("all-reduce", num_bytes, link, one.cluster))
 
 
 def test_two_replicas_on_each_pipeline_cost_little_beside_the_sum_over_dp() -> None:

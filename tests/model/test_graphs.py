@@ -10,7 +10,7 @@ from ppsim.layout.cut import Cut
 from ppsim.model.activations import Batch
 from ppsim.model.captured import captures_all, captures_mixer, captures_router, has_graph, why_not_captured
 from ppsim.model.graphs import cuda_graphs_of
-from ppsim.model.memory import GraphBuffers, MemorySettings, rank_memory
+from ppsim.model.memory import GraphBuffers, MemorySettings, kept_of_layer, rank_memory
 from ppsim.model.names import find_model
 from ppsim.model.stages import Stage
 
@@ -91,6 +91,13 @@ def test_graphs_share_buffers_along_the_order_of_the_pipeline_however_uneven_its
     apart = peak(GraphBuffers("layer", m, reuse=False), num_layers, in_flight)
     assert apart - none == hidden * (4 * m * sum(num_layers) - alive)
     assert peak(GraphBuffers("full", m), num_layers, in_flight) == none
+
+
+def test_a_graph_of_a_layer_with_residual_streams_holds_all_of_them() -> None:
+    layer = next(one for one in find_model("deepseek-v4-flash").layers if one.streams == 4)
+    words = "attn+moe_router+moe_preprocess"
+    settings = MemorySettings(Batch(1, 4096), Cut(), graphs=GraphBuffers(words, 8))
+    assert kept_of_layer(layer, settings)["graph buffers"] == 4 * 4096 * layer.hidden_size * 2
 
 
 def test_an_eager_half_keeps_what_the_graph_beside_it_gives() -> None:

@@ -124,6 +124,13 @@ def test_the_report_has_both_bubbles_and_a_bound_below_the_step(table_and_costs)
     }
 
 
+def test_the_reports_iteration_is_the_step_and_what_is_between_two_steps():
+    """1F1B on two ranks with four microbatches: (4 + 1) * 3 s, and 0.5 s between steps."""
+    costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, step_overhead_s=0.5)
+    report = report_of(simulate(build("1f1b", pp=2, microbatches=4), costs), costs)
+    assert (report["step_time_s"], report["step_overhead_s"], report["iteration_time_s"]) == (15.0, 0.5, 15.5)
+
+
 def test_the_report_has_a_ranks_peak_with_its_static_bytes_and_the_peak_of_its_activations_alone():
     """1F1B on two ranks: two microbatches are in flight on the first rank, one on the last."""
     costs = StageCosts(
