@@ -20,7 +20,7 @@ from ppsim.printing.plans import what_is_projected
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
 from ppsim.runs.compare import Comparison
-from ppsim.schedule.rounds import in_rounds
+from ppsim.schedule.rounds import in_rounds, microbatches_in_words
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.explain import idle_by_cause_s
 from ppsim.simulation.run import simulate
@@ -214,7 +214,8 @@ def _reasons(several: Projections) -> list[str]:
 
 
 def _shape_of(schedule: Schedule) -> str:
-    shape = f"pp {schedule.num_ranks}, vpp {schedule.vpp}, {schedule.num_microbatches} microbatches"
+    batch = microbatches_in_words(schedule.num_microbatches, schedule.num_rounds)
+    shape = f"pp {schedule.num_ranks}, vpp {schedule.vpp}, {batch}"
     return f"{schedule.name or 'own table'}, {shape}"
 
 

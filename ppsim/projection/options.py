@@ -362,7 +362,7 @@ class PlanOptions(JobOptions, total=False):
     gradient_accumulation_steps: Annotated[int | None, Option(
         "Pipeline rounds per optimizer step, each drained before the next, as in TorchTitan (its "
         "gradient_accumulation_steps). They share the microbatches equally. With DeepSpeed and Megatron-LM all "
-        "microbatches are one round. [default: {default}]",
+        "microbatches are one round. Default: {default}.",
         metavar="N", section="pipeline", after="microbatches", field="gradient_accumulation_steps", default=1,
     )]
     group_size: Annotated[int | None, GROUP_SIZE]

@@ -94,3 +94,14 @@ def round_starts(schedule: Schedule) -> Ints64:
         if begin < end and schedule.model_stage[schedule.stage[begin]] == 0:
             found.append(begin + 1 + np.flatnonzero(np.diff(of_entry[begin:end]) > 0))
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def microbatches_in_words(microbatches: int, num_rounds: int) -> str:
+    """Return the microbatches of a step as text.
+
+    >>> microbatches_in_words(64, 1), microbatches_in_words(64, 8)
+    ('64 microbatches', '8 rounds of 8 microbatches')
+    """
+    of_round = microbatches // num_rounds
+    text = f"{of_round} microbatch{'es' * (of_round > 1)}"
+    return f"{num_rounds} rounds of {text}" if num_rounds > 1 else text
