@@ -12,6 +12,7 @@ from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.local_batch import LocalBatch
 from ppsim.configs.run_config import Ignored, RunConfig, replicas_for_experts
 from ppsim.configs.torchtitan_registry import registered
+from ppsim.configs.torchtitan_stages import stages_of
 from ppsim.model.architecture import Model
 from ppsim.model.names import NAMES, find_model
 from ppsim.model.recompute import BY_OPERATORS, recompute_of
@@ -110,6 +111,7 @@ def from_torchtitan(
         name = str(get("module")).removeprefix("torchtitan.models.")
     get("config")
     model, why_no_model = _model(str(name or ""), str(flavor or ""), source)
+    words |= stages_of(arguments, pp, words["schedule"], model)
     return RunConfig(
         trainer,
         source,

@@ -242,3 +242,21 @@ def test_a_command_of_0_2_is_read_with_the_toml_that_it_names(tmp_path: Path) ->
 def test_number_formats_that_are_not_followed_are_listed(tmp_path: Path, line: str) -> None:
     ignored = read(tmp_path, TOML.replace("steps = 10", line), "train.toml").ignored
     assert [one.name for one in ignored] == [f"training.{line.split(' ')[0]}"]
+
+
+def test_the_layers_that_the_trainer_gives_each_stage_are_named_as_an_option(tmp_path: Path) -> None:
+    """0.3's `_generate_llm_fqn_per_model_part(4, 32, 1, 1)` has 8, 9, 8 and 7 layers."""
+    assumed = read(tmp_path, ROUNDS).assumed
+    assert "layers per stage: as --split chooses; TorchTitan's own rule is --split 8,9,8,7" in assumed
+    less = ROUNDS.replace("1F1B", "1F1B --parallelism.pipeline_parallel_last_stage_less_layers 3")
+    assert any("--split 8,9,9,6" in line for line in read(tmp_path, less).assumed)
+
+
+def test_layers_per_stage_say_how_many_stages_a_rank_has(tmp_path: Path) -> None:
+    text = ROUNDS.replace(
+        "_schedule 1F1B", "_schedule Interleaved1F1B --parallelism.pipeline_parallel_layers_per_stage "
+    )
+    assert read(tmp_path, text.replace("_stage  ", "_stage 3 ")).words["vpp"] == 3
+    odd = read(tmp_path, text.replace("_stage  ", "_stage 5 "))
+    assert "vpp" not in odd.words
+    assert any("its 7 stages are no multiple of pp 4" in line for line in odd.assumed)
