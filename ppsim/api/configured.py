@@ -54,6 +54,8 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
     for name, value in config.words.items():
         if name in filled and name not in given and name not in left:
             filled[name] = value
+    if config.local_batch is not None and "gradient_accumulation_steps" in filled:
+        config.local_batch.fill(filled, given)
     if filled.get("model") is None:
         if config.model is None:
             hint = "" if "--model" in config.why_no_model else ": give --model"

@@ -9,6 +9,7 @@ from ppsim.plot.view import Fact, View
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.options import GPT
 from ppsim.projection.projection import Answer, Projection
+from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.report import gap_of
 from ppsim.tuning.command import command_of
 from ppsim.tuning.search import Found, Tuned
@@ -78,12 +79,13 @@ def _about(projection: Projection) -> list[Fact]:
         sizes = vars(job.layout)
         batch = f"{job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}"
     ways = [name for name in ("tp", "cp", "ep", "dp", "pp") if sizes[name] > 1 or name == "pp"]
+    steps = microbatches_in_words(schedule.num_microbatches, schedule.num_rounds)
     chunks = f", vpp {schedule.vpp}" if schedule.vpp > 1 else ""
     return [
         ("model", model),
         ("cluster", f"{projection.num_gpus} × {device} ({where})"),
         ("layout", " · ".join(f"{name} {sizes[name]}" for name in ways)),
-        ("schedule", f"{plan.schedule_name}{chunks}, {schedule.num_microbatches} microbatches; {batch}"),
+        ("schedule", f"{plan.schedule_name}{chunks}, {steps}; {batch}"),
     ]
 
 

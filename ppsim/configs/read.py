@@ -67,7 +67,7 @@ def read_run_config(path: str | Path) -> RunConfig:
 
 
 def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:
-    if any(name.startswith(("--parallelism.", "--training.")) for name in flags):
+    if any(name.startswith(("--parallelism.", "--training.")) for name in flags) or "--module" in flags:
         return from_torchtitan({name.lstrip("-"): value for name, value in flags.items()}, source)
     if not any("model-parallel-size" in name or name in ("--num-layers", "--micro-batch-size") for name in flags):
         raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")

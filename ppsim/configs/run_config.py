@@ -6,6 +6,7 @@ from math import lcm
 from typing import Any
 
 from ppsim.base.shown import Shown
+from ppsim.configs.local_batch import LocalBatch
 from ppsim.model.architecture import Model
 
 
@@ -25,7 +26,8 @@ class RunConfig(Shown):
 
     `words` are options of `ppsim.project`, by name, but for the model, which is `model` or, where there is none,
     `why_no_model`, a sentence. `understood` says which of the trainer's options made which word. `assumed` are
-    sentences about what the file leaves open.
+    sentences about what the file leaves open. `local_batch` is the batch of an accumulation round, of trainers that
+    have rounds.
     """
 
     trainer: str
@@ -36,6 +38,7 @@ class RunConfig(Shown):
     understood: tuple[tuple[str, str], ...]
     ignored: tuple[Ignored, ...]
     assumed: tuple[str, ...] = ()
+    local_batch: LocalBatch | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON: words, what made them, and what was not followed with what it matters for."""

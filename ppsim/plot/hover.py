@@ -87,8 +87,11 @@ class Hover:
         return f"stage {stage} (stage {model_stage} of chain {chain})"
 
     def _unit(self, unit: int) -> str:
-        microbatch, place = divmod(unit, self.timeline.schedule.num_slices)
-        return f"microbatch {microbatch}" + (f", slice {place}" if self.timeline.schedule.num_slices > 1 else "")
+        schedule = self.timeline.schedule
+        microbatch, place = divmod(unit, schedule.num_slices)
+        in_slices = f", slice {place}" if schedule.num_slices > 1 else ""
+        in_rounds = f", round {schedule.round_of_unit[unit]}" if schedule.num_rounds > 1 else ""
+        return f"microbatch {microbatch}{in_slices}{in_rounds}"
 
     def _of_transfer(self, node: int, begin: float, end: float) -> Lines:
         source, target = self.ends_of(node)

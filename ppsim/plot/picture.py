@@ -119,6 +119,7 @@ def _plan(timeline: Timeline, drawn: Numbers, told: Numbers) -> Data:
         "numActions": timeline.num_actions,
         "numMicrobatches": schedule.num_units,
         "numSlices": schedule.num_slices,
+        "numRounds": schedule.num_rounds,
         "numStages": schedule.num_stages,
         "numModelStages": schedule.num_model_stages,
         "rankOffsets": schedule.rank_offsets.tolist(),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ppsim.base.units import percent, seconds
+from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.timeline import Timeline
 
 
@@ -56,7 +57,7 @@ def heading(timeline: Timeline, title: str) -> tuple[str, str]:
         *([] if title in (name, "") else [name]),
         f"pp {schedule.num_ranks}",
         f"vpp {schedule.vpp}",
-        f"{schedule.num_microbatches} microbatches",
+        microbatches_in_words(schedule.num_microbatches, schedule.num_rounds),
         *([f"{schedule.num_replicas} replicas"] if schedule.num_replicas > 1 else []),
         *([f"{schedule.num_slices} slices each"] if schedule.num_slices > 1 else []),
         f"step {seconds(timeline.step_time_s)}",

@@ -20,6 +20,7 @@ from ppsim.printing.plans import what_is_projected
 from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
 from ppsim.runs.compare import Comparison
+from ppsim.schedule.rounds import in_rounds, microbatches_in_words
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.explain import idle_by_cause_s
 from ppsim.simulation.run import simulate
@@ -132,10 +133,11 @@ def card_of_plan(plan: Plan) -> str:
     def table() -> Schedule:
         if plan.schedule == AUTO:
             raise PpsimError("the table is searched for when the plan is projected")
-        return build(
-            find(plan.schedule_name), pp=plan.pp, vpp=plan.vpp, microbatches=plan.num_microbatches,
+        round_table = build(
+            find(plan.schedule_name), pp=plan.pp, vpp=plan.vpp, microbatches=plan.round_microbatches,
             group_size=plan.group_size, num_slices=plan.num_slices,
         )  # fmt: skip
+        return in_rounds(round_table, plan.gradient_accumulation_steps)
 
     picture, why = _outlined(table)
     set_fields = [{"field": name, "value": repr(value)} for name, value in vars(plan).items() if _is_set(value)]
@@ -212,7 +214,8 @@ def _reasons(several: Projections) -> list[str]:
 
 
 def _shape_of(schedule: Schedule) -> str:
-    shape = f"pp {schedule.num_ranks}, vpp {schedule.vpp}, {schedule.num_microbatches} microbatches"
+    batch = microbatches_in_words(schedule.num_microbatches, schedule.num_rounds)
+    shape = f"pp {schedule.num_ranks}, vpp {schedule.vpp}, {batch}"
     return f"{schedule.name or 'own table'}, {shape}"
 
 

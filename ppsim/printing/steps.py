@@ -7,6 +7,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.units import percent, seconds, size
 from ppsim.printing.page import Columns, Page, bold, facts, some_of
 from ppsim.printing.timeline import Drawing, drawing_of, lines_of, readable_drawing
+from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.simulation.report import gap_of, report_of
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.timeline import Timeline
@@ -42,7 +43,8 @@ def print_report(report: dict[str, Any], extra: Sequence[tuple[str, str]] = (), 
     """
     out = Page()
     head = f"{report['schedule'] or 'table'}   pp {report['pp']}   vpp {report['vpp']}   "
-    out.add(bold(f"{head}{report['microbatches']} microbatch{'es' * (report['microbatches'] > 1)}"))
+    batch = microbatches_in_words(report["microbatches"], report.get("gradient_accumulation_steps", 1))
+    out.add(bold(f"{head}{batch}"))
     span = f"{seconds(report['span_s'])} (bubble {percent(report['span_bubble_ratio'])})"
     rows = [
         ("step time", f"{seconds(report['step_time_s'])} (bubble {percent(report['bubble_ratio'])})"),

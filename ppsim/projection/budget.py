@@ -49,7 +49,8 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     before it: "idle by the schedule" with all stages equal on an ideal network, "idle by uneven stages" with the
     stages as they are, "idle by uneven microbatches" with those, "idle by the network" with its transfers and
     queues, "host" with overheads, "compute beside transfers" with what those slow it by, "passes that vary" with
-    their spread, "data parallelism" with forwards that wait for parameters. Then what is left exposed behind the
+    their spread, "data parallelism" with forwards that wait for parameters, and rounds that
+    wait for the collectives between them. Then what is left exposed behind the
     pipeline. A term may be negative: uneven stages can suit a table.
     """
     timeline, costs = projection.timeline, projection.costs
@@ -59,9 +60,11 @@ def loss_budget(projection: Projection) -> dict[str, float]:
     without = costs.replace(
         transfer_s=0.0, channel="ideal", communication="overlap", action_overhead_s=0.0, hop_overhead_s=0.0,
         message_overhead_s=0.0, overlap_slowdown=0.0, first_pass_s=0.0, last_pass_s=0.0, variation_s=0.0,
+        between_rounds_s=0.0,
     )  # fmt: skip
     network = without.replace(transfer_s=costs.transfer_s, channel=costs.channel, communication=costs.communication)
-    ideal = build_graph(schedule, pairs=costs.pairs)
+    ideal, in_one_go = build_graph(schedule, pairs=costs.pairs), costs.replace(between_rounds_s=0.0)
+    is_held_back = timeline.earliest is not None or costs.between_rounds_s > 0
     steps = [
         busy,
         *(
@@ -69,9 +72,9 @@ def loss_budget(projection: Projection) -> dict[str, float]:
             for one in (_balanced(without, schedule), without.alike(), without)
         ),
         simulate_graph(timeline.graph, network).step_time_s,
-        simulate_graph(timeline.graph, costs.replace(variation_s=0.0, overlap_slowdown=0.0)).step_time_s,
-        simulate_graph(timeline.graph, costs.replace(variation_s=0.0)).step_time_s,
-        timeline.step_time_s if timeline.earliest is None else simulate_graph(timeline.graph, costs).step_time_s,
+        simulate_graph(timeline.graph, in_one_go.replace(variation_s=0.0, overlap_slowdown=0.0)).step_time_s,
+        simulate_graph(timeline.graph, in_one_go.replace(variation_s=0.0)).step_time_s,
+        simulate_graph(timeline.graph, in_one_go).step_time_s if is_held_back else timeline.step_time_s,
         timeline.step_time_s,
     ]
     names = (*_OF_BUBBLE, "host", "compute beside transfers", VARIATION, "data parallelism")
@@ -160,6 +163,10 @@ def sensitivities(projection: Projection) -> dict[str, float]:
     exposed = projection.step.exposed_s
     for name, kinds in _OF_STEP.items():
         found[name] = _FASTER * sum(exposed[kind] for kind in kinds) / projection.iteration_s
+    if costs.between_rounds_s:
+        shorter = overheads_s(graph, costs.replace(between_rounds_s=(1 - _FASTER) * costs.between_rounds_s))
+        time = evaluate_many(graph, durations, shorter).step_time_s[0]
+        found["data parallelism"] += float((times[0] - time) / projection.iteration_s)
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 

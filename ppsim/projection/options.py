@@ -359,6 +359,12 @@ class PlanOptions(JobOptions, total=False):
         "finds. Default: 1f1b, or interleaved-1f1b for vpp > 1.",
         names="schedule", common=True, metavar="NAME|NAME,NAME,…|all|auto", section="pipeline", field="schedule",
     )]
+    gradient_accumulation_steps: Annotated[int | None, Option(
+        "Pipeline rounds per optimizer step, each drained before the next, as in TorchTitan (its "
+        "gradient_accumulation_steps). They share the microbatches equally. With DeepSpeed and Megatron-LM all "
+        "microbatches are one round. Default: {default}.",
+        metavar="N", section="pipeline", after="microbatches", field="gradient_accumulation_steps", default=1,
+    )]
     group_size: Annotated[int | None, GROUP_SIZE]
     slices: Annotated[int | None, SLICES]
     split: Annotated[str | Sequence[int] | None, Option(

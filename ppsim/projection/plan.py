@@ -55,6 +55,8 @@ class Plan(InBrief):
     whether Megatron-LM overlaps the transfers of interleaved-1f1b, on its runtime and where no `channel` is given.
     `stragglers` are ranks whose compute takes so many times as long. `lengths` are tokens of sequences, of which
     those of a step are drawn by `seed` (`ppsim.projection.lengths`); None: all have the sequence length.
+    `gradient_accumulation_steps` is the number of pipeline rounds per step: each round has an equal share of the
+    microbatches and is drained before the next (TorchTitan).
 
     >>> import ppsim
     >>> plan = ppsim.Plan(pp=8, vpp=2)
@@ -68,6 +70,7 @@ class Plan(InBrief):
     vpp: int | None = None
     schedule: str | None = None
     microbatches: int | None = None
+    gradient_accumulation_steps: int = 1
     group_size: int | None = None
     num_slices: int | None = None
     job: "Job | None" = None
@@ -178,3 +181,24 @@ class Plan(InBrief):
         if self.microbatches is not None:
             return self.microbatches
         return 4 * self.pp if self.job is None else self.job.num_microbatches
+
+    @property
+    def round_microbatches(self) -> int:
+        """Microbatches per accumulation round; raises `ConfigError` if the rounds cannot share them equally."""
+        count, rounds = self.num_microbatches, self.gradient_accumulation_steps
+        if rounds < 1:
+            raise ConfigError(f"--gradient-accumulation-steps must be at least 1: got {rounds}")
+        if rounds > 1 and self.runtime == "megatron":
+            raise ConfigError(
+                f"Megatron-LM runs all {count} microbatches of a step in one pipeline: leave out "
+                f"--gradient-accumulation-steps {rounds}, or give --runtime torch"
+            )
+        if count % rounds:
+            nearest = min(
+                (one for one in range(1, count + 1) if count % one == 0), key=lambda one: abs(one - rounds)
+            )
+            raise ConfigError(
+                f"--gradient-accumulation-steps {rounds} does not divide the {count} microbatches per step and "
+                f"data-parallel rank (nearest: {nearest})"
+            )
+        return count // rounds

@@ -22,10 +22,11 @@ from ppsim.schedule.choices import Communication
 from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.placement import STYLES
 from ppsim.schedule.room import BYTES_PROJECTED, require_room
+from ppsim.schedule.rounds import in_rounds
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.run import simulate_graph
 from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step import Step, simulate_step
+from ppsim.simulation.step import Step, between_rounds_s, simulate_step
 from ppsim.simulation.variation import with_variation
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def project(plan: Plan | None = None, *, progress: "Progress | None" = None, **f
 def _require_room(plan: Plan) -> None:
     """Raise `ConfigError` for no rank or microbatch, and for more of them than this machine can project."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
+    _ = plan.round_microbatches  # which rounds cannot share
     num_units = plan.num_microbatches * (plan.num_slices or 1)
     require_room(2 * plan.pp * (plan.vpp or 1) * num_units, bytes_each=BYTES_PROJECTED)
 
@@ -64,22 +66,26 @@ def _project(plan: Plan, entry: Entry) -> Projection:
 def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     """Return the table of a schedule for a plan, at its costs where it is fitted to them, and a note of where from.
 
+    It has all rounds of the step.
+
     Raises as `project` does, but for a table that exceeds the memory limit.
     """
     shape: dict[str, Any] = {
-        "pp": plan.pp, "vpp": plan.vpp, "microbatches": plan.num_microbatches, "group_size": plan.group_size,
+        "pp": plan.pp, "vpp": plan.vpp, "microbatches": plan.round_microbatches, "group_size": plan.group_size,
         "num_slices": plan.num_slices,
         "memory_limit_bytes": plan.memory_limit_bytes if entry.takes("memory_limit_bytes") else None,
     }  # fmt: skip
     vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
-    is_possible = entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches) is None
+    is_possible = entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches) is None
     if is_possible and (
         reason := why_no_split(plan.how_split, plan.source.num_layers, plan.pp * vpp // entry.num_replicas)
     ):
         raise ConfigError(reason)
     if entry.takes("costs") and is_possible:  # what is not, `build` says
-        return fit(entry, **shape, costs=_costs_on(plan, entry.placement, vpp), criterion=plan.criterion)
-    return build(entry, **shape), None
+        table, note = fit(entry, **shape, costs=_costs_on(plan, entry.placement, vpp), criterion=plan.criterion)
+    else:
+        table, note = build(entry, **shape), None
+    return in_rounds(table, plan.gradient_accumulation_steps), note
 
 
 def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
@@ -90,13 +96,14 @@ def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
     if plan.group_size is not None or plan.num_slices is not None:
         raise ConfigError("group size and slices are for schedules by name; auto has neither")
     found = optimise(
-        pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches,
+        pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches,
         costs=lambda style: _costs_on(plan, style, vpp),
         memory_limit_bytes=plan.memory_limit_bytes, criterion=plan.criterion, time_limit_s=plan.search_s,
         seed=plan.seed, progress=progress,
     )  # fmt: skip
     note = f"schedule: searched for, from {found.started_from} on; placement {found.placement}; {found.proof}"
-    return project_table(replace(plan, vpp=vpp), found.schedule, note=note)
+    table = in_rounds(found.schedule, plan.gradient_accumulation_steps)
+    return project_table(replace(plan, vpp=vpp), table, note=note)
 
 
 def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
@@ -104,11 +111,15 @@ def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
     outline = Schedule.outline(STYLES[style](plan.pp, plan.pp * vpp), num_microbatches=plan.num_microbatches)
     costs = _for_runtime(plan, outline, _assembled(plan, outline).costs)
+    if plan.gradient_accumulation_steps > 1:
+        costs = costs.alike()  # one table for all rounds
     return costs.replace(overlap_slowdown=plan.overlap_slowdown)
 
 
 def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) -> Projection:
     """Return the projection of a table of the user's own, at the costs and on the runtime of `plan`.
+
+    The table has all rounds of the step.
 
     `note` says where the table is from, and comes first among the assumptions.
     """
@@ -203,7 +214,9 @@ def _assembled(plan: Plan, schedule: Schedule) -> Assembled:
 
 def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
     assembled = _assembled(plan, schedule)
-    costs = with_variation(schedule, _for_runtime(plan, schedule, assembled.costs), plan.variation)
+    costs = _for_runtime(plan, schedule, assembled.costs)
+    costs = costs.replace(between_rounds_s=between_rounds_s(schedule, costs, assembled.around))
+    costs = with_variation(schedule, costs, plan.variation)
     return assembled, costs, simulate_step(schedule, costs, assembled.around)
 
 
@@ -236,7 +249,7 @@ def project_all(
         vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
         num_slices = (plan.num_slices or entry.num_slices) if entry.takes("num_slices") else 1
         reason = (
-            entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.num_microbatches)
+            entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches)
             or why_no_split(plan.how_split, source.num_layers, plan.pp * vpp // entry.num_replicas)
             or why_no_slices(source.sequence_length, num_slices, hidden_size=source.hidden_size)
         )

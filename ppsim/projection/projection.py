@@ -13,6 +13,7 @@ from ppsim.model.recompute import BY_OPERATORS
 from ppsim.projection.plan import Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
+from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.schedule.table import Op
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 from ppsim.simulation.report import report_of
@@ -65,8 +66,9 @@ class Projection(Shown, Pictured):
     def brief(self) -> str:
         """What its line says."""
         table, peak = self.timeline.schedule, float(self.timeline.memory.peak_bytes.max())
+        batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
         return (
-            f"{table.name}, pp {table.num_ranks}, vpp {table.vpp}, {table.num_microbatches} microbatches: "
+            f"{table.name}, pp {table.num_ranks}, vpp {table.vpp}, {batch}: "
             f"iteration {seconds(self.iteration_s)}, {count(self.tokens_per_s)} tokens/s, bubble "
             f"{percent(self.timeline.bubble_ratio)}, peak {size(peak)}"
         )

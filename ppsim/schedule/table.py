@@ -104,6 +104,8 @@ class Schedule(InBrief):
     k·S/R on and serves a contiguous share of the m microbatches, ⌊b·R/m⌋ = k, which are m/R where R divides m.
     A microbatch that is cut into `num_slices` (K) parts of its sequence visits the stages a slice at a time:
     `microbatch` then holds b·K + slice, slices counted in the order of the tokens.
+    A step of `num_rounds` rounds runs the pipeline that often and drains it after each round (gradient accumulation
+    steps); each chain's microbatches are divided among the rounds in order (`ppsim.schedule.rounds`).
 
     Raises `ScheduleError` for columns of different lengths and for no replica or slice. Whether the table makes
     sense is asked of `ppsim.schedule.check`, not here: a broken table must be representable to be explained.
@@ -123,6 +125,7 @@ class Schedule(InBrief):
     name: str = ""
     num_replicas: int = 1
     num_slices: int = 1
+    num_rounds: int = 1
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in (self.op, self.stage, self.microbatch, self.fused)}
@@ -131,6 +134,13 @@ class Schedule(InBrief):
         if self.num_replicas < 1 or self.num_slices < 1:
             raise ScheduleError(
                 f"replicas and slices must be at least 1: got {self.num_replicas} and {self.num_slices}"
+            )
+        if self.num_rounds < 1 or (
+            self.num_rounds > 1 and self.num_microbatches % (self.num_rounds * self.num_replicas)
+        ):
+            raise ScheduleError(
+                f"{self.num_microbatches} microbatches cannot be divided into {self.num_rounds} rounds of "
+                f"{self.num_replicas} model replicas"
             )
         for column in (self.op, self.stage, self.microbatch, self.fused, self.rank_offsets, self.stage_to_rank):
             column.flags.writeable = False
@@ -246,6 +256,13 @@ class Schedule(InBrief):
         microbatch = np.arange(self.num_units, dtype=np.int64) // self.num_slices
         return (microbatch * self.num_replicas // max(self.num_microbatches, 1)).astype(np.int32)
 
+    @cached_property
+    def round_of_unit(self) -> Ints32:
+        """The round in which each unit is computed."""
+        in_chain = self.num_units // self.num_replicas
+        units = np.arange(self.num_units, dtype=np.int64)
+        return (units % max(in_chain, 1) // max(in_chain // self.num_rounds, 1)).astype(np.int32)
+
     @property
     def num_actions(self) -> int:
         """The number of entries, idle cells included."""
@@ -298,6 +315,7 @@ class Schedule(InBrief):
         counts = {"pp": self.num_ranks, "vpp": self.vpp, "microbatches": self.num_microbatches}
         counts |= {"replicas": self.num_replicas} if self.num_replicas > 1 else {}
         counts |= {"slices": self.num_slices} if self.num_slices > 1 else {}
+        counts |= {"rounds": self.num_rounds} if self.num_rounds > 1 else {}
         text = ", ".join(f"{name}={count}" for name, count in counts.items())
         return f"{self.name!r}, {text}, {self.num_actions} actions"
 
@@ -313,7 +331,7 @@ class Schedule(InBrief):
         """Tables are equal when their cells and their placement are; the name is a label."""
         if not isinstance(other, Schedule):
             return NotImplemented
-        counts = ("num_microbatches", "num_replicas", "num_slices")
+        counts = ("num_microbatches", "num_replicas", "num_slices", "num_rounds")
         return all(getattr(self, name) == getattr(other, name) for name in counts) and all(
             np.array_equal(a, b)
             for a, b in (

@@ -41,6 +41,7 @@ class CostArrays:
     first_pass_s: float = 0.0
     last_pass_s: float = 0.0
     variation_s: float = 0.0
+    between_rounds_s: float = 0.0
     by_microbatch: Mapping[str, Floats] = field(default_factory=dict)
 
     def values(self, name: str) -> Floats:

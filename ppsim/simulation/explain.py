@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Floats, Ints32
+from ppsim.schedule.rounds import round_starts
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.timeline import Timeline
 
@@ -14,7 +15,8 @@ CAUSES = {
     "warm_up": "waiting for compute elsewhere, up to the rank's first backward",
     "cool_down": "waiting for compute elsewhere, or done, after the rank's last forward",
     "waiting_compute": "waiting for compute elsewhere, in between",
-    "exposed_communication": "waiting for a transfer whose content was ready, under way or queued, or for weights",
+    "exposed_communication": "waiting for a transfer whose content was ready, under way or queued, for weights, or "
+    "between rounds for gradients",
     "overhead": "host time before an action",
 }
 
@@ -59,6 +61,10 @@ def gaps(timeline: Timeline, ranks: range | None = None) -> Gaps:
     if timeline.earliest is not None:
         held_back = ~blocked & (timeline.earliest[here] > begin)
         ready = np.where(held_back, start, ready)
+    if timeline.costs.between_rounds_s:
+        starts = round_starts(timeline.schedule)
+        starts = starts[(starts >= here.start) & (starts < here.stop)] - here.start
+        ready[starts] = np.minimum(ready[starts] + timeline.costs.between_rounds_s, start[starts])
     return Gaps(begin_s=begin, compute_s=made - begin, communication_s=ready - made, overhead_s=start - ready)
 
 
@@ -72,11 +78,15 @@ assert list(CAUSES) == ["warm_up", "cool_down", "waiting_compute", "exposed_comm
 def compute_causes(schedule: Schedule) -> NDArray[np.int8]:
     """Return what waiting for another rank's compute counts as, for each action: a place in `list(CAUSES)`.
 
-    Up to and with its first backward a rank warms up; behind its last forward it cools down.
+    Up to and with its first backward a rank warms up; behind its last forward it cools down. Both are so in every
+    round.
     """
     causes = np.full(len(schedule), _WAITING, dtype=np.int8)
-    is_forward = schedule.op == Op.F
-    for begin, end in pairwise(schedule.rank_offsets.tolist()):
+    is_forward, bounds = schedule.op == Op.F, schedule.rank_offsets
+    if schedule.num_rounds > 1:
+        round_of = schedule.round_of_unit[schedule.microbatch]
+        bounds = np.union1d(bounds, 1 + np.flatnonzero(np.diff(round_of)))
+    for begin, end in pairwise(bounds.tolist()):
         first_backward = begin + int(np.argmin(is_forward[begin:end]))
         last_forward = end - 1 - int(np.argmax(is_forward[begin:end][::-1]))
         causes[last_forward + 1 : end] = _COOL_DOWN

@@ -38,6 +38,7 @@ def report_of(timeline: Timeline, costs: StageCosts, *, memory_limit_bytes: floa
         "microbatches": schedule.num_microbatches,
         "replicas": schedule.num_replicas,
         "slices": schedule.num_slices,
+        "gradient_accumulation_steps": schedule.num_rounds,
         "num_actions": timeline.num_actions,
         "step_time_s": timeline.step_time_s,
         "step_overhead_s": costs.step_overhead_s,

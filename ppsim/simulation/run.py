@@ -8,6 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.kinds import require_kind
 from ppsim.schedule.check import validate
 from ppsim.schedule.graph import EventGraph, build_graph
+from ppsim.schedule.rounds import round_starts
 from ppsim.schedule.table import NONE, Op, Schedule
 from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.memory import shares_of
@@ -126,10 +127,12 @@ def _share_out_pairs(schedule: Schedule, whole: Floats, fused_s: Floats, share: 
 
 
 def overheads_s(graph: EventGraph, costs: StageCosts) -> Floats:
-    """Return the host time or latency before every node."""
+    """Return the host time or latency before every node, and the time between rounds where one begins."""
     overhead = np.full(graph.num_nodes, costs.hop_overhead_s)
     of_actions = overhead[: graph.num_actions]
     of_actions[:] = costs.action_overhead_s + costs.variation_s
+    if costs.between_rounds_s:
+        of_actions[round_starts(graph.schedule)] += costs.between_rounds_s
     if costs.message_overhead_s:
         schedule, behind = graph.schedule, graph.source + 1
         is_followed = behind < schedule.rank_offsets[schedule.rank[graph.source] + 1]

@@ -65,6 +65,9 @@ class StageCosts(InBrief):
     variation_s
         Before every action, what makes a step of passes at their medians as long as one of passes that vary is on
         average (`ppsim.simulation.variation`).
+    between_rounds_s
+        From the last end to the next start of a rank that begins a round (`ppsim.schedule.rounds`): gradients
+        reduced and parameters gathered, so far as they are exposed (`ppsim.simulation.step.between_rounds_s`).
     step_overhead_s
         From the last end of a step to the first start of the next: optimizer, gradient norm, final reductions. No
         part of the timeline; the report adds it to the step as iteration time.
@@ -108,6 +111,7 @@ class StageCosts(InBrief):
     first_pass_s: float = 0.0
     last_pass_s: float = 0.0
     variation_s: float = 0.0
+    between_rounds_s: float = 0.0
     static_bytes: Numbers = 0.0
     microbatch_factors: Numbers | None = None
     slice_time_shares: Numbers | None = None
@@ -222,6 +226,7 @@ class StageCosts(InBrief):
             variation_s=self.variation_s,
             first_pass_s=self.first_pass_s,
             last_pass_s=self.last_pass_s,
+            between_rounds_s=self.between_rounds_s,
             by_microbatch={
                 name: values for name, values in found.items() if values.shape[1] > 1 and name != "fused_s"
             },
@@ -363,7 +368,8 @@ MATRICES = tuple(name for name in _PER_STAGE if name != "fused_s")
 """What may differ by microbatch as a matrix of shape [stages, microbatches]."""
 
 _NUMBERS = (
-    *_PER_STAGE, "static_bytes", *OVERHEADS, "message_overhead_s", "variation_s", "microbatch_factors", *_PER_SLICE,
+    *_PER_STAGE, "static_bytes", *OVERHEADS, "message_overhead_s", "variation_s", "between_rounds_s",
+    "microbatch_factors", *_PER_SLICE,
 )  # fmt: skip
 _SECONDS = ("forward_s", "backward_input_s", "backward_weight_s", "backward_s", "fused_s", "transfer_s")
 _BYTES = ("activation_bytes", "activation_bytes_kept_for_weight", "kept_bytes")

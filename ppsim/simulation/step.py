@@ -5,7 +5,7 @@ in the order of their first forwards, and reduces the gradients of each stage on
 run beside compute. Nothing of it is fed back to the pipeline but the gathering, which holds forwards back.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from ppsim.base.arrays import Floats, Numbers
 from ppsim.base.errors import ConfigError
+from ppsim.schedule.rounds import one_round
 from ppsim.schedule.table import Op, Schedule
 from ppsim.simulation.run import simulate
 from ppsim.simulation.stage_costs import StageCosts
@@ -59,20 +60,10 @@ def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> S
     (15.0, 18.0, 2.0)
     """
     num_ranks = schedule.num_ranks
-    gather_s = _entries("gather_s", around.gather_s, schedule.num_stages, "stage")
-    reduce_s = _entries("reduce_s", around.reduce_s, schedule.num_stages, "stage")
     optimizer_s = _entries("optimizer_s", around.optimizer_s, num_ranks, "rank")
-    buckets = np.maximum(_entries("num_buckets", around.num_buckets, schedule.num_stages, "stage"), 1.0)
     pieces: list[Piece] = []
-
-    ready = np.zeros(schedule.num_stages)
-    if gather_s.any():
-        forward_s = costs.resolved_for(schedule).forward_s
-        ready = _gathered(schedule, gather_s, buckets, forward_s, pieces, overlap=around.overlap)
-    timeline = simulate(schedule, costs, ready_s=ready if ready.any() else None)
-
+    timeline, ready, reduced = _pipeline(schedule, costs, around, pieces)
     waits_for_all = around.update == "synchronised"
-    reduced = _reduced(timeline, reduce_s, buckets, pieces, overlap=around.overlap)
     shared = _shared(reduced, around.sharing, pieces)
     begin = float(shared.max())
     normed = np.full(num_ranks, begin + around.norm_s) if waits_for_all else shared
@@ -98,6 +89,60 @@ def simulate_step(schedule: Schedule, costs: StageCosts, around: StepCosts) -> S
     exposed_s["slow rank"] = around.slow_rank * float(timeline.busy_s.max())
     beside_s = around.rest_s + exposed_s["stragglers"] + exposed_s["slow rank"]
     return Step(timeline, pieces, ends[-1] - float(begins[last]) + beside_s, exposed_s)
+
+
+def _pipeline(
+    schedule: Schedule, costs: StageCosts, around: StepCosts, pieces: list[Piece]
+) -> tuple[Timeline, Floats, Floats]:
+    """The timeline with the collectives of data parallelism, when each stage's parameters suffice for its first
+    forward, and when each rank has reduced its gradients. In every round both are done again."""
+    gather_s = _entries("gather_s", around.gather_s, schedule.num_stages, "stage")
+    reduce_s = _entries("reduce_s", around.reduce_s, schedule.num_stages, "stage")
+    buckets = np.maximum(_entries("num_buckets", around.num_buckets, schedule.num_stages, "stage"), 1.0)
+    ready = np.zeros(schedule.num_stages)
+    if gather_s.any():
+        forward_s = costs.resolved_for(schedule).forward_s
+        ready = _gathered(schedule, gather_s, buckets, forward_s, pieces, overlap=around.overlap)
+    gathers = list(pieces)
+    timeline = simulate(schedule, costs, ready_s=ready if ready.any() else None)
+    reduced = timeline.rank_end_s
+    if gathers or reduce_s.any():
+        for number in range(schedule.num_rounds):
+            if number:
+                pieces += [_shifted(piece, float(reduced[piece.rank])) for piece in gathers]
+            reduced = _reduced(timeline, reduce_s, buckets, pieces, overlap=around.overlap, number=number)
+    return timeline, ready, reduced
+
+
+def _shifted(piece: Piece, seconds: float) -> Piece:
+    return replace(piece, start_s=piece.start_s + seconds, end_s=piece.end_s + seconds)
+
+
+def between_rounds_s(schedule: Schedule, costs: StageCosts, around: StepCosts) -> float:
+    """Return how long a rank that begins a round waits after its own last action of the round before.
+
+    Every round reduces its gradients and gathers its parameters again: torch's pipeline runtime ends each `step()`
+    with REDUCE_GRAD and RESHARD, and a rank's compute waits for its reduction (FSDP2, `finalize_backward`). A rank
+    can begin its next round once it has reduced and gathered. The rounds are alike, so they follow each other at
+    the pace of the rank that takes longest from the start of its gather to the end of its reduction; the ranks that
+    begin a round are delayed to that pace, and the others follow by their messages.
+
+    >>> from ppsim import build
+    >>> from ppsim.schedule.rounds import in_rounds
+    >>> table = in_rounds(build("1f1b", pp=2, microbatches=4), 2)
+    >>> costs = StageCosts(forward_s=1, backward_input_s=1, backward_weight_s=1)
+    >>> between_rounds_s(table, costs, StepCosts(gather_s=1, reduce_s=2))
+    3.0
+    """
+    if schedule.num_rounds == 1 or not (np.any(around.gather_s) or np.any(around.reduce_s)):
+        return 0.0
+    table, alike = one_round(schedule), costs.alike()
+    timeline, ready, reduced = _pipeline(table, alike, around, [])
+    first = schedule.model_stage[schedule.stage[schedule.rank_offsets[:-1]]] == 0  # ranks that begin a round
+    pace_s = float((reduced - _begins(timeline, ready, costs.action_overhead_s)).max())
+    if pace_s <= timeline.span_s:
+        return 0.0
+    return pace_s - float((timeline.rank_end_s - timeline.rank_begin_s)[first].max())
 
 
 def _gathered(
@@ -148,19 +193,23 @@ def _by_first_forward(schedule: Schedule, rank: int) -> list[int]:
 
 
 def _reduced(
-    timeline: Timeline, reduce_s: Floats, buckets: Floats, pieces: list[Piece], *, overlap: bool
+    timeline: Timeline, reduce_s: Floats, buckets: Floats, pieces: list[Piece], *, overlap: bool, number: int
 ) -> Floats:
-    """When each rank has reduced the gradients of its stages, taken in the order in which they are done.
+    """When each rank has reduced the gradients of a round's stages, taken in the order in which they are done.
 
     A stage's k buckets are done one after the other in its last backward of d seconds: of their reductions, R/k
     each, the first starts d/k into it at the earliest, and the last ends R/k behind it.
     """
-    schedule, done = timeline.schedule, timeline.rank_end_s.copy()
+    schedule = timeline.schedule
+    actions = slice(0, timeline.num_actions)
+    is_backward, done = schedule.op != Op.F, timeline.rank_end_s.copy()
+    if schedule.num_rounds > 1:
+        is_backward &= schedule.round_of_unit[schedule.microbatch] == number
+        done = np.zeros(schedule.num_ranks)
+        np.maximum.at(done, schedule.rank[is_backward], timeline.end[actions][is_backward])
     if not reduce_s.any():
         return done
     last_end = np.zeros(schedule.num_stages)
-    actions = slice(0, timeline.num_actions)
-    is_backward = schedule.op != Op.F
     np.maximum.at(last_end, schedule.stage[is_backward], timeline.end[actions][is_backward])
     is_last = is_backward & (timeline.end[actions] == last_end[schedule.stage])
     lasted = np.zeros(schedule.num_stages)

@@ -11,6 +11,7 @@ from ppsim.base.shown import Pictured
 from ppsim.base.units import percent, seconds
 from ppsim.schedule.graph import EventGraph
 from ppsim.schedule.networks import name_of, network_of
+from ppsim.schedule.rounds import microbatches_in_words
 from ppsim.schedule.table import NONE, Op, Schedule, last_of_cell
 from ppsim.simulation.cost_arrays import CostArrays
 from ppsim.simulation.memory import Memory, memory_of
@@ -49,9 +50,10 @@ class Timeline(Pictured):
     def brief(self) -> str:
         """What its line says."""
         table = self.schedule
+        batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
         return (
-            f"{table.name or 'own table'}, pp {table.num_ranks}, vpp {table.vpp}, {table.num_microbatches} "
-            f"microbatches, {self.origin}: step {seconds(self.step_time_s)}, bubble {percent(self.bubble_ratio)}"
+            f"{table.name or 'own table'}, pp {table.num_ranks}, vpp {table.vpp}, {batch}, {self.origin}: "
+            f"step {seconds(self.step_time_s)}, bubble {percent(self.bubble_ratio)}"
         )
 
     @property

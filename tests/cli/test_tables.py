@@ -10,7 +10,7 @@ from ppsim.runs.timeline_file import read_timeline
 from tests.cli.running import ppsim, words_of
 
 REPORT_KEYS = [
-    "schedule", "pp", "vpp", "microbatches", "replicas", "slices", "num_actions", "step_time_s",
+    "schedule", "pp", "vpp", "microbatches", "replicas", "slices", "gradient_accumulation_steps", "num_actions", "step_time_s",
     "step_overhead_s", "iteration_time_s", "span_s",
     "bubble_ratio", "span_bubble_ratio", "lower_bound_s", "span_lower_bound_s", "memory_limit_bytes", "ranks",
     "critical_path",

@@ -39,7 +39,10 @@ function actionLines(plan, node, begin, end) {
   const [chain, modelStage] = [Math.floor(stage / plan.numModelStages), stage % plan.numModelStages];
   const isReplica = plan.numStages > plan.numModelStages;
   const where = `stage ${stage}${isReplica ? ` (stage ${modelStage} of chain ${chain})` : ""}`;
-  const unit = `microbatch ${microbatch}${plan.numSlices > 1 ? `, slice ${slice}` : ""}`;
+  const unitsOfChain = (plan.numMicrobatches * plan.numModelStages) / plan.numStages;
+  const round = Math.floor(((plan.microbatch[node] % unitsOfChain) * plan.numRounds) / unitsOfChain);
+  const inRound = plan.numRounds > 1 ? `, round ${round}` : "";
+  const unit = `microbatch ${microbatch}${plan.numSlices > 1 ? `, slice ${slice}` : ""}${inRound}`;
   const waited = `waited for ${blockerOf(plan, node)}${held ? `; holds ${size(held)}` : ""}`;
   const lines = [nameOf(plan, node), times(begin, end), `${where}, chunk ${plan.chunks[stage]}, ${unit}`, waited];
   return picture.errors ? [...lines, errorLine(picture.errors, node)] : lines;

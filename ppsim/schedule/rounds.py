@@ -1,0 +1,107 @@
+"""Accumulation rounds: one pipeline schedule, executed several times per optimizer step.
+
+TorchTitan calls `schedule.step()` once per gradient accumulation step (trainer.py): all microbatches of a round
+leave the pipeline before the next round enters it. A rank starts its next round when its own row of the last round
+is done; it does not wait for the slowest rank.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from ppsim.base.arrays import Ints64
+from ppsim.base.errors import ScheduleError
+from ppsim.schedule.table import NONE, Schedule
+
+
+def in_rounds(schedule: Schedule, num_rounds: int) -> Schedule:
+    """Return the table of a step that executes `schedule`, the table of one round, `num_rounds` times.
+
+    Microbatches are renumbered, each chain's in the order of the rounds. Raises `ScheduleError` for model replicas
+    that cannot share the microbatches of a round equally.
+
+    >>> import ppsim
+    >>> step = in_rounds(ppsim.build("1f1b", pp=2, microbatches=2), 2)
+    >>> [str(action) for action in step][:8]
+    ['0F0', '0F1', '0B0', '0B1', '0F2', '0F3', '0B2', '0B3']
+    """
+    if num_rounds == 1:
+        return schedule
+    count, replicas = schedule.num_microbatches, schedule.num_replicas
+    if count % replicas:
+        raise ScheduleError(
+            f"{schedule.name}: {replicas} model replicas cannot share the {count} microbatches of a round equally"
+        )
+    units_of_chain = schedule.num_units // replicas
+    chain, place = np.divmod(schedule.microbatch, max(units_of_chain, 1))
+    rounds = np.arange(num_rounds, dtype=np.int32)[:, None]
+    microbatch = np.where(schedule.microbatch == NONE, NONE, (chain * num_rounds + rounds) * units_of_chain + place)
+    cells = schedule.fused.max(initial=NONE) + 1
+    fused = np.where(schedule.fused == NONE, NONE, schedule.fused + rounds * cells)
+    entries, of_round, offsets = _by_rank(schedule.rank_offsets, num_rounds)
+    return replace(
+        schedule,
+        op=schedule.op[entries],
+        stage=schedule.stage[entries],
+        microbatch=microbatch[of_round, entries].astype(np.int32),
+        fused=fused[of_round, entries].astype(np.int32),
+        rank_offsets=offsets,
+        num_microbatches=num_rounds * count,
+        num_rounds=num_rounds,
+    )
+
+
+def _by_rank(rank_offsets: Ints64, num_rounds: int) -> tuple[Ints64, Ints64, Ints64]:
+    """Per entry of the step's table: the entry of the round's table and the round; then the step's rank offsets."""
+    rows = [np.arange(begin, end, dtype=np.int64) for begin, end in pairwise(rank_offsets.tolist())]
+    entries = np.concatenate([np.tile(row, num_rounds) for row in rows])
+    of_round = np.concatenate([np.repeat(np.arange(num_rounds, dtype=np.int64), len(row)) for row in rows])
+    return entries, of_round, rank_offsets * num_rounds
+
+
+def one_round(schedule: Schedule) -> Schedule:
+    """Return the table of one round, which is what a runtime executes: the inverse of `in_rounds`.
+
+    >>> import ppsim
+    >>> table = ppsim.build("zbv", pp=2, microbatches=4)
+    >>> one_round(in_rounds(table, 3)) == table
+    True
+    """
+    if schedule.num_rounds == 1:
+        return schedule
+    has_none = schedule.microbatch == NONE
+    is_first = has_none | (schedule.round_of_unit[np.where(has_none, 0, schedule.microbatch)] == 0)
+    first = schedule.select(is_first)
+    units_of_chain = schedule.num_units // schedule.num_replicas
+    chain, place = np.divmod(first.microbatch, units_of_chain)
+    microbatch = np.where(first.microbatch == NONE, NONE, chain * (units_of_chain // schedule.num_rounds) + place)
+    return replace(
+        first,
+        microbatch=microbatch.astype(np.int32),
+        num_microbatches=schedule.num_microbatches // schedule.num_rounds,
+        num_rounds=1,
+    )
+
+
+def round_starts(schedule: Schedule) -> Ints64:
+    """Return the entries with which ranks that hold a first stage begin each round but the first.
+
+    These ranks begin a round without waiting for a message; all others follow them.
+    """
+    of_entry, found = schedule.round_of_unit[schedule.microbatch], []
+    for begin, end in pairwise(schedule.rank_offsets.tolist()):
+        if begin < end and schedule.model_stage[schedule.stage[begin]] == 0:
+            found.append(begin + 1 + np.flatnonzero(np.diff(of_entry[begin:end]) > 0))
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def microbatches_in_words(microbatches: int, num_rounds: int) -> str:
+    """Return the microbatches of a step as text.
+
+    >>> microbatches_in_words(64, 1), microbatches_in_words(64, 8)
+    ('64 microbatches', '8 rounds of 8 microbatches')
+    """
+    of_round = microbatches // num_rounds
+    text = f"{of_round} microbatch{'es' * (of_round > 1)}"
+    return f"{num_rounds} rounds of {text}" if num_rounds > 1 else text
