@@ -14,7 +14,7 @@ from ppsim.base.words import fields_of, require_least, words_of
 from ppsim.costs.profile import DEFAULT, Profile, Shape, profile_of
 from ppsim.costs.sources import RankCosts
 from ppsim.layout.split import MegatronSplit, Split, require_layers
-from ppsim.model.recompute import recompute_of
+from ppsim.model.recompute import require_of_layer
 from ppsim.projection import project as planning
 from ppsim.projection.lengths import read_lengths
 from ppsim.projection.options import JobOptions, PlanOptions
@@ -138,7 +138,7 @@ def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Sh
     """The profile, with what it lacks at the shape asked for estimated, and that shape."""
     wanted: dict[str, Any] = {name: options[name] for name in ("micro_batch", "tp", "cp", "ep")}
     wanted["sequence_length"] = options["seq_len"]
-    wanted["recompute"] = None if options["recompute"] is None else recompute_of(options["recompute"])
+    wanted["recompute"] = None if options["recompute"] is None else require_of_layer(options["recompute"])
     try:
         return profile, profile.shape_at(**wanted)
     except ConfigError:

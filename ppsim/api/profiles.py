@@ -13,7 +13,7 @@ from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import check_place, to_json, write_whole
 from ppsim.base.words import given_of, require_least, words_of
-from ppsim.model.recompute import recompute_of
+from ppsim.model.recompute import require_of_layer
 from ppsim.profiling.options import OF_MODELS, ProfileOptions
 from ppsim.runtime.config import MODELS
 from ppsim.runtime.launch import require_device, require_extra
@@ -221,7 +221,7 @@ def keys_from(options: Mapping[str, Any], model: "ModelShape") -> "list[Key]":
 
     usual = {"tp": 1, "cp": 1, "ep": 1, "seq_len": model.sequence_length, "micro_batch": 2}
     dtype = options["dtype"] or _WORDS["dtype"].option.default
-    recompute = recompute_of(options["recompute"] or "none")
+    recompute = require_of_layer(options["recompute"] or "none")
     return [
         Key(
             micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype, tp=tp, cp=cp, ep=ep,

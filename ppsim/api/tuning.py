@@ -11,7 +11,7 @@ from ppsim.api.texts import parse_size
 from ppsim.api.words import takes
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import with_defaults, words_of
-from ppsim.model.recompute import recompute_of
+from ppsim.model.recompute import is_by_stage, recompute_of
 from ppsim.projection.options import JobOptions
 from ppsim.tuning import search
 from ppsim.tuning.options import RangeOptions, TuneOptions
@@ -55,6 +55,8 @@ def search_of(options: Mapping[str, Any]) -> Callable[..., Tuned]:
     ranges = {name: _listed(name, options[name]) for name in _RANGES}
     if ranges["recompute"] is not None:
         ranges["recompute"] = [recompute_of(one) for one in ranges["recompute"]]
+        if by_stage := [one for one in ranges["recompute"] if is_by_stage(one)]:
+            raise ConfigError(f"--recompute {by_stage[0]} is for ppsim project: tune takes none, full or modules")
     if unknown := [one for one in ranges["split"] or () if one not in _SPLITS]:
         raise ConfigError(
             f"--split is '{','.join(ranges['split'] or ())}': {unknown[0]} is none of {', '.join(_SPLITS)}"

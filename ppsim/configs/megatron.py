@@ -12,7 +12,7 @@ from ppsim.configs.megatron_hybrid import hybrid_pattern, layout_of
 from ppsim.configs.megatron_model import model_of
 from ppsim.configs.run_config import RunConfig, replicas_for_experts
 from ppsim.model.architecture import Model
-from ppsim.model.recompute import BY_OPERATORS, MODULES
+from ppsim.model.recompute import BY_OPERATORS, BY_STAGE, MODULES, is_by_stage, recompute_of
 
 _COUNTS = {
     "tensor_model_parallel_size": "tp",
@@ -218,11 +218,10 @@ def _recompute(arguments: Arguments) -> str | None:
         return None
     if how == "full":
         layers = arguments.count("recompute_num_layers", word="recompute", least=0)
-        if arguments.get("recompute_method", word="recompute") == "block" and layers is not None:
-            arguments.assumed.append(
-                f"every layer is recomputed, not only {layers} a stage: recompute_method block is not followed"
-            )
-        return "full"
+        method = arguments.get("recompute_method", word="recompute")
+        if method not in (None, *BY_STAGE):
+            raise ConfigError(f"{arguments.source}: recompute_method must be block or uniform: got {method!r}")
+        return "full" if method is None or layers is None else recompute_of(f"{method}/{layers}")
     if how != "selective":
         raise ConfigError(f"{arguments.source}: recompute_granularity must be full or selective: got {how!r}")
     modules = arguments.get("recompute_modules", ["core_attn"], word="recompute")
@@ -293,8 +292,13 @@ def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     arguments |= {name: words[name] for name in _SPLIT if words.get(name) is not None}
     arguments |= {name: True for name in _COUNTED if words.get(name)}
     recompute = words.get("recompute", "none")
-    if recompute == "full":
-        arguments |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    if recompute == "full" or is_by_stage(recompute):
+        method, _, layers = recompute.partition("/") if is_by_stage(recompute) else ("uniform", "", 1)
+        arguments |= {
+            "recompute_granularity": "full",
+            "recompute_method": method,
+            "recompute_num_layers": int(layers),
+        }
     elif recompute == BY_OPERATORS:
         left.append(f"Megatron-LM recomputes modules, not by operators as {recompute}")
     elif recompute != "none":

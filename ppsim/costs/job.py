@@ -1,7 +1,7 @@
 """What is trained, on what cluster, and how it is divided; and the costs of its layers."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
@@ -29,7 +29,7 @@ from ppsim.model.captured import why_not_captured
 from ppsim.model.halves import Attention, OfLatents
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
-from ppsim.model.recompute import BY_OPERATORS, recomputes
+from ppsim.model.recompute import BY_OPERATORS, checkpoints, is_by_stage, of_layer, recomputes
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.schedule.choices import Update
 
@@ -271,7 +271,7 @@ class Job(InBrief):
         layout, execution = self.layout, self.execution
         shape = Shape(
             micro_batch=self.micro_batch, sequence_length=self.length, dtype=execution.dtype, tp=layout.tp,
-            cp=layout.cp, ep=layout.ep, recompute=execution.recompute,
+            cp=layout.cp, ep=layout.ep, recompute=of_layer(execution.recompute),
         )  # fmt: skip
         return ProfileCosts.at(self.profile, shape)
 
@@ -279,6 +279,18 @@ class Job(InBrief):
     def layer_costs(self) -> dict[Layer, Estimate]:
         """F, I, W and B of one more layer of each kind on a stage."""
         return {layer: one for layer, (one, _) in self._layers.items()}
+
+    def costs_in_order(self, layers: Sequence[Layer]) -> list[Estimate]:
+        """Return F, I, W and B of each layer of a stage, which recomputes those in its checkpoints."""
+        recompute = self.execution.recompute
+        inside = sum(checkpoints(recompute, len(layers))) if is_by_stage(recompute) else 0
+        again, plain = self._recomputing.layer_costs if inside else {}, self.layer_costs
+        return [again[layer] for layer in layers[:inside]] + [plain[layer] for layer in layers[inside:]]
+
+    @cached_property
+    def _recomputing(self) -> "Job":
+        """The same with every layer recomputed."""
+        return replace(self, execution=replace(self.execution, recompute="full"))
 
     @cached_property
     def mtp_costs(self) -> dict[Layer, Estimate]:

@@ -23,7 +23,7 @@ from ppsim.machine.kernels.tables import Tabled
 from ppsim.machine.kernels.times import moved
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.memory import gathered_bytes, rank_memory, stage_activations
-from ppsim.model.recompute import BY_OPERATORS, whole_layers
+from ppsim.model.recompute import BY_OPERATORS, is_by_stage, whole_layers
 from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -130,9 +130,9 @@ def _estimate_of(job: Job, stage: Stage) -> Estimate:
     """F, I, W and B of all that a stage holds."""
     embedding, head = job.ends
     total = job.beside_layers * bool(stage.layers)
-    for layers, costs in ((stage.layers, job.layer_costs), (stage.mtp, job.mtp_costs)):
-        for layer, number in Counter(layers).items():
-            total += costs[layer] * number
+    for costs in (job.costs_in_order(stage.layers), [job.mtp_costs[layer] for layer in stage.mtp]):
+        for one in {id(cost): cost for cost in costs}.values():
+            total += one * sum(cost is one for cost in costs)
     # Every further token is predicted through the head once more, wherever its layer is.
     total = total + embedding * stage.embedding + head * (stage.head * (1 + len(job.model.mtp)))
     if not job.gradient_accumulation_fusion and not job.has_lists:
@@ -363,6 +363,7 @@ def _assumptions(
         )
     if schedule.num_replicas > 1:
         lines.append(f"replicas: {schedule.num_replicas} on each pipeline, each with all of the model")
-    if schedule.splits_backward and (execution.recompute == BY_OPERATORS or whole_layers(execution.recompute)):
+    recomputes_layers = whole_layers(execution.recompute) or is_by_stage(execution.recompute)
+    if schedule.splits_backward and (execution.recompute == BY_OPERATORS or recomputes_layers):
         lines.append("what W keeps of recomputed layers is taken to be no more than what their forward kept")
     return lines

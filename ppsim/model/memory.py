@@ -9,6 +9,7 @@ the first layer to go, with the gradient of its feed-forward part.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
@@ -26,7 +27,7 @@ from ppsim.model.captured import has_graph, num_outputs_beside
 from ppsim.model.graphs import CudaGraphs
 from ppsim.model.halves import FeedForward
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
-from ppsim.model.recompute import BY_OPERATORS, whole_layers
+from ppsim.model.recompute import BY_OPERATORS, checkpoints, is_by_stage, of_layer, whole_layers
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.stages import Stage, layers_of
 
@@ -245,9 +246,10 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
     """Return the bytes that a stage keeps of one microbatch, by component, without its head."""
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     found: Counter[str] = Counter()
-    for layer, number in Counter(layers_of([stage])).items():
+    for layer, number in Counter(_keeping(stage, settings)).items():
         kept = kept_of_layer(layer, settings)
         found.update({name: number * size for name, size in kept.items()})
+    found.update(_checkpoint_inputs(stage, settings))
     if batch.recomputes("mhc") and found["residual streams"]:
         found["residual streams"] += _hidden_bytes(model.residual_size, settings)  # of which all others are mixed
     if stage.mtp:
@@ -255,6 +257,28 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
     if stage.embedding:
         found.update(embedding_activations(model, batch, cut, kernels))
     return found
+
+
+def _keeping(stage: Stage, settings: MemorySettings) -> list[Layer]:
+    """The layers of a stage outside its checkpoints of block/N or uniform/N."""
+    recompute = settings.batch.recompute
+    inside = sum(checkpoints(recompute, len(stage.layers))) if is_by_stage(recompute) else 0
+    return [*stage.layers[inside:], *stage.mtp]
+
+
+def _checkpoint_inputs(stage: Stage, settings: MemorySettings) -> Counter[str]:
+    """What the checkpoints of block/N and uniform/N keep of one microbatch."""
+    found: Counter[str] = Counter()
+    if is_by_stage(settings.batch.recompute):
+        for layers in _checkpointed(stage, settings):
+            found["layer input"] += _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
+    return found
+
+
+def _checkpointed(stage: Stage, settings: MemorySettings) -> list[tuple[Layer, ...]]:
+    """The layers of each checkpoint of a stage."""
+    ends = [*accumulate(checkpoints(settings.batch.recompute, len(stage.layers)), initial=0)]
+    return [stage.layers[begin:end] for begin, end in pairwise(ends)]
 
 
 def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
@@ -306,8 +330,8 @@ def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
     hidden = _hidden_bytes(model.residual_size, settings)
     gathered = 2 * batch.tokens(cut) * model.hidden_size * batch.element_bytes if cut.norm_divisor > 1 else 0
     moments = [
-        {"gradient of a layer": _layer_backward(layer, settings), "gradient between stages": hidden}
-        for layer in set(layers_of(stages))
+        {"gradient of a layer": num_bytes, "gradient between stages": hidden}
+        for num_bytes in _backwards(stages, settings)
     ]
     if batch.recomputes("mhc"):
         mixed = max((_mixed_again(stage, settings) for stage in stages), default=0)
@@ -349,6 +373,20 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
     return [head | {"gradient of the logits": of_loss}, {"head": head["head"]} | of_logits | placeholder]
 
 
+def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
+    """The bytes inside the backward of each kind of layer, or checkpoint: all layers of a checkpoint at once."""
+    if not is_by_stage(settings.batch.recompute):
+        return {_layer_backward(layer, settings) for layer in set(layers_of(stages))}
+    plain = replace(settings, batch=replace(settings.batch, recompute="none"))
+    keeping = {layer for stage in stages for layer in _keeping(stage, settings)}
+    found = {_layer_backward(layer, plain) for layer in keeping}
+    for group in {layers for stage in stages for layers in _checkpointed(stage, settings)}:
+        kept = [layer_activations(layer, plain.batch, plain.cut, plain.kernels) for layer in group]
+        inside = sum(sum(one.values()) for one in kept)
+        found.add(max(_layer_backward(layer, plain) for layer in set(group)) + inside)
+    return found
+
+
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
     """The largest gradient inside a layer; recomputed activations too.
 
@@ -369,7 +407,7 @@ def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
     again = {name: size - kept.get(name, 0) for name, size in whole.items()}
     if batch.recompute == BY_OPERATORS or whole_layers(batch.recompute):
         kept = layer_activations(
-            layer, replace(batch, recompute=batch.recompute.partition("/")[0]), cut, settings.kernels
+            layer, replace(batch, recompute=of_layer(batch.recompute).partition("/")[0]), cut, settings.kernels
         )
         return found + sum(whole.values()) - sum(size for name, size in kept.items() if name in whole)
     # The core of attention is computed again when the feed-forward part is done with.

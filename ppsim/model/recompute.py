@@ -27,11 +27,15 @@ BY_OPERATORS = "selective-op"
 """TorchTitan's `selective_ac_option = "op"`: what `by_operators` says is kept, all else computed again."""
 
 MEANING = (
-    "What of a layer its backward computes again: none, full (all of it), full/N (all of every Nth layer, "
-    "TorchTitan's selective checkpointing by layer), selective-op (its selective checkpointing by op: every second "
-    "product, and what is cheap), or modules joined by +, Megatron-LM's core_attn (also: selective), layernorm, "
-    "mhc, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
+    "Recomputation in the backward: none, full (every layer), block/N (the first N layers of each stage), "
+    "uniform/N (every layer, in checkpoints of N layers), full/N (every Nth layer, TorchTitan's selective "
+    "checkpointing by layer), selective-op (TorchTitan's selective checkpointing by operator: every second GEMM "
+    "and the cheap operators), or modules joined by +, Megatron-LM's core_attn (also: selective), layernorm, mhc, "
+    "mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
 )
+
+BY_STAGE = ("block", "uniform")
+"""Megatron-LM's recompute methods, whose checkpoints depend on a layer's place in its stage: block/N, uniform/N."""
 
 
 def recompute_of(text: str) -> Recompute:
@@ -41,15 +45,22 @@ def recompute_of(text: str) -> Recompute:
 
     >>> recompute_of("selective"), recompute_of("moe_act+layernorm"), recompute_of("full/1")
     ('core_attn', 'layernorm+moe_act', 'full')
+    >>> recompute_of("block/0"), recompute_of("uniform/1"), recompute_of("block/10")
+    ('none', 'full', 'block/10')
     """
     if text in ("none", "full", BY_OPERATORS):
         return text
-    if text.startswith("full/"):
-        if not text[5:].isdecimal() or not int(text[5:]):
-            raise ConfigError(f"recompute {text} is full/N, of every Nth layer, N from 1 on: say full/2")
-        return "full" if int(text[5:]) == 1 else f"full/{int(text[5:])}"
+    method, _, number = text.partition("/")
+    if method in ("full", *BY_STAGE):
+        least = 0 if method == "block" else 1
+        if not number.isdecimal() or int(number) < least:
+            raise ConfigError(f"recompute must be {method}/N with N from {least} on: got '{text}' (say {method}/2)")
+        if int(number) == least:
+            return "none" if method == "block" else "full"
+        return f"{method}/{int(number)}"
     named = "core_attn" if text == "selective" else text
-    return joined_modules("recompute", named, MODULES, words="none, selective, selective-op, full, full/N")
+    words = "none, selective, selective-op, full, full/N, block/N, uniform/N"
+    return joined_modules("recompute", named, MODULES, words=words)
 
 
 def require_spelling(recompute: Recompute) -> None:
@@ -59,13 +70,55 @@ def require_spelling(recompute: Recompute) -> None:
 
 
 def whole_layers(recompute: Recompute) -> int:
-    """Return how many layers there are to each that is computed again whole; 0 where none is.
+    """Return N if one of N layers is recomputed, 0 if none is.
 
-    >>> whole_layers("full"), whole_layers("full/2"), whole_layers("mlp")
-    (1, 2, 0)
+    The layers after those of block/N keep everything, so block/N counts as none: see `checkpoints`.
+
+    >>> whole_layers("full"), whole_layers("full/2"), whole_layers("uniform/4"), whole_layers("mlp")
+    (1, 2, 1, 0)
     """
     name, _, every = recompute.partition("/")
-    return int(every or 1) if name == "full" else 0
+    return int(every or 1) if name == "full" else int(name == "uniform")
+
+
+def is_by_stage(recompute: Recompute) -> bool:
+    """Return whether a layer's recomputation depends on its place in its stage."""
+    return recompute.partition("/")[0] in BY_STAGE
+
+
+def require_of_layer(text: str) -> Recompute:
+    """Return the recomputation that a text names; raises `ConfigError` for block/N and uniform/N."""
+    if is_by_stage(recompute := recompute_of(text)):
+        raise ConfigError(
+            f"recompute {text} is for the stages of a --model: a layer alone has none, full or modules"
+        )
+    return recompute
+
+
+def of_layer(recompute: Recompute) -> Recompute:
+    """Return the recomputation of a layer alone: that of a layer behind the checkpoints of block/N.
+
+    >>> of_layer("block/4"), of_layer("uniform/4"), of_layer("full/2")
+    ('none', 'full', 'full/2')
+    """
+    name = recompute.partition("/")[0]
+    return {"block": "none", "uniform": "full"}.get(name, recompute)
+
+
+def checkpoints(recompute: Recompute, num_layers: int) -> list[int]:
+    """Return the number of layers in each checkpoint of a stage, in order, for block/N and uniform/N.
+
+    A checkpoint keeps its input and computes its layers again. Layers after the last checkpoint keep everything
+    (Megatron-LM, core/transformer/transformer_block.py: `_checkpointed_forward`).
+
+    >>> checkpoints("block/2", 5), checkpoints("uniform/2", 5)
+    ([1, 1], [2, 2, 1])
+    """
+    method, _, number = recompute.partition("/")
+    most = int(number)
+    if method == "block":
+        return [1] * min(most, num_layers)
+    return [min(most, num_layers - first) for first in range(0, num_layers, most)]
 
 
 def recomputes(recompute: Recompute, module: str) -> bool:

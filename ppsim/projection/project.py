@@ -198,6 +198,18 @@ def outcome_of(plan: Plan) -> tuple[float, float]:
     return iteration_of(plan, table)
 
 
+def peaks_of(plan: Plan) -> list[float]:
+    """Return the peak bytes of each pipeline rank, as `project` has them.
+
+    Raises as `project` does, but ignores the memory limit.
+    """
+    if plan.schedule == AUTO:
+        timeline = _project_auto(plan).timeline
+    else:
+        timeline = _step(plan, table_of(plan, find(plan.schedule_name))[0])[2].timeline
+    return [float(peak) for peak in timeline.memory.peak_bytes]
+
+
 def reserved_of(plan: Plan) -> int:
     """Return the bytes that the allocator of the fullest rank reserves; raises `ConfigError` where nobody knows."""
     if plan.job is None:

@@ -7,7 +7,7 @@ common. A file of one's own has the same columns.
 import csv
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_origin
@@ -42,8 +42,9 @@ class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
     `other` is another tool's prediction. Rows with the same `group` differ in their schedule only. `counted` says
     which FLOPs a publication's FLOP/s or MFU have, and `tflops` what it says of the same run beside `value`.
     `bytes_are` says whether memory is what tensors have of the device (torch's `max_memory_allocated`) or what the
-    allocator has (`max_memory_reserved`). `unexpressed` is why no projection can be asked for it: what is not
-    stated, say. `remarks`: what else is known of the run, which no projection takes.
+    allocator has (`max_memory_reserved`). `rank` is the pipeline rank whose peak memory was measured: the one with
+    the highest peak, or the last one. `unexpressed` is why no projection can be asked for it: what is not stated,
+    say. `remarks`: what else is known of the run, which no projection takes.
     """
 
     use: Literal["fit", "judge"] = "judge"
@@ -56,6 +57,7 @@ class Told(Strict, strict=False):  # cells are texts: "8", "0.5", "yes"
     counted: Counted = "causal"
     tflops: AboveZero | None = None
     bytes_are: Literal["allocated", "reserved"] = "allocated"
+    rank: Literal["highest", "last"] = "highest"
     unexpressed: str = ""
     remarks: str = ""
 
@@ -149,7 +151,8 @@ def cases_of(name: str) -> list[Case]:
 def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
     """Return the rows of a file; an empty cell takes the default.
 
-    Columns are those of `Told` and words of `ppsim project`, with dashes or underscores. Raises `ConfigError` with
+    Columns are those of `Told` and words of `ppsim project`, with dashes or underscores. A `run_config` is a path
+    relative to the file. Raises `ConfigError` with
     all that is wrong, of all rows.
     """
     lines = read_text(path).splitlines()
@@ -157,7 +160,10 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
     found, wrong = [], []
     for number, row in enumerate(rows, start=1):
         try:
-            found.append(_case_of(row, defaults, f"{path.name}, row {number}", number))
+            case = _case_of(row, defaults, f"{path.name}, row {number}", number)
+            if config := case.words.get("run_config"):
+                case = replace(case, words={**case.words, "run_config": str(path.parent / config)})
+            found.append(case)
         except ConfigError as error:
             wrong.append(str(error))
     if wrong:

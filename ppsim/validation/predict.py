@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ppsim.projection.plan import Plan
-from ppsim.projection.project import outcome_of, reserved_of
+from ppsim.projection.project import outcome_of, peaks_of, reserved_of
 from ppsim.validation.cases import Case
 from ppsim.validation.flops import flops_a_token
 
@@ -13,15 +13,18 @@ PlanOf = Callable[[Mapping[str, Any]], Plan]
 
 
 def predict(case: Case, plan: Plan) -> float:
-    """Return the seconds of an iteration, or the bytes of the fullest rank, that a projection of the plan has.
+    """Return the projected seconds of an iteration, or the peak bytes of the rank that the case is about.
 
     Bytes that an allocator reserved are compared with those that it is projected to reserve; raises `ConfigError`
     where that is not known.
     """
     if case.is_memory and case.told.bytes_are == "reserved":
         return float(reserved_of(plan))
-    seconds, num_bytes = outcome_of(plan)
-    return num_bytes if case.is_memory else seconds
+    if case.is_memory:
+        peaks = peaks_of(plan)
+        return peaks[-1] if case.told.rank == "last" else max(peaks)
+    seconds, _ = outcome_of(plan)
+    return seconds
 
 
 def measured_of(case: Case, plan: Plan) -> float:

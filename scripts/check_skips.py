@@ -1,0 +1,31 @@
+"""Print every skipped test with its reason; fail if their number differs from the expected one.
+
+    python scripts/check_skips.py RESULTS.xml NUMBER
+
+RESULTS.xml is what `pytest --junit-xml RESULTS.xml` wrote. A new skip hides a claim that is no longer tested, so CI
+expects an exact number.
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+
+def reasons_in(results: Path) -> Counter[str]:
+    """Return the reasons of the skipped tests in a JUnit XML file, with the number of tests for each."""
+    skips = (skip for skip in ElementTree.parse(results).iter("skipped") if skip.get("type") == "pytest.skip")
+    return Counter(skip.get("message", "") for skip in skips)
+
+
+def main() -> None:
+    """Compare and exit with 1 if the numbers differ."""
+    found, expected = reasons_in(Path(sys.argv[1])), int(sys.argv[2])
+    for reason, number in found.most_common():
+        print(f"skipped: {number} × {reason}")
+    if found.total() != expected:
+        raise SystemExit(f"{found.total()} tests were skipped; .ci/run expects {expected}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Write Megatron-LM's functional tests with a measured peak memory as a validation set.
+
+    python scripts/make_megatron_tests.py RUNS.csv CHECKOUT
+
+CHECKOUT is a working tree of github.com/NVIDIA/Megatron-LM at the commit below. RUNS.csv has the measured peaks of
+some of its functional tests (the others are kept aside): suite, case, device, environment, golden_file, gpus and
+mem_max_allocated_bytes, which the last rank writes. The script takes the environment `dev` and the file
+`golden_values_dev_dgx_DEVICE.json`: other files are of older containers or of resumed runs, and differ by up to
+76 %. GPU counts that RUNS.csv lacks are those of the recipes in tests/test_utils/recipes, else 8.
+"""
+
+import csv
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ppsim.base.files import write_whole
+
+COMMIT = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
+DATA = Path(__file__).parents[1] / "ppsim" / "validation" / "data"
+SET = "megatron-tests-memory"
+CLUSTERS = {"a100": "dgx-a100", "h100": "dgx-h100", "gb200": "gb200-nvl72"}
+LATER = {
+    "overlap-moe-expert-parallel-comm": "overlapped expert-parallel communication",
+    "multimodal-llava": "a vision encoder",
+    "mimo": "several modalities",
+    "flextron": "elastic layers",
+}
+"""What later versions will express, by an argument or a suite, with the reason in words."""
+
+
+def main() -> None:
+    """Write the rows and the configurations."""
+    runs, checkout = Path(sys.argv[1]), Path(sys.argv[2])
+    gpus = gpus_of(checkout / "tests" / "test_utils" / "recipes")
+    rows = []
+    for run in csv.DictReader(runs.read_text().splitlines()):
+        suite, case, device = run["suite"], run["case"], run["device"].lower()
+        if run["environment"] != "dev" or run["golden_file"] != f"golden_values_dev_dgx_{device}.json":
+            continue
+        config = checkout / "tests" / "functional_tests" / "test_cases" / suite / case / "model_config.yaml"
+        arguments = yaml.safe_load(config.read_text())["MODEL_ARGS"]
+        name = f"{SET}/{suite}/{case}.yaml"
+        rows.append(
+            {
+                "use": "judge", "table": suite, "title": case, "run_config": name, "cluster": CLUSTERS[device],
+                "gpus": run["gpus"] or gpus.get((suite, case, device), 8), "metric": "peak_gib", "rank": "last",
+                "value": f"{float(run['mem_max_allocated_bytes']) / 2**30:.6f}",
+                "unexpressed": why_not(suite, case, arguments),
+            }
+        )  # fmt: skip
+        (DATA / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(DATA / name, yaml.safe_dump({"MODEL_ARGS": arguments}, sort_keys=False))
+    write_whole(DATA / f"{SET}.csv", text_of(rows))
+    print(f"{len(rows)} rows, {len({row['table'] for row in rows})} cases")
+
+
+def gpus_of(recipes: Path) -> dict[tuple[str, str, str], int]:
+    """Return the number of GPUs of each suite, case and device."""
+    found = {}
+    for path in sorted(recipes.glob("*/*.yaml")):
+        recipe = yaml.safe_load(path.read_text())
+        spec = recipe.get("spec", {})
+        for product in recipe.get("products", []):
+            for inner in product.get("products", []):
+                platforms = inner.get("platforms", spec.get("platforms"))
+                for platform in platforms if isinstance(platforms, list) else [platforms]:
+                    for case in product["test_case"]:
+                        nodes, gpus = (inner.get(key, spec.get(key, 1)) for key in ("nodes", "gpus"))
+                        key = (spec.get("model", ""), case, str(platform).removeprefix("dgx_"))
+                        found[key] = int(nodes) * int(gpus)
+    return found
+
+
+def why_not(suite: str, case: str, arguments: dict[str, Any]) -> str:
+    """Return why ppsim cannot express the case, or nothing."""
+    if case.endswith("_check_grads") or ("_release" in case and suite in ("mixtral", "nemotron")):
+        return "not stated: the number of GPUs; 8 do not suit its parallel sizes and batch"
+    asked = {name.lstrip("-") for name, value in arguments.items() if value}
+    return next((f"not supported yet: {reason}" for name, reason in LATER.items() if name in asked | {suite}), "")
+
+
+def text_of(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as CSV, with their source."""
+    out = io.StringIO()
+    out.write(
+        f"# Megatron-LM, tests/functional_tests at commit {COMMIT[:8]} (Apache-2.0): peak allocated memory of the "
+        "last rank, written by scripts/make_megatron_tests.py\n"
+    )
+    writer = csv.DictWriter(out, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Values of ppsim that must not change by accident, in JSON files that scripts/freeze_values.py writes."""
