@@ -229,6 +229,9 @@ def main(pages: tuple[Path, ...], write: bool) -> None:
         elif found.differences:
             is_right = False
             click.echo("\n".join(f"{path}, {difference}" for difference in found.differences))
+        for number in unprinted(found.text):
+            is_right = False
+            click.echo(f"{path}: no block prints {number}, which the prose states")
         click.echo(f"{time.perf_counter() - begin:5.1f} s  {path}", err=True)
     sys.exit(0 if is_right else 1)
 

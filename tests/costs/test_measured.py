@@ -118,6 +118,17 @@ def test_a_backward_measured_whole_waits_for_its_parameters_and_its_gradients(ze
         assert hidden.backward.dp_s > 0
 
 
+def test_a_backward_measured_whole_copies_what_fsdp_gathers_as_a_forward_does() -> None:
+    """Written and read in bfloat16, once per pass: 4 bytes per parameter of the stage."""
+    sizes = {"pp": 2, "dp": 64, "optimizer": Optimizer(zero_stage=3), "fully_shard": True}
+    one = job(**sizes, profile=measured_profile())
+    made = assemble_job(one, TABLE, split="even")
+    for held, part in zip(stages_of(one.model, made.split), made.parts, strict=True):
+        number = held_parameters(one.model, [held], one.settings.cut, vocab_multiple=one.vocab_multiple).dense
+        assert part.forward.memory_s == pytest.approx(4 * number / (3.35e12 * 0.7), rel=0.01)
+        assert part.backward.memory_s == pytest.approx(part.forward.memory_s)
+
+
 def test_the_budget_of_measured_costs_sums_and_names_what_it_cannot_tell_apart() -> None:
     for schedule in ("1f1b", "zb-h1", "dualpipev"):
         made = project(Plan(pp=2, schedule=schedule, job=job(pp=2, profile=measured_profile())))

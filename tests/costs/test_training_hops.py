@@ -33,3 +33,19 @@ def test_scatter_gather_sends_a_part_a_rank_and_gathers_it_inside_the_node() -> 
 
 def test_with_sequence_parallelism_there_is_nothing_to_gather() -> None:
     assert hop_s(scatter_gather=True, sequence_parallel=True) == hop_s(scatter_gather=False, sequence_parallel=True)
+
+
+def test_behind_layers_for_a_further_token_the_states_of_both_are_sent_and_gathered() -> None:
+    """The layer for a further token is on the stage before the head: two messages and two gathers in its hop."""
+    model = find_model("deepseek-v3").with_layers(6)
+    sizes = {"model_name": "deepseek-v3", "cluster": load_cluster("dgx-h100"), "global_batch": 8}
+    job = Job(model=model, layout=layout_on(32, tp=8, pp=4), sequence_length=4096, scatter_gather=True, **sizes)
+    hops = assemble_job(
+        job, ppsim.build("1f1b", pp=4, microbatches=8), split=["Ett", "tt", "ttm", "L"]
+    ).costs.transfer_s
+    assert hops[2] > hops[1] > 0
+    link, launch_s = job.cluster.tiers[1].link, collectives.point_to_point_s(0, job.cluster.tiers[1].link)
+    gathered_s = job.place.seconds("all-gather", 2.0 * 4096 * 7168, "tp")
+    message_s = 2.0 * 4096 * 7168 / 8 / link.achieved_bytes_per_s
+    assert hops[1] == pytest.approx(launch_s + message_s + gathered_s)
+    assert hops[2] == pytest.approx(launch_s + 2 * (message_s + gathered_s))
