@@ -126,6 +126,12 @@ def _validation_figure(sets: Sequence[dict[str, Any]]) -> "Figure":
     return accuracy_figure(rows_of(sets))
 
 
+def _one_round(table: "Schedule") -> "Schedule":
+    """What a runtime reads: it executes the table of one accumulation round once per round."""
+    found: Schedule = loaded("ppsim.schedule.rounds:one_round")(table)
+    return found
+
+
 def _csv_of(table: "Schedule") -> str:
     return str(loaded("ppsim.schedule.grammar:format_table")(table))
 
@@ -135,7 +141,7 @@ TIMELINE: Formats = {
     ".html": ("interactive timeline", _timeline_page),
     **_figures("figure", _timeline_figure),
     ".json": ("report with the timeline", lambda drawn: to_json(drawn.report())),
-    ".csv": ("schedule table", lambda drawn: _csv_of(drawn.views[0].timeline.schedule)),
+    ".csv": ("schedule table", lambda drawn: _csv_of(_one_round(drawn.views[0].timeline.schedule))),
     ".json.gz": ("trace for Perfetto", _trace),
 }
 EXPLANATION: Formats = {

@@ -12,6 +12,7 @@ from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.local_batch import LocalBatch
 from ppsim.configs.run_config import Ignored, RunConfig, replicas_for_experts
 from ppsim.configs.torchtitan_registry import registered
+from ppsim.configs.torchtitan_stages import stages_of
 from ppsim.model.architecture import Model
 from ppsim.model.names import NAMES, find_model
 from ppsim.model.recompute import BY_OPERATORS, recompute_of
@@ -71,7 +72,7 @@ def from_torchtitan(
     `asked` is what of it the user wrote, where the tree has defaults too. Options of a registry entry (0.3:
     `--module`, `--config`) or of a job's TOML file (0.2: `--job.config_file`) stand below those of the tree.
     """
-    options, said = _with_files(_flat(tree), source)
+    options, said = _with_files(_options(tree), source)
     arguments = Arguments(options, source, None if asked is None else _flat(asked))
     get, assumed = arguments.get, arguments.assumed
     assumed += said
@@ -113,6 +114,7 @@ def from_torchtitan(
         name = str(get("module")).removeprefix("torchtitan.models.")
     get("config")
     model, why_no_model = model_of(str(name or ""), str(flavor or ""), source)
+    words |= stages_of(arguments, pp, words["schedule"], model)
     return RunConfig(
         trainer,
         source,
@@ -139,8 +141,17 @@ def _with_files(options: dict[str, Any], source: str) -> tuple[dict[str, Any], l
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise ConfigError(f"{source}: job.config_file {named} is neither in {folder} nor in a folder above it")
-    below = {"activation_checkpoint.selective_ac_option": "2"} | _flat(read_toml(path))
-    return below | options, [f"options that the command does not set are those of {named}"]
+    return _options(read_toml(path)) | options, [f"options that the command does not set are those of {named}"]
+
+
+def _options(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A tree's options by their full names, with 0.2's default where a tree, unlike flags, is of 0.2."""
+    found = _flat(tree)
+    mode = "activation_checkpoint.mode"
+    if mode in found and found[mode] is None:  # the word none, which is no value elsewhere
+        found[mode] = "none"
+    is_of_0_2 = any(isinstance(value, dict) for value in tree.values())
+    return ({"activation_checkpoint.selective_ac_option": "2"} if is_of_0_2 else {}) | found
 
 
 def _expert_tp(arguments: Arguments, words: Mapping[str, Any]) -> int | None:
@@ -224,6 +235,8 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
             found |= _flat(value, f"{full}.")
         else:
             found |= normalised({full: value})
+            if full.endswith("checkpoint.mode"):
+                found["activation_checkpoint.mode"] = value  # one of its modes is "none"
     return found
 
 

@@ -64,6 +64,7 @@ def reserved_bytes(job: Job, schedule: Schedule, contents: Sequence[str]) -> lis
         is_pipelined=schedule.num_ranks > 1,
         is_async=job.layout.tp > 1 and job.execution.hidden_tp_forward > 0,
         is_expandable=job.domain_sizes[0] in (None, job.layout.num_devices),
+        num_rounds=schedule.num_rounds,
     )
     found, offsets = [], schedule.rank_offsets.tolist()
     for rank, mine in enumerate(of_ranks(schedule, stages_of_layout(job.model, contents))):

@@ -43,11 +43,15 @@ class Pass:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a run is started: with a pipeline, tensor-parallel messages inside products, segments that grow."""
+    """How a run is started: with a pipeline, tensor-parallel messages inside products, segments that grow.
+
+    `num_rounds` is the number of accumulation rounds per step.
+    """
 
     is_pipelined: bool = False
     is_async: bool = False
     is_expandable: bool = True
+    num_rounds: int = 1
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def replayed(
         raise ConfigError(reason)
     rank = _Rank(model, list(stages), settings, launch)
     for _ in range(NUM_STEPS):
-        rank.step(passes)
+        rank.step(passes, launch.num_rounds)
     return Replayed(rank.memory.peak_allocated, rank.memory.reserved)
 
 
@@ -195,8 +199,15 @@ class _Rank:
         else:
             self.memory.drop(*gradients)
 
-    def step(self, passes: Sequence[Pass]) -> None:
-        """A step: its passes in their order, and the optimizer's."""
+    def step(self, passes: Sequence[Pass], num_rounds: int) -> None:
+        """A step: its rounds of passes in their order, and the optimizer's."""
+        of_round = len(passes) // num_rounds
+        for number in range(num_rounds):
+            self._round(passes[number * of_round : (number + 1) * of_round])
+        self._update()
+
+    def _round(self, passes: Sequence[Pass]) -> None:
+        """Passes with an equal number of microbatches, behind which gradients are reduced (`schedule.step()`)."""
         if self.is_pipelined and not self.received:
             self._infer_shapes()
             self._make_buffers(len({one.microbatch for one in passes}))
@@ -215,7 +226,6 @@ class _Rank:
             self.memory.drop(self.memory.make(merged))
         self.memory.drop(self.copied_in)
         self.copied_in = None
-        self._update()
 
     def _infer_shapes(self) -> None:
         """A forward of each stage that keeps nothing but its gathered weights (stage.py: `_shape_inference`)."""

@@ -30,13 +30,15 @@ def projected_changes(plan: Plan, project: Callable[[Plan], Made]) -> Iterator[t
 
 
 def changed_plans(plan: Plan) -> Iterator[tuple[str, Plan]]:
-    """Yield what is changed and the plan with it: schedules, and with a job `changed_jobs`."""
+    """Yield what is changed and the plan with it: schedules, one accumulation round, with a job `changed_jobs`."""
     for vpp, names in _SCHEDULES.items():
         for name in names:
             if (name, vpp) != (plan.schedule_name, plan.vpp or 1) and plan.pp > 1:
                 change = f"schedule {name}" + (f", vpp {vpp}" if vpp > 1 else "")
                 split = plan.split if isinstance(plan.split, str) else None
                 yield change, replace(plan, schedule=name, vpp=vpp, group_size=None, num_slices=None, split=split)
+    if plan.gradient_accumulation_steps > 1 and plan.pp > 1:
+        yield "gradient accumulation steps 1, a larger local batch", replace(plan, gradient_accumulation_steps=1)
     if plan.job is not None and plan.measured is None:
         for change, job in changed_jobs(plan.job):
             pp = job.layout.pp

@@ -57,6 +57,7 @@ class _File(Strict, extra="ignore"):
     schedule: str = ""
     replicas: Positive = 1
     slices: Positive = 1
+    gradient_accumulation_steps: Positive = 1
     table: list[str]
     costs: dict[str, Any]
     timeline: _NodeTimes
@@ -199,6 +200,7 @@ def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
         num_slices=file.slices,
     )  # fmt: skip
     with naming(source):
+        table = replace(table, num_rounds=file.gradient_accumulation_steps)
         validate(table)
         graph = build_graph(
             table, communication=costs.communication, channel=costs.channel, receives=costs.receives,
