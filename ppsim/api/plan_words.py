@@ -22,8 +22,9 @@ MODEL = (
 )  # fmt: skip
 """Options that say together what the model is."""
 _MEASURED = ("forward_ms", "backward_input_ms", "backward_weight_ms", "transfer_ms", "activation_memory")
-_RULE = tuple(name for name, word in WORDS.items() if (word.option.field or "").startswith("split."))
-_SAID_OTHERWISE = ("run_config", "dp", "microbatches", *_RULE)
+RULE = tuple(name for name, word in WORDS.items() if (word.option.field or "").startswith("split."))
+"""Options of Megatron-LM's rule of layers per stage, which split says too."""
+_SAID_OTHERWISE = ("run_config", "dp", "microbatches", *RULE)
 """Options whose meaning gpus, global_batch and split have too."""
 _OVERHEADS = (
     "action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s", "message_overhead_s",
@@ -39,7 +40,7 @@ def words_of_plan(plan: Plan, job: Job, split: Sequence[int], *, given: Mapping[
     `split` has the layers per stage of its projection. `given` are options as the user typed them, if known.
     """
     execution = job.execution
-    how, of_rule = plan.how_split, given_of({name: values_in(WORDS, plan)[name] for name in _RULE})
+    how, of_rule = plan.how_split, given_of({name: values_in(WORDS, plan)[name] for name in RULE})
     is_layout = not isinstance(how, str | MegatronSplit) and isinstance(how[0], str)
     words = values_in(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL)) | of_rule
     words |= given_of(sizes_of(job)) | _measured(plan)
@@ -60,6 +61,8 @@ def words_of_plan(plan: Plan, job: Job, split: Sequence[int], *, given: Mapping[
         "lengths": plan.lengths,
         **_searched(plan),
     }
+    if given.get("overheads") is not None:  # which have the launches in them
+        words["launch_ms"] = None
     return words | given_of({name: given.get(name) for name in _TYPED})
 
 
@@ -138,6 +141,8 @@ def _milliseconds(seconds: Any) -> Any:
 def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
     """What each stage holds, written out; "auto" for layers that are not divided yet."""
     how, vpp, num_layers = plan.how_split, _vpp(plan) or 1, len(job.model.layers)
+    if plan.pp * vpp == 1:
+        return "all"
     if not isinstance(how, str | MegatronSplit) and isinstance(how[0], str):
         return parse_layout(layout_string([str(one) for one in how]))
     layers: Any = split
@@ -145,7 +150,11 @@ def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
         layers = how.layers_per_stage(num_layers, pp=plan.pp, vpp=_model_stages(plan, vpp) // plan.pp)
     elif layers is None:
         layers = even_split(num_layers, _model_stages(plan, vpp)) if how == "even" else how
-    return layers if isinstance(layers, str) else parse_layout(layout_string(layers, num_mtp_layers=len(job.model.mtp)))
+    return (
+        layers
+        if isinstance(layers, str)
+        else parse_layout(layout_string(layers, num_mtp_layers=len(job.model.mtp)))
+    )
 
 
 def _model_stages(plan: Plan, vpp: int) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ppsim.api.plan_words import MODEL, WORDS, marks_of, unsaid, words_of_plan
+from ppsim.api.plan_words import MODEL, RULE, WORDS, marks_of, unsaid, words_of_plan
 from ppsim.api.plans import plan_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of, texts_of
@@ -22,9 +22,7 @@ from ppsim.schedule.choices import Trainer
 from ppsim.tuning.search import Tuned
 
 
-def trainer_options(
-    result: Projection | Tuned, trainer: Trainer, *, given: Mapping[str, Any] | None = None
-) -> str:
+def trainer_options(result: Projection | Tuned, trainer: Trainer, *, given: Mapping[str, Any] | None = None) -> str:
     """Return a projection's plan, or the best of a search, as the configuration of a trainer.
 
     `trainer` is megatron, primus or torchtitan, which is TorchTitan 0.3, or torchtitan@0.2. What the trainer has no
@@ -71,13 +69,15 @@ class _Comments:
 
     def __init__(self, plan: Plan, job: Job, words: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
         self._plan, self._job, self._marks = plan, job, marks
-        self._words = given_of(words)
+        self._words = given_of({name: value for name, value in words.items() if name not in RULE})
         self._values = self._words | given_of({"cluster": job.cluster, "profile": job.profile})
 
     def of(self, config: RunConfig) -> list[str]:
         """Return the comments, an option each."""
         added: list[str] = []
-        while more := [name for name in self._differing(config, added) if name in self._words and name not in added]:
+        while more := [
+            name for name in self._differing(config, added) if name in self._words and name not in added
+        ]:
             added += more
         for name in sorted(added, key="stack".__eq__):
             others = [one for one in added if one != name]

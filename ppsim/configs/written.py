@@ -87,7 +87,8 @@ def _arguments(words: Mapping[str, Any], model: Model, layout: str) -> dict[str,
     split = words.get("split")
     if isinstance(split, list):
         even = MegatronSplit().layers_per_stage(sum(split), pp=len(split), vpp=1)
-        words["split"] = None if split == even else layout
+        is_by_rule = split == even and words.get("runtime", "megatron") == "megatron"
+        words["split"] = None if is_by_rule else layout
     if sizes.get("hybrid_layer_pattern") and isinstance(split, list) and words["split"]:
         sizes["hybrid_layer_pattern"] = _divided(sizes["hybrid_layer_pattern"], split)
         words["split"] = words["vpp"] = None

@@ -52,7 +52,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "memory_limit": ("800GiB", "900GB"), "microbatches": (4, 8, 12), "global_batch": (16, 32, 48), "dp": (1, 2, 4),
     "gpus": (4, 8, 16, 32), "forward_ms": (12.7,), "activation_memory": ("2GiB",),
     "hidden": (1024,), "heads": (16,), "vocab": (32000,), "kv_heads": (8,),
-    "overheads": ("overheads.toml",), "model": (*MODELS, "gpt"),
+    "overheads": ("overheads.json",), "model": (*MODELS, "gpt"),
 }  # fmt: skip
 """Values to draw of an option that is neither a choice nor a flag."""
 ELSEWHERE = {
@@ -61,7 +61,20 @@ ELSEWHERE = {
     "backward_input_ms", "backward_weight_ms", "transfer_ms",  # with forward_ms
     "search_time",  # a search ends by the clock
 }  # fmt: skip
+_ROOM = {"moe_expert_rank_capacity_factor": 1.5, "moe_dispatcher": "hybridep", "fused_experts": True}
+NEEDED: dict[str, dict[str, Any]] = {
+    "moe_expert_rank_capacity_factor": _ROOM | {"model": "qwen3-30b-a3b"},
+    "moe_paged_stash": _ROOM | {"model": "deepseek-v3"},
+    "fused_experts": {"model": "mixtral-8x7b"}, "mtp_use_repeated_layer": {"model": "deepseek-v3"},
+    "mtp_num_layers": {"model": "deepseek-v3"}, "seed": {"lengths": "lengths.txt"},
+    "deterministic_mode": {"fused_cross_entropy": False}, "activation_memory": {"forward_ms": 12.7},
+    "slices": {"schedule": "seq1f1b", "vpp": 1}, "ep": {"dp": 4, "model": "mixtral-8x7b"}, "group_size": {"schedule": None, "vpp": 2, "microbatches": 8, "pp": 4, "global_batch": None},
+    "decoder_last_pipeline_num_layers": {"layers": None},
+}  # fmt: skip
+"""Options without which another is refused."""
 ALWAYS = ("model", "pp", "tp", "seq_len", "schedule", "vpp")
+
+OVERHEADS = '{"action_overhead_s": 3e-5, "hop_overhead_s": 2e-5, "action_spread": 0.01, "rank_spread": 0.02}'
 
 
 def values_of(name: str) -> tuple[Any, ...]:
@@ -78,9 +91,14 @@ def drawn(draw: random.Random, folder: Path) -> dict[str, Any]:
     words |= {"layers": draw.choice(VALUES["layers"])} if draw.random() < 0.7 else {}
     if draw.random() < 0.4:
         words |= {"schedule": None}
-    others = sorted(set(WORDS) - ELSEWHERE - set(words) - {"hidden", "heads", "vocab", "kv_heads", "tied_embeddings"})
-    for name in draw.sample(others, draw.randint(0, 7)):
+    others = sorted(
+        set(WORDS) - ELSEWHERE - set(words) - {"hidden", "heads", "vocab", "kv_heads", "tied_embeddings"}
+    )
+    for name in draw.sample(others, draw.randint(0, 8)):
         words[name] = draw.choice(values_of(name))
+    for name, needed in NEEDED.items():
+        if words.get(name):
+            words |= needed
     if words["model"] == "gpt":
         words |= {"hidden": 1024, "heads": 16, "layers": 12, "tied_embeddings": draw.choice((True, False, None))}
         words |= {"kv_heads": draw.choice((None, 8)), "vocab": draw.choice((None, 32000))}
@@ -100,11 +118,8 @@ def drawn(draw: random.Random, folder: Path) -> dict[str, Any]:
 def folder(tmp_path: Path) -> Path:
     draw = random.Random(1)
     (tmp_path / "lengths.txt").write_text("\n".join(str(draw.randint(100, 500)) for _ in range(40)))
-    (tmp_path / "overheads.toml").write_text(OVERHEADS)
+    (tmp_path / "overheads.json").write_text(OVERHEADS)
     return tmp_path
-
-
-OVERHEADS = ""
 
 
 def read_back(text: str, path: Path) -> ppsim.Projection:
@@ -116,7 +131,9 @@ def read_back(text: str, path: Path) -> ppsim.Projection:
 
 
 @pytest.mark.parametrize("trainer", ["megatron", "primus", "torchtitan", "torchtitan@0.2"])
-def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(trainer: Trainer, folder: Path) -> None:
+def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(
+    trainer: Trainer, folder: Path
+) -> None:
     draw = random.Random(f"round trips of {trainer}")
     done = tried = 0
     while done < NUM_PLANS:
