@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
+from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of, values_in, words_of
 from ppsim.catalog.build import find
 from ppsim.configs.megatron_model_arguments import without_source
@@ -34,15 +35,21 @@ _TYPED = ("cluster", "profile", "lengths", "overheads", "launch_ms", "memory_lim
 """Options that name files, or numbers as a user writes them, which a plan does not hold."""
 
 
-def words_of_plan(plan: Plan, job: Job, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
+def job_of(plan: Plan) -> Job:
+    """Return the job of a plan; raises `ConfigError` for a plan that has none."""
+    if plan.job is None:
+        raise ConfigError("a trainer's configuration has a model: give --model")
+    return plan.job
+
+
+def words_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return every option of a plan of a job by name, None for each that is not set.
 
     `split` has the layers per stage of its projection. `given` are options as the user typed them, if known.
     """
-    execution = job.execution
-    how, of_rule = plan.how_split, given_of({name: values_in(WORDS, plan)[name] for name in RULE})
-    is_layout = not isinstance(how, str | MegatronSplit) and isinstance(how[0], str)
-    words = values_in(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL)) | of_rule
+    job, values = job_of(plan), values_in(WORDS, plan)
+    execution, layout = job.execution, _layout(plan)
+    words = values | dict.fromkeys((*_SAID_OTHERWISE, *MODEL)) | given_of({name: values[name] for name in RULE})
     words |= given_of(sizes_of(job)) | _measured(plan)
     words |= {
         "model": job.model_name,
@@ -52,7 +59,7 @@ def words_of_plan(plan: Plan, job: Job, split: Sequence[int], *, given: Mapping[
         "seq_len": job.length,
         "vpp": _vpp(plan),
         "schedule": plan.schedule_name,
-        "split": layout_string([str(one) for one in how]) if is_layout else list(split),
+        "split": layout or list(split),
         "overlap_tp": f"{execution.hidden_tp_forward!r},{execution.hidden_tp_backward!r}",
         "launch_ms": None if job.launch_s is None else _milliseconds(job.launch_s),
         "stragglers": dict(plan.stragglers) or None,
@@ -66,11 +73,12 @@ def words_of_plan(plan: Plan, job: Job, split: Sequence[int], *, given: Mapping[
     return words | given_of({name: given.get(name) for name in _TYPED})
 
 
-def marks_of(plan: Plan, job: Job, split: Sequence[int] | None = None) -> dict[str, Any]:
+def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
     """Return a value for each option, so that two plans of jobs differ in those options that have other values.
 
     `split` has the layers per stage of the plan's projection, None for a plan that was not projected.
     """
+    job = job_of(plan)
     execution = job.execution
     marks = values_in(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))
     return marks | {
@@ -92,12 +100,12 @@ def marks_of(plan: Plan, job: Job, split: Sequence[int] | None = None) -> dict[s
     }
 
 
-def unsaid(plan: Plan, job: Job, read: Plan, read_job: Job) -> list[str]:
+def unsaid(plan: Plan, read: Plan) -> list[str]:
     """Return what differs between two plans that no option says: fields that only Python sets."""
     found = []
     for one, other, said in (
         (plan, read, ("job", "split", "vpp", "schedule", "search_s", "seed")),
-        (job, read_job, ("model", "model_name", "sequence_length", "layout")),
+        (job_of(plan), job_of(read), ("model", "model_name", "sequence_length", "layout")),
     ):
         for field in fields(one):
             if field.name not in said and getattr(one, field.name) != getattr(other, field.name):
@@ -143,8 +151,8 @@ def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
     how, vpp, num_layers = plan.how_split, _vpp(plan) or 1, len(job.model.layers)
     if plan.pp * vpp == 1:
         return "all"
-    if not isinstance(how, str | MegatronSplit) and isinstance(how[0], str):
-        return parse_layout(layout_string([str(one) for one in how]))
+    if layout := _layout(plan):
+        return parse_layout(layout)
     layers: Any = split
     if layers is None and isinstance(how, MegatronSplit):
         layers = how.layers_per_stage(num_layers, pp=plan.pp, vpp=_model_stages(plan, vpp) // plan.pp)
@@ -155,6 +163,14 @@ def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
         if isinstance(layers, str)
         else parse_layout(layout_string(layers, num_mtp_layers=len(job.model.mtp)))
     )
+
+
+def _layout(plan: Plan) -> str | None:
+    """The layout string that the plan was given, if it was."""
+    how = plan.how_split
+    if isinstance(how, str | MegatronSplit) or not isinstance(how[0], str):
+        return None
+    return layout_string([str(one) for one in how])
 
 
 def _model_stages(plan: Plan, vpp: int) -> int:

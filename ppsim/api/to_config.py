@@ -1,19 +1,17 @@
 """A plan on its way back: as the configuration of a trainer."""
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ppsim.api.plan_words import MODEL, RULE, WORDS, marks_of, unsaid, words_of_plan
+from ppsim.api.plan_words import MODEL, RULE, WORDS, job_of, marks_of, unsaid, words_of_plan
 from ppsim.api.plans import plan_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of, texts_of
 from ppsim.configs.read import read_run_config
 from ppsim.configs.run_config import RunConfig
 from ppsim.configs.written import files_of
-from ppsim.costs.job import Job
 from ppsim.exporting.megatron import layout_string
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
@@ -28,26 +26,26 @@ def trainer_options(result: Projection | Tuned, trainer: Trainer, *, given: Mapp
     `trainer` is megatron, primus or torchtitan, which is TorchTitan 0.3, or torchtitan@0.2. What the trainer has no
     option for is a comment each, as an option of `ppsim project`. Reading the text with `run_config` and adding the
     options of the comments gives a plan of the same seconds and bytes. `given` are the options of `ppsim.project`,
-    for names of files in these comments. Raises `ConfigError` for a plan without a model, and for an unknown trainer.
+    for names of files in these comments. Raises `ConfigError` for a plan without a model or an unknown trainer.
 
     >>> import ppsim
     >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8, runtime="megatron")
     >>> print(ppsim.trainer_options(made, "megatron"))  # doctest: +ELLIPSIS
-    # not expressible: --moe-dispatcher deepep
+    # Megatron-LM. Add your own data, tokenizer, learning rate and checkpoints.
+    torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py \\
+    ...
     """
     # The split of a search's best configuration is the one that the search balanced.
     made = project(result.question.plan_of(result.best[0].candidate)) if isinstance(result, Tuned) else result
-    plan, job = made.plan, made.plan.job
-    if job is None:
-        raise ConfigError("a trainer's configuration has a model: give --model")
+    plan, job = made.plan, job_of(made.plan)
     if isinstance(result, Tuned):
         given = {"overheads": result.question.overheads_file} | dict(given or {})
-    words = words_of_plan(plan, job, made.split, given=given or {})
+    words = words_of_plan(plan, made.split, given=given or {})
     layout = layout_string(made.split, num_mtp_layers=len(job.model.mtp))
     found = []
     for text in files_of(words, job.model, trainer, layout):
-        comments = _Comments(plan, job, words, marks_of(plan, job, made.split)).of(_read(text))
-        found.append((len(comments), "\n".join([*(f"# not expressible: {one}" for one in comments), text])))
+        comments = _Comments(plan, words, marks_of(plan, made.split)).of(_read(text))
+        found.append((len(comments), "\n".join([*comments, text])))
     return min(found)[1]
 
 
@@ -67,8 +65,9 @@ class _Comments:
     which the plans are equal too are then left out.
     """
 
-    def __init__(self, plan: Plan, job: Job, words: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
-        self._plan, self._job, self._marks = plan, job, marks
+    def __init__(self, plan: Plan, words: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
+        job = job_of(plan)
+        self._plan, self._marks = plan, marks
         self._words = given_of({name: value for name, value in words.items() if name not in RULE})
         self._values = self._words | given_of({"cluster": job.cluster, "profile": job.profile})
 
@@ -83,9 +82,12 @@ class _Comments:
             others = [one for one in added if one != name]
             if not self._differing(config, others):
                 added = others
-        read = self._plan_of(config, added)
-        in_order = (text for name in WORDS if name in added for text in texts_of(WORDS[name], self._words[name]))
-        return [*in_order, *unsaid(self._plan, self._job, read, read.job)]
+        texts = (text for name in WORDS if name in added for text in texts_of(WORDS[name], self._words[name]))
+        others = unsaid(self._plan, self._plan_of(config, added))
+        return [
+            *(f"# not expressible: {text}" for text in texts),
+            *(f"# not expressible by any option: {one}" for one in others),
+        ]
 
     def _plan_of(self, config: RunConfig, added: Iterable[str]) -> Plan:
         return plan_of({name: self._values[name] for name in added} | {"run_config": config})
@@ -94,7 +96,7 @@ class _Comments:
         """The options by which the plans differ; all of the plan's if the configuration alone is no plan."""
         try:
             read = self._plan_of(config, added)
-            found = marks_of(read, read.job)
+            found = marks_of(read)
         except ConfigError:
             return list(self._words)
         names = [name for name, mark in self._marks.items() if found[name] != mark]

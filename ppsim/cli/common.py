@@ -168,7 +168,7 @@ def look_of(options: dict[str, Any]) -> dict[str, Any]:
 
 to_config_option = click.option(
     "--to-config", type=click.Choice(get_args(Trainer)),
-    help="Print the plan as a complete configuration of a trainer, too, which --run-config reads: of the fastest if "
+    help="Also print the plan as a complete configuration of a trainer, which --run-config reads: the fastest if "
          "several are compared. What the trainer has no option for is a comment. torchtitan is torchtitan@0.3.",
 )  # fmt: skip
 

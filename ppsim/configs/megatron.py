@@ -276,7 +276,7 @@ def _moments(arguments: Arguments) -> str | None:
 
 
 def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Megatron-LM's arguments for options of `ppsim project`; those that it has no argument for are left out."""
+    """Return Megatron-LM's arguments for options of `ppsim project`; options without an argument are left out."""
     arguments = {name: words[word] for name, word in _COUNTS.items() if word in words and word != "gpus"}
     if "etp" in words:
         arguments["expert_tensor_parallel_size"] = words["etp"]

@@ -174,7 +174,9 @@ def _of_hybrid(model: Model) -> _Found:
 def _mixer(layer: Layer) -> str:
     if not layer.has_mixer:
         return ""
-    return {Mamba: "M", GatedDeltaNet: "G"}.get(type(layer.attention), "*")
+    if isinstance(layer.attention, Mamba):
+        return "M"
+    return "G" if isinstance(layer.attention, GatedDeltaNet) else "*"
 
 
 def _feed_forward(layer: Layer) -> str:

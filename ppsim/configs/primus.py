@@ -2,8 +2,8 @@
 
 A file extends others (`extends`, `bases`, `includes`), relative to itself, and takes `${NAME:default}` from the
 environment. The module and model files are those of the checkout that the experiment lies in: the first folder
-above it with `primus/configs`. Outside a checkout, the defaults of pre_trainer.yaml with language_model.yaml are known
-(data/primus.toml), which is what `--to-config primus` writes.
+above it with `primus/configs`. Outside a checkout, only pre_trainer.yaml with language_model.yaml is known (defaults
+in data/primus.toml): `--to-config primus` writes these.
 """
 
 import os
@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.errors import ConfigError
 from ppsim.base.data import data_folder
+from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml, read_yaml
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.megatron import from_megatron

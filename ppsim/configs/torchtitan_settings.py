@@ -65,7 +65,7 @@ def settings_of(words: Mapping[str, Any], choice: Mapping[str, Any], version: st
 
 
 def _replicas(words: Mapping[str, Any]) -> int:
-    others = words.get("tp", 1) * words.get("cp", 1) * words.get("pp", 1)
+    others = int(words.get("tp", 1) * words.get("cp", 1) * words.get("pp", 1))
     return max(1, int(words["gpus"]) // others)
 
 

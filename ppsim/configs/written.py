@@ -170,5 +170,4 @@ def _yaml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(value)}]"
-    is_text = isinstance(value, str) and not value.replace("_", "").isalnum()
-    return f'"{value}"' if is_text or value in ("none", "null") else str(value)
+    return f'"{value}"' if isinstance(value, str) and any(sign in value for sign in "|*,") else str(value)

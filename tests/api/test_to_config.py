@@ -15,7 +15,6 @@ from ppsim.base.words import choices_of, words_of
 from ppsim.catalog.build import CATALOG
 from ppsim.cli.plans import project as command
 from ppsim.cli.words import options_in
-from ppsim.errors import ConfigError
 from ppsim.machine.files import packaged_clusters
 from ppsim.projection.options import PlanOptions
 from ppsim.schedule.choices import Trainer
