@@ -284,7 +284,7 @@ def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
     recompute = words.get("recompute", "none")
     if recompute == "full":
         arguments |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
-    elif all(module in MODULES for module in recompute.split("+")):
+    elif all(module in MODULES and module != "mlp_act" for module in recompute.split("+")):  # not Megatron-LM's
         arguments |= {"recompute_granularity": "selective", "recompute_modules": recompute.split("+")}
     dtypes: dict[str, dict[str, Any]] = {
         "bfloat16": {"bf16": True},

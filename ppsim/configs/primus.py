@@ -2,8 +2,8 @@
 
 A file extends others (`extends`, `bases`, `includes`), relative to itself, and takes `${NAME:default}` from the
 environment. The module and model files are those of the checkout that the experiment lies in: the first folder
-above it with `primus/configs`. Outside a checkout, only pre_trainer.yaml with language_model.yaml is known (defaults
-in data/primus.toml): `--to-config primus` writes these.
+above it with `primus/configs`. Outside a checkout, only pre_trainer.yaml with language_model.yaml are known (see
+data/primus.toml): `--to-config primus` writes these.
 """
 
 import os

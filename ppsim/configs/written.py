@@ -51,6 +51,7 @@ def files_of(words: Mapping[str, Any], model: Model, trainer: Trainer, layout: s
 
 def _megatron(words: Mapping[str, Any], model: Model, layout: str) -> str:
     arguments = _arguments(words, model, layout)
+    arguments.pop("add_position_embedding", None)  # its default; there is only --no-position-embedding
     script = "pretrain_mamba.py" if arguments.get("is_hybrid_model") else "pretrain_gpt.py"
     said = "# Megatron-LM. Add your own data, tokenizer, learning rate and checkpoints."
     return f"{said}\n" + _command(words, script, as_flags(arguments))
@@ -153,7 +154,12 @@ def as_flags(arguments: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-_LONG = {"microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage"}
+_LONG = {
+    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
+    "fp8": "fp8_format",
+    "fp4": "fp4_format",
+}
+"""Options that are not called as their names in `args` (argparse_meta of TransformerConfig's fields)."""
 
 
 def as_entries(arguments: Mapping[str, Any]) -> list[str]:

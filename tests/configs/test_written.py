@@ -33,9 +33,16 @@ def test_megatron_has_an_argument_for_each_of_these_options() -> None:
         "torchrun --nproc-per-node 8 --nnodes 4 pretrain_gpt.py", "--num-layers 32", "--optimizer muon",
         "--no-overlap-p2p-communication", "--use-tp-pp-dp-mapping", "--decoder-first-pipeline-num-layers 6",
         "--microbatch-group-size-per-virtual-pipeline-stage 8", "--recompute-modules core_attn layernorm",
-        "--num-virtual-stages-per-pipeline-rank 2", "--fp8-recipe mxfp8", "--cp-comm-type a2a",
+        "--num-virtual-stages-per-pipeline-rank 2", "--fp8-format e4m3", "--fp8-recipe mxfp8", "--cp-comm-type a2a",
     ):  # fmt: skip
         assert line in lines
+
+
+def test_megatron_is_given_no_option_that_it_does_not_have() -> None:
+    lines = written("megatron", runtime="megatron", model="gpt2", tp=1, pp=2, recompute="core_attn+mlp_act")
+    assert comments(lines) == ["--recompute core_attn+mlp_act"]
+    assert "--position-embedding-type learned_absolute" in lines
+    assert not [line for line in lines if line.startswith(("--recompute", "--add-position"))]
 
 
 def test_primus_runs_its_own_schedules_and_names_no_gpus() -> None:
