@@ -1,6 +1,7 @@
 """A plan on its way back: as the configuration of a trainer."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,6 +10,7 @@ from ppsim.api.plan_words import MODEL, RULE, WORDS, job_of, marks_of, unsaid, w
 from ppsim.api.plans import plan_of
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of, texts_of
+from ppsim.catalog.build import find
 from ppsim.configs.read import read_run_config
 from ppsim.configs.run_config import RunConfig
 from ppsim.configs.written import files_of
@@ -35,8 +37,7 @@ def trainer_options(result: Projection | Tuned, trainer: Trainer, *, given: Mapp
     torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py \\
     ...
     """
-    # The split of a search's best configuration is the one that the search balanced.
-    made = project(result.question.plan_of(result.best[0].candidate)) if isinstance(result, Tuned) else result
+    made = project(_best_of(result)) if isinstance(result, Tuned) else result
     plan, job = made.plan, job_of(made.plan)
     if isinstance(result, Tuned):
         given = {"overheads": result.question.overheads_file} | dict(given or {})
@@ -47,6 +48,18 @@ def trainer_options(result: Projection | Tuned, trainer: Trainer, *, given: Mapp
         comments = _Comments(plan, words, marks_of(plan, made.split)).of(_read(text))
         found.append((len(comments), "\n".join([*comments, text])))
     return min(found)[1]
+
+
+def _best_of(tuned: Tuned) -> Plan:
+    """The plan of a search's best configuration, with the split that the search balanced.
+
+    The limit that the search took from the device is that of every plan, unless the table is fitted to it.
+    """
+    plan = tuned.question.plan_of(tuned.best[0].candidate)
+    is_usual = plan.memory_limit_bytes == replace(plan, memory_limit_bytes=None).memory_bound_bytes
+    if is_usual and not find(plan.schedule_name).takes("memory_limit_bytes"):
+        return replace(plan, memory_limit_bytes=None)
+    return plan
 
 
 def _read(text: str) -> RunConfig:

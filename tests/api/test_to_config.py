@@ -3,6 +3,7 @@
 import os
 import random
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ppsim.machine.files import packaged_clusters
 from ppsim.projection.options import PlanOptions
 from ppsim.schedule.choices import Trainer
 
-NUM_PLANS = int(os.environ.get("PPSIM_ROUND_TRIPS", "20"))
+NUM_PLANS = int(os.environ.get("PPSIM_ROUND_TRIPS", "40"))
 """Random plans per trainer."""
 
 MODELS = (
@@ -154,3 +155,33 @@ def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(
 def test_every_option_is_drawn_or_tested_elsewhere() -> None:
     assert not [name for name in WORDS if name not in ELSEWHERE and not values_of(name)]
     assert set(SCHEDULES) <= set(CATALOG)
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "primus", "torchtitan"])
+def test_the_best_of_a_search_is_read_back_as_an_equal_plan(trainer: Trainer, tmp_path: Path) -> None:
+    found = ppsim.tune(model="llama3-8b", gpus=16, global_batch=32, seq_len=2048, tp=[2], pp=[4], micro_batch=[1])
+    text = ppsim.trainer_options(found, trainer)
+    assert "--memory-limit" not in text
+    again = read_back(text, tmp_path / "train")
+    assert again.iteration_s == pytest.approx(found.best[0].iteration_s, rel=1e-12)
+
+
+def test_a_setting_that_no_option_says_is_a_comment_of_its_own() -> None:
+    made = ppsim.project(model="llama3-8b", gpus=8, pp=8, runtime="megatron")
+    job = made.plan.job
+    assert job is not None
+    other = ppsim.project(replace(made.plan, job=replace(job, vocab_multiple=1)))
+    text = ppsim.trainer_options(other, "megatron")
+    assert text.splitlines()[0] == "# not expressible by any option: vocab_multiple 1"
+
+
+def test_schedule_auto_is_a_comment_with_its_search() -> None:
+    made = ppsim.project(model="llama3-8b", gpus=4, pp=4, runtime="megatron", schedule="auto", search_time=0.01)
+    text = ppsim.trainer_options(made, "megatron")
+    assert {"# not expressible: --schedule auto", "# not expressible: --search-time 0.01"} <= set(text.splitlines())
+
+
+def test_options_of_files_are_comments_with_the_names_of_the_files(folder: Path) -> None:
+    words: dict[str, Any] = {"model": "gpt2", "gpus": 2, "pp": 2, "lengths": folder / "lengths.txt"}
+    text = ppsim.trainer_options(ppsim.project(**words), "megatron", given=words)
+    assert f"# not expressible: --lengths {folder / 'lengths.txt'}" in text.splitlines()
