@@ -104,11 +104,12 @@ def unsaid(plan: Plan, read: Plan) -> list[str]:
     """Return what differs between two plans that no option says: fields that only Python sets."""
     found = []
     for one, other, said in (
-        (plan, read, ("job", "split", "vpp", "schedule", "search_s", "seed")),
+        (plan, read, ("job", "split", "vpp", "schedule", "num_slices", "search_s", "seed")),
         (job_of(plan), job_of(read), ("model", "model_name", "sequence_length", "layout")),
     ):
         for field in fields(one):
-            if field.name not in said and getattr(one, field.name) != getattr(other, field.name):
+            is_compared = field.compare and field.name not in said
+            if is_compared and getattr(one, field.name) != getattr(other, field.name):
                 found.append(f"{field.name} {getattr(one, field.name)!r}")
     return found
 
@@ -120,9 +121,11 @@ def _vpp(plan: Plan) -> int | None:
 
 
 def _searched(plan: Plan) -> dict[str, Any]:
-    """Options that matter for a search, or for drawn lengths."""
+    """Options that matter for some schedules, for a search, or for drawn lengths."""
     is_auto = plan.schedule == AUTO
+    takes_slices = not is_auto and find(plan.schedule_name).takes("num_slices")
     return {
+        "slices": plan.num_slices if takes_slices else None,
         "seed": plan.seed if is_auto or plan.lengths else None,
         "search_time": plan.search_s if is_auto else None,
     }
