@@ -22,6 +22,7 @@ _DISPLACES: dict[str, tuple[str, ...]] = {
     "vpp": ("split", "group_size"),
     "schedule": ("vpp", "group_size"),
     "split": _MEGATRON_SPLIT,
+    "stack": ("compile",),
     **dict.fromkeys(_MEGATRON_SPLIT, ("split",)),
 }
 """What of a configuration a word of the user leaves without meaning, beside that word itself."""

@@ -1,43 +1,116 @@
-"""A plan on its way back: as the options of a trainer."""
+"""A plan on its way back: as the configuration of a trainer."""
 
-from ppsim.base.words import values_in, words_of
-from ppsim.configs.written import written
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ppsim.api.plan_words import MODEL, RULE, WORDS, job_of, marks_of, unsaid, words_of_plan
+from ppsim.api.plans import plan_of
+from ppsim.base.errors import ConfigError
+from ppsim.base.words import given_of, texts_of
+from ppsim.catalog.build import find
+from ppsim.configs.read import read_run_config
+from ppsim.configs.run_config import RunConfig
+from ppsim.configs.written import files_of
 from ppsim.exporting.megatron import layout_string
-from ppsim.layout.split import MegatronSplit
-from ppsim.projection.options import PlanOptions
+from ppsim.projection.plan import Plan
 from ppsim.projection.project import project
 from ppsim.projection.projection import Projection
 from ppsim.schedule.choices import Trainer
 from ppsim.tuning.search import Tuned
 
-_WORDS = words_of(PlanOptions)
 
+def trainer_options(result: Projection | Tuned, trainer: Trainer, *, given: Mapping[str, Any] | None = None) -> str:
+    """Return a projection's plan, or the best of a search, as the configuration of a trainer.
 
-def trainer_options(result: Projection | Tuned, trainer: Trainer) -> str:
-    """Return a projection's plan, or the best of a search, as lines of a trainer's own configuration.
-
-    `trainer` is megatron, primus or torchtitan: options of the command line for Megatron-LM and TorchTitan,
-    `overrides` of YAML for Primus. What it has no option for is a comment. Raises `ConfigError` for a trainer that
-    is not known.
+    `trainer` is megatron, primus or torchtitan, which is TorchTitan 0.3, or torchtitan@0.2. What the trainer has no
+    option for is a comment each, as an option of `ppsim project`. Reading the text with `run_config` and adding the
+    options of the comments gives a plan of the same seconds and bytes. `given` are the options of `ppsim.project`,
+    for names of files in these comments. Raises `ConfigError` for a plan without a model or an unknown trainer.
 
     >>> import ppsim
-    >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8)
+    >>> made = ppsim.project(model="llama3-8b", gpus=16, tp=2, pp=4, vpp=2, microbatches=8, runtime="megatron")
     >>> print(ppsim.trainer_options(made, "megatron"))  # doctest: +ELLIPSIS
-    --tensor-model-parallel-size 2
-    --pipeline-model-parallel-size 4
-    --context-parallel-size 1
+    # Megatron-LM. Add your own data, tokenizer, learning rate and checkpoints.
+    torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py \\
     ...
     """
-    # Of a search, the best configuration in full: its split is what the search balanced.
-    made = project(result.question.plan_of(result.best[0].candidate)) if isinstance(result, Tuned) else result
-    plan, schedule = made.plan, made.timeline.schedule
-    words = values_in(_WORDS, plan)
-    words |= {"pp": schedule.num_ranks, "vpp": schedule.vpp, "schedule": schedule.name, "split": None}
-    if plan.job is not None:
-        words |= {"seq_len": plan.job.length, "overlap_tp": plan.job.execution.overlap_tp}
-        words |= {"ep": words["ep"] if words["ep"] > 1 else None}
-        if not any(layer.is_moe for layer in plan.job.model.kinds):
-            words["moe_dispatcher"] = None
-    if not isinstance(plan.split, MegatronSplit) and len(set(made.split)) > 1:
-        words["split"] = layout_string(made.split)
-    return written(words, trainer)
+    made = project(_best_of(result)) if isinstance(result, Tuned) else result
+    plan, job = made.plan, job_of(made.plan)
+    if isinstance(result, Tuned):
+        given = {"overheads": result.question.overheads_file} | dict(given or {})
+    words = words_of_plan(plan, made.split, given=given or {})
+    layout = layout_string(made.split, num_mtp_layers=len(job.model.mtp))
+    found = []
+    for text in files_of(words, job.model, trainer, layout):
+        comments = _Comments(plan, words, marks_of(plan, made.split)).of(_read(text))
+        found.append((len(comments), "\n".join([*comments, text])))
+    return min(found)[1]
+
+
+def _best_of(tuned: Tuned) -> Plan:
+    """The plan of a search's best configuration, with the split that the search balanced.
+
+    The limit that the search took from the device is that of every plan, unless the table is fitted to it.
+    """
+    plan = tuned.question.plan_of(tuned.best[0].candidate)
+    is_usual = plan.memory_limit_bytes == replace(plan, memory_limit_bytes=None).memory_bound_bytes
+    if is_usual and not find(plan.schedule_name).takes("memory_limit_bytes"):
+        return replace(plan, memory_limit_bytes=None)
+    return plan
+
+
+def _read(text: str) -> RunConfig:
+    """The configuration as a user reads it back."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "config")
+        path.write_text(text, encoding="utf-8")
+        return read_run_config(path)
+
+
+class _Comments:
+    """What a configuration leaves unsaid of a plan.
+
+    The options of the plan are compared with those of the plan that the configuration gives, and options that
+    differ are added, until none does: an option that is added may displace some of the file's. Options without
+    which the plans are equal too are then left out.
+    """
+
+    def __init__(self, plan: Plan, words: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
+        job = job_of(plan)
+        self._plan, self._marks = plan, marks
+        self._words = given_of({name: value for name, value in words.items() if name not in RULE})
+        self._values = self._words | given_of({"cluster": job.cluster, "profile": job.profile})
+
+    def of(self, config: RunConfig) -> list[str]:
+        """Return the comments, an option each."""
+        added: list[str] = []
+        while more := [
+            name for name in self._differing(config, added) if name in self._words and name not in added
+        ]:
+            added += more
+        for name in sorted(added, key="stack".__eq__):
+            others = [one for one in added if one != name]
+            if not self._differing(config, others):
+                added = others
+        texts = (text for name in WORDS if name in added for text in texts_of(WORDS[name], self._words[name]))
+        others = unsaid(self._plan, self._plan_of(config, added))
+        return [
+            *(f"# not expressible: {text}" for text in texts),
+            *(f"# not expressible by any option: {one}" for one in others),
+        ]
+
+    def _plan_of(self, config: RunConfig, added: Iterable[str]) -> Plan:
+        return plan_of({name: self._values[name] for name in added} | {"run_config": config})
+
+    def _differing(self, config: RunConfig, added: Iterable[str]) -> list[str]:
+        """The options by which the plans differ; all of the plan's if the configuration alone is no plan."""
+        try:
+            read = self._plan_of(config, added)
+            found = marks_of(read)
+        except ConfigError:
+            return list(self._words)
+        names = [name for name, mark in self._marks.items() if found[name] != mark]
+        return [*names, *(MODEL if "model" in names else ())]

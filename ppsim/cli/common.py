@@ -4,7 +4,7 @@ import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -168,17 +168,21 @@ def look_of(options: dict[str, Any]) -> dict[str, Any]:
 
 to_config_option = click.option(
     "--to-config", type=click.Choice(get_args(Trainer)),
-    help="Print the plan as options of a trainer, too: of the fastest where several are compared.",
+    help="Also print the plan as a complete configuration of a trainer, which --run-config reads: the fastest if "
+         "several are compared. What the trainer has no option for is a comment. torchtitan is torchtitan@0.3.",
 )  # fmt: skip
 
 
-def trainer_lines(result: Any, trainer: Trainer | None) -> dict[str, str]:
-    """Return what a result is as options of a trainer, where one is asked for: `to_config` of --json."""
+def trainer_lines(result: Any, trainer: Trainer | None, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return a result as a trainer's configuration, if one is asked for: `to_config` of --json.
+
+    `given` are the options as typed, which name files.
+    """
     if trainer is None:
         return {}
     from ppsim.api.to_config import trainer_options
 
-    return {"to_config": trainer_options(result, trainer)}
+    return {"to_config": trainer_options(result, trainer, given=given)}
 
 
 def run_config_of(path: str | None) -> Any:

@@ -97,7 +97,7 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
         write(outputs, TIMELINE, by_command(projections_drawn(drawn, answer)), announce=say)
     if config is not None:
         found["run_config"] = config.to_json()
-    lines = trainer_lines(shown[0], to_config) if shown else {}
+    lines = trainer_lines(shown[0], to_config, options) if shown else {}
     look = look | {"answer": answer} if answer else {"with_timeline": look["with_timeline"]}
     tell(one if answer else several, as_json, content=lambda: found | lines, **look)
     if lines and not as_json:

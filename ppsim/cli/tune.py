@@ -71,7 +71,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
 
         found = search(progress=show)
     write(outputs, SEARCH, by_command(Searched(found)), announce=say)
-    lines = trainer_lines(found, to_config)
+    lines = trainer_lines(found, to_config, options)
     tell(found, as_json, content=lambda: found.to_json() | lines)
     if lines and not as_json:
         click.echo(f"\n# {to_config}\n{lines['to_config']}")

@@ -12,7 +12,7 @@ from ppsim.configs.megatron_hybrid import hybrid_pattern, layout_of
 from ppsim.configs.megatron_model import model_of
 from ppsim.configs.run_config import RunConfig, replicas_for_experts
 from ppsim.model.architecture import Model
-from ppsim.model.recompute import BY_OPERATORS, BY_STAGE, MODULES, is_by_stage, recompute_of
+from ppsim.model.recompute import BY_STAGE, MODULES, is_by_stage, recompute_of
 
 _COUNTS = {
     "tensor_model_parallel_size": "tp",
@@ -274,23 +274,12 @@ def _moments(arguments: Arguments) -> str | None:
     return found
 
 
-def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return Megatron-LM's arguments for words of `ppsim project`, and sentences about those it has none for."""
+def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return Megatron-LM's arguments for options of `ppsim project`; options without an argument are left out."""
     arguments = {name: words[word] for name, word in _COUNTS.items() if word in words and word != "gpus"}
-    left = []
     if "etp" in words:
         arguments["expert_tensor_parallel_size"] = words["etp"]
-    vpp = words.get("vpp", 1)
-    split = words.get("split")
-    if isinstance(split, str) and ("E" in split or "|" in split):
-        arguments["pipeline_model_parallel_layout"] = split
-    else:
-        if vpp > 1:
-            arguments["num_virtual_stages_per_pipeline_rank"] = vpp
-        if split not in (None, "auto", "even", "megatron"):
-            left.append(f"a split of {split} is said by a layout: `ppsim export --to megatron` writes it")
-    arguments |= {name: words[name] for name in _SPLIT if words.get(name) is not None}
-    arguments |= {name: True for name in _COUNTED if words.get(name)}
+    arguments |= _stages(words) if words.get("pp", 1) > 1 else {}
     recompute = words.get("recompute", "none")
     if recompute == "full" or is_by_stage(recompute):
         method, _, layers = recompute.partition("/") if is_by_stage(recompute) else ("uniform", "", 1)
@@ -299,32 +288,55 @@ def arguments_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             "recompute_method": method,
             "recompute_num_layers": int(layers),
         }
-    elif recompute == BY_OPERATORS:
-        left.append(f"Megatron-LM recomputes modules, not by operators as {recompute}")
-    elif recompute != "none":
+    elif all(module in MODULES and module != "mlp_act" for module in recompute.split("+")):  # not Megatron-LM's
         arguments |= {"recompute_granularity": "selective", "recompute_modules": recompute.split("+")}
     dtypes: dict[str, dict[str, Any]] = {
         "bfloat16": {"bf16": True},
-        "float16": {"fp16": True},
+        "float16": {"bf16": False, "fp16": True},
+        "float32": {"bf16": False},
         "float8": {"bf16": True, "fp8": "hybrid"},
         **{name: {"bf16": True, "fp8": "e4m3", "fp8_recipe": recipe} for recipe, name in _FP8_RECIPES.items()},
         "nvfp4": {"bf16": True, "fp4": "e2m1"},
     }
-    arguments |= dtypes.get(words.get("dtype", ""), {})
+    arguments |= dtypes.get(words.get("dtype", ""), {"bf16": True})
+    return arguments | _divided(words) | _executed(words)
+
+
+def _stages(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a pipeline: layers per stage, stages per rank, and transfers."""
+    split, vpp = words.get("split"), words.get("vpp", 1)
+    found = {name: words[name] for name in _SPLIT if words.get(name) is not None}
+    found |= {name: True for name in _COUNTED if words.get(name)}
+    if isinstance(split, str) and not found:
+        found["pipeline_model_parallel_layout"] = split
+    elif vpp > 1:
+        found["num_virtual_stages_per_pipeline_rank"] = vpp
+    if vpp > 1 and words.get("overlap_p2p") is False:
+        found["no_overlap_p2p_communication"] = True
+    return found
+
+
+def _divided(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of the optimizer and of what ranks share."""
+    found: dict[str, Any] = {}
     if "zero" in words:
-        arguments["use_distributed_optimizer"] = words["zero"] >= 1
+        found["use_distributed_optimizer"] = words["zero"] >= 1
         if words["zero"] >= 2:
             strategy = next(name for name, stage in _ZERO.items() if stage == words["zero"])
-            arguments |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
+            found |= {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": strategy}
+    if words.get("optimizer") == "muon":
+        found["optimizer"] = "dist_muon" if words.get("layer_wise") else "muon"
+    if words.get("order") == "tp-cp-ep-pp-dp":
+        found["use_tp_pp_dp_mapping"] = True
     if (moments := words.get("exp_avg_dtype", "float32")) != "float32":
         dtype = next(name for name, of in _MOMENTS.items() if of == moments)
-        arguments |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
-    arguments |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
+        found |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
+    found |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
     if words.get("grad_reduce_in_bf16"):
-        arguments["grad_reduce_in_bf16"] = True
+        found["grad_reduce_in_bf16"] = True
     if "overlap_dp" in words:
-        arguments |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
-    return arguments | _executed(words), left
+        found |= {"overlap_grad_reduce": words["overlap_dp"], "overlap_param_gather": words["overlap_dp"]}
+    return found
 
 
 def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,7 +352,7 @@ def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
         found["cross_entropy_loss_fusion"] = words["fused_cross_entropy"]
     if words.get("context") == "all-to-all":
         found["cp_comm_type"] = "a2a"
-    if str(words.get("overlap_tp", "0")) not in ("0", "0.0"):
+    if any(float(part) for part in str(words.get("overlap_tp", 0)).split(",")):
         found["tp_comm_overlap"] = True
     if words.get("overlap_ep"):
         found["overlap_moe_expert_parallel_comm"] = True

@@ -2,7 +2,8 @@
 
 A file extends others (`extends`, `bases`, `includes`), relative to itself, and takes `${NAME:default}` from the
 environment. The module and model files are those of the checkout that the experiment lies in: the first folder
-above it with `primus/configs`.
+above it with `primus/configs`. Outside a checkout, only pre_trainer.yaml with language_model.yaml are known (see
+data/primus.toml): `--to-config primus` writes these.
 """
 
 import os
@@ -12,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_yaml
+from ppsim.base.files import read_toml, read_yaml
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.megatron import from_megatron
 from ppsim.configs.run_config import RunConfig
@@ -30,9 +32,7 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     if not isinstance(module, dict) or not isinstance(module.get("framework"), str):
         raise ConfigError(f"{path}: modules must name a trainer with its framework, config, model and overrides")
     framework = module["framework"]
-    configs = _configs_above(path)
-    base = _file(configs / "modules" / framework / str(module.get("config")), path)
-    model = _file(configs / "models" / framework / str(module.get("model")), path)
+    base, model = _named_files(path, framework, str(module.get("config")), str(module.get("model")))
     overrides = module.get("overrides") or {}
     if framework == "torchtitan":
         return from_torchtitan(_merged(_merged(base, model), overrides), str(path), "Primus, TorchTitan", overrides)
@@ -51,10 +51,16 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     return replace(found, words={**found.words, "stack": "primus"})
 
 
-def _configs_above(path: Path) -> Path:
+def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The module and model files of an experiment; the plainest two are known without a checkout."""
     for folder in path.resolve().parents:
-        if (folder / "primus" / "configs").is_dir():
-            return folder / "primus" / "configs"
+        if (configs := folder / "primus" / "configs").is_dir():
+            return (
+                _file(configs / "modules" / framework / module, path),
+                _file(configs / "models" / framework / model, path),
+            )
+    if (framework, module, model) == ("megatron", "pre_trainer.yaml", "language_model.yaml"):
+        return read_toml(data_folder("configs/data") / "primus.toml")["defaults"], {}
     raise ConfigError(
         f"{path} names files of Primus: no folder above it has primus/configs (put it into a checkout of Primus)"
     )

@@ -118,6 +118,6 @@ def _options(tokens: list[str]) -> dict[str, Any]:
             name = None
         elif options[name] is True:
             options[name] = token
-        elif name.endswith(("-modules", "-scope", "-path", "-layers")):
+        elif name.endswith(("-modules", "-scope", "-path", "-layers", "_per_model_part", ".components")):
             options[name] += f" {token}"
     return options

@@ -1,6 +1,6 @@
 """TorchTitan's job configuration: TOML (to 0.2), flags over a registry entry (from 0.3), or Primus' YAML tree."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ _MODELS = {
 } | {name.translate(_BETWEEN): name for name in NAMES}
 """TorchTitan's model names and flavors without what is between their words, as `ppsim models` has them."""
 
-_SCHEDULES = {
+SCHEDULES = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
     "interleaved-1f1b": "Interleaved1F1B",
@@ -41,7 +41,7 @@ _SCHEDULES = {
 HIDDEN_BY_ASYNC_TP = "0.5"
 """What part of tensor-parallel communication is taken to be hidden: as much as by Megatron-Core's pieces."""
 
-_COUNTS = {
+COUNTS = {
     "parallelism.tensor_parallel_degree": "tp",
     "parallelism.pipeline_parallel_degree": "pp",
     "parallelism.context_parallel_degree": "cp",
@@ -76,7 +76,7 @@ def from_torchtitan(
     arguments = Arguments(options, source, None if asked is None else _flat(asked))
     get, assumed = arguments.get, arguments.assumed
     assumed += said
-    words: dict[str, Any] = {word: arguments.count(name, word=word) for name, word in _COUNTS.items()}
+    words: dict[str, Any] = {word: arguments.count(name, word=word) for name, word in COUNTS.items()}
     words["seq_len"] = words["seq_len"] or arguments.count("training.max_context_length", 2048, word="seq_len")
     pp = words["pp"] = words["pp"] or 1
     words["etp"] = _expert_tp(arguments, words)
@@ -88,6 +88,9 @@ def from_torchtitan(
     words |= _replicas(arguments, words)
     words["gradient_accumulation_steps"] = _rounds(batch, words)
     words["schedule"] = _schedule(arguments) if pp > 1 else None
+    if pp > 1 and (parts := get("parallelism.module_fqns_per_model_part", word="split")):
+        words["split"] = _layers_of_parts(parts.split() if isinstance(parts, str) else parts)
+        words["vpp"] = len(words["split"]) // pp
     words["recompute"] = _recompute(arguments)
     words |= {
         "dtype": _dtype(arguments),
@@ -110,7 +113,7 @@ def from_torchtitan(
     if name is None and get("module"):
         name = str(get("module")).removeprefix("torchtitan.models.")
     get("config")
-    model, why_no_model = _model(str(name or ""), str(flavor or ""), source)
+    model, why_no_model = model_of(str(name or ""), str(flavor or ""), source)
     words |= stages_of(arguments, pp, words["schedule"], model)
     return RunConfig(
         trainer,
@@ -232,6 +235,8 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
             found |= _flat(value, f"{full}.")
         else:
             found |= normalised({full: value})
+            if full.endswith("checkpoint.mode"):
+                found["activation_checkpoint.mode"] = value  # one of its modes is "none"
     return found
 
 
@@ -261,42 +266,21 @@ def _sequences(tokens: int, length: int, arguments: Arguments) -> int:
 def _schedule(arguments: Arguments) -> str | None:
     name = str(arguments.get("parallelism.pipeline_parallel_schedule", "1F1B", word="schedule"))
     plain = name.lower().removeprefix("schedule").replace("_", "")
-    found = next((ours for ours, theirs in _SCHEDULES.items() if theirs.lower() == plain), None)
+    found = next((ours for ours, theirs in SCHEDULES.items() if theirs.lower() == plain), None)
     if found is None:
         arguments.assumed.append(f"schedule {name} is not known: that of --schedule")
     return found
 
 
-def _model(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
+def _layers_of_parts(parts: Sequence[Any]) -> list[int]:
+    """Return the layers of each stage in `module_fqns_per_model_part`."""
+    names = [part.split(",") if isinstance(part, str) else part for part in parts]
+    return [sum(str(name).startswith("layers.") for name in part) for part in names]
+
+
+def model_of(name: str, flavor: str, source: str) -> tuple[Model | None, str]:
+    """Return the model of a name and a flavor, or None and the sentence that says why there is none."""
     known = _MODELS.get(f"{name}{flavor}".lower().translate(_BETWEEN))
     if known is None:
         return None, f"{source}: the sizes of {name or 'the model'} {flavor} are not known: give --model"
     return find_model(known), ""
-
-
-def options_of(words: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return TorchTitan's options for words of `ppsim project`, and sentences about those it has none for."""
-    options = {name.replace("_", "-"): words[word] for name, word in _COUNTS.items() if word in words}
-    left = []
-    if words.get("pp", 1) > 1 and "schedule" in words:
-        options |= {"parallelism.pipeline-parallel-schedule": _SCHEDULES.get(words["schedule"], "Interleaved1F1B")}
-        if words["schedule"] not in _SCHEDULES:
-            left.append(
-                f"TorchTitan has no schedule {words['schedule']}: `ppsim export --to torch` writes its table"
-            )
-    if "micro_batch" in words and words.get("pp", 1) > 1:
-        options["parallelism.pipeline-parallel-microbatch-size"] = words["micro_batch"]
-    if "micro_batch" in words and "microbatches" in words:
-        options["training.local-batch-size"] = words["micro_batch"] * words["microbatches"]
-    if "global_batch" in words:
-        options["training.global-batch-size"] = words["global_batch"]
-    if "dp" in words:
-        # with a pipeline it keeps weights gathered and gradients whole for the step, as ZeRO 1
-        sharded = words.get("zero", 1) >= (1 if words.get("pp", 1) > 1 else 2)
-        options[f"parallelism.data-parallel-{'shard' if sharded else 'replicate'}-degree"] = words["dp"]
-    if "compile" in words:
-        options["compile.enable"] = words["compile"]
-    recompute = words.get("recompute", "none")
-    if recompute not in ("none", "full", BY_OPERATORS):
-        left.append(f"TorchTitan recomputes by operators, not {recompute}")
-    return options, left

@@ -22,7 +22,8 @@ def stages_of(arguments: Arguments, pp: int, schedule: str | None, model: Model 
     num_stages = -(-(num_layers + sum(less)) // each) if each else pp * (1 if schedule in _ONE_STAGE else 2)
     if num_stages % pp:
         arguments.assumed.append(
-            f"pipeline_parallel_layers_per_stage {each}: its {num_stages} stages are no multiple of pp {pp}"
+            f"pipeline_parallel_layers_per_stage {each}: not followed, its {num_stages} stages are no multiple of "
+            f"pp {pp}"
         )
         return {}
     if not arguments.has(_NAMED) and (layers := layers_of_stages(num_layers, num_stages, *less)):

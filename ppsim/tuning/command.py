@@ -26,7 +26,7 @@ def command_of(
         "split": one.split, "recompute": one.recompute,
     }  # fmt: skip
     depending = {
-        **_sizes(job),
+        **sizes_of(job),
         "sequence_parallel": question.sequence_parallel,
         "etp": question.etp,
         "overlap_tp": job.execution.overlap_tp,
@@ -47,8 +47,8 @@ def command_of(
     return "ppsim project " + " ".join(texts)
 
 
-def _sizes(job: Job) -> dict[str, Any]:
-    """What the model's name does not say of it."""
+def sizes_of(job: Job) -> dict[str, Any]:
+    """Return the options that say what the name of the model does not."""
     model, layers = job.model, job.model.layers
     if job.model_name != GPT:
         named = model_named(job.model_name)

@@ -1,68 +1,82 @@
-"""What is written as a trainer's options is read back as the same words."""
+"""What a trainer has options for is written as these, and needs no comment."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ppsim.configs.read import read_run_config
-from ppsim.configs.written import written
+import ppsim
 from ppsim.errors import ConfigError
 
-WORDS: dict[str, Any] = {
-    "tp": 4, "pp": 8, "vpp": 2, "cp": 2, "micro_batch": 2, "global_batch": 256, "seq_len": 8192,
-    "recompute": "core_attn+layernorm", "zero": 3, "dtype": "float8", "sequence_parallel": True, "overlap_dp": True,
-    "account_for_loss_in_pipeline_split": True, "overlap_tp": "0.5", "overlap_ep": 0.9, "dropout": False,
-    "fused_cross_entropy": True, "attention": "unfused", "context": "all-to-all", "cuda_graphs": "attn+mlp",
-}  # fmt: skip
+RUN: dict[str, Any] = {"model": "llama3-8b", "gpus": 32, "tp": 2, "pp": 4, "global_batch": 64, "micro_batch": 1}
 
 
-def test_megatrons_arguments_are_read_back(tmp_path: Path) -> None:
-    text = written(WORDS | {"group_size": 8}, "megatron")
-    (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py " + " \\\n  ".join(text.splitlines()))
-    words = read_run_config(tmp_path / "train.sh").words
-    assert {word: words[word] for word in WORDS} == WORDS
-    assert words["group_size"] == 8
+def written(trainer: Any, **words: Any) -> list[str]:
+    """Return the lines of a trainer's configuration, without the signs that a line goes on."""
+    made = ppsim.project(**(RUN | words))
+    return [line.removesuffix("\\").strip() for line in ppsim.trainer_options(made, trainer).splitlines()]
 
 
-def test_primus_overrides_have_the_same_names_and_its_own_schedules() -> None:
-    text = written({"pp": 4, "schedule": "v-half", "split": "Et*3|t*4|t*4|t*3L", "zero": 1}, "primus")
-    assert text.splitlines() == [
-        "pipeline_model_parallel_size: 4",
-        'pipeline_model_parallel_layout: "Et*3|t*4|t*4|t*3L"',
-        "use_distributed_optimizer: true",
-        "patch_primus_pipeline: true",
-        "pp_algorithm: v-half",
-    ]
+def comments(lines: list[str]) -> list[str]:
+    return [line.removeprefix("# not expressible: ") for line in lines if line.startswith("# not expressible")]
 
 
-@pytest.mark.parametrize("recompute", ["full", "selective-op"])
-def test_torchtitans_options_are_read_back(tmp_path: Path, recompute: str) -> None:
-    words = {"pp": 4, "schedule": "zbv-fixed", "micro_batch": 2, "global_batch": 64, "seq_len": 4096, "tp": 2,
-             "recompute": recompute, "dp": 4, "zero": 1}  # fmt: skip
-    (tmp_path / "run.sh").write_text(
-        "torchrun -m torchtitan.train " + written(words, "torchtitan").replace("\n", " ")
-    )
-    read = read_run_config(tmp_path / "run.sh").words
-    assert {word: read[word] for word in words} == words
+def test_megatron_has_an_argument_for_each_of_these_options() -> None:
+    lines = written(
+        "megatron", runtime="megatron", vpp=2, group_size=8, cp=2, recompute="core_attn+layernorm", zero=3,
+        dtype="mxfp8", cluster="dgx-b200", attention="unfused", dropout=True, fused_cross_entropy=False,
+        deterministic_mode=True, context="all-to-all", overlap_tp=0.5, overlap_p2p=False, optimizer="muon",
+        order="tp-cp-ep-pp-dp", exp_avg_dtype="bfloat16", grad_reduce_in_bf16=True, cuda_graphs="attn+mlp",
+        decoder_first_pipeline_num_layers=6, decoder_last_pipeline_num_layers=6,
+    )  # fmt: skip
+    assert comments(lines) == ["--cluster dgx-b200"]
+    for line in (
+        "torchrun --nproc-per-node 8 --nnodes 4 pretrain_gpt.py", "--num-layers 32", "--optimizer muon",
+        "--no-overlap-p2p-communication", "--use-tp-pp-dp-mapping", "--decoder-first-pipeline-num-layers 6",
+        "--microbatch-group-size-per-virtual-pipeline-stage 8", "--recompute-modules core_attn layernorm",
+        "--num-virtual-stages-per-pipeline-rank 2", "--fp8-format e4m3", "--fp8-recipe mxfp8", "--cp-comm-type a2a",
+    ):  # fmt: skip
+        assert line in lines
 
 
-def test_what_a_trainer_cannot_do_is_said() -> None:
-    assert "# Megatron-LM has no schedule zbv of its own" in written({"pp": 4, "schedule": "zbv"}, "megatron")
-    assert "# TorchTitan has no schedule v-min" in written({"pp": 4, "schedule": "v-min"}, "torchtitan")
-    assert "# Megatron-LM recomputes modules, not by operators" in written(
-        {"recompute": "selective-op"}, "megatron"
-    )
-    assert "# TorchTitan recomputes by operators, not mlp" in written({"recompute": "mlp"}, "torchtitan")
-    with pytest.raises(ConfigError, match="unknown trainer 'nemo': there are megatron, primus, torchtitan"):
-        written({}, "nemo")  # type: ignore[arg-type]
+def test_megatron_is_given_no_option_that_it_does_not_have() -> None:
+    lines = written("megatron", runtime="megatron", model="gpt2", tp=1, pp=2, recompute="core_attn+mlp_act")
+    assert comments(lines) == ["--recompute core_attn+mlp_act"]
+    assert "--position-embedding-type learned_absolute" in lines
+    assert not [line for line in lines if line.startswith(("--recompute", "--add-position"))]
 
 
-def test_what_is_off_by_default_is_read_back_where_it_is_on(tmp_path: Path) -> None:
-    words = {"pp": 4, "grad_reduce_in_bf16": True, "deterministic_mode": True, "fused_cross_entropy": False}
-    (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py " + written(words, "megatron").replace("\n", " "))
-    read = read_run_config(tmp_path / "train.sh").words
-    assert {word: read[word] for word in words} == words
-    (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py --pipeline-model-parallel-size 4")
-    read = read_run_config(tmp_path / "train.sh").words
-    assert (read.get("grad_reduce_in_bf16"), read.get("deterministic_mode")) == (None, None)
+def test_primus_runs_its_own_schedules_and_names_no_gpus() -> None:
+    lines = written("primus", schedule="v-half", stack="primus", runtime="torch")
+    assert comments(lines) == ["--gpus 32"]
+    assert {"patch_primus_pipeline: true", "pp_algorithm: v-half", "hidden_size: 4096"} <= set(lines)
+    assert comments(written("megatron", schedule="zb-h1", runtime="megatron")) == ["--schedule zb-h1"]
+
+
+@pytest.mark.parametrize(("trainer", "dtype"), [("torchtitan", "bfloat16"), ("torchtitan@0.2", "float8-row")])
+def test_torchtitan_has_a_setting_for_each_of_its_defaults(trainer: str, dtype: str) -> None:
+    lines = written(
+        trainer, stack="torchtitan", schedule="zbv-fixed", recompute="full", overlap_tp=0.5, compile=True,
+        dtype=dtype, gradient_accumulation_steps=2, split=[3, 4, 4, 4, 4, 5, 4, 4],
+    )  # fmt: skip
+    assert comments(lines) == []
+    assert any(line.replace('"', "").replace(" =", "").endswith("local_batch_size 8") for line in lines)
+    assert any("layers.2" in line and "layers.31" in line for line in lines)
+
+
+def test_float8_of_torchtitan_is_a_comment_where_only_its_registry_says_it() -> None:
+    lines = written("torchtitan", stack="torchtitan", dtype="float8", compile=True)
+    assert comments(lines) == ["--dtype float8"]
+    assert lines[1].startswith("# TorchTitan 0.3.")
+
+
+def test_a_model_that_a_trainer_does_not_have_is_a_comment() -> None:
+    assert "--model llama2-7b" in comments(written("torchtitan", model="llama2-7b", stack="torchtitan"))
+    assert "--model llama4-scout" in comments(written("megatron", model="llama4-scout", runtime="megatron"))
+
+
+def test_a_plan_without_a_model_and_an_unknown_trainer_are_refused() -> None:
+    with pytest.raises(ConfigError, match="a trainer's configuration has a model: give --model"):
+        ppsim.trainer_options(ppsim.project(pp=2), "megatron")
+    for unknown in ("nemo", "torchtitan@0.1"):
+        with pytest.raises(ConfigError, match=f"unknown trainer '{unknown}': there are .*torchtitan@0.3"):
+            written(unknown)

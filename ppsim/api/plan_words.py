@@ -1,0 +1,181 @@
+"""The options of `ppsim project` that give a plan, and how two plans differ by them: the inverse of `plan_from`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+from ppsim.base.words import given_of, values_in, words_of
+from ppsim.catalog.build import find
+from ppsim.configs.megatron_model_arguments import without_source
+from ppsim.costs.job import Job
+from ppsim.exporting.megatron import layout_string, parse_layout
+from ppsim.layout.split import MegatronSplit, even_split
+from ppsim.projection.options import PlanOptions
+from ppsim.projection.plan import AUTO, Plan
+from ppsim.tuning.command import sizes_of
+
+WORDS = words_of(PlanOptions)
+MODEL = (
+    "model", "layers", "hidden", "heads", "vocab", "kv_heads", "tied_embeddings", "mtp", "mtp_num_layers",
+    "mtp_use_repeated_layer",
+)  # fmt: skip
+"""Options that say together what the model is."""
+_MEASURED = ("forward_ms", "backward_input_ms", "backward_weight_ms", "transfer_ms", "activation_memory")
+RULE = tuple(name for name, word in WORDS.items() if (word.option.field or "").startswith("split."))
+"""Options of Megatron-LM's rule of layers per stage, which split says too."""
+_SAID_OTHERWISE = ("run_config", "dp", "microbatches", *RULE)
+"""Options whose meaning gpus, global_batch and split have too."""
+_OVERHEADS = (
+    "action_overhead_s", "hop_overhead_s", "overlap_slowdown", "step_overhead_s", "message_overhead_s",
+    "first_pass_s", "last_pass_s", "pass_factors", "action_spread", "rank_spread", "bandwidth_bytes_per_s",
+)  # fmt: skip
+_TYPED = ("cluster", "profile", "lengths", "overheads", "launch_ms", "memory_limit", *_MEASURED)
+"""Options that name files, or numbers as a user writes them, which a plan does not hold."""
+
+
+def job_of(plan: Plan) -> Job:
+    """Return the job of a plan; raises `ConfigError` for a plan that has none."""
+    if plan.job is None:
+        raise ConfigError("a trainer's configuration has a model: give --model")
+    return plan.job
+
+
+def words_of_plan(plan: Plan, split: Sequence[int], *, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every option of a plan of a job by name, None for each that is not set.
+
+    `split` has the layers per stage of its projection. `given` are options as the user typed them, if known.
+    """
+    job, values = job_of(plan), values_in(WORDS, plan)
+    execution, layout = job.execution, _layout(plan)
+    words = values | dict.fromkeys((*_SAID_OTHERWISE, *MODEL)) | given_of({name: values[name] for name in RULE})
+    words |= given_of(sizes_of(job)) | _measured(plan)
+    words |= {
+        "model": job.model_name,
+        "cluster": job.cluster.name,
+        "gpus": job.layout.num_devices,
+        "etp": job.layout.expert_tp,
+        "seq_len": job.length,
+        "vpp": _vpp(plan),
+        "schedule": plan.schedule_name,
+        "split": layout or list(split),
+        "overlap_tp": f"{execution.hidden_tp_forward!r},{execution.hidden_tp_backward!r}",
+        "launch_ms": None if job.launch_s is None else _milliseconds(job.launch_s),
+        "stragglers": dict(plan.stragglers) or None,
+        "sequence_parallel": execution.sequence_parallel if job.layout.tp > 1 else None,
+        "profile": None if job.profile is None else job.profile.name,
+        "lengths": plan.lengths,
+        **_searched(plan),
+    }
+    if given.get("overheads") is not None:  # which have the launches in them
+        words["launch_ms"] = None
+    return words | given_of({name: given.get(name) for name in _TYPED})
+
+
+def marks_of(plan: Plan, split: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return a value for each option, so that two plans of jobs differ in those options that have other values.
+
+    `split` has the layers per stage of the plan's projection, None for a plan that was not projected.
+    """
+    job = job_of(plan)
+    execution = job.execution
+    marks = values_in(WORDS, plan) | dict.fromkeys((*_SAID_OTHERWISE, *MODEL, *_MEASURED))
+    return marks | {
+        "model": (without_source(job.model), job.scale),
+        "cluster": job.cluster,
+        "gpus": job.layout.num_devices,
+        "etp": job.layout.expert_tp,
+        "seq_len": job.length,
+        "vpp": _vpp(plan),
+        "schedule": plan.schedule_name,
+        "split": _stages(plan, job, split),
+        "overlap_tp": (execution.hidden_tp_forward, execution.hidden_tp_backward),
+        "launch_ms": job.launch_s,
+        "profile": job.profile,
+        "lengths": plan.lengths,
+        "forward_ms": plan.measured,
+        "overheads": tuple(getattr(plan, name) for name in _OVERHEADS),
+        **_searched(plan),
+    }
+
+
+def unsaid(plan: Plan, read: Plan) -> list[str]:
+    """Return what differs between two plans that no option says: fields that only Python sets."""
+    found = []
+    for one, other, said in (
+        (plan, read, ("job", "split", "vpp", "schedule", "num_slices", "search_s", "seed")),
+        (job_of(plan), job_of(read), ("model", "model_name", "sequence_length", "layout")),
+    ):
+        for field in fields(one):
+            is_compared = field.compare and field.name not in said
+            if is_compared and getattr(one, field.name) != getattr(other, field.name):
+                found.append(f"{field.name} {getattr(one, field.name)!r}")
+    return found
+
+
+def _vpp(plan: Plan) -> int | None:
+    if plan.vpp is None and plan.schedule != AUTO:
+        return find(plan.schedule_name).stages_per_rank[0]
+    return plan.vpp
+
+
+def _searched(plan: Plan) -> dict[str, Any]:
+    """Options that matter for some schedules, for a search, or for drawn lengths."""
+    is_auto = plan.schedule == AUTO
+    takes_slices = not is_auto and find(plan.schedule_name).takes("num_slices")
+    return {
+        "slices": plan.num_slices if takes_slices else None,
+        "seed": plan.seed if is_auto or plan.lengths else None,
+        "search_time": plan.search_s if is_auto else None,
+    }
+
+
+def _measured(plan: Plan) -> dict[str, Any]:
+    if plan.measured is None:
+        return dict.fromkeys(_MEASURED)
+    costs = plan.measured
+    seconds = (costs.forward_s, costs.backward_input_s, costs.backward_weight_s, costs.transfer_s)
+    found: dict[str, Any] = dict(zip(_MEASURED, map(_milliseconds, seconds), strict=False))
+    return found | {"activation_memory": costs.activation_bytes}
+
+
+def _milliseconds(seconds: Any) -> Any:
+    """Milliseconds that are read as exactly these seconds."""
+    if isinstance(seconds, Sequence):
+        return [_milliseconds(one) for one in seconds]
+    near = 1e3 * seconds
+    candidates = (near, math.nextafter(near, 0), math.nextafter(near, math.inf))
+    return next((one for one in candidates if one / 1e3 == seconds), near)
+
+
+def _stages(plan: Plan, job: Job, split: Sequence[int] | None) -> Any:
+    """What each stage holds, written out; "auto" for layers that are not divided yet."""
+    how, vpp, num_layers = plan.how_split, _vpp(plan) or 1, len(job.model.layers)
+    if plan.pp * vpp == 1:
+        return "all"
+    if layout := _layout(plan):
+        return parse_layout(layout)
+    layers: Any = split
+    if layers is None and isinstance(how, MegatronSplit):
+        layers = how.layers_per_stage(num_layers, pp=plan.pp, vpp=_model_stages(plan, vpp) // plan.pp)
+    elif layers is None:
+        layers = even_split(num_layers, _model_stages(plan, vpp)) if how == "even" else how
+    return (
+        layers
+        if isinstance(layers, str)
+        else parse_layout(layout_string(layers, num_mtp_layers=len(job.model.mtp)))
+    )
+
+
+def _layout(plan: Plan) -> str | None:
+    """The layout string that the plan was given, if it was."""
+    how = plan.how_split
+    if isinstance(how, str | MegatronSplit) or not isinstance(how[0], str):
+        return None
+    return layout_string([str(one) for one in how])
+
+
+def _model_stages(plan: Plan, vpp: int) -> int:
+    num_replicas = 1 if plan.schedule == AUTO else find(plan.schedule_name).num_replicas
+    return plan.pp * vpp // num_replicas

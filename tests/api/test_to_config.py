@@ -1,0 +1,187 @@
+"""What `--to-config` prints is read back as the same plan, by `--run-config` and the options of its comments."""
+
+import os
+import random
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ppsim
+from ppsim.api.plans import plan_from
+from ppsim.base.errors import PpsimError
+from ppsim.base.words import choices_of, words_of
+from ppsim.catalog.build import CATALOG
+from ppsim.cli.plans import project as command
+from ppsim.cli.words import options_in
+from ppsim.machine.files import packaged_clusters
+from ppsim.projection.options import PlanOptions
+from ppsim.schedule.choices import Trainer
+
+NUM_PLANS = int(os.environ.get("PPSIM_ROUND_TRIPS", "40"))
+"""Random plans per trainer."""
+
+MODELS = (
+    "gpt2", "gpt3-2.7b", "llama2-7b", "llama3-8b", "llama3-70b", "llama3-405b", "mixtral-8x7b", "qwen2.5-7b",
+    "qwen3-0.6b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3", "gpt-oss-20b", "gemma2-2b", "nemotron-h-8b",
+    "mamba2-1.3b", "qwen3-next-80b-a3b", "llama4-scout", "mistral-7b", "deepseek-v4-flash",
+)  # fmt: skip
+SCHEDULES = ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zbv-fixed", "v-half-fixed", "v-min-fixed", "dualpipev",
+             "looped-bfs", "interleaved-zb", "seq1f1b", "eager-1f1b", "dualpipe")  # fmt: skip
+
+WORDS = words_of(PlanOptions)
+VALUES: dict[str, tuple[Any, ...]] = {
+    "cluster": tuple(packaged_clusters()),
+    "order": ("tp-cp-ep-pp-dp", "tp-cp-ep-dp-pp"),
+    "mtp_num_layers": (0, 1, 2),
+    "overlap_tp": ("0.5", "0.5,0.5", "0.25,0.75", "0"),
+    "overlap_ep": (0.9, 0.3), "overlap_cp": (0.4,), "compute_share": ("0.9", "bfloat16:0.97,float8:1.2"),
+    "cuda_graphs": ("layer", "full", "attn", "attn+mlp", "attn+moe_router"),
+    "recompute": ("none", "full", "full/2", "selective", "core_attn+mlp", "layernorm+moe_act", "mla_up_proj", "moe",
+                  "mlp_act", "selective-op"),
+    "launch_ms": (0.01, 0.0037), "rest": (0.1, 0.025), "expert_imbalance": (1.2, 1.0),
+    "moe_expert_capacity_factor": (1.0, 1.25), "moe_expert_rank_capacity_factor": (1.5,), "moe_paged_stash": (1.1, 1.3),
+    "micro_batch": (1, 2, 3), "offload": (0.5, 0.1), "tp": (1, 2, 4), "cp": (1, 2), "ep": (1, 2, 4), "etp": (1, 2),
+    "pp": (1, 2, 4), "vpp": (1, 2, 3), "layers": (8, 11, 16), "seq_len": (512, 1024, 2048),
+    "schedule": SCHEDULES, "gradient_accumulation_steps": (1, 2), "group_size": (2, 4, 8), "slices": (2, 4),
+    "split": ("auto", "even", "megatron", "numbers", "layout"),
+    "decoder_first_pipeline_num_layers": (1, 2), "decoder_last_pipeline_num_layers": (1, 2),
+    "stragglers": ({0: 1.2}, {0: 1.1, 1: 1.3}), "lengths": ("lengths.txt",), "seed": (3,),
+    "memory_limit": ("800GiB", "900GB"), "microbatches": (4, 8, 12), "global_batch": (16, 32, 48), "dp": (1, 2, 4),
+    "gpus": (4, 8, 16, 32), "forward_ms": (12.7,), "activation_memory": ("2GiB",),
+    "hidden": (1024,), "heads": (16,), "vocab": (32000,), "kv_heads": (8,),
+    "overheads": ("overheads.json",), "model": (*MODELS, "gpt"),
+}  # fmt: skip
+"""Values to draw of an option that is neither a choice nor a flag."""
+ELSEWHERE = {
+    "run_config", "job",  # what is tested, and Python's
+    "profile",  # a profile of a job needs the job's model and shape
+    "backward_input_ms", "backward_weight_ms", "transfer_ms",  # with forward_ms
+    "search_time",  # a search ends by the clock
+}  # fmt: skip
+_ROOM = {"moe_expert_rank_capacity_factor": 1.5, "moe_dispatcher": "hybridep", "fused_experts": True}
+NEEDED: dict[str, dict[str, Any]] = {
+    "moe_expert_rank_capacity_factor": _ROOM | {"model": "qwen3-30b-a3b"},
+    "moe_paged_stash": _ROOM | {"model": "deepseek-v3"},
+    "fused_experts": {"model": "mixtral-8x7b"}, "mtp_use_repeated_layer": {"model": "deepseek-v3"},
+    "mtp_num_layers": {"model": "deepseek-v3"}, "seed": {"lengths": "lengths.txt"},
+    "deterministic_mode": {"fused_cross_entropy": False}, "activation_memory": {"forward_ms": 12.7},
+    "slices": {"schedule": "seq1f1b", "vpp": 1}, "ep": {"dp": 4, "model": "mixtral-8x7b"}, "group_size": {"schedule": None, "vpp": 2, "microbatches": 8, "pp": 4, "global_batch": None},
+    "decoder_last_pipeline_num_layers": {"layers": None},
+}  # fmt: skip
+"""Options without which another is refused."""
+ALWAYS = ("model", "pp", "tp", "seq_len", "schedule", "vpp")
+
+OVERHEADS = '{"action_overhead_s": 3e-5, "hop_overhead_s": 2e-5, "action_spread": 0.01, "rank_spread": 0.02}'
+
+
+def values_of(name: str) -> tuple[Any, ...]:
+    """Return the values to draw of an option: of one that has none here, the test of options says so."""
+    if name in VALUES:
+        return VALUES[name]
+    word = WORDS[name]
+    return (True, *([False] if word.option.has_no else [])) if bool in word.kinds else tuple(choices_of(word.kinds))
+
+
+def drawn(draw: random.Random, folder: Path) -> dict[str, Any]:
+    """Return the options of a random plan, which may be none."""
+    words: dict[str, Any] = {name: draw.choice(values_of(name)) for name in ALWAYS}
+    words |= {"layers": draw.choice(VALUES["layers"])} if draw.random() < 0.7 else {}
+    if draw.random() < 0.4:
+        words |= {"schedule": None}
+    others = sorted(
+        set(WORDS) - ELSEWHERE - set(words) - {"hidden", "heads", "vocab", "kv_heads", "tied_embeddings"}
+    )
+    for name in draw.sample(others, draw.randint(0, 8)):
+        words[name] = draw.choice(values_of(name))
+    for name, needed in NEEDED.items():
+        if words.get(name):
+            words |= needed
+    if words["model"] == "gpt":
+        words |= {"hidden": 1024, "heads": 16, "layers": 12, "tied_embeddings": draw.choice((True, False, None))}
+        words |= {"kv_heads": draw.choice((None, 8)), "vocab": draw.choice((None, 32000))}
+    if words.get("forward_ms"):
+        words |= {"backward_input_ms": 11.3, "backward_weight_ms": 9.1, "transfer_ms": draw.choice((None, 0.3))}
+    for name in ("lengths", "overheads"):
+        words |= {name: folder / words[name]} if words.get(name) else {}
+    if words.get("split") in ("numbers", "layout"):
+        counts = [draw.randint(1, 3) for _ in range(words["pp"] * words["vpp"])]
+        words["layers"] = sum(counts)
+        stages = ["t" * count for count in counts]
+        words["split"] = counts if words["split"] == "numbers" else "E" + "|".join(stages) + "L"
+    return words
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    draw = random.Random(1)
+    (tmp_path / "lengths.txt").write_text("\n".join(str(draw.randint(100, 500)) for _ in range(40)))
+    (tmp_path / "overheads.json").write_text(OVERHEADS)
+    return tmp_path
+
+
+def read_back(text: str, path: Path) -> ppsim.Projection:
+    """Project a configuration as a user does: by its file, and by the options of its comments."""
+    path.write_text(text)
+    said = [line.removeprefix("# not expressible: ") for line in text.splitlines() if line.startswith("# not expr")]
+    arguments = ["--run-config", str(path), *(one for line in said for one in shlex.split(line))]
+    return ppsim.project(plan_from({"job": None} | options_in(command, PlanOptions, arguments)))
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "primus", "torchtitan", "torchtitan@0.2"])
+def test_a_configuration_with_the_options_of_its_comments_gives_an_equal_plan(
+    trainer: Trainer, folder: Path
+) -> None:
+    draw = random.Random(f"round trips of {trainer}")
+    done = tried = 0
+    while done < NUM_PLANS:
+        tried += 1
+        words = drawn(draw, folder)
+        try:
+            made = ppsim.project(**words)
+        except PpsimError:
+            continue
+        text = ppsim.trainer_options(made, trainer, given=words)
+        again = read_back(text, folder / "train")
+        peaks = [one.timeline.memory.peak_bytes.max() for one in (made, again)]
+        assert again.iteration_s == pytest.approx(made.iteration_s, rel=1e-12), (words, text)
+        assert peaks[1] == pytest.approx(peaks[0], rel=1e-12), (words, text)
+        done += 1
+    assert done > tried / 30  # most draws that are refused tell nothing
+
+
+def test_every_option_is_drawn_or_tested_elsewhere() -> None:
+    assert not [name for name in WORDS if name not in ELSEWHERE and not values_of(name)]
+    assert set(SCHEDULES) <= set(CATALOG)
+
+
+@pytest.mark.parametrize("trainer", ["megatron", "primus", "torchtitan"])
+def test_the_best_of_a_search_is_read_back_as_an_equal_plan(trainer: Trainer, tmp_path: Path) -> None:
+    found = ppsim.tune(model="llama3-8b", gpus=16, global_batch=32, seq_len=2048, tp=[2], pp=[4], micro_batch=[1])
+    text = ppsim.trainer_options(found, trainer)
+    assert "--memory-limit" not in text
+    again = read_back(text, tmp_path / "train")
+    assert again.iteration_s == pytest.approx(found.best[0].iteration_s, rel=1e-12)
+
+
+def test_a_setting_that_no_option_says_is_a_comment_of_its_own() -> None:
+    made = ppsim.project(model="llama3-8b", gpus=8, pp=8, runtime="megatron")
+    job = made.plan.job
+    assert job is not None
+    other = ppsim.project(replace(made.plan, job=replace(job, vocab_multiple=1)))
+    text = ppsim.trainer_options(other, "megatron")
+    assert text.splitlines()[0] == "# not expressible by any option: vocab_multiple 1"
+
+
+def test_schedule_auto_is_a_comment_with_its_search() -> None:
+    made = ppsim.project(model="llama3-8b", gpus=4, pp=4, runtime="megatron", schedule="auto", search_time=0.01)
+    text = ppsim.trainer_options(made, "megatron")
+    assert {"# not expressible: --schedule auto", "# not expressible: --search-time 0.01"} <= set(text.splitlines())
+
+
+def test_options_of_files_are_comments_with_the_names_of_the_files(folder: Path) -> None:
+    words: dict[str, Any] = {"model": "gpt2", "gpus": 2, "pp": 2, "lengths": folder / "lengths.txt"}
+    text = ppsim.trainer_options(ppsim.project(**words), "megatron", given=words)
+    assert f"# not expressible: --lengths {folder / 'lengths.txt'}" in text.splitlines()
