@@ -4,7 +4,7 @@ import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -181,14 +181,14 @@ def trainer_lines(result: Any, trainer: Trainer | None) -> dict[str, str]:
     return {"to_config": trainer_options(result, trainer)}
 
 
-def run_config_of(path: str | None) -> Any:
-    """Return a trainer's configuration, and print what of it was understood: on standard error."""
+def run_config_of(path: str | None, options: Mapping[str, Any]) -> Any:
+    """Return a trainer's configuration, and print on standard error how it is understood next to these options."""
     if path is None:
         return None
     from ppsim.configs.read import read_run_config
     from ppsim.printing.run_config import run_config_lines
 
-    config = read_run_config(path)
+    config = read_run_config(path).beside(options)
     for line in run_config_lines(config):
         say(line)
     return config

@@ -6,7 +6,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments, normalised
-from ppsim.configs.run_config import Ignored, RunConfig, replicas_for_experts
+from ppsim.configs.run_config import Ignored, RunConfig
 from ppsim.model.architecture import Model
 from ppsim.model.names import NAMES, find_model
 from ppsim.model.recompute import BY_OPERATORS, recompute_of
@@ -42,7 +42,6 @@ _COUNTS = {
     "parallelism.expert_parallel_degree": "ep",
     "training.seq_len": "seq_len",
 }
-_TIME = ("parallelism.", "training.enable_", "compile.", "quantize.", "float8.", "mx.", "primus_turbo.", "debug.")
 
 
 def from_torchtitan(
@@ -66,8 +65,9 @@ def from_torchtitan(
     )
     if shard and shard > 0:
         words["dp"] = shard * (copies or 1)
-    elif words["ep"]:
-        words["dp"] = replicas_for_experts(words, assumed)
+    hybrid = []
+    if (copies or 1) > 1 and shard != 1:
+        hybrid.append(Ignored("parallelism.data_parallel_replicate_degree", copies, "time and memory"))
     words["zero"] = 0 if shard == 1 else 1 if pp > 1 else 3
     words["schedule"] = _schedule(arguments) if pp > 1 else None
     mode = str(get("activation_checkpoint.mode", "none", word="recompute"))
@@ -104,7 +104,7 @@ def from_torchtitan(
         model,
         why_no_model,
         arguments.read,
-        tuple(Ignored(name, value, "time") for name, value in arguments.unread if name.startswith(_TIME)),
+        (*hybrid, *arguments.ignored),
         tuple(assumed),
     )
 

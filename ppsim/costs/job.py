@@ -51,7 +51,9 @@ class Job(InBrief):
     `listed_collectives`: whether ZeRO 3 has a collective for each parameter, on lists (`ppsim.costs.listed`).
     `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
     `launch_s`: host seconds of a launch by the schedule, None: the cluster's constant. `stack`: what software the
-    defaults are those of (`ppsim.configs.stacks`).
+    defaults are those of (`ppsim.configs.stacks`). `gpus_assumed`: whether the number of GPUs is the fewest for the
+    layout, because nobody gave one. `assumed` are further sentences about options that were not given, `without`
+    the trainer's options that change memory and are ignored.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -83,6 +85,9 @@ class Job(InBrief):
     listed_collectives: bool = False
     gradient_accumulation_fusion: bool = True
     stack: str = "plain"
+    gpus_assumed: bool = field(default=False, compare=False)
+    assumed: tuple[str, ...] = field(default=(), compare=False)
+    without: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def brief(self) -> str:
