@@ -19,7 +19,7 @@ from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.profile import Profile, Shape
-from ppsim.layout.layout import Layout
+from ppsim.layout.layout import Layout, assumed_devices
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import OPERAND_BYTES
 from ppsim.machine.likeness import Likeness, said_of
@@ -183,6 +183,13 @@ class Job(InBrief):
             micro_batch=self.micro_batch, seq_len=self.length, recompute=execution.recompute,
             cuda_graphs=execution.cuda_graphs, pp=layout.pp, gpus=layout.num_devices,
         )  # fmt: skip
+
+    @property
+    def assumptions(self) -> list[str]:
+        """Sentences about options that nobody gave, the number of GPUs first, and about parts of the model."""
+        sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
+        gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
+        return [*gpus, *([self.model.left_out] if self.model.left_out else []), *self.assumed]
 
     @property
     def stack_in_words(self) -> str:

@@ -1,28 +1,12 @@
 """What a projection assumed, in sentences."""
 
-from typing import TYPE_CHECKING
-
 from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled
-from ppsim.layout.layout import assumed_devices
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.table import NONE, Schedule
 from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.variation import relative_spread
-
-if TYPE_CHECKING:
-    from ppsim.costs.job import Job
-
-
-def job_assumptions(job: "Job | None") -> list[str]:
-    """Return the lines about options of a job that nobody gave, the number of GPUs first, and about its model."""
-    if job is None:
-        return []
-    layout = job.layout
-    sizes = {name: getattr(layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
-    gpus = [assumed_devices(**sizes)] if job.gpus_assumed else []
-    return [*gpus, *([job.model.left_out] if job.model.left_out else []), *job.assumed]
 
 
 def assumptions_of(plan: Plan, schedule: Schedule, assembled: Assembled, costs: StageCosts) -> list[str]:

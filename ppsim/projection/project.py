@@ -13,7 +13,7 @@ from ppsim.costs.assembled import Assembled
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.answering import answer_of
-from ppsim.projection.assumptions import assumptions_of, job_assumptions
+from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import projected_changes
 from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
@@ -134,7 +134,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         model_flops_utilization=model_flops / (iteration * schedule.num_ranks * peak) if peak else None,
         peak_flops_per_s=peak,
         assumptions=[
-            *job_assumptions(plan.job),
+            *(plan.job.assumptions if plan.job else []),
             *([note] if note else []),
             *assumptions_of(plan, schedule, assembled, costs),
             *of_peak,
