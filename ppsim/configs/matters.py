@@ -54,14 +54,15 @@ _CHANGES = (
 
 _INERT = re.compile(
     r"(min_|head_|decoupled_)?lr(_.*)?|lr_scheduler\..*|log_.*|.*_log(_.*)?|.*logger.*|logging_.*|timing_.*|"
-    r".*(wandb|tensorboard|mlflow).*|metrics\..*|.*tb_folder|profil(e|ing)([._].*)?|.*profiler.*|"
+    r"log\..*|.*(wandb|tensorboard|mlflow).*|metrics\..*|.*tb_folder|profil(e|ing)([._].*)?|.*profiler.*|"
     r"(no_)?(save|load)(_.*)?|disable_last_saving|.*ckpt.*|checkpoint\..*|pretrained_checkpoint|"
     r"use_checkpoint_opt_param_scheduler|dist_checkpointing.*|"
     r"(.*_)?data(_(path|dir|cache|cache_path|args_path|files?|seed))?|.*dataset.*|dataloader_type|mock_data|"
     r"training\.(dataset.*|mock_data|steps|seed|max_norm|gc_freq|deterministic|dump_folder)|"
     r".*tokenizer.*|.*vocab.*|merge_file|tiktoken.*|"
     r"(adam|sgd|muon)_.*|optimizer\.(params\..*|lr|eps|beta1|beta2|weight_decay)|(start_|end_)?weight_decay.*|clip_grad|"
-    r"init_method.*|(train|eval|val)_(iters|samples|interval|steps)|split|(.*_)?seed|exit_.*|rerun_.*|"
+    r"init_method.*|(train|eval|val)_(iters|samples|interval|steps)|max_steps|"
+    r"limit_val_batches|val_check_interval|split|(.*_)?seed|exit_.*|rerun_.*|"
     r"inference_.*|rl_.*|grpo_.*|langrl.*|rotary_.*|rope_.*|yarn_.*|mscale.*|fim_.*|"
     r"norm_epsilon|layernorm_epsilon|finetune|distributed_(backend|timeout_minutes)|use_mcore_models|manual_gc.*|"
     r"num_workers|calculate_per_token_loss|override_opt.*|.*_sink_level|eod_mask_loss|reset_position_ids|"

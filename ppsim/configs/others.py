@@ -7,9 +7,9 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments, normalised
-from ppsim.configs.matters import leaves_of
+from ppsim.configs.matters import leaves_of, matters_for
 from ppsim.configs.megatron import BRIDGE, from_megatron
-from ppsim.configs.run_config import RunConfig
+from ppsim.configs.run_config import Ignored, RunConfig
 
 _SECTIONS = ("model", "train", "dataset", "data", "optimizer", "ddp", "tokenizer", "mixed_precision", "trainer",
              "strategy", "config", "comm_overlap", "dist", "checkpoint", "scheduler", "rng")  # fmt: skip
@@ -27,19 +27,28 @@ _RENAMED = {
 def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     """Return what Megatron-Bridge's or NeMo's configuration says: sections whose fields are Megatron-Core's."""
     flat: dict[str, Any] = {}
-    _flatten(content, flat)
+    others: dict[str, Any] = {}
+    _flatten(content, flat, others)
     found = from_megatron(Arguments(normalised(flat), source), BRIDGE)
-    return replace(found, words={**found.words, "stack": "megatron-bridge"})
+    sections = tuple(
+        Ignored(name, value, matters) for name, value in others.items() if (matters := matters_for(name))
+    )
+    return replace(found, words={**found.words, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections))
 
 
-def _flatten(content: Mapping[str, Any], flat: dict[str, Any]) -> None:
+def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str, Any]) -> None:
+    """Put the fields of the sections that are read into `flat`, and the sections that are not into `others`."""
     for name, value in content.items():
         *sections, field = str(name).split(".")
         if isinstance(value, dict):
             if field in _SECTIONS:
-                _flatten(value, flat)
+                _flatten(value, flat, others)
+            elif any(value.values()):
+                others[str(name)] = value
         elif not sections or all(section in _SECTIONS for section in sections):
             flat.setdefault(_RENAMED.get(field, field), value)
+        elif value:
+            others[str(name)] = value
 
 
 _AUTO = {

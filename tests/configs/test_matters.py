@@ -87,3 +87,12 @@ def test_adapters_and_frozen_weights_are_refused_with_key_and_value(tmp_path: Pa
 )
 def test_full_training_with_adapters_switched_off_is_read(options: dict[str, object]) -> None:
     require_full_training(options, "F")
+
+
+def test_sections_of_bridge_that_are_not_read_are_listed(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "model:\n  num_layers: 4\n  vision_config: {hidden_size: 1152}\n  empty: {}\n"
+        "logger: {log_interval: 10}\nprofiling: {use_pytorch_profiler: true}\n"
+    )
+    assert [(one.name, one.matters) for one in read_run_config(path).ignored] == [("vision_config", "unknown")]
