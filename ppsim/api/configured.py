@@ -10,21 +10,23 @@ from ppsim.projection.options import GPT, JobOptions, StudyOptions
 if TYPE_CHECKING:
     from ppsim.configs.run_config import RunConfig
 
-_MEGATRON_SPLIT = (
+MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
     "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
 )  # fmt: skip
+"""Words of Megatron-LM's rule for uneven stages."""
+
 _SAME_SETTING: dict[str, tuple[str, ...]] = {
     "microbatches": ("global_batch",),
     "global_batch": ("microbatches",),
     "gpus": ("dp",),
     "dp": ("gpus",),
-    "split": _MEGATRON_SPLIT,
-    **dict.fromkeys(_MEGATRON_SPLIT, ("split",)),
+    "split": MEGATRON_SPLIT,
+    **dict.fromkeys(MEGATRON_SPLIT, ("split",)),
 }
 """Words that give the same setting in another way: a typed word replaces them in a configuration, and no others."""
 
-_OF_PIPELINES = ("split", *_MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "schedule")
+_OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "schedule")
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
 _OF_STUDIES = {*words_of(StudyOptions), "dp", "sequence_parallel", "offload"} - {"model", "run_config"}

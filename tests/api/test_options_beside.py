@@ -25,7 +25,7 @@ LAYOUT = f"""pretrain_gpt.py {SIZES} --pipeline-model-parallel-size 4 --micro-ba
   --pipeline-model-parallel-layout Et*7|t*9|t*9|t*7L --sequence-parallel --context-parallel-size 2"""
 CHUNKS = f"""pretrain_gpt.py {SIZES} --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 32 \\
   --num-virtual-stages-per-pipeline-rank 2 --microbatch-group-size-per-virtual-pipeline-stage 8 \\
-  --no-overlap-p2p-communication --account-for-loss-in-pipeline-split --num-experts 8 \\
+  --no-overlap-p2p-communication --num-experts 8 \\
   --expert-model-parallel-size 4 --expert-tensor-parallel-size 1"""
 TITAN = """[model]
 name = "llama3"
@@ -154,3 +154,20 @@ def test_a_schedule_that_takes_another_vpp_than_the_file_says_so(tmp_path: Path)
     path = file_of(tmp_path, "chunks.sh")
     with pytest.raises(ConfigError, match=r"chunks.sh has vpp 2, and zb-h1 takes 1: give --vpp$"):
         ppsim.project(run_config=path, schedule="zb-h1")
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "flags"),
+    [
+        ("uneven.sh", {"pp": 2}, "--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers"),
+        ("layout.sh", {"vpp": 2}, "--split"),
+        ("layout.sh", {"model": "llama3-70b"}, "--split"),
+    ],
+)
+def test_layers_per_stage_of_the_file_that_do_not_fit_are_named(
+    tmp_path: Path, name: str, typed: dict[str, Any], flags: str
+) -> None:
+    path = file_of(tmp_path, name)
+    with pytest.raises(ConfigError, match=rf"; {flags} is from .*{name}: replace it, as by --split even$"):
+        ppsim.project(run_config=path, **typed)
+    assert ppsim.project(run_config=path, split="even", **typed).iteration_s > 0
