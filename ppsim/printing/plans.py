@@ -185,7 +185,9 @@ def _of_marks(projections: Sequence[Projection]) -> list[str]:
         lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
     if any(one.not_in_memory for one in projections):
         whose = "" if plan.memory_limit_bytes else " (95 % of its device)"
-        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank may take{whose}.")
+        job = plan.job
+        asked = f"; {asks_for_gpus(job.layout.num_devices)}" if job and job.gpus_assumed else ""
+        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank may take{whose}{asked}.")
     return lines
 
 

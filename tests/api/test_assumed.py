@@ -74,6 +74,8 @@ def test_a_plan_that_does_not_fit_on_an_assumed_number_asks_for_gpus(tmp_path: P
     with pytest.raises(DoesNotFit, match=r"; 1 GPU is assumed: give --gpus$"):
         ppsim.project(run_config=path, memory_limit="80GB")
     assert ppsim.project(run_config=path, gpus=8).answer.to_json()["memory_fit"]["assumed_gpus"] is None
+    out, _ = printed("project", "--run-config", path, "--pp", 2, "--schedule", "1f1b,gpipe")
+    assert "that a rank may take (95 % of its device); 2 GPUs are assumed: give --gpus." in out
 
 
 MEMORY = "--optimizer-cpu-offload --use-precision-aware-optimizer --num-distributed-optimizer-instances 2"
