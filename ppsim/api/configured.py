@@ -1,31 +1,34 @@
 """A trainer's configuration behind the words of the command line: it says what they leave open."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.words import require_tokens, words_of
 from ppsim.projection.options import GPT, JobOptions, StudyOptions
 
-_MEGATRON_SPLIT = (
+if TYPE_CHECKING:
+    from ppsim.configs.run_config import RunConfig
+
+MEGATRON_SPLIT = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
     "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
 )  # fmt: skip
-_DISPLACES: dict[str, tuple[str, ...]] = {
+"""Words of Megatron-LM's rule for uneven stages."""
+
+_SAME_SETTING: dict[str, tuple[str, ...]] = {
     "microbatches": ("global_batch",),
     "global_batch": ("microbatches",),
     "gpus": ("dp",),
     "dp": ("gpus",),
-    "model": ("split", *_MEGATRON_SPLIT),
-    "layers": ("split", *_MEGATRON_SPLIT, "vpp", "group_size"),
-    "pp": ("split", *_MEGATRON_SPLIT, "vpp", "group_size"),
-    "vpp": ("split", "group_size"),
-    "schedule": ("vpp", "group_size"),
-    "split": _MEGATRON_SPLIT,
+    "split": MEGATRON_SPLIT,
     "stack": ("compile",),
-    **dict.fromkeys(_MEGATRON_SPLIT, ("split",)),
+    **dict.fromkeys(MEGATRON_SPLIT, ("split",)),
 }
-"""What of a configuration a word of the user leaves without meaning, beside that word itself."""
+"""Words that give the same setting in another way: a typed word replaces them in a configuration, and no others."""
+
+_OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "schedule")
+_OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
 _OF_STUDIES = {*words_of(StudyOptions), "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
 _ONLY_FOR_JOBS = [name for name in words_of(JobOptions) if name in _OF_STUDIES]
@@ -34,9 +37,10 @@ _ONLY_FOR_JOBS = [name for name in words_of(JobOptions) if name in _OF_STUDIES]
 def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> dict[str, Any]:
     """Return options with what their `run_config` says where they are None, and the model that it names.
 
-    A word that is given overrides the configuration's, and what there depends on it; those that a search has
-    `tried` stay None. Raises `ConfigError` for a file that is no configuration, and for a model that is neither in
-    it nor given.
+    A word that is given replaces the same setting of the configuration, and nothing else; those that a search has
+    `tried` stay None. `run_config` is then the configuration as read. Raises `ConfigError` for a file that is no
+    configuration, for a model or an "auto" that neither the file nor an option gives, and for a vpp of the file
+    that is impossible with a schedule or a model given.
     """
     filled = dict(options)
     require_tokens("seq_len", filled.get("seq_len"))
@@ -51,10 +55,10 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
 
     config = path if isinstance(path, RunConfig) else read_run_config(path)
     given = {name for name, value in filled.items() if value not in (None, {}, ())}
-    left = {name for word in given for name in _DISPLACES.get(word, ())} | {*tried}
-    for name, value in config.words.items():
-        if name in filled and name not in given and name not in left:
-            filled[name] = value
+    left = {name for word in given for name in _SAME_SETTING.get(word, ())} | given | {*tried}
+    taken = {name: value for name, value in config.words.items() if name in filled and name not in left}
+    filled |= taken | {"run_config": config}
+    _require_needed(config, {name for name, value in filled.items() if value is not None} | {*tried})
     if config.local_batch is not None and "gradient_accumulation_steps" in filled:
         config.local_batch.fill(filled, given)
     if filled.get("model") is None:
@@ -62,7 +66,60 @@ def configured(options: Mapping[str, Any], *, tried: Collection[str] = ()) -> di
             hint = "" if "--model" in config.why_no_model else ": give --model"
             raise ConfigError(f"{config.why_no_model}{hint}")
         filled["model"] = config
-    return _with_stack(filled)
+    if "vpp" in filled and "vpp" not in left:
+        filled["vpp"] = _stages_per_rank(config, filled, given)
+    unused = [] if tried else _without_effect(filled)
+    return _with_stack(filled | {word: None for word in unused if word in taken})
+
+
+def _require_needed(config: "RunConfig", known: Collection[str]) -> None:
+    """Raise `ConfigError` for settings that the file leaves open ("auto") and that no option gives."""
+    open_ = [one for word, one in config.needed.items() if not {word, *_SAME_SETTING.get(word, ())} & {*known}]
+    if open_:
+        names, options = (", ".join(texts) for texts in zip(*open_, strict=True))
+        raise ConfigError(
+            f'{config.source}: {names} {"is" if len(open_) == 1 else "are"} "auto", which the program that starts '
+            f"the run sets: give {options}"
+        )
+
+
+def _stages_per_rank(config: "RunConfig", filled: Mapping[str, Any], given: Collection[str]) -> int | None:
+    """The vpp of the file: as it stands, or from the layers of a virtual stage if model, layers or pp are given."""
+    vpp: int | None = filled["vpp"]
+    each, pp = config.layers_per_virtual_stage, filled["pp"] or 1
+    if each is not None and {"model", "layers", "pp"}.intersection(given):
+        from ppsim.configs.read import model_named  # every trainer's format
+
+        if filled["model"] == GPT or filled["layers"]:
+            layers = filled["layers"] or 0
+        else:
+            layers = len(model_named(filled["model"]).layers)
+        vpp, rest = divmod(layers, pp * each)
+        if rest:
+            raise ConfigError(
+                f"{config.source}: num_layers_per_virtual_pipeline_stage {each} does not divide {layers} layers on "
+                f"pp {pp}: give --vpp"
+            )
+    if vpp and pp > 1 and "schedule" in given and filled["schedule"] not in ("auto", None):
+        from ppsim.catalog.build import find
+
+        entry = find(filled["schedule"])
+        least, most = entry.stages_per_rank
+        if not least <= vpp <= (most or vpp):
+            raise ConfigError(
+                f"{config.source} has vpp {vpp}, and {entry.name} takes {least}"
+                f"{'' if most == least else ' or more' if most is None else f' to {most}'}: give --vpp"
+            )
+    return vpp
+
+
+def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Words for a pipeline if there is none, or else for interleaving if there is none."""
+    if options["pp"] in (None, 1):
+        return _OF_PIPELINES
+    has_chunks = (options.get("vpp") or 1) > 1 or options.get("split") is not None
+    is_interleaved = has_chunks and options.get("schedule") in (None, "interleaved-1f1b")
+    return () if is_interleaved else _OF_INTERLEAVING
 
 
 def require_no_job(options: Mapping[str, Any]) -> None:

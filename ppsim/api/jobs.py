@@ -1,7 +1,8 @@
 """A training job on a cluster, from the words of the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,7 +15,7 @@ from ppsim.configs.run_config import RunConfig
 from ppsim.costs.job import Job
 from ppsim.costs.place import Execution
 from ppsim.costs.profile import profile_of
-from ppsim.layout.layout import Layout, layout_on
+from ppsim.layout.layout import Layout, fewest_replicas, layout_on
 from ppsim.machine.files import cluster_of
 from ppsim.model.architecture import Model
 from ppsim.model.graphs import cuda_graphs_of
@@ -59,7 +60,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     name = given.source if isinstance(given, RunConfig) else str(given)
     model = _model(given, name, options)
     cluster = cluster_of(options["cluster"])
-    layout = _layout(options, cluster.num_devices)
+    layout, assumed = _layout(options, cluster.num_devices)
     micro_batch = 1 if options["micro_batch"] is None else options["micro_batch"]
     require_least("micro_batch", micro_batch)
     microbatches = 4 * layout.pp if options["microbatches"] is None else options["microbatches"]
@@ -90,6 +91,9 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
         execution=Execution(**execution),
         launch_s=None if options["launch_ms"] is None else options["launch_ms"] / 1e3,
         optimizer=Optimizer(**fields_of(_WORDS, given, "job.optimizer"), precision=precision),
+        gpus_assumed=options["gpus"] is None and options["dp"] is None,
+        assumed=assumed,
+        without=config.without if isinstance(config := options["run_config"], RunConfig) else (),
         **fields_of(_WORDS, given, "job"),
     )
 
@@ -129,12 +133,35 @@ def _model(given: str | Path | RunConfig, source: str, options: Mapping[str, Any
 _PRECISIONS: dict[str, Precision] = {"float16": "fp16", "float32": "fp32"}
 
 
-def _layout(options: Mapping[str, Any], num_devices: int | None) -> Layout:
+def _layout(options: Mapping[str, Any], num_devices: int | None) -> tuple[Layout, tuple[str, ...]]:
+    """The layout, and what of it is assumed."""
     sizes = fields_of(_WORDS, options, "job.layout")
-    layout = Layout(**sizes) if options["gpus"] is None else layout_on(options["gpus"], **sizes)
+    given_etp = sizes.pop("etp", None)
+    if options["gpus"] is not None:
+        on: Callable[..., Layout] = partial(layout_on, options["gpus"])
+    elif options["dp"] is not None:
+        on = Layout
+    else:
+        on = partial(Layout, dp=_fewest_replicas(sizes, given_etp))
+    ep = sizes.pop("ep", 1)
+    whole = on(**sizes)
+    etp, assumed = None if given_etp == whole.tp else given_etp, ""
+    if given_etp is None and whole.needs_single_expert_ranks(ep):
+        etp = 1
+        assumed = (
+            f"etp 1: ep {ep} does not divide dp {whole.dp} · cp {whole.cp}, so experts are spread over the "
+            f"tp {whole.tp} ranks too (Megatron-LM's --expert-tensor-parallel-size 1)"
+        )
+    layout = on(**sizes, ep=ep, etp=etp)
     if num_devices is not None and layout.num_devices > num_devices:
         raise ConfigError(f"the layout takes {layout.num_devices} devices, but the cluster has {num_devices}")
-    return layout
+    return layout, (assumed,) if assumed else ()
+
+
+def _fewest_replicas(sizes: Mapping[str, Any], etp: int | None) -> int:
+    """The fewest data-parallel ranks for the experts; 1 for sizes that `Layout` refuses."""
+    given = {name: sizes[name] for name in ("tp", "cp", "ep") if name in sizes} | ({"etp": etp} if etp else {})
+    return fewest_replicas(**given) if min(given.values(), default=1) > 0 else 1
 
 
 def _with_further_tokens(model: Model, options: Mapping[str, Any]) -> Model:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ppsim.api.configured import configured, require_no_job
+from ppsim.api.configured import MEGATRON_SPLIT, configured, require_no_job
 from ppsim.api.texts import parse_size, parse_split
 from ppsim.api.words import hints_of, require_words, takes
 from ppsim.base.errors import ConfigError
@@ -22,6 +22,7 @@ from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
 
 if TYPE_CHECKING:
+    from ppsim.configs.run_config import RunConfig
     from ppsim.costs.job import Job
 
 _WORDS = words_of(PlanOptions)
@@ -131,7 +132,32 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     if options["vpp"] is None and isinstance(read["split"], list) and len(read["split"]) % pp == 0:
         options["vpp"] = len(read["split"]) // pp
     fields = fields_of(_WORDS, {**options, **of_profile, **read})
-    return Plan(pp=pp, job=job, profile=profile, shape=shape, measured=measured, **fields, **overheads)
+    plan = Plan(pp=pp, job=job, profile=profile, shape=shape, measured=measured, **fields, **overheads)
+    if options["run_config"] is not None:
+        _require_split_of(options["run_config"], plan, options)
+    return plan
+
+
+def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if the layers per stage of a configuration do not fit the rest of the plan."""
+    words = ("split", *MEGATRON_SPLIT)
+    kept = [
+        name for name in words if options[name] not in (None, False) and options[name] == config.words.get(name)
+    ]
+    if not kept or plan.job is None:
+        return
+    from ppsim.catalog.build import find
+    from ppsim.costs.of_job import layers_per_stage  # costs of models
+
+    entry = find(plan.schedule_name) if plan.schedule != AUTO else None
+    vpp = plan.vpp or (entry.stages_per_rank[0] if entry else 1)
+    try:
+        layers_per_stage(plan.job, plan.pp * vpp // (entry.num_replicas if entry else 1), plan.how_split)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; {', '.join(_WORDS[name].flag for name in kept)} is from {config.source}: replace it, as by "
+            "--split even"
+        ) from None
 
 
 def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Shape]:

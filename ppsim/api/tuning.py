@@ -125,7 +125,7 @@ def _question(options: Mapping[str, Any]) -> Question:
     if share is not None and not 0 < share <= 1:
         raise ConfigError(f"--memory-share is a part above 0, up to 1: got {share:g}")
     return Question(
-        job=job,
+        job=replace(job, gpus_assumed=False),
         num_gpus=options["gpus"],
         memory_limit_bytes=job.cluster.device.usable_bytes(share) if limit is None else limit,
         sequence_parallel=options["sequence_parallel"],

@@ -185,14 +185,14 @@ def trainer_lines(result: Any, trainer: Trainer | None, given: Mapping[str, Any]
     return {"to_config": trainer_options(result, trainer, given=given)}
 
 
-def run_config_of(path: str | None) -> Any:
-    """Return a trainer's configuration, and print what of it was understood: on standard error."""
+def run_config_of(path: str | None, options: Mapping[str, Any]) -> Any:
+    """Return a trainer's configuration, and print on standard error how it is understood next to these options."""
     if path is None:
         return None
     from ppsim.configs.read import read_run_config
     from ppsim.printing.run_config import run_config_lines
 
-    config = read_run_config(path)
+    config = read_run_config(path).beside(options)
     for line in run_config_lines(config):
         say(line)
     return config

@@ -80,7 +80,7 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
 
             model_named(options["model"])  # raises for what is none, which is the first thing to say
         raise click.UsageError("--pp must be given: the pipeline ranks")
-    config = options["run_config"] = run_config_of(options["run_config"])
+    config = options["run_config"] = run_config_of(options["run_config"], options)
     plan = plan_from(options | {"schedule": None if names else options["schedule"]})
     if names:
         several, answer = _projected(plan, names), None

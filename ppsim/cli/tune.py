@@ -53,7 +53,7 @@ def tune(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, **o
     from ppsim.api.tuning import search_of
 
     check_outputs(outputs, SEARCH, beside=options["resume"])
-    config = options["run_config"] = run_config_of(options["run_config"])
+    config = options["run_config"] = run_config_of(options["run_config"], options)
     if config and (
         tried := [word for word in words_of(RangeOptions) if word in config.words and not options[word]]
     ):

@@ -1,10 +1,10 @@
 """Megatron-LM's arguments by their names in `args`, whatever text held them, and which of them were read."""
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.configs.matters import matters_for, require_full_training
 from ppsim.configs.run_config import Ignored
 
 _RENAMED = {
@@ -60,6 +60,10 @@ def _plain(value: Any) -> Any:
     return text
 
 
+_UNCHANGED = ("default", "none", "no_shard", "Adam", "AdamW", "adam", "adamw")
+"""Values that leave a step as it is, whatever the option."""
+
+
 class Arguments:
     """Arguments of a run, which remember those that were read.
 
@@ -75,6 +79,7 @@ class Arguments:
         *,
         is_complete: bool = False,
     ) -> None:
+        require_full_training(values, source)
         self._values, self.source, self._is_complete = values, source, is_complete
         self._asked = set(values if asked is None else asked)
         self._read: dict[str, str] = {}
@@ -126,8 +131,8 @@ class Arguments:
         return bool(self._values.get(name)) and bool(self.get(name))
 
     def asks(self, name: str) -> bool:
-        """Whether the user wrote an argument, and not false."""
-        return name in self._asked and bool(self._values.get(name))
+        """Whether the user wrote an argument, and not false; a file that has all of them does not say."""
+        return not self._is_complete and name in self._asked and bool(self._values.get(name))
 
     @property
     def ignored_that_matter(self) -> tuple[Ignored, ...]:
@@ -150,7 +155,7 @@ class Arguments:
         return [
             (name, value)
             for name, value in self._values.items()
-            if name in self._asked and name not in self._read and value
+            if name in self._asked and name not in self._read and value and value not in _UNCHANGED
         ]
 
     @property
@@ -158,61 +163,3 @@ class Arguments:
         """What the user wrote and was not read, but for what changes nothing and what is off."""
         found = [Ignored(name, value, matters) for name, value in self.unread if (matters := matters_for(name))]
         return tuple(one for one in found if one.matters != "unknown" or not self._is_complete)
-
-
-_MATTERS = (
-    (
-        "time and memory",
-        r"moe_expert_capacity_factor|moe_pad_expert_input_to_capacity|"
-        r"optimizer_cpu_offload|cpu_offloading.*|fine_grained_activation_offloading|offload_modules|fp4.*|"
-        r"window_size|softmax_type|distribute_saved_activations|first_last_layers_bf16|"
-        r"num_layers_at_(start|end)_in_bf16|use_torch_fsdp2|num_distributed_optimizer_instances|rampup_batch_size|"
-        r"hierarchical_context_parallel_sizes|heterogeneous_layers.*|defer_embedding_wgrad_compute",
-    ),
-    (
-        "time",
-        r".*cuda_graph.*|tp_comm_.+|overlap_.*|delay_wgrad_compute|moe_token_dispatcher_type|"
-        r"moe_flex_dispatcher.*|moe_enable_deepep|.*_fusion|.*_fusion_impl|attention_backend|"
-        r"attention_softmax_in_fp32|cp_comm_type|moe_grouped_gemm|moe_shared_expert_overlap|.*turbo.*|"
-        r"fp[48]_recipe|moe_router_force_load_balancing|moe_router_dtype|use_.*_op_fuser|communication_method|"
-        r"bias_.*_fusion|no_persist_layer_norm|torch_compile.*|apply_query_key_layer_scaling|"
-        r"wgrad_deferral_limit|high_priority_stream_groups|ddp_.*|empty_unused_memory_level|compile.*",
-    ),
-    (
-        "memory",
-        r"fp8_param_gather|main_(params|grads)_dtype|"
-        r"accumulate_allreduce_grads_in_fp32|grad_reduce_in_fp32|megatron_fsdp_.*_dtype|keep_fp8_.*|"
-        r"reuse_grad_buf.*",
-    ),
-    (
-        "",
-        r"(min_|head_|decoupled_)?lr(_.*)?|.*(log|logger|wandb|tensorboard|mlflow).*|(no_)?(save|load)(_.*)?|"
-        r".*ckpt.*|.*checkpoint.*|.*data(set|loader)?(_.*)?|.*dataset.*|.*tokenizer.*|.*vocab.*|merge_file|tiktoken.*|"
-        r"(adam|sgd|muon)_.*|weight_decay.*|(start|end)_weight_decay|clip_grad|init_method.*|(train|eval)_.*|"
-        r"split|seed|timing_.*|exit_.*|rerun_.*|inference_.*|rl_.*|grpo_.*|langrl.*|rotary_.*|rope_.*|yarn_.*|mscale.*|"
-        r"norm_epsilon|layernorm_epsilon|moe_(aux|z)_loss_coeff|moe_router_(load_balancing_type|score_function|"
-        r"pre_softmax|topk_scaling_factor|num_groups|group_topk|bias_update_rate)|max_position_embeddings|finetune|"
-        r"distributed_(backend|timeout_minutes)|use_mcore_models|manual_gc.*|num_workers|mock_data|calculate_per_token_loss|"
-        r"override_opt.*|.*_sink_level|disable_last_saving|eod_mask_loss|reset_.*|create_attention_mask.*|"
-        r"auto_continue_train|profile.*|use_pytorch_profiler|disable_.*(wandb|tensorboard|mlflow)|dist_ckpt.*|"
-        r"mtp_loss_scaling_factor|(initial_|min_)?loss_scale.*|hysteresis|bert_.*|mask_.*|short_seq_prob|"
-        r"async_.*|use_persistent.*|verify_integrity|error_injection.*|.*straggler.*|world_size|rank|local_rank|"
-        r"check_.*|use_legacy_models|model_type|trainable|primus.*|exp_name|trust_remote_code|skip_train|"
-        r"original_max_position_embeddings|qk_l2_norm|barrier_with_L1_time|hf_path|use_cpu_initialization|"
-        r"perform_initialization|retro_.*|dino_.*|biencoder.*|iteration|consumed_.*|params_dtype|kv_lora_rank|"
-        r"master_(addr|port)|node_rank|nnodes|nproc_per_node|rdzv_.*|standalone|max_restarts|tee|redirects|"
-        r"data_parallel_size|encoder_.*|decoder_.*|.*_seed|test_mode|rotary_base|disable_gloo_process_groups|"
-        r"enable_(gloo_process_groups|one_logger|experimental)|te_rng_tracker|mmap_bin_files|logging_level|"
-        r"moe_per_layer_logging|spec|v_head_dim|q(k)?_.*|max_tokens_to_oom|fim_.*|prompts?|temperature|top_.*|"
-        r"num_tokens_to_generate|output_path|return_log_probs|incoming_requests.*|empty|sample_rate|.*_probs?",
-    ),
-)
-"""Of names in `args`, what they matter for in a step; "" are those that change neither its time nor its memory."""
-
-
-def matters_for(name: str) -> str:
-    """Return what an argument matters for: "time", "memory", "time and memory", "unknown", or "" for nothing."""
-    for what, names in _MATTERS:
-        if re.fullmatch(names, name):
-            return what
-    return "unknown"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.layout.layout import fewest_replicas
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,10 @@ class LocalBatch:
 
 
 def _replicas(options: dict[str, Any]) -> int:
-    """The data-parallel ranks of a plan."""
+    """The data-parallel ranks of a plan; the fewest possible if no number of GPUs is given."""
     if options.get("dp"):
         return int(options["dp"])
-    others = (options.get("tp") or 1) * (options.get("cp") or 1) * (options.get("pp") or 1)
-    return max(1, (options.get("gpus") or 1) // others)
+    tp, cp, pp, ep = (options.get(name) or 1 for name in ("tp", "cp", "pp", "ep"))
+    if options.get("gpus"):
+        return int(max(1, options["gpus"] // (tp * cp * pp)))
+    return fewest_replicas(tp=tp, cp=cp, ep=ep, etp=options.get("etp"))

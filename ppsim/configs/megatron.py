@@ -10,7 +10,7 @@ from ppsim.configs.arguments import Arguments
 from ppsim.configs.megatron_experts import arguments_of_experts, cuda_graphs_in, experts_of
 from ppsim.configs.megatron_hybrid import hybrid_pattern, layout_of
 from ppsim.configs.megatron_model import model_of
-from ppsim.configs.run_config import RunConfig, replicas_for_experts
+from ppsim.configs.run_config import RunConfig
 from ppsim.model.architecture import Model
 from ppsim.model.recompute import BY_STAGE, MODULES, is_by_stage, recompute_of
 
@@ -41,14 +41,13 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
     """Return what the arguments say; raises `ConfigError` for a value that has no meaning."""
     model, why_no_model = _model(arguments)
     words = _counts(arguments)
-    words |= _pipeline(arguments, words.get("pp", 1), model)
+    layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
+    words |= _pipeline(arguments, words["pp"], model, layers_each)
     words |= _step(arguments)
     words |= _optimizer(arguments)
     words |= _kernels(arguments, is_partial=trainer == BRIDGE)
     words |= _overlapped(arguments)
     words |= experts_of(arguments, is_partial=trainer == BRIDGE) | cuda_graphs_in(arguments)
-    if words["gpus"] is None and words["ep"]:
-        words["dp"] = replicas_for_experts(words, arguments.assumed)
     return RunConfig(
         trainer,
         arguments.source,
@@ -58,6 +57,7 @@ def from_megatron(arguments: Arguments, trainer: str = "Megatron-LM") -> RunConf
         arguments.understood,
         arguments.ignored if model is not None else arguments.ignored_that_matter,
         tuple(dict.fromkeys(arguments.assumed)),
+        layers_per_virtual_stage=layers_each,
     )
 
 
@@ -78,36 +78,32 @@ def _counts(arguments: Arguments) -> dict[str, Any]:
     if words["gpus"] is None:
         devices = arguments.count("nproc_per_node", word="gpus"), arguments.count("nnodes", 1, word="gpus")
         words["gpus"] = devices[0] * devices[1] if devices[0] and devices[1] else None
-    words["etp"] = None
     expert_tp = arguments.count("expert_tensor_parallel_size", word="etp")
-    if arguments.count("num_experts", least=0) and expert_tp != (words["tp"] or 1):
-        words["etp"] = expert_tp
+    is_default = expert_tp == (words["tp"] or 1) and not arguments.asks("expert_tensor_parallel_size")
+    words["etp"] = expert_tp if arguments.count("num_experts", least=0) and not is_default else None
     return words
 
 
-def _pipeline(arguments: Arguments, pp: int, model: Model | None) -> dict[str, Any]:
+def _pipeline(arguments: Arguments, pp: int, model: Model | None, layers_each: int | None) -> dict[str, Any]:
     """Stages a rank, how layers are split, and which loop runs them."""
     words: dict[str, Any] = {"runtime": "megatron"}
     layout = arguments.get("pipeline_model_parallel_layout", word="split")
     vpp = arguments.count("num_virtual_stages_per_pipeline_rank", word="vpp") or arguments.count(
         "virtual_pipeline_model_parallel_size", word="vpp"
     )
-    layers_each = arguments.count("num_layers_per_virtual_pipeline_stage", word="vpp")
-    if layout is not None and pp > 1:
+    if layout is not None:
         words["split"] = layout if isinstance(layout, str) else "|".join("".join(map(str, part)) for part in layout)
-    elif model is not None and (stages := _stages_of_pattern(arguments, model)) and pp > 1:
+    elif model is not None and (stages := _stages_of_pattern(arguments, model)):
         words["split"], vpp = stages, (stages.count("|") + 1) // pp
     elif layers_each and model is not None:
         vpp = len(model.layers) // pp // layers_each
-    words["vpp"] = vpp if vpp and pp > 1 else None
+    words["vpp"] = vpp or None
     overlaps = arguments.flag("overlap_p2p_comm", default=True, word="overlap_p2p")
-    words["overlap_p2p"] = None if overlaps or not words["vpp"] else False
+    words["overlap_p2p"] = None if overlaps else False
     for name in _SPLIT:
         words[name] = arguments.count(name, word=name, least=0)
     for name in _COUNTED:
         words[name] = arguments.flag(name, word=name) or None
-    if pp == 1:
-        words |= dict.fromkeys((*_SPLIT, *_COUNTED))
     return words | _primus_schedule(arguments)
 
 
@@ -141,15 +137,16 @@ def _step(arguments: Arguments) -> dict[str, Any]:
     """Number format, recomputation and sequence parallelism."""
     dtype = "float32"
     for name, known in (("bf16", "bfloat16"), ("fp16", "float16"), ("fp8", "float8"), ("fp4", "nvfp4")):
-        if arguments.get(name, word="dtype"):
+        if value := arguments.get(name, word="dtype"):
             dtype = known
+    if dtype == "nvfp4" and "mxfp4" in (value, arguments.get("fp4_recipe", word="dtype")):
+        dtype = "mxfp4"
     if dtype == "float8":
         dtype = _FP8_RECIPES.get(str(arguments.get("fp8_recipe", word="dtype")), dtype)
     parallel = arguments.flag("sequence_parallel", word="sequence_parallel")
-    tp = arguments.count("tensor_model_parallel_size", 1, word="tp") or 1
     return {
         "dtype": dtype,
-        "sequence_parallel": parallel if tp > 1 else None,
+        "sequence_parallel": parallel,
         "recompute": _recompute(arguments),
     }
 

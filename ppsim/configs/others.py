@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ppsim.base.errors import ConfigError
 from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments, normalised
+from ppsim.configs.matters import leaves_of, matters_for
 from ppsim.configs.megatron import BRIDGE, from_megatron
 from ppsim.configs.run_config import Ignored, RunConfig
 
@@ -25,42 +27,70 @@ _RENAMED = {
 def from_sections(content: Mapping[str, Any], source: str) -> RunConfig:
     """Return what Megatron-Bridge's or NeMo's configuration says: sections whose fields are Megatron-Core's."""
     flat: dict[str, Any] = {}
-    _flatten(content, flat)
+    others: dict[str, Any] = {}
+    _flatten(content, flat, others)
     found = from_megatron(Arguments(normalised(flat), source), BRIDGE)
-    return replace(found, words={**found.words, "stack": "megatron-bridge"})
+    sections = tuple(
+        Ignored(name, value, matters) for name, value in others.items() if (matters := matters_for(name))
+    )
+    return replace(found, words={**found.words, "stack": "megatron-bridge"}, ignored=(*found.ignored, *sections))
 
 
-def _flatten(content: Mapping[str, Any], flat: dict[str, Any]) -> None:
+def _flatten(content: Mapping[str, Any], flat: dict[str, Any], others: dict[str, Any]) -> None:
+    """Put the fields of the sections that are read into `flat`, and the sections that are not into `others`."""
     for name, value in content.items():
         *sections, field = str(name).split(".")
         if isinstance(value, dict):
             if field in _SECTIONS:
-                _flatten(value, flat)
+                _flatten(value, flat, others)
+            elif any(value.values()):
+                others[str(name)] = value
         elif not sections or all(section in _SECTIONS for section in sections):
             flat.setdefault(_RENAMED.get(field, field), value)
+        elif value:
+            others[str(name)] = value
+
+
+_AUTO = {
+    "train_micro_batch_size_per_gpu": ("micro_batch", "--micro-batch"),
+    "train_batch_size": ("global_batch", "--global-batch"),
+    "gradient_accumulation_steps": ("microbatches", "--microbatches or --global-batch"),
+    "bf16.enabled": ("dtype", "--dtype"),
+    "fp16.enabled": ("dtype", "--dtype"),
+}
+"""Options that may be "auto", with the word of each and the option of ppsim that sets it instead."""
 
 
 def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
-    """Return what a DeepSpeed configuration says: batch, ZeRO and number format, but neither model nor pipeline."""
-    arguments = Arguments(content, source)
+    """Return what a DeepSpeed configuration says: batch, ZeRO and number format, but neither model nor pipeline.
+
+    "auto" is left to the program that starts the run, and to an option here.
+    """
+    for name in ("zero_optimization", "bf16", "fp16"):
+        if not isinstance(content.get(name, {}), dict):
+            raise ConfigError(f"{source}: {name} must be an object, as {{…}}: got {content[name]!r}")
+    given = dict(leaves_of(content))
+    arguments = Arguments({name: value for name, value in given.items() if value != "auto"}, source)
     micro = arguments.count("train_micro_batch_size_per_gpu", word="micro_batch")
     steps = arguments.count("gradient_accumulation_steps", word="microbatches")
     whole = arguments.count("train_batch_size", word="global_batch")
-    zero = content.get("zero_optimization") or {}
-    enabled = {name for name in ("fp16", "bf16") if (content.get(name) or {}).get("enabled")}
+    zero = arguments.count("zero_optimization.stage", 0, word="zero", least=0)
+    enabled = {name for name in ("fp16", "bf16") if arguments.flag(f"{name}.enabled", word="dtype")}
     words = {
         "micro_batch": micro,
         "global_batch": whole,
         "microbatches": None if whole else steps,
-        "zero": zero.get("stage", 0),
+        "zero": zero,
         "dtype": "bfloat16" if "bf16" in enabled else "float16" if "fp16" in enabled else "float32",
-        "overlap_dp": bool(zero.get("overlap_comm", zero.get("stage", 0) == 3)),
+        "overlap_dp": arguments.flag("zero_optimization.overlap_comm", default=zero == 3, word="overlap_dp"),
     }
-    ignored = [
-        Ignored(f"zero_optimization.{name}", value, "time and memory")
-        for name, value in zero.items()
-        if name.startswith("offload") and value
-    ]
+    autos = {name: word for name, word in _AUTO.items() if given.get(name) == "auto"}
+    if "train_batch_size" in autos:
+        autos.pop("gradient_accumulation_steps", None)
+    if enabled or "bf16.enabled" in autos:
+        autos.pop("fp16.enabled", None)
+    if "dtype" in (word for word, _ in autos.values()):
+        words["dtype"] = "bfloat16" if enabled else None
     return RunConfig(
         "DeepSpeed",
         source,
@@ -68,5 +98,6 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
         None,
         f"{source}: DeepSpeed's configuration has no model: give --model",
         arguments.understood,
-        tuple(ignored),
+        arguments.ignored,
+        needed={word: (name, option) for name, (word, option) in autos.items() if words[word] is None},
     )

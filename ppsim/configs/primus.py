@@ -1,9 +1,10 @@
 """Primus' experiments: YAML that names a module and a model file of a trainer, and overrides both.
 
 A file extends others (`extends`, `bases`, `includes`), relative to itself, and takes `${NAME:default}` from the
-environment. The module and model files are those of the checkout that the experiment lies in: the first folder
-above it with `primus/configs`. Outside a checkout, only pre_trainer.yaml with language_model.yaml are known (see
-data/primus.toml): `--to-config primus` writes these.
+environment. An experiment that extends another one may name its overrides without `modules`. The module and model
+files are those of the checkout that the experiment lies in: the first folder above it with `primus/configs`.
+Outside a checkout, only pre_trainer.yaml with language_model.yaml are known (see data/primus.toml): `--to-config
+primus` writes these.
 """
 
 import os
@@ -23,19 +24,26 @@ from ppsim.configs.torchtitan import from_torchtitan
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]*))?\}")
 _DEEPEST = 16
+_OF_EXPERIMENTS = ("modules", "work_group", "user_name", "exp_name", "workspace", "platform")
+"""Names at the top of an experiment that are no overrides."""
 
 
 def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     """Return what an experiment says; raises `ConfigError` for a framework that is not known or a missing file."""
-    modules = _resolved(content).get("modules")
+    content = _extended(content, path, path)
+    modules = content.get("modules")
     module = next(iter(modules.values())) if isinstance(modules, dict) and modules else None
     if not isinstance(module, dict) or not isinstance(module.get("framework"), str):
         raise ConfigError(f"{path}: modules must name a trainer with its framework, config, model and overrides")
     framework = module["framework"]
     base, model = _named_files(path, framework, str(module.get("config")), str(module.get("model")))
-    overrides = module.get("overrides") or {}
+    outside = {name: value for name, value in content.items() if name not in _OF_EXPERIMENTS}
+    overrides = _merged(module.get("overrides") or {}, outside)
+    note = (f"overrides without modules, taken for its trainer: {', '.join(outside)}",) if outside else ()
     if framework == "torchtitan":
-        return from_torchtitan(_merged(_merged(base, model), overrides), str(path), "Primus, TorchTitan", overrides)
+        tree = _merged(_merged(base, model), overrides)
+        found = from_torchtitan(tree, str(path), "Primus, TorchTitan", overrides)
+        return replace(found, notes=(*note, *found.notes))
     if framework not in ("megatron", "megatron_bridge"):
         raise ConfigError(f"{path}: framework '{framework}' is not known, only megatron and torchtitan")
     if str(module.get("model")).startswith("diffusion/"):
@@ -48,7 +56,7 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     asked = normalised(overrides)
     arguments = Arguments(normalised({**base, **model, **overrides}), str(path), asked)
     found = from_megatron(arguments, "Primus, Megatron-LM")
-    return replace(found, words={**found.words, "stack": "primus"})
+    return replace(found, words={**found.words, "stack": "primus"}, notes=(*note, *found.notes))
 
 
 def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -72,12 +80,17 @@ def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
         raise ConfigError(f"{source} names {path.name}, which is not in {path.parent}")
     if depth > _DEEPEST:
         raise ConfigError(f"{path} extends itself")
-    content = _resolved(read_yaml(path))
-    merged: dict[str, Any] = {}
+    return _extended(read_yaml(path), path, source, depth)
+
+
+def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
+    """A content with its variables put in, over those of the files which it extends: a list, or one name."""
+    own, merged = _resolved(dict(content)), dict[str, Any]()
     for word in ("extends", "bases", "includes"):
-        for other in content.pop(word, None) or ():
+        others = own.pop(word, None) or ()
+        for other in [others] if isinstance(others, str) else others:
             merged = _merged(merged, _file(path.parent / str(other), source, depth + 1))
-    return _merged(merged, content)
+    return _merged(merged, own)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

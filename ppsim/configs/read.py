@@ -8,6 +8,7 @@ from typing import Any
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_text, read_toml, read_yaml
 from ppsim.configs.arguments import Arguments, normalised
+from ppsim.configs.matters import require_full_training
 from ppsim.configs.megatron import from_megatron
 from ppsim.configs.others import from_deepspeed, from_sections
 from ppsim.configs.primus import from_primus
@@ -78,6 +79,7 @@ def _from_tree(content: Any, path: Path) -> RunConfig:
     source = str(path)
     if not isinstance(content, dict):
         raise ConfigError(f"{source} is no training configuration; there are {_KINDS}")
+    require_full_training(content, source)
     arguments = content.get("MODEL_ARGS")
     if isinstance(arguments, dict):
         if any(str(name).startswith(("trainer.", "model.")) for name in arguments):
@@ -85,9 +87,9 @@ def _from_tree(content: Any, path: Path) -> RunConfig:
         return from_megatron(Arguments(normalised(arguments), source))
     if isinstance(arguments, str):
         return _from_flags(flags_of(arguments, source), source)
-    if "modules" in content:
+    if "modules" in content or "extends" in content:
         return from_primus(content, path)
-    if "zero_optimization" in content or "train_micro_batch_size_per_gpu" in content:
+    if any(name in content for name in ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")):
         return from_deepspeed(content, source)
     if "model_type" in content:
         return RunConfig("Hugging Face", source, {}, model_from(content, source), "", (), ())

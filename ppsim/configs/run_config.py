@@ -1,13 +1,19 @@
 """What a trainer's configuration says in the words of `ppsim project`, and what of it was not understood."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import lcm
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ppsim.base.shown import Shown
 from ppsim.configs.local_batch import LocalBatch
+from ppsim.layout.layout import assumed_devices
 from ppsim.model.architecture import Model
+
+
+def short(value: object) -> str:
+    """Return a value as a line shows it: flags as on and off, and at most 40 characters."""
+    text = "on" if value is True else "off" if value is False else str(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 @dataclass(frozen=True)
@@ -19,15 +25,22 @@ class Ignored:
     value: Any
     matters: str
 
+    @property
+    def in_words(self) -> str:
+        """Its name and its shortened value."""
+        return f"{self.name} {short(self.value)}"
+
 
 @dataclass(frozen=True, repr=False)
 class RunConfig(Shown):
     """A configuration as read.
 
     `words` are options of `ppsim.project`, by name, but for the model, which is `model` or, where there is none,
-    `why_no_model`, a sentence. `understood` says which of the trainer's options made which word. `assumed` are
+    `why_no_model`, a sentence. `understood` says which of the trainer's options made which word. `notes` are
     sentences about what the file leaves open. `local_batch` is the batch of an accumulation round, of trainers that
-    have rounds.
+    have rounds. `needed` has the words that the file leaves to the program that starts the run ("auto"), each with
+    the trainer's name and with the option that gives it. `layers_per_virtual_stage` is Megatron-LM's way to give
+    vpp, which depends on the model and on pp. `typed` are options that the user gave next to the file.
     """
 
     trainer: str
@@ -37,8 +50,29 @@ class RunConfig(Shown):
     why_no_model: str
     understood: tuple[tuple[str, str], ...]
     ignored: tuple[Ignored, ...]
-    assumed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     local_batch: LocalBatch | None = None
+    needed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    layers_per_virtual_stage: int | None = None
+    typed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What is assumed, in sentences: first the number of GPUs and the parts of the model that are left out."""
+        words = {name: value for name, value in {**self.words, **self.typed}.items() if isinstance(value, int)}
+        sizes = {name: words.get(name) for name in ("tp", "cp", "ep", "pp", "etp")}
+        gpus = [] if words.get("gpus") or words.get("dp") else [assumed_devices(**sizes)]
+        left_out = [self.model.left_out] if self.model and self.model.left_out and "model" not in self.typed else []
+        return (*gpus, *left_out, *self.notes)
+
+    def beside(self, options: Mapping[str, Any]) -> "RunConfig":
+        """Return the configuration with options that the user typed next to it: what is assumed depends on them."""
+        return replace(self, typed={name: value for name, value in options.items() if value is not None})
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """Options that ppsim ignores and that change the memory of a rank, with their values."""
+        return tuple(one.in_words for one in self.ignored if "memory" in one.matters)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON: words, what made them, and what was not followed with what it matters for."""
@@ -47,22 +81,6 @@ class RunConfig(Shown):
             "source": self.source,
             "words": dict(self.words),
             "understood": dict(self.understood),
-            "ignored": [vars(one) for one in self.ignored],
+            "ignored": [{"name": one.name, "value": one.value, "matters": one.matters} for one in self.ignored],
             "assumed": list(self.assumed),
         }
-
-
-def replicas_for_experts(words: Mapping[str, Any], assumed: list[str]) -> int:
-    """Return the fewest replicas among which experts can be divided, for a file that names no devices.
-
-    >>> replicas_for_experts({"ep": 8, "cp": 2}, [])
-    4
-    >>> replicas_for_experts({"ep": 8, "tp": 4, "etp": 2}, [])
-    4
-    """
-    ep, cp = words["ep"], words.get("cp") or 1
-    ranks, parts = (cp, ep) if words.get("etp") is None else (cp * (words.get("tp") or 1), ep * words["etp"])
-    replicas = lcm(ranks, parts) // ranks
-    if replicas > 1:
-        assumed.append(f"the file names no devices: dp {replicas}, the fewest for ep {ep} (give --gpus)")
-    return replicas

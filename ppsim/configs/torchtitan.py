@@ -10,7 +10,7 @@ from ppsim.base.files import read_toml
 from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.local_batch import LocalBatch
-from ppsim.configs.run_config import Ignored, RunConfig, replicas_for_experts
+from ppsim.configs.run_config import Ignored, RunConfig
 from ppsim.configs.torchtitan_registry import registered
 from ppsim.configs.torchtitan_stages import stages_of
 from ppsim.model.architecture import Model
@@ -48,20 +48,6 @@ COUNTS = {
     "parallelism.expert_parallel_degree": "ep",
     "training.seq_len": "seq_len",
 }
-_TIME = (
-    "parallelism.",
-    "training.enable_",
-    "training.dtype",
-    "training.mixed_precision",
-    "model.moe_comm_backend",
-    "model.num_mtp_layers",
-    "compile.",
-    "quantize.",
-    "float8.",
-    "mx.",
-    "primus_turbo.",
-    "debug.",
-)
 
 
 def from_torchtitan(
@@ -122,7 +108,7 @@ def from_torchtitan(
         model,
         why_no_model,
         arguments.read,
-        tuple(Ignored(name, value, "time") for name, value in arguments.unread if name.startswith(_TIME)),
+        (*_hybrid(arguments), *arguments.ignored),
         tuple(assumed),
         batch,
     )
@@ -172,9 +158,18 @@ def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
         found["dp"] = shard * (copies or 1)
     elif per_node and nodes:
         found["gpus"] = per_node * nodes
-    elif words["ep"]:
-        found["dp"] = replicas_for_experts(words, arguments.assumed)
     return found
+
+
+def _hybrid(arguments: Arguments) -> list[Ignored]:
+    """HSDP, if the file asks for it: parameters sharded inside groups and replicated among them."""
+    shard, copies = (
+        arguments.count(f"parallelism.data_parallel_{kind}_degree", word="dp", least=-1)
+        for kind in ("shard", "replicate")
+    )
+    if (copies or 1) == 1 or shard == 1:
+        return []
+    return [Ignored("parallelism.data_parallel_replicate_degree", copies, "time and memory")]
 
 
 def _rounds(batch: LocalBatch, words: Mapping[str, Any]) -> int | None:

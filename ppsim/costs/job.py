@@ -19,7 +19,7 @@ from ppsim.costs.measured import ProfileCosts
 from ppsim.costs.parts import Estimate, Parts
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.profile import Profile, Shape
-from ppsim.layout.layout import Layout
+from ppsim.layout.layout import Layout, assumed_devices
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import OPERAND_BYTES
 from ppsim.machine.likeness import Likeness, said_of
@@ -51,7 +51,9 @@ class Job(InBrief):
     `listed_collectives`: whether ZeRO 3 has a collective for each parameter, on lists (`ppsim.costs.listed`).
     `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
     `launch_s`: host seconds of a launch by the schedule, None: the cluster's constant. `stack`: what software the
-    defaults are those of (`ppsim.configs.stacks`).
+    defaults are those of (`ppsim.configs.stacks`). `gpus_assumed`: whether the number of GPUs is the fewest for the
+    layout, because nobody gave one. `assumed` are further sentences about options that were not given, `without`
+    the trainer's options that change memory and are ignored.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -83,6 +85,9 @@ class Job(InBrief):
     listed_collectives: bool = False
     gradient_accumulation_fusion: bool = True
     stack: str = "plain"
+    gpus_assumed: bool = field(default=False, compare=False)
+    assumed: tuple[str, ...] = field(default=(), compare=False)
+    without: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def brief(self) -> str:
@@ -178,6 +183,13 @@ class Job(InBrief):
             micro_batch=self.micro_batch, seq_len=self.length, recompute=execution.recompute,
             cuda_graphs=execution.cuda_graphs, pp=layout.pp, gpus=layout.num_devices,
         )  # fmt: skip
+
+    @property
+    def assumptions(self) -> list[str]:
+        """Sentences about options that nobody gave, the number of GPUs first, and about parts of the model."""
+        sizes = {name: getattr(self.layout, name) for name in ("tp", "cp", "ep", "dp", "pp")}
+        gpus = [assumed_devices(**sizes)] if self.gpus_assumed else []
+        return [*gpus, *([self.model.left_out] if self.model.left_out else []), *self.assumed]
 
     @property
     def stack_in_words(self) -> str:

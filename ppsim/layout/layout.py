@@ -84,6 +84,15 @@ class Layout:
         sizes = {"tp": self.expert_tp, "ep": self.ep, "dp": replicas, "pp": self.pp}
         return tuple((name, sizes[name]) for name in self.order.split("-") if name != "cp")
 
+    def needs_single_expert_ranks(self, ep: int) -> bool:
+        """Whether this many expert-parallel ranks fit only if each expert is on one tensor-parallel rank (etp 1).
+
+        >>> Layout(tp=2, dp=32).needs_single_expert_ranks(64)
+        True
+        """
+        replicas = self.cp * self.dp
+        return self.tp > 1 and ep > 0 and replicas % ep != 0 and self.tp * replicas % ep == 0
+
     def cut(self, *, sequence_parallel: bool) -> Cut:
         """Return how the ranks of one stage share its work."""
         return Cut(
@@ -134,6 +143,40 @@ def layout_on(
             f"{shape} with dp {dp} takes {model * dp} devices, but there are {num_devices} (nearest: dp {fitting})"
         )
     return Layout(tp=tp, cp=cp, ep=ep, dp=fitting, pp=pp, order=order, etp=etp)
+
+
+def fewest_replicas(*, tp: int = 1, cp: int = 1, ep: int = 1, etp: int | None = None) -> int:
+    """Return the smallest dp among whose ranks ep divides the experts.
+
+    >>> fewest_replicas(cp=2, ep=8), fewest_replicas(tp=4, ep=8, etp=2)
+    (4, 4)
+    """
+    ranks, parts = (cp, ep) if etp is None else (cp * tp, ep * etp)
+    return math.lcm(ranks, parts) // ranks
+
+
+def assumed_devices(
+    *,
+    tp: int | None = None,
+    cp: int | None = None,
+    ep: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    etp: int | None = None,
+) -> str:
+    """Return the sentence that says how many devices are assumed if nobody gives a number.
+
+    >>> assumed_devices(tp=2, pp=4)
+    'no number of GPUs is given: 8 assumed, the fewest for tp 2 · pp 4 (set --gpus)'
+    >>> assumed_devices()
+    'no number of GPUs is given: 1 assumed, the fewest possible (set --gpus)'
+    """
+    tp, cp, ep, pp = tp or 1, cp or 1, ep or 1, pp or 1
+    dp = dp or fewest_replicas(tp=tp, cp=cp, ep=ep, etp=etp)
+    sizes = [("tp", tp), ("cp", cp), ("ep", ep), ("pp", pp)]
+    shape = " · ".join(f"{name} {size}" for name, size in sizes if size > 1)
+    fewest = f"the fewest for {shape}" if shape else "the fewest possible"
+    return f"no number of GPUs is given: {tp * cp * dp * pp} assumed, {fewest} (set --gpus)"
 
 
 def _strides(sizes: tuple[tuple[str, int], ...]) -> dict[str, int]:

@@ -8,7 +8,7 @@ Letters: h hidden size, n query heads, g key/value heads, d head size, f feed-fo
 a token, V vocabulary, s sequence length.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -154,7 +154,8 @@ class Model:
     2412.19437, §2.2), each with two norms, a 2h × h projection and a norm before the shared head; `repeats_mtp`:
     all are one layer that runs again (Megatron-LM's mtp_use_repeated_layer). `sequence_length` is the one it is
     used with where none is given. `patches`: a diffusion transformer's, whose `vocab_size` is that of its output.
-    `source` says where the sizes were published.
+    `source` says where the sizes were published, `left_out` in a sentence which parts of a published model are
+    not among the layers.
     """
 
     layers: tuple[Layer, ...]
@@ -168,6 +169,7 @@ class Model:
     repeats_mtp: bool = False
     source: str = ""
     patches: Patches | None = None
+    left_out: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         require_positive(self, "vocab_size", "sequence_length")

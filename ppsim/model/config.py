@@ -299,12 +299,24 @@ def _llama4(fields: Fields) -> Model:
 
 def _of_images(fields: Fields, read: Callable[[Fields], Model]) -> Model:
     """The language model of a file that has one for images too."""
-    fields.seen |= {"vision_config", "mm_tokens_per_image"}
+    fields.seen.add("mm_tokens_per_image")
     fields.seen |= {"boi_token_index", "eoi_token_index", "image_token_index"}
     text = fields.nested("text_config")
     found = read(text)
     text.require_all_known()
-    return replace(found, tied_embeddings=fields.flag("tie_word_embeddings", default=found.tied_embeddings))
+    tied = fields.flag("tie_word_embeddings", default=found.tied_embeddings)
+    return replace(found, tied_embeddings=tied, left_out=_without_images(fields.nested("vision_config")))
+
+
+def _without_images(vision: Fields) -> str:
+    """The sentence about the image encoder that a model is without; its parameters but for biases and norms."""
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "patch_size", "image_size")
+    h, f, num_layers, patch, image = (vision.optional(name) or 0 for name in names)
+    if not (h and f and num_layers):
+        return "text model only, image encoder ignored"
+    positions = (image // patch) ** 2 if patch else 0
+    parameters = num_layers * (4 * h * h + 2 * h * f) + h * (3 * patch**2 + positions)
+    return f"text model only, image encoder of {parameters / 1e9:.1f} B parameters ignored"
 
 
 def _nemotron_h(fields: Fields) -> Model:

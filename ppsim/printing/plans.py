@@ -7,10 +7,11 @@ from ppsim.catalog.build import find
 from ppsim.costs.profile import DEFAULT, load_profile
 from ppsim.printing.page import Columns, Page, bold, facts
 from ppsim.printing.steps import print_report, print_timeline
-from ppsim.projection.projection import Answer, Fit, Projection, Projections
+from ppsim.projection.projection import Answer, Fit, Projection, Projections, asks_for_gpus
 from ppsim.simulation.report import gap_of
 
 _MOST_SENSITIVE = 4
+_MOST_WITHOUT = 4
 _LEAST_GAIN = 5e-5  # what rounds to 0.00 % is no gain
 
 
@@ -111,12 +112,18 @@ def _no_advice(fit: Fit) -> str:
 
 
 def _fit(fit: Fit, whose: str) -> str:
+    without = ", ".join([*fit.without[:_MOST_WITHOUT], *(["…"] if len(fit.without) > _MOST_WITHOUT else [])])
+    return f"{f'without {without}: ' if without else ''}{_verdict(fit, whose)}"
+
+
+def _verdict(fit: Fit, whose: str) -> str:
     fullest = f"rank {fit.rank} is the fullest with {size(fit.peak_bytes)}"
     if fit.limit_bytes is None or fit.margin_bytes is None:
         return f"{fullest} (--memory-limit says how much there is)"
     if fit.margin_bytes >= 0:
         return f"yes, {size(fit.margin_bytes)} of {size(fit.limit_bytes)} left{whose}: {fullest}"
-    return f"no, {size(-fit.margin_bytes)} more than the {size(fit.limit_bytes)} there are{whose}: {fullest}"
+    asked = f"; {asks_for_gpus(fit.assumed_gpus)}" if fit.assumed_gpus else ""
+    return f"no, {size(-fit.margin_bytes)} more than the {size(fit.limit_bytes)} there are{whose}: {fullest}{asked}"
 
 
 def print_plans(comparison: Projections, *, with_timeline: bool | None = None) -> None:
@@ -178,7 +185,9 @@ def _of_marks(projections: Sequence[Projection]) -> list[str]:
         lines.append(f"* {plan.runtime} cannot run this table; its network is assumed. {says_why}")
     if any(one.not_in_memory for one in projections):
         whose = "" if plan.memory_limit_bytes else " (95 % of its device)"
-        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank may take{whose}.")
+        job = plan.job
+        asked = f"; {asks_for_gpus(job.layout.num_devices)}" if job and job.gpus_assumed else ""
+        lines.append(f"! more than the {size(plan.memory_bound_bytes or 0.0)} that a rank may take{whose}{asked}.")
     return lines
 
 

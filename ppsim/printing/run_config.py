@@ -2,18 +2,18 @@
 
 import textwrap
 
-from ppsim.configs.run_config import RunConfig
+from ppsim.configs.run_config import RunConfig, short
 
 
 def run_config_lines(config: RunConfig) -> list[str]:
     """Return what a projection says of the configuration that it follows, in a few lines."""
     lines = [f"{config.source}: {config.trainer}"]
-    words = ", ".join(f"{word.replace('_', '-')} {_short(value)}" for word, value in config.words.items())
+    words = ", ".join(f"{word.replace('_', '-')} {short(value)}" for word, value in config.words.items())
     if config.model is not None:
         words = f"a model of {config.model.parameters / 1e9:,.3g} G parameters, {words}".rstrip(", ")
     lines.append(f"  understood: {words}")
     for what in ("time and memory", "time", "memory", "unknown"):
-        names = [f"{one.name} {_short(one.value)}" for one in config.ignored if one.matters == what]
+        names = [one.in_words for one in config.ignored if one.matters == what]
         if names:
             reason = "nobody knows what for" if what == "unknown" else f"matters for {what}"
             lines.append(f"  not followed ({reason}): {', '.join(names)}")
@@ -27,8 +27,3 @@ _WIDTH = 100
 def print_run_config(config: RunConfig) -> None:
     """Print those lines."""
     print(*run_config_lines(config), sep="\n")
-
-
-def _short(value: object) -> str:
-    text = "on" if value is True else "off" if value is False else str(value)
-    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -57,7 +57,6 @@ def answer_of(
     spread = fitted_spread(plan, projection.iteration_s, seconds_of, spread) or spread
     peaks = projection.timeline.memory.peak_bytes
     rank = int(peaks.argmax())
-    limit = plan.memory_bound_bytes
     found = sensitivities(projection)
     of_actions = percent(relative_spread(jitter))
     of_pace = ""
@@ -68,13 +67,20 @@ def answer_of(
         interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
         sampled=f"costs off by {percent(spread)} together{of_pace}, {of_ranks}each action by {of_actions} "
         "(standard deviations)",
-        fit=Fit(rank, float(peaks[rank]), limit),
+        fit=_fit(plan, rank, float(peaks[rank])),
         budget_s=loss_budget(projection),
         sensitivities=found,
         bottleneck=bottleneck(found),
         advice=advise(projection, project) if with_advice else [],
         days=None if tokens is None else projection.days(tokens),
     )
+
+
+def _fit(plan: Plan, rank: int, peak: float) -> Fit:
+    job, limit = plan.job, plan.memory_bound_bytes
+    if job is None:
+        return Fit(rank, peak, limit)
+    return Fit(rank, peak, limit, job.without, job.layout.num_devices if job.gpus_assumed else None)
 
 
 def _spreads(projection: Projection) -> tuple[float, Variation]:

@@ -17,7 +17,7 @@ from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import projected_changes
 from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
-from ppsim.projection.projection import Projection, Projections, excess_of
+from ppsim.projection.projection import Projection, Projections, asks_for_gpus, excess_of
 from ppsim.schedule.choices import Communication
 from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.placement import STYLES
@@ -121,12 +121,12 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
 
     The table has all rounds of the step.
 
-    `note` says where the table is from, and comes first among the assumptions.
+    `note` says where the table is from, and comes before the assumptions about costs.
     """
     source = plan.source
     assembled, costs, step = _step(plan, schedule)
     if excess := excess_of(step.timeline, plan.memory_limit_bytes):
-        raise DoesNotFit(excess + _what_would_fit(plan))
+        raise DoesNotFit(excess + _what_would_fit(plan) + _more_gpus(plan))
     iteration = step.time_s + costs.step_overhead_s
     if iteration == 0:
         raise ConfigError(f"a step takes 0 s at the costs of {source.name}: there is nothing to project")
@@ -145,6 +145,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         model_flops_utilization=model_flops / (iteration * schedule.num_ranks * peak) if peak else None,
         peak_flops_per_s=peak,
         assumptions=[
+            *(plan.job.assumptions if plan.job else []),
             *([note] if note else []),
             *assumptions_of(plan, schedule, assembled, costs),
             *of_peak,
@@ -315,6 +316,12 @@ def communication_of(plan: Plan, schedule: Schedule) -> Communication:
     """Return how transfers of a plan's table wait: overlapped where its runtime has no loop for it."""
     asked = plan.communication
     return asked if asked == "overlap" or has_megatron_loop(schedule.compute_only()) else "overlap"
+
+
+def _more_gpus(plan: Plan) -> str:
+    """The request for the number of GPUs, if it is assumed."""
+    job = plan.job
+    return f"; {asks_for_gpus(job.layout.num_devices)}" if job and job.gpus_assumed else ""
 
 
 _MOST_NAMED = 3

@@ -328,13 +328,28 @@ def excess_of(timeline: Timeline, limit: float | None) -> str | None:
     )
 
 
+def asks_for_gpus(number: int) -> str:
+    """Return the request to give the number of GPUs, for a plan that does not fit on the number assumed.
+
+    >>> asks_for_gpus(1)
+    '1 GPU is assumed: give --gpus'
+    """
+    return f"{number} GPU{' is' if number == 1 else 's are'} assumed: give --gpus"
+
+
 @dataclass(frozen=True)
 class Fit:
-    """The fullest rank and what is left there, in bytes; `limit_bytes` None: nobody said how much there is."""
+    """The fullest rank and what is left there, in bytes; `limit_bytes` None: nobody said how much there is.
+
+    `without` are the trainer's options that change memory and are ignored, `assumed_gpus` the number of GPUs if
+    nobody gave one.
+    """
 
     rank: int
     peak_bytes: float
     limit_bytes: float | None
+    without: tuple[str, ...] = ()
+    assumed_gpus: int | None = None
 
     @property
     def margin_bytes(self) -> float | None:

@@ -39,8 +39,8 @@ def test_a_configuration_projects_as_its_words_do(script: Path) -> None:
     assert by_file.plan.job.model.parameters == ppsim.job(model="gpt3-350m").model.parameters
 
 
-def test_a_word_that_is_given_overrides_and_displaces(script: Path) -> None:
-    made = ppsim.project(run_config=script, schedule="zb-h1", microbatches=16, runtime="torch")
+def test_a_word_that_is_given_replaces_its_own_setting(script: Path) -> None:
+    made = ppsim.project(run_config=script, schedule="zb-h1", vpp=1, microbatches=16, runtime="torch")
     assert (made.timeline.schedule.name, made.timeline.schedule.vpp) == ("zb-h1", 1)
     assert made.timeline.schedule.num_microbatches == 16
     assert ppsim.project(run_config=script, dp=1).num_gpus == 8

@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "gl
 SPARSE = SMALL | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8}
 OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms"}
 NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
-             "execution"}  # fmt: skip
+             "execution", "gpus_assumed", "assumed", "without"}  # fmt: skip
 """Of a job: what is made of other words, and what is the trainer's own."""
 
 

@@ -147,10 +147,10 @@ def test_an_experiment_of_primus_takes_the_files_it_names_and_the_environment(
     found = read_run_config(path)
     assert found.model is not None
     assert found.model.parameters == find_model("mixtral-8x7b").parameters
-    words = ("pp", "ep", "dp", "micro_batch", "global_batch", "schedule", "runtime", "zero", "seq_len")
-    assert [found.words[word] for word in words] == [4, 8, 8, 2, 512, "zbv", "torch", 1, 4096]
+    words = ("pp", "ep", "micro_batch", "global_batch", "schedule", "runtime", "zero", "seq_len")
+    assert [found.words[word] for word in words] == [4, 8, 2, 512, "zbv", "torch", 1, 4096]
+    assert found.assumed[0] == "no number of GPUs is given: 32 assumed, the fewest for ep 8 · pp 4 (set --gpus)"
     assert [(ignored.name, ignored.matters) for ignored in found.ignored] == [("moe_use_new_router", "unknown")]
-    assert "the file names no devices: dp 8, the fewest for ep 8 (give --gpus)" in found.assumed
 
 
 TITAN = """
@@ -312,12 +312,12 @@ def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
         "  --expert-model-parallel-size: 8\n  --expert-tensor-parallel-size: 1\n"
         "  --recompute-granularity: selective\n  --recompute-modules: [layernorm moe_act]\n"
     )
-    words = read(tmp_path, "c.yaml", base).words
-    assert (words["ep"], words["etp"], words["dp"], words["recompute"]) == (8, 1, 2, "layernorm+moe_act")
-    assert (
-        "etp"
-        not in read(tmp_path, "c.yaml", base.replace("tensor-parallel-size: 1", "tensor-parallel-size: 4")).words
-    )
+    found = read(tmp_path, "c.yaml", base)
+    words = found.words
+    assert (words["ep"], words["etp"], words["recompute"]) == (8, 1, "layernorm+moe_act")
+    assert found.assumed[0].startswith("no number of GPUs is given: 8 assumed")
+    same = read(tmp_path, "c.yaml", base.replace("tensor-parallel-size: 1", "tensor-parallel-size: 4"))
+    assert same.words["etp"] == 4
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""What a projection assumes or ignores comes first: the number of GPUs, parts of a model, options that change memory."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import ppsim
+from ppsim.cli import main
+from ppsim.errors import ConfigError, DoesNotFit
+
+SIZES = (
+    "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --seq-length 4096 --max-position-embeddings 4096 "
+    "--vocab-size 32000 --swiglu --bf16 --attention-dropout 0 --hidden-dropout 0"
+)
+LARGE = f"pretrain_gpt.py {SIZES} --micro-batch-size 1 --global-batch-size 256"
+GPUS = "no number of GPUs is given: "
+
+
+def script(folder: Path, text: str) -> Path:
+    (folder / "train.sh").write_text(text)
+    return folder / "train.sh"
+
+
+def printed(*words: object) -> tuple[str, str]:
+    """What a command prints on both streams, without line breaks."""
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code in (0, 1), done.output
+    return " ".join(done.stdout.split()), " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("", "1 assumed, the fewest possible"),
+        (
+            "--pipeline-model-parallel-size 4 --tensor-model-parallel-size 2",
+            "8 assumed, the fewest for tp 2 · pp 4",
+        ),
+        ("--num-experts 8 --expert-model-parallel-size 8", "8 assumed, the fewest for ep 8"),
+    ],
+)
+def test_an_assumed_number_of_gpus_is_the_first_assumption(tmp_path: Path, flags: str, said: str) -> None:
+    path = script(tmp_path, f"{LARGE} {flags}")
+    sentence = f"{GPUS}{said} (set --gpus)"
+    assert ppsim.read_run_config(path).assumed[0] == sentence
+    out, err = printed("project", "--run-config", path)
+    assert f"assumed: {sentence}" in err
+    assert f"assumed {sentence}" in out
+    found = json.loads(CliRunner().invoke(main, ["project", "--run-config", str(path), "--json"]).stdout)
+    assert found["assumptions"][0] == found["run_config"]["assumed"][0] == sentence
+
+
+@pytest.mark.parametrize("typed", [("--gpus", "8"), ("--dp", "8")])
+def test_a_number_of_gpus_that_is_given_is_not_assumed(tmp_path: Path, typed: tuple[str, str]) -> None:
+    out, err = printed("project", "--run-config", script(tmp_path, LARGE), *typed)
+    assert GPUS not in out + err
+    assert "give --gpus" not in out
+
+
+def test_the_number_assumed_is_that_of_the_options_typed(tmp_path: Path) -> None:
+    _, err = printed("project", "--run-config", script(tmp_path, LARGE), "--tp", 8, "--pp", 2)
+    assert f"{GPUS}16 assumed, the fewest for tp 8 · pp 2" in err
+
+
+def test_a_plan_that_does_not_fit_on_an_assumed_number_asks_for_gpus(tmp_path: Path) -> None:
+    path = script(tmp_path, LARGE)
+    out, _ = printed("project", "--run-config", path)
+    verdict = out[out.index("fit no,") : out.index("memory of it")]
+    assert verdict.strip().endswith("1 GPU is assumed: give --gpus")
+    assert ppsim.project(run_config=path).answer.to_json()["memory_fit"]["assumed_gpus"] == 1
+    with pytest.raises(DoesNotFit, match=r"; 1 GPU is assumed: give --gpus$"):
+        ppsim.project(run_config=path, memory_limit="80GB")
+    assert ppsim.project(run_config=path, gpus=8).answer.to_json()["memory_fit"]["assumed_gpus"] is None
+    out, _ = printed("project", "--run-config", path, "--pp", 2, "--schedule", "1f1b,gpipe")
+    assert "that a rank may take (95 % of its device); 2 GPUs are assumed: give --gpus." in out
+
+
+MEMORY = "--optimizer-cpu-offload --use-precision-aware-optimizer --num-distributed-optimizer-instances 2"
+
+
+def test_the_verdict_names_ignored_options_that_change_memory(tmp_path: Path) -> None:
+    path = script(tmp_path, f"{LARGE} {MEMORY} --moe-enable-routing-replay")
+    without = "optimizer_cpu_offload on, num_distributed_optimizer_instances 2"
+    out, _ = printed("project", "--run-config", path)
+    assert f"fit without {without}: no," in out
+    fit = ppsim.project(run_config=path).answer.to_json()["memory_fit"]
+    assert ", ".join(fit["without"]) == without
+    plain = ppsim.project(run_config=script(tmp_path, LARGE)).answer.to_json()["memory_fit"]
+    assert list(plain["without"]) == []
+
+
+def test_hybrid_sharding_of_torchtitan_is_named_in_the_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "titan.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n[parallelism]\n'
+        "data_parallel_shard_degree = 8\ndata_parallel_replicate_degree = 4\n"
+    )
+    made = ppsim.project(run_config=path)
+    assert made.num_gpus == 32
+    assert made.answer.fit.without == ("parallelism.data_parallel_replicate_degree 4",)
+
+
+TEXT = {
+    "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 1024, "vocab_size": 262208,
+}  # fmt: skip
+SIGLIP = {
+    "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+    "patch_size": 14, "image_size": 896,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("vision", "said"),
+    [
+        (SIGLIP, "text model only, image encoder of 0.4 B parameters ignored"),
+        ({"model_type": "siglip_vision_model"}, "text model only, image encoder ignored"),
+        ({}, "text model only, image encoder ignored"),
+    ],
+)
+def test_an_image_encoder_that_is_left_out_is_the_first_assumption(
+    tmp_path: Path, vision: dict[str, Any], said: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gemma3", "text_config": TEXT, "vision_config": vision}))
+    made = ppsim.project(model=path, gpus=1, pp=1, microbatches=1)
+    assert made.assumptions[0] == made.to_json()["assumptions"][0] == said
+    assert ppsim.project(run_config=path, pp=1, microbatches=1).assumptions[1] == said
+    assert ppsim.read_run_config(path).assumed[1] == said
+
+
+EXPERTS = (
+    "pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --vocab-size 1024 "
+    "--micro-batch-size 1 --global-batch-size 64 --num-experts 64 --bf16 --tensor-model-parallel-size 2 "
+    "--expert-model-parallel-size 64 --nproc-per-node 8 --nnodes 8"
+)
+
+
+def test_experts_that_need_the_tensor_parallel_ranks_use_etp_1_and_say_so(tmp_path: Path) -> None:
+    said = (
+        "etp 1: ep 64 does not divide dp 32 · cp 1, so experts are spread over the tp 2 ranks too (Megatron-LM's "
+        "--expert-tensor-parallel-size 1)"
+    )
+    of_file = ppsim.project(run_config=script(tmp_path, EXPERTS))
+    typed = ppsim.project(model="deepseek-v3", tp=2, dp=32, ep=64, micro_batch=1, pp=1, microbatches=1)
+    by_gpus = ppsim.project(model="deepseek-v3", tp=2, gpus=64, ep=64, micro_batch=1, pp=1, microbatches=1)
+    for made in (of_file, typed, by_gpus):
+        assert made.plan.job is not None
+        assert (made.plan.job.layout.dp, made.plan.job.layout.etp) == (32, 1)
+        assert made.assumptions[0] == said
+
+
+def test_an_etp_of_the_file_is_never_folded(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ep must divide dp · cp: got ep 64 with dp 32"):
+        ppsim.project(run_config=script(tmp_path, f"{EXPERTS} --expert-tensor-parallel-size 2"))
+    with pytest.raises(ConfigError, match="ep must divide dp · cp: got ep 48 with dp 32"):
+        ppsim.project(model="deepseek-v3", tp=2, dp=32, ep=48, pp=1)
