@@ -25,7 +25,7 @@ from ppsim.runtime.config import MODELS, GPTShape, OwnModel, TrainConfig
 from ppsim.runtime.launch import is_worker, launch, require_device, require_extra
 from ppsim.runtime.options import DEFAULT_MODEL, TrainOptions
 from ppsim.runtime.partitions.check import check_emulated, check_partitions
-from ppsim.schedule.check import validate
+from ppsim.schedule.check import compute_for
 from ppsim.schedule.grammar import format_table, read_schedule
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import Schedule
@@ -142,7 +142,7 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
         raise ConfigError(f"--trace {options['trace']}: there is no such folder")
     table = read_schedule(options["schedule"])
     with naming(options["schedule"]):
-        validate(table)
+        compute_for("ppsim train", table)
         build_graph(table)
     if options["partitions"] is not None:
         _check_partitions(table, options)

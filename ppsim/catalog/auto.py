@@ -18,7 +18,7 @@ from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.base.units import percent
 from ppsim.catalog.build import Entry, build, every_schedule, fit, require_shape
 from ppsim.catalog.fitted import memory_cap
-from ppsim.catalog.search.exact import Progress, optimal, require_ortools
+from ppsim.catalog.search.exact import Progress, has_ortools, optimal, require_ortools
 from ppsim.catalog.search.fitted import Unfinished, tables_without_end
 from ppsim.catalog.search.replay import joined
 from ppsim.catalog.search.target import Target
@@ -33,6 +33,11 @@ from ppsim.simulation.stage_costs import StageCosts
 
 MOST_TO_PROVE = 800
 """Actions up to which the exact search has a chance to end."""
+
+_MOST_TO_PROVE_FIRST = 256
+"""Actions up to which a proof is tried before the search. Most proofs take some tenths of a second."""
+
+_LEAST_S_TO_PROVE_FIRST, _MOST_S_TO_PROVE_FIRST = 0.5, 2.0  # to load the solver alone takes half a second
 
 _TOLERANCE = 1e-9
 _MOST_WHATEVER_THE_TIME = 30_000  # actions: to try every pattern takes some tenths of a second
@@ -94,11 +99,13 @@ def optimise(
     `costs` may be a function of the placement's name, where they depend on it. `memory_limit_bytes` is a
     rank's, static bytes included. The patterns of the catalogue are tried, up to 30,000 actions whatever the time,
     then its schedules that are fitted to costs, as `build` fits them, each for up to half of the time that is left;
-    the search goes on from the best, for `max_rounds` a placement, or until the lower bound is met. Once there is a
-    table, what would outlast the limit is broken off, and the best of a fit so far is taken. The clock stands still
-    while kernels are compiled, once for an installation. One seed gives one sequence of tables; how far it gets is
-    up to the time, unless the rounds end it first. `prove` hands what is left of the gap to an exact solver (extra
-    `optimise`), for up to `MOST_TO_PROVE` actions and as long again.
+    the search goes on from the best, for `max_rounds` a placement, or until the lower bound is met. Without
+    `max_rounds`, and if OR-tools is installed, up to 256 actions are first handed to the exact solver, for up to
+    2 s and a quarter of the time. Once there is a table, what would outlast the limit is broken off, and the best
+    of a fit so far is taken. The clock stands still while kernels are compiled, once for an installation. One
+    seed gives one sequence of tables; how far it gets is up to the time, unless the rounds end it first. `prove`
+    hands what is left of the gap to an exact solver (extra `optimise`), for up to `MOST_TO_PROVE` actions and as
+    long again.
 
     Raises `DoesNotFit` where no table keeps the limit; `ConfigError` for pp, vpp or microbatches below 1, a time
     limit, rounds or a seed below 0, an unknown placement or criterion, costs of another number of stages, a memory
@@ -133,7 +140,11 @@ def optimise(
         now = working_s()
         until = now + (end - now) / (len(styles) - number)
         search.begin(until)
-        if working_s() < until and not search.is_over:
+        if max_rounds is None:
+            search.prove_first(until, seed, progress)
+        if any(_meets(other.value_s, search.bound_s) for other, _ in searches):
+            continue
+        if working_s() < until:
             search.run(until, max_rounds, seed, progress)
         if prove and not search.is_over:
             search.prove(time_limit_s / len(styles), seed, progress)
@@ -204,6 +215,11 @@ class _Search:
     @property
     def is_over(self) -> bool:
         return _meets(self.value_s, self.bound_s)
+
+    @property
+    def _is_proof_of_all_tables(self) -> bool:
+        """Whether the solver's bound holds for every table: not with fused pairs or unequal microbatches."""
+        return self.costs.fused_s is None and not self.costs.differ_by_microbatch
 
     def begin(self, until: float) -> None:
         """Take the best of the catalogue, and of what is fitted to costs as long as there is time or no table."""
@@ -295,6 +311,15 @@ class _Search:
             if self.is_over or working_s() > until:
                 return
 
+    def prove_first(self, until: float, seed: int, progress: Progress | None) -> None:
+        """Try to prove a small problem, if the solver is installed, knows all of its costs, and there is time."""
+        is_small = self.target.num_actions <= _MOST_TO_PROVE_FIRST
+        if self.is_over or not is_small or not self._is_proof_of_all_tables or not has_ortools():
+            return
+        seconds = min(_MOST_S_TO_PROVE_FIRST, (until - working_s()) / 4)
+        if seconds >= _LEAST_S_TO_PROVE_FIRST:
+            self.prove(seconds, seed, progress)
+
     def prove(self, time_limit_s: float, seed: int, progress: Progress | None) -> None:
         """Take the exact solver's table and its bound, of tables without fused pairs and microbatches all alike.
 
@@ -307,5 +332,5 @@ class _Search:
             time_limit_s=max(0.0, until - working_s()), seed=seed % 2**31, progress=progress,
         )  # fmt: skip
         self._take_split_or_joined(found.schedule)
-        if self.costs.fused_s is None and not self.costs.differ_by_microbatch:
+        if self._is_proof_of_all_tables:
             self.bound_s = max(self.bound_s, found.bound_s)

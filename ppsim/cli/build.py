@@ -79,8 +79,8 @@ class BuildOptions(SearchOptions, total=False):
 @click.argument("name", metavar="NAME|auto", shell_complete=completing("schedule"))
 @click.option(
     "-o", "--output", metavar="T.csv",
-    help="Where to write the table; .json writes the neutral one, which says what a CSV cannot: replicas and "
-         "slices. Default: standard output.",
+    help="Where to write the table; .json writes the neutral one, which gives the number of replicas too. "
+         "Default: standard output.",
 )  # fmt: skip
 def build(name: str, output: str | None, **options: Any) -> None:
     """Build a schedule table: torch's compute-only CSV, one row a rank.
@@ -103,7 +103,8 @@ def build(name: str, output: str | None, **options: Any) -> None:
         click.echo(text, nl=False)
     else:
         write_whole(output, text)
-        to_read = "" if as_json else _options_to_read(table)
+        needs_option = table.num_replicas > 1 and not as_json
+        to_read = f"; read it with --replicas {table.num_replicas}" if needs_option else ""
         say(f"wrote {output} ({table.num_ranks} ranks, {table.num_actions} actions{to_read})")
     if found:
         say(_verdict(found))
@@ -169,10 +170,3 @@ def _verdict(found: "Optimised") -> str:
         f"{found.criterion} {seconds(found.value_s)}, {better} {found.started_from}; placement {found.placement}; "
         f"{found.proof} (bound {seconds(found.bound_s)})"
     )
-
-
-def _options_to_read(table: "Schedule") -> str:
-    """What the commands must be told of a CSV with replicas or slices."""
-    replicas = f" --replicas {table.num_replicas}" if table.num_replicas > 1 else ""
-    slices = f" --slices {table.num_slices}" if table.num_slices > 1 else ""
-    return f"; read it with{replicas}{slices}" if replicas or slices else ""

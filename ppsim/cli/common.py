@@ -57,7 +57,7 @@ def read_table(path: str, *, replicas: int | None = None, slices: int | None = N
         return read_json_table(path)
     from ppsim.schedule.grammar import read_schedule
 
-    return read_schedule(path, num_replicas=replicas or 1, num_slices=slices or 1)
+    return read_schedule(path, num_replicas=replicas or 1, num_slices=slices)
 
 
 def check_outputs(

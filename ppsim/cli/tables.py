@@ -36,7 +36,8 @@ class ReadOptions(TypedDict, total=False):
         metavar="N", section="input",
     )]
     slices: Annotated[int | None, Option(
-        "Slices a microbatch is cut into in a CSV table (seq1f1b). Default: 1.", metavar="N", section="input",
+        "Slices per microbatch (seq1f1b), for a CSV table whose first line does not give them. Default: 1.",
+        metavar="N", section="input",
     )]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.grammar import read_schedule
 from ppsim.schedule.table import Schedule
 
@@ -18,6 +19,8 @@ def read(table: Table) -> Schedule:
 
 def problems_of_stages(table: Schedule, stages: Sequence[Any], num_microbatches: int | None) -> list[str]:
     """Return in sentences where torch's `PipelineStage`s of this rank are not those of the table."""
+    if reason := why_not_in_torch(table):
+        return [f"torch cannot run {table.name or 'this table'}: {reason}"]
     if not stages:
         return ["this rank has no stages"]
     first, found = stages[0], []

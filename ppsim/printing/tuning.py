@@ -29,11 +29,12 @@ def print_tuned(tuned: Tuned) -> None:
         out.add("\nless memory takes more time" + (f"; {more} more with --json" if more else ""))
         _add_found(out, tuned, front)
     too_large = counts["too_large_without_a_table"] + counts["too_large_by_their_table"]
+    at_least = "at least " if counts["left_out_by_bounds"] else ""  # their memory was not looked at
     not_run = f", {counts['cannot_run']} cannot run on these channels" if counts["cannot_run"] else ""
     limit = size(question.memory_limit_bytes)
     searched = (
-        f"{counts['configurations']} configurations: {too_large} do not fit {limit} a GPU, {counts['simulated']} "
-        f"simulated, {counts['left_out_by_bounds']} left out by their bounds{not_run}"
+        f"{counts['configurations']} configurations: {at_least}{too_large} do not fit {limit} per GPU, "
+        f"{counts['simulated']} simulated, {counts['left_out_by_bounds']} left out by their bounds{not_run}"
     )
     costs = (
         f"estimated from specifications, {job.execution.dtype}, {question.runtime} network; {job.optimizer.name}, "

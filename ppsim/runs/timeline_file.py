@@ -14,7 +14,7 @@ from ppsim.base.files import naming, read_json
 from ppsim.runs.run import PaceOf, Run
 from ppsim.schedule.check import validate
 from ppsim.schedule.choices import Communication
-from ppsim.schedule.grammar import format_table, parse_table
+from ppsim.schedule.grammar import format_rows, parse_table
 from ppsim.schedule.graph import build_graph
 from ppsim.schedule.table import NONE
 from ppsim.simulation.cost_files import costs_from, costs_to_json
@@ -84,7 +84,7 @@ def timeline_to_json(
         **report_of(timeline, costs, memory_limit_bytes=memory_limit_bytes),
         **more,
         "costs": costs_to_json(costs),
-        "table": format_table(timeline.schedule).splitlines(),
+        "table": format_rows(timeline.schedule),
         "timeline": {
             "start_s": timeline.start.tolist(),
             "end_s": timeline.end.tolist(),

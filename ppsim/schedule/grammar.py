@@ -2,7 +2,8 @@
 
 ::
 
-    file   = row { newline row }                 no header; row r is rank r
+    file   = [ slices newline ] row { newline row }       row r is rank r
+    slices = "# slices " number                  only if microbatches are cut into slices: torch refuses it
     row    = cell { "," cell }
     cell   = "" | action                         "" is an idle slot
     action = stage op [ microbatch ]  |  "(" action { ";" action } ")OVERLAP_F_B"
@@ -84,22 +85,28 @@ def format_cell(cell: Cell) -> str:
 
 
 def parse_table(
-    text: str, *, name: str = "", source: str = "the table", num_replicas: int = 1, num_slices: int = 1
+    text: str, *, name: str = "", source: str = "the table", num_replicas: int = 1, num_slices: int | None = None
 ) -> Schedule:
     """Return the schedule that a CSV text spells out; placement and microbatches are read off its actions.
 
-    The grammar knows neither replicas nor slices: who reads a table that has them says how many.
+    The grammar has no replicas: the caller gives their number. `num_slices` is for a table of slices without the
+    line that gives their number.
 
     Raises `ScheduleError` naming `source`, and row, column and text of every malformed cell. Columns and rows are
     counted from 1, as a spreadsheet does.
     """
+    text, named_slices = _without_slices_line(text)
+    if named_slices and num_slices not in (None, named_slices):
+        raise ScheduleError(f"{source} is a table of {named_slices} slices per microbatch: got {num_slices}")
+    num_slices = named_slices or (1 if num_slices is None else num_slices)
+    first_row = 2 if named_slices else 1
     columns = _columns_of(text)
     if columns is not None:
         return Schedule.from_columns(*columns, name=name, num_replicas=num_replicas, num_slices=num_slices)
     rows: list[list[Cell]] = []
     errors: list[str] = []
     try:
-        for number, texts in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), start=1):
+        for number, texts in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), start=first_row):
             if not texts:
                 errors.append(f"row {number} is blank; a rank needs at least one action")
             row: list[Cell] = []
@@ -107,7 +114,7 @@ def parse_table(
                 try:
                     row.append(parse_cell(cell))
                 except ScheduleError as error:
-                    errors.append(f"row {number} (rank {number - 1}), column {column}: {error}")
+                    errors.append(f"row {number} (rank {len(rows)}), column {column}: {error}")
             rows.append(row)
     except csv.Error as error:
         raise ScheduleError(f"{source} is not a CSV file: {error}") from None
@@ -118,6 +125,15 @@ def parse_table(
         shown = errors[:_MOST_ERRORS_SHOWN] + ([f"… and {more} more"] if more > 0 else [])
         raise ScheduleError(f"{source} is malformed:\n  " + "\n  ".join(shown))
     return Schedule.from_rows(rows, name=name, num_replicas=num_replicas, num_slices=num_slices)
+
+
+_SLICES_LINE = re.compile(r"# slices ([1-9]\d{0,5})\r?\n")
+
+
+def _without_slices_line(text: str) -> tuple[str, int | None]:
+    """The rows of a file, and the number in its line of slices."""
+    match = _SLICES_LINE.match(text)
+    return (text[match.end() :], int(match[1])) if match else (text, None)
 
 
 _DIGIT, _COMMA, _NEWLINE, _OTHER = 16, 17, 18, 19
@@ -197,14 +213,20 @@ def _numbers_before(data: NDArray[np.uint8], end: Ints64, num_digits: NDArray[np
 
 def format_table(schedule: Schedule) -> str:
     """Return the CSV text of a schedule, the inverse of `parse_table`."""
+    slices = f"# slices {schedule.num_slices}\n" if schedule.num_slices > 1 else ""
+    return slices + "".join(f"{row}\n" for row in format_rows(schedule))
+
+
+def format_rows(schedule: Schedule) -> list[str]:
+    """Return the CSV line of each rank."""
     if not len(schedule):
-        return "\n" * schedule.num_ranks
+        return [""] * schedule.num_ranks
     texts = _texts_of(schedule)
     rows = ["".join(texts[begin:end]) for begin, end in pairwise((3 * schedule.rank_offsets).tolist())]
     lone_idle = np.diff(schedule.rank_offsets) == 1  # a row of one empty cell, which is not to look like no row
     for rank in np.flatnonzero(lone_idle).tolist():
         rows[rank] = rows[rank] or '""'
-    return "\n".join(rows) + "\n"
+    return rows
 
 
 def _texts_of(schedule: Schedule) -> list[str]:
@@ -236,10 +258,11 @@ def _texts_of(schedule: Schedule) -> list[str]:
     return texts
 
 
-def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int = 1) -> Schedule:
+def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int | None = None) -> Schedule:
     """Read a schedule from a torch CSV file, compute-only or with communication; its name is the file's stem.
 
-    `num_replicas` and `num_slices` say how many chains of stages, and how many slices of a microbatch, it has.
+    `num_replicas` is the number of chains of stages. `num_slices` is the number of slices of a microbatch, for a
+    file without a line that gives it.
 
     Raises `ScheduleError` for a malformed file (every bad cell with row, column and text) and for a file that
     cannot be read.

@@ -1,5 +1,6 @@
 """`build auto`: within the memory, never behind the catalogue, at the optimum of small cases, honest about the rest."""
 
+import random
 from itertools import islice
 
 import numpy as np
@@ -316,3 +317,41 @@ def test_a_missing_solver_is_told_before_the_search(monkeypatch):
     with pytest.raises(MissingExtra, match="OR-tools"):
         optimise(pp=2, microbatches=4, costs=UNIT, prove=True, progress=lambda *pair: told.append(pair))
     assert told == []
+
+
+def random_small_cases():
+    """20 shapes of 2 to 4 ranks and 4 to 8 microbatches, unequal stages, some with a memory limit."""
+    dice = random.Random(29)
+    for _ in range(20):
+        pp, vpp, m = dice.randint(2, 4), dice.choice([1, 2]), dice.randint(4, 8)
+        halves = [[dice.randint(low, high) / 2 for _ in range(pp * vpp)] for low, high in ((2, 8), (2, 8), (1, 6))]
+        costs = StageCosts(
+            forward_s=halves[0], backward_input_s=halves[1], backward_weight_s=halves[2],
+            transfer_s=dice.choice([0.0, 0.5]), activation_bytes=1.0,
+        )  # fmt: skip
+        limit = dice.choice([None, float(vpp * (pp - 1) if pp > 2 else vpp * pp)])
+        yield {"pp": pp, "vpp": vpp, "microbatches": m, "costs": costs, "memory_limit_bytes": limit}
+
+
+SMALL = list(random_small_cases())
+SEARCHED_FIRST = [3]  # the looped tables of this one take the solver longer than the time it gets
+
+
+@pytest.mark.parametrize("case", [case for number, case in enumerate(SMALL) if number not in SEARCHED_FIRST])
+def test_small_cases_are_proved_before_any_search(monkeypatch, case):
+    monkeypatch.setattr(auto._Search, "run", lambda *_: pytest.fail("searched without a proof first"))
+    found = optimise(**case, time_limit_s=20)
+    assert found.is_optimal
+    assert found.proof == "optimal"
+    assert simulate(found.schedule, case["costs"]).step_time_s == pytest.approx(found.bound_s)
+
+
+def test_without_the_solver_or_with_a_number_of_rounds_small_cases_are_searched_as_before(monkeypatch):
+    monkeypatch.setattr(auto._Search, "prove", lambda *_: pytest.fail("proved"))
+    with_rounds = optimise(**SMALL[1], max_rounds=2)
+    monkeypatch.setattr(auto, "has_ortools", lambda: False)
+    without = optimise(**SMALL[1], time_limit_s=0.5)
+    assert not with_rounds.is_optimal
+    assert not without.is_optimal
+    assert with_rounds.value_s == without.value_s == 78.0
+    assert with_rounds.bound_s == without.bound_s == 76.0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.heuristics import zb_heuristic, zbv_heuristic
 from ppsim import StageCosts, build, check, simulate
 from ppsim.base.errors import ConfigError
+from ppsim.catalog.build import find, fit
 from ppsim.catalog.search.fitted import fitted
 from ppsim.catalog.search.lists import listed
 from ppsim.catalog.search.replay import fits, starts_of, value_s
@@ -257,3 +258,15 @@ def test_the_searches_kernel_times_and_holds_a_table_as_the_simulator_does(probl
         for criterion in SCORES:
             timed = replace(again, target=again.target.minimising(criterion))
             assert timed.score_s == pytest.approx(value_s(table, problem, criterion), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "at_most"),
+    [(16, 16, 278.5), (16, 64, 857.5)],  # a projection has 284 and 860
+)
+def test_the_longer_search_improves_tables_of_more_than_768_actions(p, m, at_most):
+    costs = StageCosts(forward_s=1.5, backward_input_s=2, backward_weight_s=1)
+    shape = {"pp": p, "microbatches": m, "costs": costs}
+    short = simulate(fit(find("v-min"), **shape)[0], costs).step_time_s
+    table = fit(find("v-min"), **shape, is_thorough=True)[0]
+    assert simulate(table, costs).step_time_s <= at_most < short

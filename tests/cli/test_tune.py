@@ -38,6 +38,19 @@ def test_the_command_of_the_first_says_what_was_asked_otherwise(folder, changed)
     assert json.loads(ppsim(*command, "--json").stdout)["iteration_time_s"] == best["iteration_time_s"]
 
 
+def test_the_number_that_does_not_fit_is_a_least_one_if_bounds_left_configurations_out(folder):
+    asked = (*SMALL, "--memory-limit", "1.5GiB")
+    counts = [json.loads(ppsim(*asked, "--top", top, "--json").stdout)["counts"] for top in (1, 100_000)]
+    some, every = (one["too_large_without_a_table"] + one["too_large_by_their_table"] for one in counts)
+    assert some < every
+    assert counts[0]["left_out_by_bounds"] > 0 == counts[1]["left_out_by_bounds"]
+    for top, words in (
+        (1, f"configurations: at least {some} do not fit"),
+        (100_000, f"configurations: {every} do not fit"),
+    ):
+        assert words in words_of(ppsim(*asked, "--top", top).stdout)
+
+
 def test_schedules_that_the_runtime_of_the_question_refuses_are_named_with_those_that_run_them(folder):
     asked = (*SMALL, "--schedule", "1f1b,zb-h1", "--pp", 2)
     said = words_of(ppsim(*asked, "--runtime", "megatron").stdout)

@@ -85,6 +85,12 @@ def test_torchtitan_preflight_compares_table_and_stages(stages, microbatches, wo
     assert found == [] if words is None else words in found
 
 
+def test_preflight_says_that_torch_cannot_run_a_table_of_slices():
+    table = ppsim.build("seq1f1b", pp=2, microbatches=4)
+    (said,) = torchtitan.preflight(table, [Stage(0, stages=2)], lambda output, target: output)
+    assert said == "torch cannot run seq1f1b: it runs whole microbatches, this table cuts each into 4 slices"
+
+
 def test_a_loss_that_holds_parameters_is_found_behind_its_wrapper_where_the_backward_is_split():
     loss = OwnHead()
     wrapped = lambda output, target: loss(output, target)  # noqa: E731

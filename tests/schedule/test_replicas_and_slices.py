@@ -10,7 +10,7 @@ from ppsim.base.errors import ScheduleError
 from ppsim.catalog.published.greedy import greedy
 from ppsim.schedule.check import validate
 from ppsim.schedule.dependencies import dependencies
-from ppsim.schedule.grammar import format_table, parse_table
+from ppsim.schedule.grammar import format_table, parse_table, read_schedule
 from ppsim.schedule.lowering import lower
 from ppsim.schedule.placement import v_shape
 from tests.strategies import tables
@@ -129,3 +129,20 @@ def test_no_replica_and_no_slice_are_refused(counts):
 def test_rows_may_hold_more_units_than_the_microbatches_named():
     table = Schedule.from_rows(parse_table(SLICED).rows(), num_microbatches=1)
     assert check(table).errors[0].message == "microbatch 1 is one too many: there are 1, numbered from 0"
+
+
+def test_a_csv_of_slices_names_their_number_and_an_option_that_differs_is_refused(tmp_path):
+    table = build("seq1f1b", pp=2, microbatches=3, num_slices=2)
+    path = tmp_path / "T.csv"
+    path.write_text(format_table(table))
+    assert path.read_text().startswith("# slices 2\n0F0,")
+    assert read_schedule(path) == read_schedule(path, num_slices=2) == table
+    with pytest.raises(ScheduleError, match=r"T\.csv is a table of 2 slices per microbatch: got 4"):
+        read_schedule(path, num_slices=4)
+    rows = format_table(table).split("\n", 1)[1]
+    assert parse_table(rows, num_slices=2) == table
+    assert parse_table(rows).num_microbatches == 6
+    with pytest.raises(ScheduleError, match=r"row 2 \(rank 0\), column 1: '0X0' is no action"):
+        parse_table("# slices 2\n0X0\n")
+    with pytest.raises(ScheduleError, match=r"row 1 \(rank 0\), column 1: '# slices 0' is no action"):
+        parse_table("# slices 0\n0F0,0B0\n")

@@ -114,11 +114,16 @@ def optimal(
     )
 
 
-def require_ortools() -> None:
-    """Raise `MissingExtra` where OR-tools is not installed."""
+def has_ortools() -> bool:
+    """Return whether OR-tools is installed."""
     from importlib.util import find_spec
 
-    if find_spec("ortools") is None:
+    return find_spec("ortools") is not None
+
+
+def require_ortools() -> None:
+    """Raise `MissingExtra` if OR-tools is not installed."""
+    if not has_ortools():
         raise MissingExtra.of("optimise", "proving a schedule optimal needs OR-tools, which is not installed")
 
 

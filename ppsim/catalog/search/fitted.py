@@ -28,6 +28,8 @@ _SEARCH_ROUNDS, _MOST_MOVES, _LEAST_MOVES = 3, 20_000, 100  # of local search, a
 _MOST_ACTIONS = 30_000  # of a table that is searched around
 _NEAR = 1.01  # of the lower bound: a table further above it is searched on where that is asked for
 _SMALL, _MORE_ROUNDS = 768, 16  # actions of such a table, and rounds
+_SLOW_ROUNDS, _SLOW_ROUNDS_TO_REPEAT = 8, 4  # of a larger table, and of a short one that is then repeated
+_PASSES_A_SLOW_ROUND = 60_000_000  # to time: some 0.3 s. The more actions, the more moves while the heat falls
 _SHORT, _SHORT_ROUNDS = 2, 8  # microbatches a rank of a short table, and rounds of search around it
 _LONG = 3  # microbatches a rank above which a short table is searched and repeated
 _ROUNDS_ANEW = 10  # of search from one generated table
@@ -97,8 +99,9 @@ def fitted(
     its own urgencies and, up to some 30,000 actions, searched around. By the criterion the result is never worse
     than any of these where they keep the cap. All this is on an ideal network; a `judge` chooses among the table so
     found and the next best that the generators yield, since what idles least there can queue longest elsewhere.
-    `is_thorough` goes on for up to some two seconds where the best is over 1 % above the lower bound: the result is
-    the same or better. Deterministic. Seconds and memory as in `Problem`. Raises `Unfinished` within `ending_in`.
+    `is_thorough` searches on for some three seconds if the best is over 1 % above the lower bound, up to 30,000
+    actions: the result is the same or better. Deterministic. Seconds and memory as in `Problem`. Raises
+    `Unfinished` within `ending_in`.
 
     >>> problem = Problem.of(stage_to_rank=[0, 1], num_microbatches=3, cap=2, forward_s=[3, 5],
     ...                      backward_input_s=[4, 6], backward_weight_s=2)
@@ -220,9 +223,9 @@ def tables_without_end(target: Target, *, start: Schedule | None = None, seed: i
 
 
 def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
-    """What is not near the lower bound: a small table after more rounds, a long one or shorter ones repeated.
+    """What is not near the lower bound: a table after more rounds, a long one or shorter ones repeated.
 
-    `seen` gets what is found on the way.
+    `seen` gets what is found on the way. The work has a bound in passes, whatever the number of actions.
     """
     target = best.target
     if best.score_s <= target.bound_s * _NEAR:
@@ -233,8 +236,9 @@ def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
             if found.is_optimal:
                 break
         return best
+    is_too_large = target.num_actions > _MOST_ACTIONS
     if not _is_long(target):
-        return best
+        return best if is_too_large else _searched_slowly(best, seen, num_rounds=_SLOW_ROUNDS)
     p = target.problem.num_ranks
     shorts = [_with_microbatches(target, number) for number in range(p + 2, _SHORT * p, 2)]
     tables = [best_candidate(short) for short in shorts if short.num_actions <= _SMALL]
@@ -242,6 +246,20 @@ def _searched_on(best: Candidate, seen: list[Candidate]) -> Candidate:
         best = better(best, _searched_briefly(best_of(others), num_rounds=_SEARCH_ROUNDS))
     if others := list(searched_windows([best, *tables], target)):
         best = better(best, _searched_briefly(best_of(others), num_rounds=2 * _SEARCH_ROUNDS))
+    if shorts and not tables and not is_too_large:
+        short = _searched_slowly(best_candidate(shorts[0]), [], num_rounds=_SLOW_ROUNDS_TO_REPEAT)
+        if longer := repeated(short, target):
+            best = better(best, _searched_briefly(longer, num_rounds=_SEARCH_ROUNDS))
+    return best
+
+
+def _searched_slowly(best: Candidate, seen: list[Candidate], *, num_rounds: int) -> Candidate:
+    """The best after long rounds around one table; `seen` gets the best of each round."""
+    moves = max(_LEAST_MOVES, _PASSES_A_SLOW_ROUND // best.target.num_actions)
+    for found in _noted(islice(searched(best, moves_a_round=moves), num_rounds + 1), seen):
+        best = found
+        if found.is_optimal:
+            break
     return best
 
 
