@@ -68,7 +68,7 @@ def answer_of(
         interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
         sampled=f"costs off by {percent(spread)} together{of_pace}, {of_ranks}each action by {of_actions} "
         "(standard deviations)",
-        fit=Fit(rank, float(peaks[rank]), limit),
+        fit=Fit(rank, float(peaks[rank]), limit, not plan.has_model) if plan.knows_memory else None,
         budget_s=loss_budget(projection),
         sensitivities=found,
         bottleneck=bottleneck(found),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.errors import ScheduleError
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.shown import InBrief, Pictured, Shown
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.costs.assembled import Assembled
@@ -38,6 +38,7 @@ class Projection(Shown, Pictured):
     `step` is the pipeline's `timeline` with what is around it; `assembled` the costs before the runtime's corners.
     `tokens_per_s` and `model_flops_utilization` are by iteration time, the step and what comes between two steps.
     `model_flops_utilization` is None where the profile names no peak for its dtype, nor has the rate of a product.
+    Both are None for times given by hand, without a model.
     `str` is what `ppsim project` prints. `answers` makes the answer to it, when it is asked for.
 
     >>> import ppsim
@@ -56,7 +57,7 @@ class Projection(Shown, Pictured):
     assembled: Assembled
     costs: StageCosts
     iteration_s: float
-    tokens_per_s: float
+    tokens_per_s: float | None
     model_flops_utilization: float | None
     peak_flops_per_s: float | None
     assumptions: list[str]
@@ -66,10 +67,11 @@ class Projection(Shown, Pictured):
     def brief(self) -> str:
         """What its line says."""
         table, peak = self.timeline.schedule, float(self.timeline.memory.peak_bytes.max())
+        tokens = "" if self.tokens_per_s is None else f", {count(self.tokens_per_s)} tokens/s"
         return (
             f"{table.name}, pp {table.num_ranks}, vpp {table.vpp}, {table.num_microbatches} microbatches: "
-            f"iteration {seconds(self.iteration_s)}, {count(self.tokens_per_s)} tokens/s, bubble "
-            f"{percent(self.timeline.bubble_ratio)}, peak {size(peak)}"
+            f"iteration {seconds(self.iteration_s)}{tokens}, bubble {percent(self.timeline.bubble_ratio)}"
+            + (f", peak {size(peak)}" if self.plan.knows_memory else "")
         )
 
     @property
@@ -98,9 +100,7 @@ class Projection(Shown, Pictured):
 
         fullest, drawn = int(memory.peak_bytes.argmax()), drawn_of(self.plan)
         of_tokens = drawn.of_tokens if drawn else None
-        return components_at_peak(
-            job, self.timeline.schedule, self.assembled, memory, fullest, of_tokens=of_tokens
-        )
+        return components_at_peak(job, self.timeline.schedule, self.assembled, memory, fullest, of_tokens=of_tokens)
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
@@ -159,6 +159,8 @@ class Projection(Shown, Pictured):
         >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
         352
         """
+        if self.tokens_per_s is None:
+            raise ConfigError("--tokens needs a model: times given by hand have no throughput; give --model too")
         return tokens / self.tokens_per_s / SECONDS_A_DAY
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -230,11 +232,11 @@ class Projection(Shown, Pictured):
             "reference_ends_s": rehearsal.reference_ends_s if rehearsal else None,
             "reference_work": rehearsal.reference_work if rehearsal else "",
             "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_per_gpu": self.tokens_per_s / self.num_gpus,
+            "tokens_per_s_per_gpu": None if self.tokens_per_s is None else self.tokens_per_s / self.num_gpus,
             "model_flops_utilization": self.model_flops_utilization,
             "peak_flops_per_s": self.peak_flops_per_s,
-            "layers_per_stage": self.split,
-            "pipeline_layout": self.assembled.contents,
+            "layers_per_stage": self.split if self.plan.has_model else None,
+            "pipeline_layout": self.assembled.contents if self.plan.has_model else None,
             "step_time_by_channel_s": self.other_channels,
             "not_in_runtime": self.not_in_runtime,
             "not_in_memory": self.not_in_memory,
@@ -289,7 +291,7 @@ class Projections(Shown):
                 "span_bubble_ratio": one.timeline.span_bubble_ratio,
                 "tokens_per_s": one.tokens_per_s,
                 "model_flops_utilization": one.model_flops_utilization,
-                "peak_bytes": float(one.timeline.memory.peak_bytes.max()),
+                "peak_bytes": float(one.timeline.memory.peak_bytes.max()) if one.plan.knows_memory else None,
                 "not_in_runtime": one.not_in_runtime,
                 "not_in_memory": one.not_in_memory,
             }
@@ -332,11 +334,15 @@ def excess_of(timeline: Timeline, limit: float | None) -> str | None:
 
 @dataclass(frozen=True)
 class Fit:
-    """The fullest rank and what is left there, in bytes; `limit_bytes` None: nobody said how much there is."""
+    """The fullest rank and what is left there, in bytes; `limit_bytes` None: nobody said how much there is.
+
+    `activations_only`: nothing but the activations that were given is known.
+    """
 
     rank: int
     peak_bytes: float
     limit_bytes: float | None
+    activations_only: bool = False
 
     @property
     def margin_bytes(self) -> float | None:
@@ -358,12 +364,12 @@ class Answer(InBrief):
     """What `ppsim project` says beside the projection itself.
 
     `interval_s` is the 5th to 95th percentile of the iteration over sampled costs, `sampled` says of which spread.
-    `days` is None where no number of tokens was given.
+    `days` is None where no number of tokens was given, `fit` where no bytes are known.
     """
 
     interval_s: Interval
     sampled: str
-    fit: Fit
+    fit: Fit | None
     budget_s: dict[str, float]
     sensitivities: dict[str, float]
     bottleneck: str
@@ -380,7 +386,7 @@ class Answer(InBrief):
         """Return the answer with units in its keys."""
         return {
             "iteration_time_interval_s": list(self.interval_s),
-            "memory_fit": vars(self.fit) | {"margin_bytes": self.fit.margin_bytes},
+            "memory_fit": vars(self.fit) | {"margin_bytes": self.fit.margin_bytes} if self.fit else None,
             "loss_budget_s": self.budget_s,
             "gain_per_percent": self.sensitivities,
             "bottleneck": self.bottleneck,
