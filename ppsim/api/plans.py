@@ -165,7 +165,12 @@ def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Sh
     except ConfigError:
         from ppsim.costs.estimate import with_estimates  # a layer's kernels
 
-        return with_estimates(profile, **wanted)
+        try:
+            return with_estimates(profile, **wanted)
+        except ConfigError as error:
+            if options["profile"] is not None:
+                raise
+            raise ConfigError(f"no --model was given, so the default profile is projected: {error}") from None
 
 
 def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None:
