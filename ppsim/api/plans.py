@@ -96,7 +96,10 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
     options = configured(options)
     job = _job(options)
     measured = _measured(options)
-    profile = None if job else profile_of(options["profile"] or DEFAULT)
+    is_by_hand = measured is not None and job is None and options["profile"] is None
+    if is_by_hand:
+        _require_no_model_options(options)
+    profile = None if job or is_by_hand else profile_of(options["profile"] or DEFAULT)
     pp = job.layout.pp if job and options["pp"] is None else options["pp"]
     if pp is None:
         raise ConfigError("--pp must be given: the pipeline ranks")
@@ -160,6 +163,24 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
         ) from None
 
 
+_OF_MODELS = ("layers", "seq_len", "micro_batch", "tp", "cp", "ep", "recompute", "split", "lengths")
+
+
+def _require_no_model_options(options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for options of a model beside times given by hand."""
+    megatron = [name for name, word in _WORDS.items() if (word.option.field or "").startswith("split.")]
+    if wrong := [name for name in (*_OF_MODELS, *megatron) if options[name] is not None]:
+        raise ConfigError(
+            f"{_WORDS[wrong[0]].flag} {options[wrong[0]]} is of a model, and times given by hand have none: give "
+            "--model or --profile too, or leave it out"
+        )
+    if options["memory_limit"] is not None and options["activation_memory"] is None:
+        raise ConfigError(
+            f"--memory-limit {options['memory_limit']} cannot be checked: times given by hand have no bytes; give "
+            "--activation-memory, --model or --profile too"
+        )
+
+
 def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Shape]:
     """The profile, with what it lacks at the shape asked for estimated, and that shape."""
     wanted: dict[str, Any] = {name: options[name] for name in ("micro_batch", "tp", "cp", "ep")}
@@ -170,7 +191,12 @@ def _at_shape(profile: Profile, options: Mapping[str, Any]) -> tuple[Profile, Sh
     except ConfigError:
         from ppsim.costs.estimate import with_estimates  # a layer's kernels
 
-        return with_estimates(profile, **wanted)
+        try:
+            return with_estimates(profile, **wanted)
+        except ConfigError as error:
+            if options["profile"] is not None:
+                raise
+            raise ConfigError(f"no --model was given, so the default profile is projected: {error}") from None
 
 
 def _lengths(given: str | Path | Sequence[int] | None) -> tuple[int, ...] | None:

@@ -139,7 +139,7 @@ def train_from(options: Mapping[str, Any]) -> Trained | None:
     path. Raises as `train`, but for a difference that `verify` finds.
     """
     if options["trace"] is not None and not Path(options["trace"]).is_dir():
-        raise ConfigError(f"--trace {options['trace']}: there is no such folder")
+        raise ConfigError(f"--trace {options['trace']}: there is no such folder; make it first")
     table = read_schedule(options["schedule"])
     with naming(options["schedule"]):
         compute_for("ppsim train", table)

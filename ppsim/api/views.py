@@ -20,16 +20,14 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
 
     With its `answer` also how sure that is, and what to change.
     """
-    limit = projection.plan.memory_bound_bytes
-    peak = float(projection.timeline.memory.peak_bytes.max())
     utilization = projection.model_flops_utilization
     between = f"; 90 % between {' and '.join(map(seconds, answer.interval_s))}" if answer else ""
     about = _about(projection)
     facts = [
         ("iteration", seconds(projection.iteration_s) + between),
-        ("throughput", f"{count(projection.tokens_per_s)} tokens/s on {projection.num_gpus} GPUs"),
+        *_throughput(projection),
         *([("MFU", percent(utilization))] if utilization is not None else []),
-        ("memory", f"{size(peak)} on the fullest rank" + (f" of {size(limit)}" if limit is not None else "")),
+        *_memory(projection),
         ("lower bound", _bound(projection)),
     ]
     notes = {"To change": _advice(answer, projection) if answer else [], "Assumed": projection.assumptions}
@@ -39,10 +37,29 @@ def view_of(projection: Projection, title: str, answer: Answer | None = None) ->
         projection.step.pieces,
         loss_budget(projection),
         facts,
-        subject="{model} on {cluster}, {layout}".format(**dict(about)),
+        subject=("{model} on {cluster}, {layout}" if projection.plan.has_model else "{model}").format(
+            **dict(about)
+        ),
         about=about,
         notes=notes,
     )
+
+
+def _throughput(projection: Projection) -> list[Fact]:
+    tokens = projection.tokens_per_s
+    return [] if tokens is None else [("throughput", f"{count(tokens)} tokens/s on {projection.num_gpus} GPUs")]
+
+
+def _memory(projection: Projection) -> list[Fact]:
+    """The peak of the rank with the highest, of the limit if there is one; nothing if no bytes are known."""
+    plan = projection.plan
+    if not plan.knows_memory:
+        return []
+    only = "" if plan.has_model else "activations only: "
+    limit = "" if plan.memory_bound_bytes is None else f" of {size(plan.memory_bound_bytes)}"
+    return [
+        ("memory", f"{only}{size(float(projection.timeline.memory.peak_bytes.max()))} on the fullest rank{limit}")
+    ]
 
 
 def _bound(projection: Projection) -> str:
@@ -69,6 +86,9 @@ def _about(projection: Projection) -> list[Fact]:
     """The model, what it runs on, how it is divided and in which order it is computed."""
     plan, schedule = projection.plan, projection.timeline.schedule
     job = plan.job
+    if not plan.has_model:
+        shape = f"{plan.schedule_name}, vpp {schedule.vpp}, {schedule.num_microbatches} microbatches"
+        return [("model", "times given by hand"), ("layout", f"pp {plan.pp}"), ("schedule", shape)]
     if job is None:
         profile = plan.source.to_json()["profile"]
         model, device, where = profile["model"], profile["device"], f"profile {profile['name']}"

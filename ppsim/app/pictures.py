@@ -123,11 +123,12 @@ def cards_html(answer: Answer) -> str:
 
 
 def _card(answer: Answer, name: str, one: Projection, base: Projection) -> str:
+    tokens = base.tokens_per_s
     numbers = [
         ("step", one.iteration_s, base.iteration_s, seconds, -1),
-        ("tokens/s", one.tokens_per_s, base.tokens_per_s, count, 1),
+        *([("tokens/s", one.tokens_per_s, tokens, count, 1)] if one.tokens_per_s and tokens else []),
         ("bubble", one.timeline.bubble_ratio, base.timeline.bubble_ratio, percent, -1),
-        ("peak", _peak(one), _peak(base), size, -1),
+        *([("peak", _peak(one), _peak(base), size, -1)] if one.plan.knows_memory else []),
     ]  # fmt: skip
     is_base = one is base
     rows = ""
@@ -193,7 +194,8 @@ def table_csv(answer: Answer) -> str:
     for name in answer.state.schedules:
         if one := answer.projections.get(name):
             step, why = one.timeline, one.not_in_runtime or one.not_in_memory or ""
-            numbers = [step.step_time_s, one.iteration_s, one.tokens_per_s, step.bubble_ratio, _peak(one)]
+            peak = _peak(one) if one.plan.knows_memory else None
+            numbers = [step.step_time_s, one.iteration_s, one.tokens_per_s, step.bubble_ratio, peak]
             writer.writerow([name, one.plan.vpp, *numbers, why])
         else:
             writer.writerow([name, *[""] * 6, answer.reasons.get(name, "")])
@@ -220,7 +222,11 @@ def configuration(state: State, answer: Answer, *, theme: Theme, wide_px: int) -
         return {"data": [], "layout": {}}, f"<p>{escape(reasons or 'its table is being fitted …')}</p>"
     look = Look(with_texts=one.timeline.num_actions <= MOST_TEXTS, with_memory=True, theme=theme, wide_px=wide_px)
     facts = " · ".join(
-        [f"step {seconds(one.iteration_s)}", f"{count(one.tokens_per_s)} tokens/s", f"peak {size(_peak(one))}"]
+        [
+            f"step {seconds(one.iteration_s)}",
+            *([] if one.tokens_per_s is None else [f"{count(one.tokens_per_s)} tokens/s"]),
+            *([f"peak {size(_peak(one))}"] if one.plan.knows_memory else []),
+        ]
     )
     told = f"<p>{escape(facts)}</p><p><code>{escape(state.command)}</code></p>"
     link = f"<p><a href='?{escape(state.query, quote=True)}'>Go on from here: sliders and other schedules</a></p>"

@@ -16,6 +16,7 @@ from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.layout.split import Split
 from ppsim.schedule.kept import kept
 from ppsim.schedule.table import Schedule
+from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step_costs import StepCosts
 
 
@@ -206,6 +207,39 @@ def _told(measured: Measured, num_stages: int, vpp: int) -> str:
     pieces = num_stages // len(measured)
     divided = f", in {pieces} equal stages each" if pieces > 1 else ""
     return f"costs: measured of {len(measured)} parts of the model{divided}"
+
+
+@dataclass(frozen=True)
+class RankSource:
+    """Times given by hand, without a model: no layers, tokens, FLOPs or peak, no bytes but given activations."""
+
+    costs: RankCosts
+    gpus_per_rank: int = 1
+
+    @property
+    def name(self) -> str:
+        """What error messages call these costs."""
+        return "times given by hand"
+
+    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+        """Return a part of a rank's costs for each of its stages; `split` has no layers to divide."""
+        nothing = Assembled(StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0), [], 0.0)
+        found = self.costs.replacing(nothing, schedule)
+        unknown = "memory" if self.costs.activation_bytes is None else "memory except activations"
+        line = f"no --model: throughput, MFU and {unknown} are not known"
+        return replace(found, assumptions=[*found.assumptions, line])
+
+    def peak(self) -> tuple[float | None, list[str]]:
+        """Return None: no device was named."""
+        return None, []
+
+    def jitter(self) -> float | None:
+        """Return None: nobody measured it."""
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return nothing: there is no model, device or profile."""
+        return {}
 
 
 @dataclass(frozen=True)

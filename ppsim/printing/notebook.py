@@ -48,13 +48,25 @@ def card_of_projection(projection: Projection) -> str:
         _projected(projection),
         {
             "iteration": seconds(projection.iteration_s),
-            "throughput": f"{count(projection.tokens_per_s)} tokens/s",
+            **_throughput(projection),
             "bubble": percent(timeline.bubble_ratio),
-            "peak of a rank": size(float(timeline.memory.peak_bytes.max())),
+            **_peak_of(projection),
         },
         _timelines([timeline], [projection.plan.schedule_name]),
         {"ranks": _table(_rank_rows(timeline)), "assumed": _list(projection.assumptions)},
     )
+
+
+def _throughput(projection: Projection) -> dict[str, str]:
+    tokens = projection.tokens_per_s
+    return {} if tokens is None else {"throughput": f"{count(tokens)} tokens/s"}
+
+
+def _peak_of(projection: Projection) -> dict[str, str]:
+    if not projection.plan.knows_memory:
+        return {}
+    name = "peak of a rank" if projection.plan.has_model else "activations of a rank"
+    return {name: size(float(projection.timeline.memory.peak_bytes.max()))}
 
 
 def card_of_projections(several: Projections) -> str:
@@ -70,7 +82,7 @@ def card_of_projections(several: Projections) -> str:
             "iteration": seconds(one.iteration_s),
             "vs best": signed_percent(one.iteration_s / fastest - 1),
             "bubble": percent(one.timeline.bubble_ratio),
-            "peak": size(float(one.timeline.memory.peak_bytes.max())),
+            "peak": size(float(one.timeline.memory.peak_bytes.max())) if one.plan.knows_memory else "–",
         }
         for one in several.projections
     ]
@@ -80,7 +92,7 @@ def card_of_projections(several: Projections) -> str:
             "best": best.plan.schedule_name,
             "iteration": seconds(fastest),
             "bubble": percent(best.timeline.bubble_ratio),
-            "peak of a rank": size(float(best.timeline.memory.peak_bytes.max())),
+            **_peak_of(best),
         },
         _timelines([best.timeline], [best.plan.schedule_name]),
         {f"{len(rows)} schedules": _table(rows), "not possible": _list(_reasons(several))},

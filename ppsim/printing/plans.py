@@ -65,6 +65,8 @@ def what_is_projected(projection: Projection) -> str:
             f"{job.model_name} ({parameters}) on {devices} × {job.cluster.device.name} "
             f"({job.cluster.name}), {job.global_batch} sequences of {job.length} tokens a step"
         )
+    if not plan.has_model:
+        return f"times given by hand, {plan.pp} rank{'s' * (plan.pp > 1)}; --model for throughput, MFU and memory"
     profile = plan.profile or load_profile(DEFAULT)
     layers = projection.assembled.split
     some = "" if sum(layers) == profile.model.num_layers else f"{sum(layers)} layers of "
@@ -82,15 +84,17 @@ def _delivered(projection: Projection, answer: Answer) -> list[tuple[str, str]]:
     rows = [
         *([("assumed", f"stack {plan.job.stack_in_words}")] if plan.job else []),
         ("iteration", f"{seconds(projection.iteration_s)}; 90 % between {low} and {high}, {answer.sampled}"),
-        ("throughput", f"{count(tokens)} tokens/s, {count(tokens / num_gpus)} tokens/s/GPU{on}"),
     ]
+    if tokens is not None:
+        rows.append(("throughput", f"{count(tokens)} tokens/s, {count(tokens / num_gpus)} tokens/s/GPU{on}"))
     if projection.model_flops_utilization is not None and projection.peak_flops_per_s is not None:
         peak = f"{count(projection.peak_flops_per_s)}FLOP/s"
         rows.append(("MFU", f"{percent(projection.model_flops_utilization)} of {peak}"))
     if answer.days is not None:
         rows.append(("training", f"{answer.days:.1f} days"))
     of_device = plan.job is not None and plan.memory_limit_bytes is None
-    rows.append(("fit", _fit(answer.fit, " (95 % of the device's)" if of_device else "")))
+    if answer.fit is not None:
+        rows.append(("fit", _fit(answer.fit, " (95 % of the device's)" if of_device else "")))
     return [*rows, *(("memory", text) for text in _components(projection.peak_components or {}))]
 
 
@@ -105,8 +109,8 @@ def _components(sizes: Mapping[str, int]) -> list[str]:
     return [f"of it {', '.join(texts)}"] if texts else []
 
 
-def _no_advice(fit: Fit) -> str:
-    if fit.margin_bytes is not None and fit.margin_bytes < 0:
+def _no_advice(fit: Fit | None) -> str:
+    if fit is not None and fit.margin_bytes is not None and fit.margin_bytes < 0:
         return "nothing near that was tried fits"
     return "nothing near that was tried gains half a percent"
 
@@ -118,6 +122,8 @@ def _fit(fit: Fit, whose: str) -> str:
 
 def _verdict(fit: Fit, whose: str) -> str:
     fullest = f"rank {fit.rank} is the fullest with {size(fit.peak_bytes)}"
+    if fit.activations_only:
+        return f"activations only: {fullest}" + (f" of {size(fit.limit_bytes)}" if fit.limit_bytes else "")
     if fit.limit_bytes is None or fit.margin_bytes is None:
         return f"{fullest} (--memory-limit says how much there is)"
     if fit.margin_bytes >= 0:
@@ -139,13 +145,12 @@ def print_plans(comparison: Projections, *, with_timeline: bool | None = None) -
                 "vpp": str(one.plan.vpp),
                 "iteration": seconds(one.iteration_s),
                 "vs best": signed_percent(one.iteration_s / fastest - 1),
-                "tokens/s": count(one.tokens_per_s),
+                **({} if one.tokens_per_s is None else {"tokens/s": count(one.tokens_per_s)}),
                 **({"step time": seconds(one.timeline.step_time_s)} if has_steps else {}),
                 "above bound": percent(gap_of(one.timeline.step_time_s, one.report["lower_bound_s"])),
                 "bubble": percent(one.timeline.bubble_ratio),
                 "span bubble": percent(one.timeline.span_bubble_ratio),
-                "peak": size(float(one.timeline.memory.peak_bytes.max())),
-                "rank": str(int(one.timeline.memory.peak_bytes.argmax())),
+                **(_peak_of(one) if one.plan.knows_memory else {}),
             }
             for one in comparison.projections
         ]
@@ -159,6 +164,11 @@ def print_plans(comparison: Projections, *, with_timeline: bool | None = None) -
         if with_timeline:
             out.add(f"\n{bold(name)}")
             print_timeline(comparison.projections[0].timeline, is_wanted=True)
+
+
+def _peak_of(one: Projection) -> dict[str, str]:
+    peak = one.timeline.memory.peak_bytes
+    return {"peak": size(float(peak.max())), "rank": str(int(peak.argmax()))}
 
 
 def _of_names(projections: Sequence[Projection]) -> list[str]:

@@ -22,7 +22,10 @@ def advise(projection: Projection, project: Callable[[Plan], Projection], *, lim
     for change, made in projected_changes(plan, project):
         if bound is not None and made.timeline.memory.peak_bytes.max() > bound:
             continue
-        gain = made.tokens_per_s / projection.tokens_per_s - 1
+        if made.tokens_per_s is None or projection.tokens_per_s is None:  # without a model: the same microbatches
+            gain = projection.iteration_s / made.iteration_s - 1
+        else:
+            gain = made.tokens_per_s / projection.tokens_per_s - 1
         is_for_runtime = not made.not_in_runtime or projection.not_in_runtime
         if (gain >= _LEAST_GAIN or not fits) and is_for_runtime:
             found.append(Advice(change, made, gain))

@@ -67,7 +67,7 @@ def answer_of(
         interval_s=interval(projection, spread=spread, jitter=jitter, rank_spread=plan.rank_spread or 0.0),
         sampled=f"costs off by {percent(spread)} together{of_pace}, {of_ranks}each action by {of_actions} "
         "(standard deviations)",
-        fit=_fit(plan, rank, float(peaks[rank])),
+        fit=_fit(plan, rank, float(peaks[rank])) if plan.knows_memory else None,
         budget_s=loss_budget(projection),
         sensitivities=found,
         bottleneck=bottleneck(found),
@@ -79,7 +79,7 @@ def answer_of(
 def _fit(plan: Plan, rank: int, peak: float) -> Fit:
     job, limit = plan.job, plan.memory_bound_bytes
     if job is None:
-        return Fit(rank, peak, limit)
+        return Fit(rank, peak, limit, activations_only=not plan.has_model)
     return Fit(rank, peak, limit, job.without, job.layout.num_devices if job.gpus_assumed else None)
 
 

@@ -96,6 +96,8 @@ def loss_budget(projection: Projection) -> dict[str, float]:
 def _compute(projection: Projection, busy: float) -> dict[str, float]:
     """The terms of compute, summing to `busy`."""
     table, assembled = projection.timeline.schedule, projection.assembled
+    if not projection.plan.has_model:
+        return {"compute": busy}
     if not assembled.parts:
         peak = projection.peak_flops_per_s
         flops = 3 * assembled.forward_flops * table.num_microbatches / table.num_ranks

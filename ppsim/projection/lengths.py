@@ -82,18 +82,17 @@ def drawn_of(plan: Plan) -> Drawn | None:
     """Return the sequences of a plan's step, None where all have its sequence length."""
     if plan.lengths is None:
         return None
-    micro_batch = (
-        plan.job.micro_batch if plan.job else plan.source.tokens_per_microbatch // plan.source.sequence_length
-    )
+    source = plan.modelled_source
+    micro_batch = plan.job.micro_batch if plan.job else source.tokens_per_microbatch // source.sequence_length
     return Drawn.of(
-        plan.lengths, num_microbatches=plan.num_microbatches, length=plan.source.sequence_length,
+        plan.lengths, num_microbatches=plan.num_microbatches, length=source.sequence_length,
         micro_batch=micro_batch, seed=plan.seed,
     )  # fmt: skip
 
 
 def quadratic_part(plan: Plan) -> float:
     """Return what part of a sequence's FLOPs goes with the square of its length, at the plan's sequence length."""
-    source = plan.source
+    source = plan.modelled_source
     if plan.job is not None:
         at_one, at_all = (
             plan.job.model.training_flops(tokens, causal=True) for tokens in (1, source.sequence_length)
@@ -112,7 +111,7 @@ def quadratic_parts(plan: Plan, schedule: Schedule, assembled: Assembled) -> tup
     """
     whole = _plain(assembled, schedule)
     by_flops = dict.fromkeys(_PASSES, np.full(schedule.num_stages, quadratic_part(plan))), "its FLOPs"
-    job, half = plan.job, plan.source.sequence_length // 2
+    job, half = plan.job, plan.modelled_source.sequence_length // 2
     if job is None or job.profile is not None or plan.measured is not None:
         return by_flops
     split = assembled.split if plan.how_split == "auto" else plan.how_split

@@ -8,7 +8,7 @@ from ppsim.base.errors import ConfigError
 from ppsim.base.shown import InBrief
 from ppsim.catalog.build import schedule_named
 from ppsim.costs.profile import Profile, Rehearsal, Shape
-from ppsim.costs.sources import MeasuredProfileSource, ProfileSource, RankCosts
+from ppsim.costs.sources import MeasuredProfileSource, ProfileSource, RankCosts, RankSource
 from ppsim.layout.split import MegatronSplit, Split
 from ppsim.projection.options import Runtime
 from ppsim.schedule.choices import Channel, Communication, Receives
@@ -113,17 +113,36 @@ class Plan(InBrief):
                 raise ConfigError(f"a straggler takes a number of times as long, above 0: got {factor:g}")
 
     @cached_property
-    def source(self) -> "ProfileSource | JobSource":
+    def source(self) -> "ProfileSource | JobSource | RankSource":
         """What says sizes, costs per stage, what stands for 100 %, jitter, and reports of them."""
         if self.job is not None:
             from ppsim.costs.job_sources import JobSource, MeasuredSource  # models on clusters
 
             return JobSource(self.job) if self.measured is None else MeasuredSource(self.job, self.measured)
+        if self.measured is not None and self.profile is None:
+            return RankSource(self.measured)
         source = ProfileSource.of(
             self.profile, self.shape, num_layers=self.num_layers, transfer_s=self.transfer_s,
             bandwidth_bytes_per_s=self.bandwidth_bytes_per_s,
         )  # fmt: skip
         return source if self.measured is None else MeasuredProfileSource(**vars(source), costs=self.measured)
+
+    @property
+    def modelled_source(self) -> "ProfileSource | JobSource":
+        """The source of a plan with a model; raises `ConfigError` for times given by hand alone."""
+        if isinstance(self.source, RankSource):
+            raise ConfigError("times given by hand have no layers, tokens or device: give --model or --profile too")
+        return self.source
+
+    @property
+    def has_model(self) -> bool:
+        """Whether throughput, MFU and memory can be known: not of times given by hand alone."""
+        return not isinstance(self.source, RankSource)
+
+    @property
+    def knows_memory(self) -> bool:
+        """Whether any bytes are known: those of a model, or of the activations given."""
+        return self.has_model or (self.measured is not None and self.measured.activation_bytes is not None)
 
     @property
     def rehearsal(self) -> Rehearsal | None:

@@ -77,9 +77,7 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     }  # fmt: skip
     vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
     is_possible = entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches) is None
-    if is_possible and (
-        reason := why_no_split(plan.how_split, plan.source.num_layers, plan.pp * vpp // entry.num_replicas)
-    ):
+    if is_possible and (reason := _why_no_stages(plan, plan.pp * vpp // entry.num_replicas)):
         raise ConfigError(reason)
     if entry.takes("costs") and is_possible:  # what is not, `build` says
         table, note = fit(entry, **shape, costs=_costs_on(plan, entry.placement, vpp), criterion=plan.criterion)
@@ -141,7 +139,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         assembled=assembled,
         costs=costs,
         iteration_s=iteration,
-        tokens_per_s=schedule.num_microbatches * source.tokens_per_microbatch * of_tokens / iteration,
+        tokens_per_s=_tokens(plan, schedule) * of_tokens / iteration if plan.has_model else None,
         model_flops_utilization=model_flops / (iteration * schedule.num_ranks * peak) if peak else None,
         peak_flops_per_s=peak,
         assumptions=[
@@ -153,6 +151,11 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
         ],
         answers=partial(answer_of, project=project, iteration_of=iteration_of),
     )
+
+
+def _tokens(plan: Plan, schedule: Schedule) -> int:
+    """Tokens of a step whose sequences all have the sequence length."""
+    return schedule.num_microbatches * plan.modelled_source.tokens_per_microbatch
 
 
 def _other_orders(plan: Plan, step: Step) -> list[str]:
@@ -215,6 +218,10 @@ def reserved_of(plan: Plan) -> int:
     """Return the bytes that the allocator of the fullest rank reserves; raises `ConfigError` where nobody knows."""
     if plan.job is None:
         raise ConfigError("what an allocator reserves is known for a --model on a --cluster only")
+    if plan.lengths is not None:
+        raise ConfigError(
+            "the allocator's reserved memory is known for sequences of one length only, not --lengths"
+        )
     from ppsim.costs.reserved import reserved_bytes  # every tensor of a model
 
     table, _ = table_of(plan, find(plan.schedule_name))
@@ -254,17 +261,14 @@ def project_all(
     split still raises.
     """
     _require_room(plan)
-    source = plan.source
     projections, reasons = [], {}
     for entry in every_schedule().values() if names is None else map(find, names):
         name = entry.name
         announce(name)
         vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
         num_slices = (plan.num_slices or entry.num_slices) if entry.takes("num_slices") else 1
-        reason = (
-            entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches)
-            or why_no_split(plan.how_split, source.num_layers, plan.pp * vpp // entry.num_replicas)
-            or why_no_slices(source.sequence_length, num_slices, hidden_size=source.hidden_size)
+        reason = entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches) or _why_no_stages(
+            plan, plan.pp * vpp // entry.num_replicas, num_slices=num_slices
         )
         if reason:
             reasons[name] = reason
@@ -288,6 +292,16 @@ def project_all(
             projections.append(replace(projection, plan=replace(projection.plan, memory_limit_bytes=limit)))
     projections.sort(key=lambda projection: projection.place)
     return Projections(projections, reasons)
+
+
+def _why_no_stages(plan: Plan, num_stages: int, *, num_slices: int = 1) -> str | None:
+    """Return why the model cannot be divided into the stages and slices; None if it can or there is no model."""
+    if not plan.has_model:
+        return None
+    source = plan.modelled_source
+    return why_no_split(plan.how_split, source.num_layers, num_stages) or why_no_slices(
+        source.sequence_length, num_slices, hidden_size=source.hidden_size
+    )
 
 
 def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCosts:
@@ -345,7 +359,7 @@ def _what_would_fit(plan: Plan) -> str:
 def _fitting_changes(plan: Plan) -> list[str]:
     """What to change of a job so that it fits, the fastest first."""
     found = [
-        (-made.tokens_per_s, change)
+        (-(made.tokens_per_s or 0.0), change)
         for change, made in projected_changes(plan, project)
         if not excess_of(made.timeline, plan.memory_limit_bytes) and not made.not_in_runtime
     ]

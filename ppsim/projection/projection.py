@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ppsim.base.errors import ScheduleError
+from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.shown import InBrief, Pictured, Shown
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.costs.assembled import Assembled
 from ppsim.model.recompute import BY_OPERATORS
+from ppsim.projection.lengths import drawn_of
 from ppsim.projection.plan import Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
@@ -38,6 +39,7 @@ class Projection(Shown, Pictured):
     `step` is the pipeline's `timeline` with what is around it; `assembled` the costs before the runtime's corners.
     `tokens_per_s` and `model_flops_utilization` are by iteration time, the step and what comes between two steps.
     `model_flops_utilization` is None where the profile names no peak for its dtype, nor has the rate of a product.
+    Both are None for times given by hand, without a model.
     `str` is what `ppsim project` prints. `answers` makes the answer to it, when it is asked for.
 
     >>> import ppsim
@@ -56,7 +58,7 @@ class Projection(Shown, Pictured):
     assembled: Assembled
     costs: StageCosts
     iteration_s: float
-    tokens_per_s: float
+    tokens_per_s: float | None
     model_flops_utilization: float | None
     peak_flops_per_s: float | None
     assumptions: list[str]
@@ -67,10 +69,11 @@ class Projection(Shown, Pictured):
         """What its line says."""
         table, peak = self.timeline.schedule, float(self.timeline.memory.peak_bytes.max())
         batch = microbatches_in_words(table.num_microbatches, table.num_rounds)
+        tokens = "" if self.tokens_per_s is None else f", {count(self.tokens_per_s)} tokens/s"
         return (
             f"{table.name}, pp {table.num_ranks}, vpp {table.vpp}, {batch}: "
-            f"iteration {seconds(self.iteration_s)}, {count(self.tokens_per_s)} tokens/s, bubble "
-            f"{percent(self.timeline.bubble_ratio)}, peak {size(peak)}"
+            f"iteration {seconds(self.iteration_s)}{tokens}, bubble {percent(self.timeline.bubble_ratio)}"
+            + (f", peak {size(peak)}" if self.plan.knows_memory else "")
         )
 
     @property
@@ -97,8 +100,9 @@ class Projection(Shown, Pictured):
             return None
         from ppsim.costs.reserved import components_at_peak  # every tensor of a model
 
-        fullest = int(memory.peak_bytes.argmax())
-        return components_at_peak(job, self.timeline.schedule, self.assembled, memory, fullest)
+        fullest, drawn = int(memory.peak_bytes.argmax()), drawn_of(self.plan)
+        of_tokens = drawn.of_tokens if drawn else None
+        return components_at_peak(job, self.timeline.schedule, self.assembled, memory, fullest, of_tokens=of_tokens)
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
@@ -110,7 +114,7 @@ class Projection(Shown, Pictured):
         True
         """
         job, schedule = self.plan.job, self.timeline.schedule
-        if job is None:
+        if job is None or self.plan.lengths is not None:  # the replay's tensors all have the sequence length
             return None
         from ppsim.costs.reserved import reserved_bytes, why_nothing_is_reserved  # every tensor of a model
 
@@ -157,6 +161,8 @@ class Projection(Shown, Pictured):
         >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
         352
         """
+        if self.tokens_per_s is None:
+            raise ConfigError("--tokens needs a model: times given by hand have no throughput; give --model too")
         return tokens / self.tokens_per_s / SECONDS_A_DAY
 
     def to_frame(self) -> "pandas.DataFrame":
@@ -228,11 +234,11 @@ class Projection(Shown, Pictured):
             "reference_ends_s": rehearsal.reference_ends_s if rehearsal else None,
             "reference_work": rehearsal.reference_work if rehearsal else "",
             "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_per_gpu": self.tokens_per_s / self.num_gpus,
+            "tokens_per_s_per_gpu": None if self.tokens_per_s is None else self.tokens_per_s / self.num_gpus,
             "model_flops_utilization": self.model_flops_utilization,
             "peak_flops_per_s": self.peak_flops_per_s,
-            "layers_per_stage": self.split,
-            "pipeline_layout": self.assembled.contents,
+            "layers_per_stage": self.split if self.plan.has_model else None,
+            "pipeline_layout": self.assembled.contents if self.plan.has_model else None,
             "step_time_by_channel_s": self.other_channels,
             "not_in_runtime": self.not_in_runtime,
             "not_in_memory": self.not_in_memory,
@@ -287,7 +293,7 @@ class Projections(Shown):
                 "span_bubble_ratio": one.timeline.span_bubble_ratio,
                 "tokens_per_s": one.tokens_per_s,
                 "model_flops_utilization": one.model_flops_utilization,
-                "peak_bytes": float(one.timeline.memory.peak_bytes.max()),
+                "peak_bytes": float(one.timeline.memory.peak_bytes.max()) if one.plan.knows_memory else None,
                 "not_in_runtime": one.not_in_runtime,
                 "not_in_memory": one.not_in_memory,
             }
@@ -342,7 +348,7 @@ class Fit:
     """The fullest rank and what is left there, in bytes; `limit_bytes` None: nobody said how much there is.
 
     `without` are the trainer's options that change memory and are ignored, `assumed_gpus` the number of GPUs if
-    nobody gave one.
+    nobody gave one. `activations_only`: nothing but the activations that were given is known.
     """
 
     rank: int
@@ -350,6 +356,7 @@ class Fit:
     limit_bytes: float | None
     without: tuple[str, ...] = ()
     assumed_gpus: int | None = None
+    activations_only: bool = False
 
     @property
     def margin_bytes(self) -> float | None:
@@ -371,12 +378,12 @@ class Answer(InBrief):
     """What `ppsim project` says beside the projection itself.
 
     `interval_s` is the 5th to 95th percentile of the iteration over sampled costs, `sampled` says of which spread.
-    `days` is None where no number of tokens was given.
+    `days` is None where no number of tokens was given, `fit` where no bytes are known.
     """
 
     interval_s: Interval
     sampled: str
-    fit: Fit
+    fit: Fit | None
     budget_s: dict[str, float]
     sensitivities: dict[str, float]
     bottleneck: str
@@ -393,7 +400,7 @@ class Answer(InBrief):
         """Return the answer with units in its keys."""
         return {
             "iteration_time_interval_s": list(self.interval_s),
-            "memory_fit": vars(self.fit) | {"margin_bytes": self.fit.margin_bytes},
+            "memory_fit": vars(self.fit) | {"margin_bytes": self.fit.margin_bytes} if self.fit else None,
             "loss_budget_s": self.budget_s,
             "gain_per_percent": self.sensitivities,
             "bottleneck": self.bottleneck,

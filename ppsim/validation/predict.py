@@ -29,7 +29,7 @@ def predict(case: Case, plan: Plan) -> float:
 
 def measured_of(case: Case, plan: Plan) -> float:
     """Return the seconds of a step or the bytes of a device that were measured, of what the plan trains."""
-    source, job = plan.source, plan.job
+    source, job = plan.modelled_source, plan.job
     tokens = source.tokens_per_microbatch * plan.num_microbatches
     flops = flops_a_token(job.model, job.length, case.told.counted) * tokens if job else 0.0
     return case.measured(

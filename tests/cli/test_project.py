@@ -27,6 +27,13 @@ def projected(*args):
     return json.loads(ppsim("project", *args, "--json").stdout)
 
 
+def test_what_the_default_profile_lacks_says_that_no_model_was_given():
+    text = ppsim("project", "--pp", 4, "--tp", 4, code=2).stderr
+    assert (
+        "no --model was given, so the default profile is projected: profile zb-a100-6.2b was not measured" in text
+    )
+
+
 def test_with_nothing_else_a_packaged_gpu_profile_is_used_and_named():
     text = words_of(ppsim("project", "--pp", 8, "--vpp", 2).stdout)
     assert text.startswith(

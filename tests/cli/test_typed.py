@@ -1,0 +1,125 @@
+"""Every option of every command is typed at least once, and does what its case says."""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from ppsim.cli import main
+from tests.cli import typed
+from tests.cli.running import ppsim
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The current folder has the files that the cases name."""
+    folder = tmp_path_factory.mktemp("typed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        typed.write_inputs(folder)
+        yield
+
+
+@cache
+def outcome_of_base(base: str) -> tuple[str, list[bytes]]:
+    return typed.outcome_of(typed.Typed(base, ""))
+
+
+@pytest.mark.usefixtures("inputs")
+@pytest.mark.parametrize("case", list(typed.typed()), ids=lambda case: f"{case.base} {case.option}")
+def test_an_option_is_accepted_as_documented_and_changes_the_result(case: typed.Typed) -> None:
+    outcome = typed.outcome_of(case) if case.option else outcome_of_base(case.base)
+    assert not case.option or (outcome != outcome_of_base(case.base)) == case.changes
+
+
+def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *above, name)
+        else:
+            yield " ".join((*above, name)), command
+
+
+def typed_flags(command: str) -> set[str]:
+    lines = [case.words for case in typed.typed()] + [line.split() for line in (*TRAINING, *PROFILING, *SERVING)]
+    return {
+        word for words in lines if words[: len(command.split())] == command.split() for word in words
+        if word.startswith("-")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), list(commands(main)), ids=lambda one: one if isinstance(one, str) else ""
+)
+def test_every_option_has_a_case(name: str, command: click.Command) -> None:
+    given = typed_flags(name)
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert given & set(option.opts), f"{name} {option.opts[0]}: add a case to tests/cli/typed.py"
+            off = set(option.secondary_opts)
+            assert not off or given & off, f"{name} {option.secondary_opts[0]}: add a case to tests/cli/typed.py"
+
+
+TRAINING = (
+    "train --schedule 1f1b --pp 2 --vpp 1 --microbatches 2 --partitions 2 --device cpu --threads 1 --timeout 60 --model nano "
+    "--layers 4 --hidden 32 --heads 2 --seq-len 16 --micro-batch 1 --dtype float32 --recompute full --split 1,3 --seed 1 "
+    "--steps 1 --warm-up 1 --learning-rate 0.01 --receives torch --timeline --rows --json -o m.json",
+    "train --schedule 1f1b --pp 2 --microbatches 2 --partitions 2 --model nano --emulate-costs M.json "
+    "--straggling-step 0:2 --no-timeline",
+    "train --schedule 1f1b --pp 2 --microbatches 2 --nproc 2 --model nano --steps 1 --warm-up 1 --verify --trace traces",
+    "train --schedule 1f1b --pp 2 --microbatches 2 --partitions 2 --module own.py:stages --steps 1 --split even",
+)
+PROFILING = (
+    "profile --model nano --layers 2 --hidden 32 --heads 2 --optimizer none --micro-batch 1,2 --seq-len 16 --tp 1 --cp 1 --ep 1 "
+    "--recompute none --dtype float32 --device cpu --threads 1 --partitions 1 --pp 1 --repeats 1 --warm-up 0 "
+    "--start-over --time-limit 60 -o p.json",
+    "profile --model nano --facts --compile --cuda-graphs --device cuda --dry-run -o q.json",
+    "profile --suite smoke --dry-run -o suite",
+    "profile --module own.py:stages --repeats 1 --warm-up 0 -o own.json",
+)
+SERVING = ("serve --port 0 --open -- --pp 2 --microbatches 4", "serve --port 0 --no-open")
+OWN = """import torch
+from torch import nn
+
+
+def stages(layers=(4,)):
+    last = len(layers) - 1
+    modules = [nn.Sequential(*(nn.Linear(8, 8) for _ in range(number + (place in (0, last))))) for place, number in enumerate(layers)]
+    return modules, torch.randn(16, 8), torch.randn(16, 8), nn.MSELoss()
+"""
+MILLISECONDS = {"forward_s": 1e-3, "backward_input_s": 1e-3, "backward_weight_s": 1e-3}
+
+
+@pytest.mark.usefixtures("inputs")
+@pytest.mark.parametrize("line", [*TRAINING, *PROFILING])
+def test_options_of_commands_that_compute_are_accepted_together(line: str) -> None:
+    pytest.importorskip("torch")
+    Path("own.py").write_text(OWN)
+    Path("M.json").write_text(json.dumps(MILLISECONDS))
+    Path("traces").mkdir(exist_ok=True)
+    words = line.split()
+    result = ppsim(*words)
+    assert result.stdout
+    if "-o" in words and "--dry-run" not in words:
+        assert Path(words[-1]).stat().st_size > 0
+    if "--trace" in words:
+        assert list(Path("traces").iterdir())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_serve_takes_a_port_and_opens_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dash")
+    from werkzeug.serving import BaseWSGIServer
+
+    opened: list[str] = []
+    monkeypatch.setattr(click, "launch", opened.append)
+    monkeypatch.setattr(BaseWSGIServer, "serve_forever", lambda self: None)
+    for line in SERVING:
+        assert "127.0.0.1" in ppsim(*line.split()).stdout
+    assert len(opened) == 1
