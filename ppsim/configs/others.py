@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ppsim.base.errors import ConfigError
+from ppsim.base.limits import count_from, shown
 from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.megatron import BRIDGE, from_megatron
@@ -46,13 +48,13 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     micro = arguments.count("train_micro_batch_size_per_gpu", word="micro_batch")
     steps = arguments.count("gradient_accumulation_steps", word="microbatches")
     whole = arguments.count("train_batch_size", word="global_batch")
-    zero = content.get("zero_optimization") or {}
-    enabled = {name for name in ("fp16", "bf16") if (content.get(name) or {}).get("enabled")}
+    zero = _section(content, "zero_optimization", source)
+    enabled = {name for name in ("fp16", "bf16") if _section(content, name, source).get("enabled")}
     words = {
         "micro_batch": micro,
         "global_batch": whole,
         "microbatches": None if whole else steps,
-        "zero": zero.get("stage", 0),
+        "zero": count_from(zero.get("stage", 0), f"{source}: zero_optimization.stage", most=3),
         "dtype": "bfloat16" if "bf16" in enabled else "float16" if "fp16" in enabled else "float32",
         "overlap_dp": bool(zero.get("overlap_comm", zero.get("stage", 0) == 3)),
     }
@@ -70,3 +72,14 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
         arguments.understood,
         tuple(ignored),
     )
+
+
+def _section(content: Mapping[str, Any], name: str, source: str) -> dict[str, Any]:
+    """An object of DeepSpeed's configuration; empty if it is not there."""
+    found = content.get(name)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        example = '{"stage": 1}' if name == "zero_optimization" else '{"enabled": true}'
+        raise ConfigError(f'{source}: {name} must be an object, "{name}": {example}: got {shown(found)}')
+    return found

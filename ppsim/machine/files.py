@@ -208,7 +208,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     A name is as people write it: H100-SXM is dgx-h100.
 
     Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema (with
-    every wrong key); `MissingExtra` for YAML where PyYAML is not installed.
+    every wrong key).
     """
     text = str(name_or_path)
     if Path(text).suffix in _READERS:

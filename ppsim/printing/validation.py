@@ -57,10 +57,9 @@ def markdown(found: Sequence[Validation]) -> str:
     """Return what docs/results/published_runs.md says of each set."""
     lines = []
     for section, sets in _sections(found):
-        lines += [f"{_capital(section)}:", "", *markdown_table([_summary(one) for one in sets]), ""]
-    lines += ["Times of all sets, by hardware (a model is dense or has experts):", ""]
-    lines += [*markdown_table(_hardware_rows(found)), ""]
-    lines += ["Rows for which no projection can be asked:", "", *markdown_table(_listed_rows(found)), ""]
+        lines += _titled_table(f"{_capital(section)}:", [_summary(one) for one in sets])
+    lines += _titled_table("Times of all sets, by hardware (a model is dense or has experts):", _hardware_rows(found))
+    lines += _titled_table("Rows for which no projection can be asked:", _listed_rows(found))
     lines += [
         f"- **{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}." for one in found
     ]
@@ -282,8 +281,15 @@ def what_ran(row: CaseError) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def _titled_table(title: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The lines of a table with its title; nothing for a table without rows."""
+    return [title, "", *markdown_table(rows), ""] if rows else []
+
+
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the lines of a table of rows by column, all but the first and the last set to the right."""
+    """Return the lines of a table, all columns except the first and the last right-aligned; nothing without rows."""
+    if not rows:
+        return []
     rule = ["---", *["--:"] * (len(rows[0]) - 2), "---"]
     cells = [f"| {' | '.join(row.values())} |" for row in rows]
     return [f"| {' | '.join(rows[0])} |", f"|{'|'.join(rule)}|", *cells]
