@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.costs.assembled import Assembled, of_ranks
 from ppsim.costs.job import Job
@@ -15,29 +16,33 @@ from ppsim.simulation.memory import Memory
 
 
 def components_at_peak(
-    job: Job, schedule: Schedule, assembled: Assembled, memory: Memory, rank: int
+    job: Job,
+    schedule: Schedule,
+    assembled: Assembled,
+    memory: Memory,
+    rank: int,
+    *,
+    of_tokens: Floats | None = None,
 ) -> dict[str, int]:
     """Return the bytes of a rank at its peak by component, as `ppsim.model.memory` names them.
 
-    They sum to the peak; of microbatches between I and W only what W needs counts. Raises `ConfigError` for
-    offloaded activations, which are in no component.
+    They sum to the peak; of microbatches between I and W only what W needs counts. `of_tokens` are the tokens of
+    each microbatch, as a fraction of the tokens of the job's microbatch; None: all microbatches are equal. Raises
+    `ConfigError` for offloaded activations, which are in no component.
     """
     if job.offload:
         raise ConfigError("what a rank holds by component is known without --offload only")
-    costs, first = assembled.costs, int(schedule.rank_offsets[rank])
-    given = costs.slice_token_shares
-    shares = np.full(schedule.num_slices, 1 / schedule.num_slices) if given is None else np.asarray(given)
+    costs, first = assembled.costs.resolved_for(schedule), int(schedule.rank_offsets[rank])
+    whole_microbatches = np.ones(schedule.num_microbatches) if of_tokens is None else of_tokens
     in_flight = dict.fromkeys(schedule.stages_of(rank), 0.0)
     for action in range(first, int(memory.peak_at[rank]) + 1):
         stage, op = int(schedule.stage[action]), int(schedule.op[action])
-        whole, for_weight = (
-            float(np.asarray(values)[schedule.model_stage[stage]])
-            for values in (costs.activation_bytes, costs.activation_bytes_kept_for_weight)
-        )
+        microbatch, place = divmod(int(schedule.microbatch[action]), schedule.num_slices)
+        whole, for_weight = (float(values[stage]) for values in (costs.activation_bytes, costs.kept_bytes))
         waits = for_weight / whole if whole else 0.0
         freed = {Op.F: -1.0, Op.B: 1.0, Op.I: 1 - waits, Op.W: waits}[Op(op)]
         if freed < 0 or action < memory.peak_at[rank]:
-            in_flight[stage] -= freed * float(shares[int(schedule.microbatch[action]) % schedule.num_slices])
+            in_flight[stage] -= freed * float(costs.token_shares[place] * whole_microbatches[microbatch])
     mine = of_ranks(schedule, stages_of_layout(job.model, assembled.contents))[rank]
     held = [max(0.0, number) for number in in_flight.values()]
     return dict(rank_memory(job.model, mine, job.settings, in_flight=held).components)

@@ -191,6 +191,8 @@ def reserved_of(plan: Plan) -> int:
     """Return the bytes that the allocator of the fullest rank reserves; raises `ConfigError` where nobody knows."""
     if plan.job is None:
         raise ConfigError("what an allocator reserves is known for a --model on a --cluster only")
+    if plan.lengths is not None:
+        raise ConfigError("the allocator's reserved memory is known for sequences of one length only, not --lengths")
     from ppsim.costs.reserved import reserved_bytes  # every tensor of a model
 
     table, _ = table_of(plan, find(plan.schedule_name))

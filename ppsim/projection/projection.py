@@ -10,6 +10,7 @@ from ppsim.base.shown import InBrief, Pictured, Shown
 from ppsim.base.units import count, percent, seconds, size
 from ppsim.costs.assembled import Assembled
 from ppsim.model.recompute import BY_OPERATORS
+from ppsim.projection.lengths import drawn_of
 from ppsim.projection.plan import Plan
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
@@ -95,8 +96,11 @@ class Projection(Shown, Pictured):
             return None
         from ppsim.costs.reserved import components_at_peak  # every tensor of a model
 
-        fullest = int(memory.peak_bytes.argmax())
-        return components_at_peak(job, self.timeline.schedule, self.assembled, memory, fullest)
+        fullest, drawn = int(memory.peak_bytes.argmax()), drawn_of(self.plan)
+        of_tokens = drawn.of_tokens if drawn else None
+        return components_at_peak(
+            job, self.timeline.schedule, self.assembled, memory, fullest, of_tokens=of_tokens
+        )
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:
@@ -108,7 +112,7 @@ class Projection(Shown, Pictured):
         True
         """
         job, schedule = self.plan.job, self.timeline.schedule
-        if job is None:
+        if job is None or self.plan.lengths is not None:  # the replay's tensors all have the sequence length
             return None
         from ppsim.costs.reserved import reserved_bytes, why_nothing_is_reserved  # every tensor of a model
 

@@ -32,6 +32,23 @@ def test_a_sequence_of_twice_the_length_takes_more_than_twice_and_holds_twice_th
     assert long.memory.peak_activation_bytes == pytest.approx(2 * short.memory.peak_activation_bytes)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "dualpipe"])
+def test_the_components_of_sequences_of_different_lengths_sum_to_the_peak(schedule):
+    made = ppsim.project(**JOB, schedule=schedule, lengths=[256] * 12 + [8192] * 4)
+    assert sum(made.peak_components.values()) == pytest.approx(made.timeline.memory.peak_bytes.max(), rel=1e-9)
+
+
+def test_components_of_sequences_of_the_sequence_length_are_those_without_lengths():
+    plain, drawn = ppsim.project(**JOB), ppsim.project(**JOB, lengths=[4096] * 16)
+    assert drawn.peak_components == plain.peak_components
+
+
+def test_nothing_is_said_of_the_allocator_when_sequences_differ_in_length():
+    words = {"model": "llama3-8b", "gpus": 8, "pp": 1, "stack": "torchtitan", "recompute": "full"}
+    assert ppsim.project(**words).reserved_bytes
+    assert ppsim.project(**words, lengths=[512] * 64).reserved_bytes is None
+
+
 def test_of_a_profile_the_squares_are_by_flops():
     plan = ppsim.project(pp=2, microbatches=4, lengths=[100, 200, 300, 400]).plan
     part = quadratic_part(plan)
