@@ -103,6 +103,7 @@ class After(Before):
 
 NonNegative = Annotated[float, Within(ge=0, le=1e30)]  # what a sum of many cannot push to infinity
 AboveZero = Annotated[float, Within(gt=0, le=1e30)]
+Moment = Annotated[float, Within(ge=-1e12, le=1e12)]  # seconds: more than 30,000 years
 Count = Annotated[int, Within(ge=0, le=LARGEST_COUNT), Before(whole)]  # JSON may write 8.5e10 for bytes
 Positive = Annotated[int, Within(ge=1, le=LARGEST_COUNT), Before(whole)]
 OneOrMany = Annotated[

@@ -14,12 +14,13 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_yaml
+from ppsim.base.limits import shown
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.megatron import from_megatron
 from ppsim.configs.run_config import RunConfig
 from ppsim.configs.torchtitan import from_torchtitan
 
-_VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]{0,4096}))?\}")
 _DEEPEST = 16
 
 
@@ -34,6 +35,8 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     base = _file(configs / "modules" / framework / str(module.get("config")), path)
     model = _file(configs / "models" / framework / str(module.get("model")), path)
     overrides = module.get("overrides") or {}
+    if not isinstance(overrides, dict):
+        raise ConfigError(f"{path}: overrides must be a table of options: got {shown(overrides)}")
     if framework == "torchtitan":
         return from_torchtitan(_merged(_merged(base, model), overrides), str(path), "Primus, TorchTitan", overrides)
     if framework not in ("megatron", "megatron_bridge"):
@@ -66,10 +69,15 @@ def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
         raise ConfigError(f"{source} names {path.name}, which is not in {path.parent}")
     if depth > _DEEPEST:
         raise ConfigError(f"{path} extends itself")
-    content = _resolved(read_yaml(path))
+    content = _resolved(read_yaml(path)) or {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must be a table of options: got {shown(content)}")
     merged: dict[str, Any] = {}
     for word in ("extends", "bases", "includes"):
-        for other in content.pop(word, None) or ():
+        others = content.pop(word, None) or ()
+        if not isinstance(others, list | tuple):
+            raise ConfigError(f"{path}: {word} must be a list of files: got {shown(others)}")
+        for other in others:
             merged = _merged(merged, _file(path.parent / str(other), source, depth + 1))
     return _merged(merged, content)
 
