@@ -3,8 +3,8 @@
     python scripts/fuzz_readers.py                     # 20,000 files
     python scripts/fuzz_readers.py --num 500 --only train.sh --seed 7
 
-A reader must read or refuse each file in a sentence (`PpsimError`), within 2 s and 500 MB. The exit code is 1 if one
-does not. CI runs 2,000 files (tests/fuzzing/test_readers.py).
+A reader must read or refuse each file in a sentence (`PpsimError`), within 2 s and 500 MB. The exit code is 1 if
+one does not. CI runs 2,000 files (tests/fuzzing/test_readers.py).
 """
 
 import argparse

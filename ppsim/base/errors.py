@@ -23,7 +23,9 @@ class PpsimError(Exception):
     def __str__(self) -> str:
         """Return the message as it can be printed: a line that quotes a long value is shortened."""
         lines = super().__str__().encode("utf-8", "backslashreplace").decode().split("\n")
-        return "\n".join(f"{line[:_BEGIN]} … {line[-_END:]}" if len(line) > _BEGIN + _END else line for line in lines)
+        return "\n".join(
+            f"{line[:_BEGIN]} … {line[-_END:]}" if len(line) > _BEGIN + _END else line for line in lines
+        )
 
 
 _BEGIN, _END = 1500, 500  # characters of a line that is shortened

@@ -14,7 +14,7 @@ from ppsim.base.limits import CONFIG_BYTES, DATA_BYTES, check_events, check_tree
 
 
 def read_json(path: str | Path, *, most: int = DATA_BYTES) -> Any:
-    """Return the content of a JSON file of up to `most` bytes; raises `ConfigError` with line and column if not JSON."""
+    """Return the content of a JSON file of up to `most` bytes; raises `ConfigError` with line and column."""
 
     def told(error: json.JSONDecodeError) -> str:
         return f"JSON: line {error.lineno}, column {error.colno}: {error.msg}"
@@ -50,7 +50,7 @@ def read_yaml(path: str | Path) -> Any:
 
     def parsed(text: str) -> Any:
         check_events(yaml.parse(text, PlainLoader), str(path))
-        return yaml.load(text, PlainLoader)  # noqa: S506 (a safe loader)
+        return yaml.load(text, PlainLoader)
 
     def told(error: Exception) -> str:
         return f"YAML: {' '.join(str(error).split())}"

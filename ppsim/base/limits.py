@@ -1,8 +1,8 @@
 """Limits on files that a user gives: size, depth, expansion and numbers. Every reader takes them from here.
 
-A configuration is small (`CONFIG_BYTES`). Tables, timelines and recordings may have millions of entries (`DATA_BYTES`);
-their readers take time and memory in proportion to the file. Nothing may grow faster than its file: YAML anchors and
-shell variables have a limit on the expanded size, gzip on the unpacked size.
+A configuration is small (`CONFIG_BYTES`). Tables, timelines and recordings may have millions of entries
+(`DATA_BYTES`); their readers take time and memory in proportion to the file. Nothing may grow faster than its file:
+YAML anchors and shell variables have a limit on the expanded size, gzip on the unpacked size.
 """
 
 import math
@@ -17,11 +17,17 @@ CONFIG_BYTES = 2 * 2**20
 DATA_BYTES = 2 * 2**30
 """Bytes of a table, a timeline or a recording that is read at once. A timeline of a million actions has 0.1 GB."""
 
+MOST_UNPACKED = 200
+"""Bytes that a byte of a gzip file may unpack to. Traces of torch.profiler unpack to 10 to 30 bytes per byte."""
+
 MOST_VALUES = 200_000
 """Values of a YAML file, with each alias counted as the values that it stands for."""
 
 DEEPEST = 64
 """Levels of lists and tables inside each other. Configurations and our own files have up to 10."""
+
+LONGEST_NAME = 200
+"""Characters of the name of a model, a cluster or a schedule."""
 
 LARGEST = 10**30
 """Largest whole number of a file: its products with other numbers still are finite floats."""
@@ -85,7 +91,7 @@ def shown(value: Any) -> str:
 
 
 def check_tree(tree: Any, source: str) -> None:
-    """Raise `ConfigError` for a parsed file that is too deep or has a whole number beyond ±`LARGEST`, with its key."""
+    """Raise `ConfigError` for a file that is too deep or has a whole number beyond ±`LARGEST`, with its key."""
     level: list[tuple[Any, str]] = [(tree, "")]
     for _ in range(DEEPEST):
         below: list[tuple[Any, str]] = []
@@ -98,7 +104,7 @@ def check_tree(tree: Any, source: str) -> None:
 
 
 def _check_values(one: Any, path: str, source: str, below: list[tuple[Any, str]]) -> None:
-    """Check the values of one list or table, and append the lists and tables in it, with their paths, to `below`."""
+    """Check the values of one list or table, and append the lists and tables in it to `below`, with their paths."""
     is_table = isinstance(one, dict)
     values: Iterable[Any] = one.values() if is_table else one if isinstance(one, list) else [one]
     kinds = set(map(type, values))
@@ -168,4 +174,6 @@ def _check_scalar(event: Any, source: str) -> None:
 def _check_tag(event: Any, source: str) -> None:
     if event.tag not in (None, "!", *_PLAIN_TAGS):
         line = event.start_mark.line + 1
-        raise ConfigError(f"{source} has the tag {event.tag} in line {line}: only plain lists, tables and values are read")
+        raise ConfigError(
+            f"{source} has the tag {event.tag} in line {line}: only plain lists, tables and values are read"
+        )

@@ -1,6 +1,6 @@
 """PyYAML's safe loader, restricted to plain data: names of keys and dates are texts."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -11,10 +11,10 @@ _TEXT, _DATE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"
 class PlainLoader(_SafeLoader):  # type: ignore[misc]
     """A loader whose keys are always texts (`on`, `1` and `null` too), and which reads a date as a text."""
 
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }  # noqa: RUF012 (PyYAML's own name)
+    }
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """Return the table of a node."""

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json, read_text, read_toml, read_yaml
+from ppsim.base.files import read_head, read_json, read_toml, read_yaml
+from ppsim.base.limits import CONFIG_BYTES
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.megatron import from_megatron
 from ppsim.configs.others import from_deepspeed, from_sections
@@ -47,16 +48,20 @@ def read_run_config(path: str | Path) -> RunConfig:
     >>> found.words["pp"], found.words["micro_batch"], found.words["dtype"]
     (4, 2, 'bfloat16')
     """
-    text, source = read_text(path), str(path)
+    (text, has_more), source = read_head(path), str(path)
+    if has_more and not logged_arguments(text):  # a log begins with the arguments, and may be long
+        raise ConfigError(f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: it is no training configuration")
     if text.lstrip().startswith("{"):
-        return _from_tree(read_json(path), Path(path))
-    if re.search(r"^\[[\w.]+\]\s*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
+        return _from_tree(read_json(path, most=CONFIG_BYTES), Path(path))
+    if re.search(r"^\[[\w.]+\][ \t]*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
         return from_torchtitan(read_toml(path), source)
     if re.search(r"^(modules|MODEL_ARGS|model):", text, re.MULTILINE):
         return _from_tree(read_yaml(path), Path(path))
     if logged := logged_arguments(text):
         return from_megatron(Arguments(normalised(logged), source, is_complete=True))
-    if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(r"^\s*--[\w-]+:", text, re.MULTILINE):
+    if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(
+        r"^[ \t]*--[\w-]+:", text, re.MULTILINE
+    ):
         flags = flags_of(text, source)
         if chosen := re.search(
             r"\sactivation[-_]checkpoint:([\w-]+)", text

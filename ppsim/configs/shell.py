@@ -1,4 +1,4 @@
-"""Words of a shell script: quotes, variables, arrays and whole-number arithmetic, in time proportional to the script.
+"""Words of a shell script, with quotes, variables, arrays and arithmetic, in time proportional to the script.
 
 We run nothing. A command substitution `$(…)` and a variable that the script does not set stay as they are written.
 As in a shell, the value of a variable is never read for quotes that open or close: `NOTE="bob's run"` is harmless.
@@ -96,10 +96,8 @@ class Script:
             name, appends = word.assigned[1], word.assigned[2]  # type: ignore[index]
             before = self.variables.get(name, []) if appends else []
             if before and word.array is None:
-                value = [*before[:-1], before[-1] + value[0]]
-            else:
-                value = before + value
-            self.variables[name] = self._counted(value)
+                before, value = before[:-1], [before[-1] + value[0]]
+            self.variables[name] = self._counted(before + value)
 
     def _words(self, *, in_array: bool = False) -> list[_Word]:
         """The words from here to the next blank: several if a variable with blanks is expanded."""
@@ -193,7 +191,7 @@ class Script:
         return self._variable(match[1], match[0], 0) if match else ["$"]
 
     def _variable(self, name: str, written: str, depth: int) -> list[str]:
-        """The value of a variable, and of variables in it that were set later; as it is written if it is not set."""
+        """The value of a variable, and of variables in it that were set later; as it is written if not set."""
         value = self.variables.get(name, [written])
         if name in self.variables and depth < _DEEPEST and any("$" in one for one in value):
             value = [self._with_variables(one, depth + 1) for one in value]

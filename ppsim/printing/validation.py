@@ -58,7 +58,9 @@ def markdown(found: Sequence[Validation]) -> str:
     lines = []
     for section, sets in _sections(found):
         lines += _titled_table(f"{_capital(section)}:", [_summary(one) for one in sets])
-    lines += _titled_table("Times of all sets, by hardware (a model is dense or has experts):", _hardware_rows(found))
+    lines += _titled_table(
+        "Times of all sets, by hardware (a model is dense or has experts):", _hardware_rows(found)
+    )
     lines += _titled_table("Rows for which no projection can be asked:", _listed_rows(found))
     lines += [
         f"- **{one.name}**: {one.told.title} ({one.told.source}). {_capital(one.told.notes)}." for one in found
@@ -287,7 +289,7 @@ def _titled_table(title: str, rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the lines of a table, all columns except the first and the last right-aligned; nothing without rows."""
+    """Return the lines of a table, all but the first and last column right-aligned; nothing without rows."""
     if not rows:
         return []
     rule = ["---", *["--:"] * (len(rows[0]) - 2), "---"]

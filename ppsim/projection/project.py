@@ -192,7 +192,9 @@ def reserved_of(plan: Plan) -> int:
     if plan.job is None:
         raise ConfigError("what an allocator reserves is known for a --model on a --cluster only")
     if plan.lengths is not None:
-        raise ConfigError("the allocator's reserved memory is known for sequences of one length only, not --lengths")
+        raise ConfigError(
+            "the allocator's reserved memory is known for sequences of one length only, not --lengths"
+        )
     from ppsim.costs.reserved import reserved_bytes  # every tensor of a model
 
     table, _ = table_of(plan, find(plan.schedule_name))

@@ -98,9 +98,7 @@ class Projection(Shown, Pictured):
 
         fullest, drawn = int(memory.peak_bytes.argmax()), drawn_of(self.plan)
         of_tokens = drawn.of_tokens if drawn else None
-        return components_at_peak(
-            job, self.timeline.schedule, self.assembled, memory, fullest, of_tokens=of_tokens
-        )
+        return components_at_peak(job, self.timeline.schedule, self.assembled, memory, fullest, of_tokens=of_tokens)
 
     @cached_property
     def reserved_bytes(self) -> list[int] | None:

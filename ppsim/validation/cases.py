@@ -154,7 +154,8 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    found, wrong = [], []
+    found: list[Case] = []
+    wrong: list[str] = []
     number = 0
     try:
         for number, row in enumerate(rows, start=1):

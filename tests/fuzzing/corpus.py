@@ -109,7 +109,14 @@ TRACE = {
         for at, (op, batch) in enumerate([("F", 0), ("F", 1), ("B", 0), ("B", 1)] * 3)
     ],
 }  # fmt: skip
-TUNED = {"model": "gpt2", "gpus": 2, "global_batch": 4, "cluster": "dgx-h100", "seq_len": 128, "schedule": ["1f1b", "gpipe"]}
+TUNED = {
+    "model": "gpt2",
+    "gpus": 2,
+    "global_batch": 4,
+    "cluster": "dgx-h100",
+    "seq_len": 128,
+    "schedule": ["1f1b", "gpipe"],
+}
 """A search that `state.json` belongs to, as words of `ppsim.tune`."""
 
 

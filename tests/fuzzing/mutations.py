@@ -154,7 +154,9 @@ def _token_changed(content: bytes, draw: random.Random) -> bytes:
     if not found:
         return content
     one, other = draw.choice(found), draw.choice(found)
-    odd = draw.choice([one for one in ODD if isinstance(one, str | float) or (isinstance(one, int) and abs(one) < 10**401)])
+    odd = draw.choice(
+        [one for one in ODD if isinstance(one, str | float) or (isinstance(one, int) and abs(one) < 10**401)]
+    )
     new = draw.choice([other[0], str(odd), "", f"{one[0]} {one[0]}", f'"{one[0]}"', f"-{one[0]}", f"{one[0]}0000"])
     return (text[: one.start()] + new + text[one.end() :]).encode("utf-8", "replace")
 

@@ -8,13 +8,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import ppsim
 from ppsim.errors import PpsimError
 from tests.fuzzing.corpus import write_corpus
 from tests.fuzzing.mutations import mutated
 from tests.fuzzing.targets import TARGETS
 
-_EXTRA = ("experts.yaml", "train.sh", "T.csv", "measured.json", "trace.json")  # twice as often: the largest grammars
+_EXTRA = (
+    "experts.yaml",
+    "train.sh",
+    "T.csv",
+    "measured.json",
+    "trace.json",
+)  # twice as often: the largest grammars
 
 
 @dataclass
@@ -63,7 +68,9 @@ def fuzz(folder: Path, num: int, seed: int, only: str | None = None) -> Found:
 
 
 def _run(name: str) -> None:
-    TARGETS[name](Path("dump") if name.startswith("dump/") else Path("experiment.yaml" if "primus/" in name else name))
+    TARGETS[name](
+        Path("dump") if name.startswith("dump/") else Path("experiment.yaml" if "primus/" in name else name)
+    )
 
 
 def _require_sentence(error: Exception, found: Found, name: str, content: bytes) -> None:
@@ -74,7 +81,9 @@ def _require_sentence(error: Exception, found: Found, name: str, content: bytes)
         is_sentence = False
     found.outcomes["refused" if is_sentence else "unforeseen"] += 1
     if not is_sentence:
-        found.unforeseen.setdefault(f"{name}: {type(error).__name__} cannot be shown", (name, content, str(error)[:2000]))
+        found.unforeseen.setdefault(
+            f"{name}: {type(error).__name__} cannot be shown", (name, content, str(error)[:2000])
+        )
 
 
 def _peak_bytes() -> int:

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import ppsim
-from ppsim.errors import PpsimError
 from ppsim.configs.read import model_named
+from ppsim.errors import PpsimError
 from ppsim.exporting.table_json import read_table
 from ppsim.printing.run_config import print_run_config
 from ppsim.printing.validation import markdown
@@ -60,10 +60,8 @@ def _table(path: Path, read: Callable[[Path], ppsim.Schedule] = ppsim.read_sched
     costs = ppsim.StageCosts(forward_s=1.0, backward_s=2.0, backward_input_s=1.0, backward_weight_s=1.0)
     ppsim.report(ppsim.simulate(table, costs), costs=costs).encode()
     for target in ("torch", "json", "megatron", "primus"):
-        try:
+        with suppress(PpsimError):
             ppsim.export(table, to=target)
-        except PpsimError:
-            pass
 
 
 def _costs(path: Path) -> None:
@@ -103,7 +101,9 @@ def _validated(path: Path) -> None:
 def _lengths(path: Path) -> None:
     found = read_lengths(path)
     if sum(found) < 10**6:
-        _project("lengths", model="gpt2", gpus=2, seq_len=128, cluster="dgx-h100", global_batch=8, microbatches=None)(path)
+        _project(
+            "lengths", model="gpt2", gpus=2, seq_len=128, cluster="dgx-h100", global_batch=8, microbatches=None
+        )(path)
 
 
 def _tuned(path: Path) -> None:
