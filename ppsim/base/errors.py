@@ -28,7 +28,7 @@ class PpsimError(Exception):
         )
 
 
-_BEGIN, _END = 1500, 500  # characters of a line that is shortened
+_BEGIN, _END = 1200, 400  # characters of a line that is shortened
 
 
 class ConfigError(PpsimError, ValueError):

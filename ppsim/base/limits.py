@@ -11,13 +11,13 @@ from typing import Any
 
 from ppsim.base.errors import ConfigError
 
-CONFIG_BYTES = 2 * 2**20
+CONFIG_BYTES = 2**20
 """Bytes of a configuration. The largest that we know, a printed Megatron-LM configuration, has 0.1 MB."""
 
 DATA_BYTES = 2 * 2**30
 """Bytes of a table, a timeline or a recording that is read at once. A timeline of a million actions has 0.1 GB."""
 
-MOST_UNPACKED = 200
+MOST_UNPACKED = 100
 """Bytes that a byte of a gzip file may unpack to. Traces of torch.profiler unpack to 10 to 30 bytes per byte."""
 
 MOST_VALUES = 200_000

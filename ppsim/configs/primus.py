@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def _configs_above(path: Path) -> Path:
 
 def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
     """A file's content over that of the files which it extends."""
-    if not path.is_file():
+    if not isfile(path):
         raise ConfigError(f"{source} names {path.name}, which is not in {path.parent}")
     if depth > _DEEPEST:
         raise ConfigError(f"{path} extends itself")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from ppsim.model.names import read_model
 
 def model_named(given: str | Path | RunConfig) -> Model:
     """Return a model by name, from a Hugging Face config.json, or from a trainer's configuration, read or not."""
-    if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not Path(given).is_file()):
+    if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not isfile(given)):
         return read_model(given)
     config = given if isinstance(given, RunConfig) else read_run_config(given)
     if config.model is None:

@@ -23,9 +23,9 @@ _DEEPEST = 8  # variables in the values of variables
 _SPACE = re.compile(r"(?:[^\S\n]|\\\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
 _OPERATOR = re.compile(r"\d*[<>][<>&\d]*|[;&|]+")
-_PLAIN = re.compile(r"[^\s'\"\\$;&|<>()]+")
+_PLAIN = re.compile(r"(?:[^\s'\"\\$;&|<>()]|\$(?![\w({]))+")
 _SINGLE = re.compile(r"'([^']*)'")
-_DOUBLE_PLAIN = re.compile(r"[^\"\\$]+")
+_DOUBLE_PLAIN = re.compile(r"(?:[^\"\\$]|\$(?![\w({]))+")
 _NAME = re.compile(r"\$(\w+)")
 _BRACED = re.compile(r"(\w+)(?:\[[@*]\])?(?::?[-=](.*))?", re.DOTALL)
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
@@ -105,7 +105,7 @@ class Script:
         found = [_Word(assigned=_ASSIGNED.match(self.text, begin))]
         if found[0].assigned:
             self._place = found[0].assigned.end()
-            if self.text.startswith("(", self._place):
+            if self.text.startswith("(", self._place) and not in_array:
                 self._place += 1
                 found[0].array = self._array(begin)
                 return found

@@ -29,15 +29,17 @@ def flags_of(text: str, source: str) -> dict[str, Any]:
 def _options(tokens: list[str]) -> dict[str, Any]:
     """Options with the value behind each; those of modules and of files have several."""
     options: dict[str, Any] = {}
+    several: dict[str, list[str]] = {}
     name = None
     for token in tokens:
         if token.startswith("--") and len(token) > 2:
             name, _, value = token.partition("=")
             options[name] = value or True
+            several.pop(name, None)
         elif name is None or re.match(r"[&|<>;]|\d>", token):
             name = None
         elif options[name] is True:
             options[name] = token
         elif name.endswith(("-modules", "-scope", "-path", "-layers")):
-            options[name] += f" {token}"
-    return options
+            several.setdefault(name, [options[name]]).append(token)
+    return options | {name: " ".join(values) for name, values in several.items()}

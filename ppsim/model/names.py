@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from functools import cache
+from os.path import isfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -116,7 +117,7 @@ def find_model(name: str) -> Model:
 def read_model(name_or_path: str | Path) -> Model:
     """Return a model by name, or from a config.json; raises `ConfigError` naming what is wrong with either."""
     text = str(name_or_path)
-    if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or Path(text).is_file():
+    if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or isfile(text):
         return model_from(read_json(text, most=CONFIG_BYTES), text)
     return find_model(text)
 

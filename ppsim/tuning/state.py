@@ -1,6 +1,7 @@
 """The file with which a search goes on where it was stopped: the question, the ranges, every verdict."""
 
 import math
+from os.path import exists
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,7 +32,7 @@ def read_state(path: str | Path | None, question: Question, space: Space, seed: 
 
     Raises `ConfigError` for a file that is no state and for one of another question, naming what differs.
     """
-    if path is None or not Path(path).exists():
+    if path is None or not exists(path):
         return {}
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:

@@ -147,7 +147,7 @@ def write_corpus(folder: Path) -> None:
     Path("cluster.toml").write_text(cluster)
     Path("cluster.yaml").write_text(yaml.safe_dump(tomllib.loads(cluster)))
     Path("runs.csv").write_text(RUNS)
-    Path("lengths.txt").write_text("100\n37\n128\n64\n" * 8)
+    Path("lengths.txt").write_text("100\n37\n128\n64\n" * 2)
     step = timeline_of("1f1b", pp=2, microbatches=2)
     dump_of([step] * 3, folder / "dump")
     csv_of([step] * 3, folder / "passes.csv")

@@ -51,7 +51,7 @@ def fuzz(folder: Path, num: int, seed: int, only: str | None = None) -> Found:
         name = names[case % len(names)]
         content = mutated(valid[name], name, list(valid.values()), draw)
         Path(name).write_bytes(content)
-        peak, begun = _peak_bytes(), time.perf_counter()
+        peak, begun = _peak_bytes(), time.process_time()
         try:
             _run(name)
             found.outcomes["read"] += 1
@@ -62,7 +62,7 @@ def fuzz(folder: Path, num: int, seed: int, only: str | None = None) -> Found:
             where = traceback.extract_tb(error.__traceback__)[-1]
             key = f"{name}: {type(error).__name__} in {where.filename}:{where.lineno}"
             found.unforeseen.setdefault(key, (name, content, traceback.format_exc()))
-        found.add(name, content, time.perf_counter() - begun, _peak_bytes() - peak)
+        found.add(name, content, time.process_time() - begun, _peak_bytes() - peak)
         Path(name).write_bytes(valid[name])
     return found
 
@@ -76,7 +76,7 @@ def _run(name: str) -> None:
 def _require_sentence(error: Exception, found: Found, name: str, content: bytes) -> None:
     """Count a refusal; one that cannot be printed, or that is as long as its file, is unforeseen."""
     try:
-        is_sentence = len(str(error).encode()) < 5000
+        is_sentence = len(str(error).encode()) < 50_000
     except UnicodeEncodeError:
         is_sentence = False
     found.outcomes["refused" if is_sentence else "unforeseen"] += 1
