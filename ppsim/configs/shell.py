@@ -84,7 +84,7 @@ class Script:
     def _ended(self, words: list[_Word]) -> Iterator[list[str]]:
         """The words of a statement; if it assigns, the variables are set."""
         if words and words[0].text in _DECLARING:
-            words = [word for word in words[1:] if not word.text.startswith("-")]
+            words = [word for word in words[1:] if word.assigned]
         if not words:
             return
         if not all(word.assigned for word in words):
@@ -123,7 +123,10 @@ class Script:
                 self._double_quoted(found, begin)
             elif character == "$":
                 value = self._expansion()
-                _add(found, value if found[0].assigned else self._split(value))
+                is_written = found[0].assigned or value[0].startswith(
+                    "$("
+                )  # a command, which is not run, is one word
+                _add(found, value if is_written else self._split(value))
             elif character == "\\" and not self.text.startswith("\\\n", self._place):
                 found[-1].pieces.append(self.text[self._place + 1 : self._place + 2])
                 self._place += 2

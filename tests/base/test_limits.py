@@ -136,7 +136,9 @@ def test_a_cluster_may_write_bytes_as_a_float(tmp_path: Path) -> None:
     assert made.plan.job is not None
     assert made.plan.job.cluster.device.memory_bytes == 85_000_000_000
     (tmp_path / "own.json").write_text(json.dumps(cluster).replace("85000000000.0", "85000000000.5"))
-    with pytest.raises(ConfigError, match=r"device.memory_bytes: input should be a valid integer, got 85000000000.5"):
+    with pytest.raises(
+        ConfigError, match=r"device.memory_bytes: input should be a valid integer, got 85000000000.5"
+    ):
         ppsim.project(model="gpt2", gpus=2, pp=2, microbatches=4, cluster=tmp_path / "own.json")
 
 
