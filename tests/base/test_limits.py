@@ -108,13 +108,13 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [True, None, "1", 0.5, -1, float("nan"), float("inf"), 10**16, 1e300, [1]])
 def test_a_count_is_a_whole_number_within_its_bounds(value: Any) -> None:
-    with pytest.raises(ConfigError, match="^F: key must be"):
+    with pytest.raises(ConfigError, match=r"^F: key must be"):
         count_from(value, "F: key")
 
 
 @pytest.mark.parametrize("value", [True, None, "x", "1.2.3", "nan", "1e999", float("inf"), 10**400, [1]])
 def test_a_number_is_finite(value: Any) -> None:
-    with pytest.raises(ConfigError, match="^F: key must be a number"):
+    with pytest.raises(ConfigError, match=r"^F: key must be a number"):
         number_from(value, "F: key")
 
 

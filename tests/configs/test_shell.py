@@ -121,6 +121,6 @@ def test_a_hostile_script_is_read_or_refused_within_two_seconds(case: str) -> No
 
 def test_variables_that_double_are_refused_with_the_line() -> None:
     with pytest.raises(
-        ConfigError, match=r"x.sh: its variables expand to more than 1,048,576 characters \(line 17\)"
+        ConfigError, match=r"x\.sh: its variables expand to more than 1,048,576 characters \(line 17\)"
     ):
         flags_of(HOSTILE["doubling"], "x.sh")
