@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +236,7 @@ def _runs(
     for one in measured:
         if isinstance(one, Recorded):
             runs.append(at_costs(one.measured.run, "the run", table, given))
-        elif not Path(one).is_dir() and kind_of(one) in ("trace", "sqlite"):
+        elif not isdir(one) and kind_of(one) in ("trace", "sqlite"):
             loose.append(one)
         else:
             runs.append(_opened(one, table=table, given=given, warm_up=warm_up).measured.run)

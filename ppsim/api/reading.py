@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def open_run(
     if not recorded:
         raise ConfigError("there must be at least one measured run")
     patterns = patterns_with(()) if patterns is None else patterns
-    if len(recorded) == 1 and not Path(recorded[0]).is_dir():
+    if len(recorded) == 1 and not isdir(recorded[0]):
         kind = kind_of(recorded[0])
         if kind in ("timeline", "other"):
             return _of_file(recorded[0], table, given)
@@ -231,7 +232,7 @@ def _why_not_together(files: Sequence[str], kinds: set[str]) -> str:
 
 def files_of(path: str | Path) -> list[str]:
     """Return the files of recordings in a folder, or the one file."""
-    if not Path(path).is_dir():
+    if not isdir(path):
         return [str(path)]
     files = sorted(str(file) for file in Path(path).iterdir() if file.name.endswith(_SUFFIXES))
     if not files:
@@ -247,7 +248,7 @@ def files_of(path: str | Path) -> list[str]:
 
 def inputs_of(path: str | Path) -> list[str]:
     """Return all the files of a folder, or the one: no output may replace them."""
-    return [str(file) for file in Path(path).iterdir()] if Path(path).is_dir() else [str(path)]
+    return [str(file) for file in Path(path).iterdir()] if isdir(path) else [str(path)]
 
 
 def _table_told(recordings: Recordings) -> Schedule | None:

@@ -12,6 +12,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import LARGEST_COUNT, shown, whole
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -102,8 +103,9 @@ class After(Before):
 
 NonNegative = Annotated[float, Within(ge=0, le=1e30)]  # what a sum of many cannot push to infinity
 AboveZero = Annotated[float, Within(gt=0, le=1e30)]
-Count = Annotated[int, Within(ge=0, le=10**15)]
-Positive = Annotated[int, Within(ge=1, le=10**15)]
+Moment = Annotated[float, Within(ge=-1e12, le=1e12)]  # seconds: more than 30,000 years
+Count = Annotated[int, Within(ge=0, le=LARGEST_COUNT), Before(whole)]  # JSON may write 8.5e10 for bytes
+Positive = Annotated[int, Within(ge=1, le=LARGEST_COUNT), Before(whole)]
 OneOrMany = Annotated[
     list[NonNegative],
     Within(min_length=1),
@@ -223,12 +225,12 @@ def _sentence(model: type[Strict], finding: Any, path: str) -> str:
         return f"{path}: missing"
     if finding["type"] == "value_error":
         return f"{path}: {finding['ctx']['error']}"
-    got = repr(finding["input"])
+    got = shown(finding["input"])
     if finding["type"] in _MESSAGES:
         message = _MESSAGES[finding["type"]].format(**finding.get("ctx", {}))
     else:
         message = finding["msg"][0].lower() + finding["msg"][1:]
-    return f"{path or 'the whole'}: {message}, got {got if len(got) < 60 else got[:57] + '…'}"
+    return f"{path or 'the whole'}: {message}, got {got}"
 
 
 def _keys_at(model: type[Strict], path: tuple[Any, ...]) -> list[str]:

@@ -22,6 +22,16 @@ class PpsimError(Exception):
 
     exit_code: ClassVar[int] = 2
 
+    def __str__(self) -> str:
+        """Return the message as it can be printed: a line that quotes a long value is shortened."""
+        lines = super().__str__().encode("utf-8", "backslashreplace").decode().split("\n")
+        return "\n".join(
+            f"{line[:_BEGIN]} … {line[-_END:]}" if len(line) > _BEGIN + _END else line for line in lines
+        )
+
+
+_BEGIN, _END = 1200, 400  # characters of a line that is shortened
+
 
 class ConfigError(PpsimError, ValueError):
     """An argument, an option or a file of costs is wrong; the message names the value and the nearest fix."""

@@ -2,65 +2,128 @@
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ppsim.base.errors import ConfigError, MissingExtra, PpsimError
+from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.limits import CONFIG_BYTES, DATA_BYTES, check_events, check_tree
 
 
-def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file; raises `ConfigError` naming line and column of what is not JSON."""
+def read_json(path: str | Path, *, most: int = DATA_BYTES) -> Any:
+    """Return the content of a JSON file of up to `most` bytes; raises `ConfigError` with line and column."""
 
     def told(error: json.JSONDecodeError) -> str:
         return f"JSON: line {error.lineno}, column {error.colno}: {error.msg}"
 
-    return _parsed(path, json.loads, json.JSONDecodeError, told)
+    return _parsed(path, json.loads, json.JSONDecodeError, told, most)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the content of a TOML file; raises `ConfigError` for what is none."""
     import tomllib
 
-    found: dict[str, Any] = _parsed(path, tomllib.loads, tomllib.TOMLDecodeError, "TOML: {}".format)
+    def parsed(text: str) -> dict[str, Any]:
+        # The parser takes time quadratic in the parts of a key.
+        if any(run.count(".") > _MOST_PARTS for run in re.findall(r"[\w.\"' \t-]+", text)):
+            raise ConfigError(f"{path} has a key of more than {_MOST_PARTS} parts")
+        return tomllib.loads(text)
+
+    found: dict[str, Any] = _parsed(path, parsed, tomllib.TOMLDecodeError, "TOML: {}".format)
     return found
 
 
+_MOST_PARTS = 200
+
+
 def read_yaml(path: str | Path) -> Any:
-    """Return the content of a YAML file; raises `ConfigError` for what is none, `MissingExtra` without PyYAML."""
-    try:
-        import yaml
-    except ImportError:
-        raise MissingExtra.of("yaml", f"{path} needs PyYAML, which is not installed") from None
+    """Return the content of a YAML file as plain data, dates as text; raises `ConfigError` for what is none.
+
+    Aliases are expanded within the limit of `ppsim.base.limits`.
+    """
+    import yaml
+
+    from ppsim.base.plain_yaml import PlainLoader
+
+    def parsed(text: str) -> Any:
+        check_events(yaml.parse(text, PlainLoader), str(path))
+        return yaml.load(text, PlainLoader)
 
     def told(error: Exception) -> str:
         return f"YAML: {' '.join(str(error).split())}"
 
-    return _parsed(path, yaml.safe_load, yaml.YAMLError, told, unread="a date that is none,")
+    return _parsed(path, parsed, yaml.YAMLError, told)
 
 
 def _parsed(
     path: str | Path, parse: Callable[[str], Any], wrong: type[Exception], told: Callable[[Any], str],
-    unread: str = "a number too long",
+    most: int = CONFIG_BYTES,
 ) -> Any:  # fmt: skip
     """What a parser makes of a file; `told` says which format it is not, and why."""
-    text = read_text(path)
+    text = read_text(path, most=most)
     try:
-        return parse(text)
+        tree = parse(text)
+    except ConfigError:
+        raise
     except wrong as error:
         raise ConfigError(f"{path} is not valid {told(error)}") from None
-    except (ValueError, RecursionError):
-        raise ConfigError(f"{path} holds {unread} or lists too deep to be read") from None
+    except (ValueError, OverflowError, RecursionError):
+        raise ConfigError(f"{path} holds a number too long or lists too deep to be read") from None
+    check_tree(tree, str(path))
+    if _HALF_CHARACTER.search(text):
+        try:
+            json.dumps(tree, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{path} holds half of a UTF-16 character (\\ud800 to \\udfff)") from None
+    return tree
 
 
-def read_text(path: str | Path) -> str:
-    """Return the content of a text file; raises `ConfigError` for one that cannot be read."""
+_HALF_CHARACTER = re.compile(r"\\[uU](0000)?[dD][89a-fA-F]")
+
+
+def read_text(path: str | Path, *, most: int = CONFIG_BYTES) -> str:
+    """Return the content of a text file of up to `most` bytes; raises `ConfigError` for one that cannot be read."""
+    data = _bytes_of(path, most + 1)
+    if len(data) > most:
+        raise ConfigError(f"{path} is larger than {most / 2**20:,.0f} MiB, the limit for such a file")
+    return _decoded(data, path)
+
+
+def read_head(path: str | Path, *, most: int = CONFIG_BYTES) -> tuple[str, bool]:
+    """Return the beginning of a text file, whole lines of up to `most` bytes, and whether there is more."""
+    data = _bytes_of(path, most + 1)
+    if len(data) <= most:
+        return _decoded(data, path), False
+    return _decoded(data[: data.rfind(b"\n", 0, most) + 1], path), True
+
+
+def _bytes_of(path: str | Path, most: int) -> bytes:
+    """The first bytes of a file; of a pipe or a device too, which may have no end."""
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size:
+                return file.read(min(most, size + 1))
+            pieces = []
+            while most > 0 and (piece := file.read(min(most, _PIECE))):
+                pieces.append(piece)
+                most -= len(piece)
+            return b"".join(pieces)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:  # a name with a NUL byte
+        raise ConfigError(f"cannot read {str(path)!r}: {error}") from None
+
+
+_PIECE = 2**20
+
+
+def _decoded(data: bytes, path: str | Path) -> str:
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text file") from None
 

@@ -1,9 +1,11 @@
 """Megatron-LM's arguments by their names in `args`, whatever text held them, and which of them were read."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import LARGEST, count_from
 from ppsim.configs.matters import matters_for, require_full_training
 from ppsim.configs.run_config import Ignored
 
@@ -46,6 +48,8 @@ def normalised(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """A value as Python's own: numbers and words of a command line, a log or YAML."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -54,9 +58,10 @@ def _plain(value: Any) -> Any:
         return words[text.lower()]
     for kind in (int, float):
         try:
-            return kind(text)
+            number = kind(text)
         except ValueError:
-            pass
+            continue
+        return number if -LARGEST < number < LARGEST else text
     return text
 
 
@@ -103,15 +108,11 @@ class Arguments:
     def count(self, name: str, default: int | None = None, *, word: str = "model", least: int = 1) -> int | None:
         """A whole number of `least` or more, or the default."""
         value = self.get(name, default, word=word)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
         if value is None:
             return None
         if isinstance(value, str) and "$" in value:
             raise ConfigError(f"{self.source}: {name} is {value}, which the file does not set")
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{self.source}: {name} must be a whole number of {least} or more: got {value!r}")
-        return value
+        return count_from(value, f"{self.source}: {name}", least=least)
 
     def number(self, name: str, default: int, *, least: int = 1) -> int:
         """A whole number of `least` or more, the default where none is there."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import shown
 from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.matters import leaves_of, matters_for
@@ -67,8 +68,7 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
     "auto" is left to the program that starts the run, and to an option here.
     """
     for name in ("zero_optimization", "bf16", "fp16"):
-        if not isinstance(content.get(name, {}), dict):
-            raise ConfigError(f"{source}: {name} must be an object, as {{…}}: got {content[name]!r}")
+        _require_object(content, name, source)
     given = dict(leaves_of(content))
     arguments = Arguments({name: value for name, value in given.items() if value != "auto"}, source)
     micro = arguments.count("train_micro_batch_size_per_gpu", word="micro_batch")
@@ -101,3 +101,11 @@ def from_deepspeed(content: Mapping[str, Any], source: str) -> RunConfig:
         arguments.ignored,
         needed={word: (name, option) for name, (word, option) in autos.items() if words[word] is None},
     )
+
+
+def _require_object(content: Mapping[str, Any], name: str, source: str) -> None:
+    """Raise `ConfigError` for a setting that must be an object and is none."""
+    found = content.get(name)
+    if found is not None and not isinstance(found, dict):
+        example = '{"stage": 1}' if name == "zero_optimization" else '{"enabled": true}'
+        raise ConfigError(f'{source}: {name} must be an object, "{name}": {example}: got {shown(found)}')

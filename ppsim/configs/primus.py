@@ -11,18 +11,20 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_toml, read_yaml
+from ppsim.base.limits import shown
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.megatron import from_megatron
 from ppsim.configs.run_config import RunConfig
 from ppsim.configs.torchtitan import from_torchtitan
 
-_VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::([^}]{0,4096}))?\}")
 _DEEPEST = 16
 _OF_EXPERIMENTS = ("modules", "work_group", "user_name", "exp_name", "workspace", "platform")
 """Names at the top of an experiment that are no overrides."""
@@ -38,7 +40,10 @@ def from_primus(content: Mapping[str, Any], path: Path) -> RunConfig:
     framework = module["framework"]
     base, model = _named_files(path, framework, str(module.get("config")), str(module.get("model")))
     outside = {name: value for name, value in content.items() if name not in _OF_EXPERIMENTS}
-    overrides = _merged(module.get("overrides") or {}, outside)
+    overrides = module.get("overrides") or {}
+    if not isinstance(overrides, dict):
+        raise ConfigError(f"{path}: overrides must be a table of options: got {shown(overrides)}")
+    overrides = _merged(overrides, outside)
     note = (f"overrides without modules, taken for its trainer: {', '.join(outside)}",) if outside else ()
     if framework == "torchtitan":
         tree = _merged(_merged(base, model), overrides)
@@ -76,11 +81,14 @@ def _named_files(path: Path, framework: str, module: str, model: str) -> tuple[d
 
 def _file(path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
     """A file's content over that of the files which it extends."""
-    if not path.is_file():
+    if not isfile(path):
         raise ConfigError(f"{source} names {path.name}, which is not in {path.parent}")
     if depth > _DEEPEST:
         raise ConfigError(f"{path} extends itself")
-    return _extended(read_yaml(path), path, source, depth)
+    content = read_yaml(path) or {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must be a table of options: got {shown(content)}")
+    return _extended(content, path, source, depth)
 
 
 def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int = 0) -> dict[str, Any]:
@@ -88,6 +96,8 @@ def _extended(content: Mapping[str, Any], path: Path, source: Path, depth: int =
     own, merged = _resolved(dict(content)), dict[str, Any]()
     for word in ("extends", "bases", "includes"):
         others = own.pop(word, None) or ()
+        if not isinstance(others, str | list | tuple):
+            raise ConfigError(f"{path}: {word} must be a list of files: got {shown(others)}")
         for other in [others] if isinstance(others, str) else others:
             merged = _merged(merged, _file(path.parent / str(other), source, depth + 1))
     return _merged(merged, own)

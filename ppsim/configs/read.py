@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
 from ppsim.base.errors import ConfigError
-from ppsim.base.files import read_json, read_text, read_toml, read_yaml
+from ppsim.base.files import read_head, read_json, read_toml, read_yaml
+from ppsim.base.limits import CONFIG_BYTES
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.matters import require_full_training
 from ppsim.configs.megatron import from_megatron
@@ -22,7 +24,7 @@ from ppsim.model.names import read_model
 
 def model_named(given: str | Path | RunConfig) -> Model:
     """Return a model by name, from a Hugging Face config.json, or from a trainer's configuration, read or not."""
-    if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not Path(given).is_file()):
+    if not isinstance(given, RunConfig) and (Path(given).suffix == ".json" or not isfile(given)):
         return read_model(given)
     config = given if isinstance(given, RunConfig) else read_run_config(given)
     if config.model is None:
@@ -48,16 +50,20 @@ def read_run_config(path: str | Path) -> RunConfig:
     >>> found.words["pp"], found.words["micro_batch"], found.words["dtype"]
     (4, 2, 'bfloat16')
     """
-    text, source = read_text(path), str(path)
+    (text, has_more), source = read_head(path), str(path)
+    if has_more and not logged_arguments(text):  # a log begins with the arguments, and may be long
+        raise ConfigError(f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: it is no training configuration")
     if text.lstrip().startswith("{"):
-        return _from_tree(read_json(path), Path(path))
-    if re.search(r"^\[[\w.]+\]\s*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
+        return _from_tree(read_json(path, most=CONFIG_BYTES), Path(path))
+    if re.search(r"^\[[\w.]+\][ \t]*$", text, re.MULTILINE) and re.search(r"^\w+ *= *", text, re.MULTILINE):
         return from_torchtitan(read_toml(path), source)
     if re.search(r"^(modules|MODEL_ARGS|model):", text, re.MULTILINE):
         return _from_tree(read_yaml(path), Path(path))
     if logged := logged_arguments(text):
         return from_megatron(Arguments(normalised(logged), source, is_complete=True))
-    if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(r"^\s*--[\w-]+:", text, re.MULTILINE):
+    if re.search(r"(^|\s)--[a-z][\w.-]*( +|=)[^\s:]", text) and not re.search(
+        r"^[ \t]*--[\w-]+:", text, re.MULTILINE
+    ):
         flags = flags_of(text, source)
         if chosen := re.search(
             r"\sactivation[-_]checkpoint:([\w-]+)", text

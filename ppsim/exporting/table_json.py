@@ -51,6 +51,11 @@ def table_from_json(data: Any, source: str) -> Schedule:
         raise ConfigError(f"{source} holds costs, and a table is needed here: --costs takes it")
     table = validated(_Table, data, source)
     rows = [[_cell(cell, f"{source}: rank {rank}") for cell in row] for rank, row in enumerate(table.ranks)]
+    stages = [stage for row in table.ranks for cell in row for _, stage, _ in cell]
+    if max(stages, default=0) >= len(table.stage_to_rank):
+        raise ScheduleError(
+            f"{source}: stage_to_rank has {len(table.stage_to_rank)} stages, ranks has stage {max(stages)}"
+        )
     return Schedule.from_rows(
         rows, stage_to_rank=table.stage_to_rank, num_microbatches=table.num_microbatches, name=table.name,
         num_replicas=table.num_replicas, num_slices=table.num_slices,

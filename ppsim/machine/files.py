@@ -11,6 +11,7 @@ from ppsim.base.boundary import AboveZero, After, Before, NonNegative, Positive,
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml, read_yaml
+from ppsim.base.limits import CONFIG_BYTES, LONGEST_NAME
 from ppsim.base.names import Names, plain
 from ppsim.machine.choices import CLUSTER
 from ppsim.machine.cluster import (
@@ -208,7 +209,7 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
     A name is as people write it: H100-SXM is dgx-h100.
 
     Raises `ConfigError` for an unknown name (with close matches) and for a file that does not fit the schema (with
-    every wrong key); `MissingExtra` for YAML where PyYAML is not installed.
+    every wrong key).
     """
     text = str(name_or_path)
     if Path(text).suffix in _READERS:
@@ -243,7 +244,7 @@ _LEFT_OUT = re.compile(r"^(nvidia|amd|instinct|dgx(?!c))|(sxm\d?|oam|80gb|hbm\de
 
 def _plain(name: str) -> str:
     """A device's name, where a cluster is one of the common boxes of it."""
-    text = re.sub(r"[\s_]+", "-", name.lower())
+    text = re.sub(r"[\s_]+", "-", name.lower())[:LONGEST_NAME]
     while (shorter := _LEFT_OUT.sub("", text).strip("-")) != text:
         text = shorter
     return plain(text)
@@ -325,4 +326,8 @@ def _known(name: Any, there: dict[str, Any], what: str) -> str:
     return str(name)
 
 
-_READERS = {".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": read_json}
+def _read_small_json(path: Path) -> Any:
+    return read_json(path, most=CONFIG_BYTES)
+
+
+_READERS = {".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml, ".json": _read_small_json}

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from functools import cache
+from os.path import isfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json, read_toml
+from ppsim.base.limits import CONFIG_BYTES, LONGEST_NAME
 from ppsim.base.names import Names
 from ppsim.model.architecture import Model
 from ppsim.model.config import model_from
@@ -115,14 +117,14 @@ def find_model(name: str) -> Model:
 def read_model(name_or_path: str | Path) -> Model:
     """Return a model by name, or from a config.json; raises `ConfigError` naming what is wrong with either."""
     text = str(name_or_path)
-    if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or Path(text).is_file():
-        return model_from(read_json(text), text)
+    if text.endswith(".json") or text.count("/") > 1 or text.startswith((".", "/")) or isfile(text):
+        return model_from(read_json(text, most=CONFIG_BYTES), text)
     return find_model(text)
 
 
 def plain_model(name: str) -> str:
     """Return a model's name without what makes no difference."""
-    text = re.sub(r"[\s_-]+", "-", name.rsplit("/", 1)[-1].lower())
+    text = re.sub(r"[\s_-]+", "-", name.rsplit("/", 1)[-1].lower())[:LONGEST_NAME]
     text = re.sub(r"^(meta|nvidia)-", "", text)
     while (shorter := _LEFT_OUT.sub("", text)) != text:
         text = shorter

@@ -115,6 +115,7 @@ def print_totals(found: Any) -> None:
         ("iteration", f"{seconds(found.iteration_s)}, the median of {len(times)} logged after {found.num_warm_up} "
                       f"of warm-up ({seconds(times[0])} … {seconds(times[-1])})"),
         *((name, size(value)) for name, value in found.memory_bytes.items()),
+        *([("garbled lines", f"{found.num_garbled} skipped")] * bool(found.num_garbled)),
         ("not recorded", "a timeline: a log has totals. To explain a step, record it with torch.profiler "
                          "(Megatron-LM: --use-pytorch-profiler --pytorch-profiler-collect-callstack) or nsys, or "
                          "write a CSV of passes (rank, kind, stage, microbatch, start, end)"),

@@ -13,6 +13,7 @@ import numpy as np
 from ppsim.base.arrays import Floats
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_text
+from ppsim.base.limits import DATA_BYTES, shown
 from ppsim.base.units import percent
 from ppsim.costs.assembled import Assembled
 from ppsim.projection.plan import Plan
@@ -26,14 +27,13 @@ _MOST_TOKENS = 10**9
 def read_lengths(path: str | Path) -> tuple[int, ...]:
     """Return the tokens of each sequence, one a line; raises `ConfigError` naming a line that is no such number."""
     lengths = []
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if not line.strip():
+    for number, line in enumerate(read_text(path, most=DATA_BYTES).splitlines(), start=1):
+        text = line.strip()
+        if not text:
             continue
-        if not line.strip().isdecimal() or not 1 <= int(line) <= _MOST_TOKENS:
-            raise ConfigError(
-                f"{path}: line {number} is {line.strip()!r}; give the tokens of a sequence, 1 or more"
-            )
-        lengths.append(int(line))
+        if not text.isdecimal() or len(text) > len(str(_MOST_TOKENS)) or not 1 <= int(text) <= _MOST_TOKENS:
+            raise ConfigError(f"{path}: line {number} is {shown(text)}; give the tokens of a sequence, 1 or more")
+        lengths.append(int(text))
     if not lengths:
         raise ConfigError(f"{path} holds no sequence: give the tokens of each, one a line")
     return tuple(lengths)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from ppsim.base.arrays import Ints32
-from ppsim.base.boundary import AboveZero, Count, NonNegative, Positive, Strict, Within, validated
+from ppsim.base.boundary import AboveZero, Count, Moment, NonNegative, Positive, Strict, Within, validated
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import naming, read_json
 from ppsim.runs.run import PaceOf, Run
@@ -28,23 +28,23 @@ FORMAT: Literal["ppsim-timeline/1"] = "ppsim-timeline/1"
 class _NodeTimes(Strict):
     """One entry a node: seconds, and the node waited for last."""
 
-    start_s: list[float]
-    end_s: list[float]
+    start_s: list[Moment]
+    end_s: list[Moment]
     blocker: list[int]
 
 
 class _Steps(Strict):
     """Every recorded step, one entry a node, and what else is known of the run."""
 
-    between_steps_s: list[float]
+    between_steps_s: list[Moment]
     message_bytes: NonNegative | None
     knows_transfers: bool
     communication: Communication = "overlap"
     reference_s: list[list[AboveZero]] | list[AboveZero] = field(default_factory=list)
     reference_work: str = ""
     reference_layers: list[Count] = field(default_factory=list)
-    start_s: list[list[float]]
-    end_s: list[list[float]]
+    start_s: list[list[Moment]]
+    end_s: list[list[Moment]]
 
 
 class _File(Strict, extra="ignore"):
@@ -64,9 +64,9 @@ class _File(Strict, extra="ignore"):
     steps: _Steps | None = None
     run: dict[str, Any] = field(default_factory=dict)
     iteration_time_s: NonNegative | None = None
-    iteration_time_interval_s: Annotated[list[float], Within(min_length=2, max_length=2)] | None = None
+    iteration_time_interval_s: Annotated[list[NonNegative], Within(min_length=2, max_length=2)] | None = None
     reference_s: AboveZero | None = None
-    reference_ends_s: Annotated[list[float], Within(min_length=2, max_length=2)] | None = None
+    reference_ends_s: Annotated[list[NonNegative], Within(min_length=2, max_length=2)] | None = None
     reference_work: str = ""
 
 
@@ -213,10 +213,13 @@ def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
                 f"{source} is wrong: timeline.{name} has {len(entries)} entries, the table has "
                 f"{graph.num_actions} actions and {graph.num_transfers} transfers"
             )
+    start, end = np.array(file.timeline.start_s), np.array(file.timeline.end_s)
+    if len(early := np.flatnonzero((end < start)[: graph.num_actions])):
+        raise ConfigError(f"{source} is wrong: timeline.end_s[{early[0]}] is before the start of the action")
     timeline = Timeline(
         graph=graph,
-        start=np.array(file.timeline.start_s),
-        end=np.array(file.timeline.end_s),
+        start=start,
+        end=end,
         blocker=_blockers(file.timeline.blocker, source),
         costs=resolved,
         origin=file.origin,

@@ -17,7 +17,8 @@ class Totals(Shown):
     """Seconds of each logged iteration, and of timers: the least and the most over the ranks, median of the logs.
 
     `num_warm_up` logged iterations were dropped. `memory_bytes` are what a log line of the allocator says, by its
-    words, the largest of the ranks that print one. `num_ranks` is where the timers of every rank are logged.
+    words, the largest of the ranks that print one. `num_garbled` lines were skipped, because a number in them could
+    not be read.
 
     >>> Totals("log", [2.0, 2.1, 2.0], {"forward-backward": (1.8, 1.9)}).iteration_s
     2.0
@@ -28,6 +29,7 @@ class Totals(Shown):
     timers_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     memory_bytes: Mapping[str, float] = field(default_factory=dict)
     num_warm_up: int = 0
+    num_garbled: int = 0
 
     @property
     def brief(self) -> str:
@@ -49,6 +51,7 @@ class Totals(Shown):
             "format": FORMAT,
             "source": self.source,
             "num_warm_up": self.num_warm_up,
+            "num_garbled": self.num_garbled,
             "iteration_time_s": self.iteration_s,
             "iterations_s": list(self.iterations_s),
             "timers_s": {name: list(pair) for name, pair in self.timers_s.items()},

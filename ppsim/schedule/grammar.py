@@ -26,7 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppsim.base.arrays import Ints32, Ints64
-from ppsim.base.errors import ScheduleError
+from ppsim.base.errors import ConfigError, ScheduleError
+from ppsim.base.files import read_text
+from ppsim.base.limits import DATA_BYTES
 from ppsim.schedule.table import IDLE, NONE, Action, Cell, Op, Schedule, is_joined
 
 MOST = 999_999
@@ -275,9 +277,7 @@ def read_schedule(path: str | Path, *, num_replicas: int = 1, num_slices: int | 
     """
     path = Path(path)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ScheduleError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ScheduleError(f"{path} is not a text file; a schedule is a CSV with one row a rank") from None
+        text = read_text(path, most=DATA_BYTES)
+    except ConfigError as error:
+        raise ScheduleError(f"{error}; a schedule is a CSV with one row per rank") from None
     return parse_table(text, name=path.stem, source=str(path), num_replicas=num_replicas, num_slices=num_slices)

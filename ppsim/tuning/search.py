@@ -264,6 +264,13 @@ class _Search:
         self.all = _distinct(looks[one] for one in possible)
         self.num_configurations = len(self.all)
         self.by_key = {one.candidate.key: one.candidate for one in self.all}
+        searched = self.by_key.values() if AUTO in self.space.schedule else ()
+        self.known = self.by_key | {(other := replace(one, schedule=AUTO)).key: other for one in searched}
+        if unknown := next((key for key in self.verdicts if key not in self.known), None):
+            raise ConfigError(
+                f"the file of --resume has a verdict for '{unknown}', which is not a configuration of this search; "
+                "give another file, or remove it"
+            )
         limit = self.question.memory_limit_bytes * CAP_ROUNDING
         self.open = sorted(
             (one for one in self.all if one.least_bytes <= limit), key=lambda one: (one.bound_s, one.candidate)
@@ -274,10 +281,8 @@ class _Search:
     @property
     def found(self) -> list[Found]:
         """What fits, fastest first."""
-        searched = self.by_key.values() if AUTO in self.space.schedule else ()
-        known = self.by_key | {(other := replace(one, schedule=AUTO)).key: other for one in searched}
         fitting = [
-            Found(known[key], one.iteration_s, one.peak_bytes)
+            Found(self.known[key], one.iteration_s, one.peak_bytes)
             for key, one in self.verdicts.items()
             if one.status == "fits"
         ]

@@ -1,12 +1,13 @@
 """The file with which a search goes on where it was stopped: the question, the ranges, every verdict."""
 
 import math
+from os.path import exists
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
-from ppsim.tuning.evaluate import Outcome
+from ppsim.tuning.evaluate import Outcome, Status
 from ppsim.tuning.space import Question, Space
 
 FORMAT = "ppsim-tune/1"
@@ -31,7 +32,7 @@ def read_state(path: str | Path | None, question: Question, space: Space, seed: 
 
     Raises `ConfigError` for a file that is no state and for one of another question, naming what differs.
     """
-    if path is None or not Path(path).exists():
+    if path is None or not exists(path):
         return {}
     found = read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT:
@@ -53,11 +54,20 @@ def verdicts_in(found: dict[str, Any], source: str | Path) -> dict[str, Outcome]
     """Return the verdicts that a state or an answer holds; raises `ConfigError` for what are none."""
     try:
         return {
-            key: Outcome(status, _number(peak), _number(iteration))
+            key: _outcome(status, _number(peak), _number(iteration))
             for key, (status, peak, iteration) in found["verdicts"].items()
         }
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError):
         raise ConfigError(f"{source} is wrong: its verdicts are not those of ppsim tune; remove it") from None
+
+
+def _outcome(status: Any, peak_bytes: float, iteration_s: float) -> Outcome:
+    """A verdict; raises `ValueError` if its status is unknown, or if it fits without a peak and a time."""
+    if status not in get_args(Status):
+        raise ValueError(f"no verdict: {status}")
+    if status == "fits" and not math.isfinite(peak_bytes + iteration_s):
+        raise ValueError("fits, but without a peak or a time")
+    return Outcome(status, peak_bytes, iteration_s)
 
 
 def _finite(value: float) -> float | None:

@@ -157,15 +157,22 @@ def read_cases(path: Path, defaults: Mapping[str, Any]) -> list[Case]:
     """
     lines = read_text(path).splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    found, wrong = [], []
-    for number, row in enumerate(rows, start=1):
-        try:
-            case = _case_of(row, defaults, f"{path.name}, row {number}", number)
+    found: list[Case] = []
+    wrong: list[str] = []
+    number = 0
+    try:
+        for number, row in enumerate(rows, start=1):
+            try:
+                case = _case_of(row, defaults, f"{path.name}, row {number}", number)
+            except ConfigError as error:
+                names = _unknown_names(row) if len(wrong) < _MOST_WRONG else []
+                wrong.append("\n  ".join([str(error), *names]))
+                continue
             if config := case.words.get("run_config"):
                 case = replace(case, words={**case.words, "run_config": str(path.parent / config)})
             found.append(case)
-        except ConfigError as error:
-            wrong.append(str(error))
+    except csv.Error as error:
+        raise ConfigError(f"{path.name}, row {number + 1} cannot be read as CSV: {error}") from None
     if wrong:
         rest = [f"… and {len(wrong) - _MOST_WRONG} rows more"] if len(wrong) > _MOST_WRONG else []
         raise ConfigError("\n".join([*wrong[:_MOST_WRONG], *rest]))
@@ -181,22 +188,26 @@ def _case_of(row: Mapping[Any, Any], defaults: Mapping[str, Any], source: str, n
     """A line of a file as a case; raises `ConfigError` with all that is wrong in it."""
     if None in row or None in row.values():
         raise ConfigError(f"{source}: not as many cells as the header has")
-    given = {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
-    try:
-        read = validated(_Row, dict(defaults) | given, source)
-    except ConfigError as error:
-        raise ConfigError("\n  ".join([str(error), *_unknown_names(given)])) from None
+    read = validated(_Row, dict(defaults) | _given(row), source)
     told = Told(**{one.name: getattr(read, one.name) for one in fields(Told)})
     return Case(told, {name: value for name in WORDS if (value := getattr(read, name)) is not None}, number)
 
 
-def _unknown_names(given: Mapping[str, str]) -> list[str]:
+def _given(row: Mapping[Any, Any]) -> dict[str, str]:
+    """The cells of a row that are not empty, by their names as words of `ppsim project`."""
+    return {column.strip().replace("-", "_"): cell.strip() for column, cell in row.items() if cell.strip()}
+
+
+def _unknown_names(row: Mapping[Any, Any]) -> list[str]:
     """What else is wrong in a wrong row: a sentence for each name that nothing has."""
     from ppsim.catalog.build import find
     from ppsim.configs.read import model_named  # every trainer's format
     from ppsim.machine.files import load_cluster
 
-    sentences = []
+    sentences: list[str] = []
+    if None in row or None in row.values():
+        return sentences
+    given = _given(row)
     for word, known in (("model", model_named), ("cluster", load_cluster), ("schedule", find)):
         try:
             if given.get(word, GPT) not in (GPT, AUTO):

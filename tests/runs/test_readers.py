@@ -586,7 +586,7 @@ def test_a_bomb_is_refused_before_it_fills_memory(folder: Path, monkeypatch: pyt
     monkeypatch.setattr("ppsim.runs.readers.stream.LONGEST", 2**20)
     (folder / "long.json.gz").write_bytes(gzip.compress(b'{"traceEvents": ["' + b"x" * 2**25))
     assert "a value is longer than 1 MiB" in words_of(ppsim("read", "long.json.gz", code=2).output)
-    monkeypatch.setattr("ppsim.runs.readers.stream.MOST_UNPACKED", 2**22)
+    monkeypatch.setattr("ppsim.runs.readers.stream.LEAST_UNPACKED", 2**22)
     (folder / "wide.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 2**24))
     assert "unpacks to more than" in words_of(ppsim("read", "wide.json.gz", code=2).output)
     monkeypatch.setattr("ppsim.runs.readers.recording.MOST_KEPT", 100)

@@ -9,19 +9,22 @@ memory (MB) | max allocated: …`.
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import number_from
 from ppsim.runs.readers.stream import lines_of
 from ppsim.runs.totals import Totals
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_ITERATION = re.compile(r"elapsed time per iteration \(ms\): *([\d.]+)")
-_TIMER = re.compile(r"([a-z][\w-]*) \.*: \(([\d.]+), ([\d.]+)\)")
-_MOST = re.compile(r"([a-z][\w-]*) \.+: ([\d.]+)\s*$")
+_ITERATION = re.compile(r"elapsed time per iteration \(ms\): *(\d[^\s|/]*)")
+# The lookbehind keeps the time proportional to the line: a name is tried from its first letter only.
+_TIMER = re.compile(r"(?<![\w-])([a-z][\w-]*) \.*: \(([\d.]+), ([\d.]+)\)")
+_MOST = re.compile(r"(?<![\w-])([a-z][\w-]*) \.+: ([\d.]+)\s*$")
 _HEADING = re.compile(r"(?:^|\s)([a-z][\w-]*):\s*$")
-_RANK = re.compile(r"\brank +(\d+): ([\d.]+)\s*$")
+_RANK = re.compile(r"\brank +(\d{1,9}): ([\d.]+)\s*$")
 _MEMORY = re.compile(r"(max allocated|max reserved): *([\d.]+)")
 _MIB = 2**20
 
@@ -37,33 +40,65 @@ def read_log(path: str | Path, *, num_warm_up: int = 1) -> Totals:
 
 
 def _totals(lines: Iterable[str], source: str, num_warm_up: int) -> Totals:
-    iterations: list[float] = []
-    timers: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    memory: dict[str, float] = {}
-    heading = ""
-    for raw in lines:
-        line = _COLOUR.sub("", raw)
-        if found := _ITERATION.search(line):
-            iterations.append(float(found[1]) / 1e3)
-        elif found := _TIMER.search(line):
-            timers[found[1]].append((float(found[2]) / 1e3, float(found[3]) / 1e3))
-        elif found := _MOST.search(line):
-            timers[found[1]].append((float("nan"), float(found[2]) / 1e3))
-        elif (found := _RANK.search(line)) and heading:
-            _add_rank(timers[heading], int(found[1]), float(found[2]) / 1e3)
-        elif found := _HEADING.search(line):
-            heading = found[1]
-        for name, size in _MEMORY.findall(line) if "memory (MB)" in line else ():
-            memory[name] = max(memory.get(name, 0.0), float(size) * _MIB)
-    if not iterations:
-        raise ConfigError(f"{source} has no line 'elapsed time per iteration (ms): …'")
+    found = _Found()
+    for line in lines:
+        found.add(_COLOUR.sub("", line))
+    if not found.iterations:
+        garbled = f" ({found.num_garbled} garbled lines were skipped)" if found.num_garbled else ""
+        raise ConfigError(f"{source} has no line 'elapsed time per iteration (ms): …'{garbled}")
     return Totals(
         source=source,
-        iterations_s=iterations[num_warm_up:],
-        timers_s={name: _medians(pairs[num_warm_up:] or pairs) for name, pairs in timers.items()},
-        memory_bytes=memory,
+        iterations_s=found.iterations[num_warm_up:],
+        timers_s={name: _medians(pairs[num_warm_up:] or pairs) for name, pairs in found.timers.items() if pairs},
+        memory_bytes=found.memory,
         num_warm_up=num_warm_up,
+        num_garbled=found.num_garbled,
     )
+
+
+@dataclass
+class _Found:
+    """Values of the lines so far, in seconds and bytes. A line with a number that cannot be read is garbled.
+
+    Lines of several ranks are often written into each other.
+    """
+
+    iterations: list[float] = field(default_factory=list)
+    timers: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    memory: dict[str, float] = field(default_factory=dict)
+    heading: str = ""
+    num_garbled: int = 0
+
+    def add(self, line: str) -> None:
+        """Add the values of a line, or count it as garbled."""
+        try:
+            self._add_times(line)
+            for name, text in _MEMORY.findall(line) if "memory (MB)" in line else ():
+                self.memory[name] = max(self.memory.get(name, 0.0), _number(text) * _MIB)
+        except ConfigError:
+            self.num_garbled += 1
+
+    def _add_times(self, line: str) -> None:
+        if found := _ITERATION.search(line):
+            self.iterations.append(_number(found[1], least=_LEAST_MS) / 1e3)
+        elif found := _TIMER.search(line):
+            self.timers[found[1]].append((_number(found[2]) / 1e3, _number(found[3]) / 1e3))
+        elif found := _MOST.search(line):
+            self.timers[found[1]].append((float("nan"), _number(found[2]) / 1e3))
+        elif (found := _RANK.search(line)) and self.heading:
+            _add_rank(self.timers[self.heading], int(found[1]), _number(found[2]) / 1e3)
+        elif found := _HEADING.search(line):
+            self.heading = found[1]
+
+
+_LEAST_MS = 1e-3  # an iteration that takes less is garbled
+
+
+def _number(text: str, *, least: float = 0.0) -> float:
+    return number_from(text, "the line", least=least, most=_MOST_NUMBER)
+
+
+_MOST_NUMBER = 1e12  # ms, or MB
 
 
 def _add_rank(pairs: list[tuple[float, float]], rank: int, seconds: float) -> None:

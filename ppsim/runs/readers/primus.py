@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from itertools import pairwise
+from os.path import isdir
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ _NUMBERS = ("pp_size", "vp_size", "vpp_size", "num_mbs", "micro_batches")
 
 def is_dump(folder: Path) -> bool:
     """Return whether a folder holds a rank's file."""
-    return folder.is_dir() and any(_FILE.fullmatch(file.name) for file in folder.iterdir())
+    return isdir(folder) and any(_FILE.fullmatch(file.name) for file in folder.iterdir())
 
 
 def read_dump(folder: Path) -> Recordings:

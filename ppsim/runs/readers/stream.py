@@ -12,18 +12,18 @@ import re
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import MOST_UNPACKED
 
 _CHUNK = 4 * 2**20
 LONGEST = 64 * 2**20
 """Characters of the longest value, of an event of the list as of an entry beside it."""
 
-MOST_UNPACKED = 64 * 2**30
-"""Bytes that a packed file may unpack to: more is no trace but a bomb."""
+LEAST_UNPACKED = 64 * 2**20
+"""Bytes that a gzip file of any size may unpack to."""
 
 _MARGIN = 16
 """Characters: an error so near to the end of the window may come from what is not read yet."""
@@ -33,7 +33,7 @@ _DECODER = json.JSONDecoder(strict=False)  # names of operators may hold control
 
 
 @contextmanager
-def opened(path: str | Path) -> Iterator[gzip.GzipFile | BufferedReader]:
+def opened(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file for what it holds, packed with gzip or not.
 
     Raises `ConfigError` for one that cannot be read, is cut off, or is no text where it is read as one.
@@ -42,7 +42,7 @@ def opened(path: str | Path) -> Iterator[gzip.GzipFile | BufferedReader]:
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b" or str(path).endswith(".gz")
         with gzip.open(path) if packed else open(path, "rb") as file:
-            yield file
+            yield cast(IO[bytes], io.BufferedReader(_Unpacked(file, path), _CHUNK) if packed else file)
     except EOFError:
         raise ConfigError(f"{path} is cut off: its gzip stream has no end") from None
     except gzip.BadGzipFile:
@@ -51,6 +51,26 @@ def opened(path: str | Path) -> Iterator[gzip.GzipFile | BufferedReader]:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a text file") from None
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a gzip file; raises `ConfigError` for one that unpacks to more than any recording does."""
+
+    def __init__(self, file: Any, path: str | Path) -> None:
+        self.file, self.path, self.num_bytes = file, path, 0
+        self.most = max(LEAST_UNPACKED, Path(path).stat().st_size * MOST_UNPACKED)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        number: int = self.file.readinto(buffer)
+        self.num_bytes += number
+        if self.num_bytes > self.most:
+            raise ConfigError(
+                f"{self.path} unpacks to more than {MOST_UNPACKED} times its size: it is no recording"
+            )
+        return number
 
 
 def lines_of(
@@ -78,7 +98,7 @@ class _Window:
         self.file: IO[bytes] = file
         self.source = source
         self.text, self.place = "", 0
-        self.num_bytes, self.passed = 0, 0
+        self.passed = 0
         self.decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self.has_more = True
 
@@ -151,10 +171,7 @@ class _Window:
         """Read more, and forget what was passed; whether there was any."""
         # Twice as much for a value twice as long, so that a long one is not parsed again and again.
         chunk = self.file.read(max(_CHUNK, len(self.text) - self.place)) if self.has_more else b""
-        self.num_bytes += len(chunk)
         self.has_more = bool(chunk)
-        if self.num_bytes > MOST_UNPACKED:
-            raise ConfigError(f"{self.source} unpacks to more than {MOST_UNPACKED // 2**30} GiB: it is no trace")
         self.passed += self.place
         self.text, self.place = self.text[self.place :] + self.decoder.decode(chunk, final=not chunk), 0
         return bool(chunk)

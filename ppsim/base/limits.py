@@ -1,0 +1,179 @@
+"""Limits on files that a user gives: size, depth, expansion and numbers. Every reader takes them from here.
+
+A configuration is small (`CONFIG_BYTES`). Tables, timelines and recordings may have millions of entries
+(`DATA_BYTES`); their readers take time and memory in proportion to the file. Nothing may grow faster than its file:
+YAML anchors and shell variables have a limit on the expanded size, gzip on the unpacked size.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ppsim.base.errors import ConfigError
+
+CONFIG_BYTES = 2**20
+"""Bytes of a configuration. The largest that we know, a printed Megatron-LM configuration, has 0.1 MB."""
+
+DATA_BYTES = 2 * 2**30
+"""Bytes of a table, a timeline or a recording that is read at once. A timeline of a million actions has 0.1 GB."""
+
+MOST_UNPACKED = 100
+"""Bytes that a byte of a gzip file may unpack to. Traces of torch.profiler unpack to 10 to 30 bytes per byte."""
+
+MOST_VALUES = 200_000
+"""Values of a YAML file, with each alias counted as the values that it stands for."""
+
+DEEPEST = 64
+"""Levels of lists and tables inside each other. Configurations and our own files have up to 10."""
+
+LONGEST_NAME = 200
+"""Characters of the name of a model, a cluster or a schedule."""
+
+LARGEST = 10**30
+"""Largest whole number of a file: its products with other numbers still are finite floats."""
+
+LARGEST_COUNT = 10**15
+"""Largest whole number that counts something or is a number of bytes."""
+
+
+def whole(value: Any) -> Any:
+    """Return a float that is a whole number as an int, and anything else as it is.
+
+    >>> whole(8.5e10), whole(0.5), whole("8")
+    (85000000000, 0.5, '8')
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def count_from(value: Any, key: str, *, least: int = 0, most: int = LARGEST_COUNT) -> int:
+    """Return a number of a file as a whole number between `least` and `most`; raises `ConfigError` with its key.
+
+    >>> count_from(4.0, "config.json: num_layers")
+    4
+    """
+    number = whole(value)
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise ConfigError(f"{key} must be a whole number of {least} or more: got {shown(value)}")
+    if number > most:
+        raise ConfigError(f"{key} must be at most {most:,}: got {shown(value)}")
+    return number
+
+
+def number_from(value: Any, key: str, *, least: float = -float(LARGEST), most: float = float(LARGEST)) -> float:
+    """Return a number of a file, or a text that spells one, as a finite float; raises `ConfigError` with its key.
+
+    >>> number_from("0.5", "train.log, line 3: elapsed time")
+    0.5
+    """
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not least <= number <= most:
+        between = f"from {least:g} to {most:g}" if math.isfinite(number) or number == math.inf else ""
+        raise ConfigError(f"{key} must be a number{f' {between}' * bool(between)}: got {shown(value)}")
+    return number
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error shows it: in at most 60 characters.
+
+    >>> shown(10**400)
+    'a number of 401 digits'
+    """
+    if type(value) is int and abs(value) > LARGEST:
+        return f"a number of {math.floor(value.bit_length() * math.log10(2)) + 1} digits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a longer whole number than Python prints, or lists too deep
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def check_tree(tree: Any, source: str) -> None:
+    """Raise `ConfigError` for a file that is too deep or has a whole number beyond ±`LARGEST`, with its key."""
+    level: list[tuple[Any, str]] = [(tree, "")]
+    for _ in range(DEEPEST):
+        below: list[tuple[Any, str]] = []
+        for one, path in level:
+            _check_values(one, path, source, below)
+        if not below:
+            return
+        level = below
+    raise ConfigError(f"{source} has lists or tables more than {DEEPEST} levels deep")
+
+
+def _check_values(one: Any, path: str, source: str, below: list[tuple[Any, str]]) -> None:
+    """Check the values of one list or table, and append the lists and tables in it to `below`, with their paths."""
+    is_table = isinstance(one, dict)
+    values: Iterable[Any] = one.values() if is_table else one if isinstance(one, list) else [one]
+    kinds = set(map(type, values))
+    if kinds.isdisjoint(_LOOKED_AT):
+        return
+    of: Callable[[Any], str] = (lambda key: f"{path}.{key}") if is_table else lambda key: f"{path}[{key}]"
+    for key, value in one.items() if is_table else enumerate(values):
+        if type(value) is int and not -LARGEST < value < LARGEST:
+            name = (of(key) if one is not value else "").lstrip(".")
+            raise ConfigError(f"{source}: {name or 'the whole'} is {shown(value)}: numbers may have 30")
+        if type(value) in (list, dict) and value is not one:
+            below.append((value, of(key)))
+
+
+_LOOKED_AT = frozenset({int, list, dict})
+
+
+def check_events(events: Iterable[Any], source: str) -> None:
+    """Raise `ConfigError` for YAML that is too deep, too large when its aliases are expanded, or not plain data.
+
+    `events` are those of PyYAML's parser, which come before any alias is expanded: this takes time in proportion to
+    the file.
+    """
+    sizes: list[int] = [0]  # values in each of the open lists and tables, the document first
+    anchors: list[str | None] = []
+    size_of: dict[str, int | None] = {}  # by anchor; None while it is open
+    for event in events:
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            size = size_of.get(event.anchor, 0)  # the parser itself refuses an alias without an anchor
+            if size is None:
+                raise ConfigError(f"{source} refers to itself: the anchor &{event.anchor} contains *{event.anchor}")
+            sizes[-1] += size
+        elif kind == "ScalarEvent":
+            _check_scalar(event, source)
+            sizes[-1] += 1
+            if event.anchor is not None:
+                size_of[event.anchor] = 1
+        elif kind in ("SequenceStartEvent", "MappingStartEvent"):
+            _check_tag(event, source)
+            sizes.append(1)
+            anchors.append(event.anchor)
+            if event.anchor is not None:
+                size_of[event.anchor] = None
+            if len(sizes) > DEEPEST:
+                raise ConfigError(f"{source} has lists or tables more than {DEEPEST} levels deep")
+        elif kind in ("SequenceEndEvent", "MappingEndEvent"):
+            size, anchor = sizes.pop(), anchors.pop()
+            sizes[-1] += size
+            if anchor is not None:
+                size_of[anchor] = size
+        if sizes[-1] > MOST_VALUES:
+            raise ConfigError(f"{source} has more than {MOST_VALUES:,} values, with its aliases expanded")
+
+
+_LONGEST_NUMBER = 400
+_PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")}
+
+
+def _check_scalar(event: Any, source: str) -> None:
+    _check_tag(event, source)
+    text = event.value
+    if len(text) > _LONGEST_NUMBER and not set(text) - set("0123456789abcdefxoABCDEF_.:+-"):
+        raise ConfigError(f"{source} has a number of {len(text)} characters in line {event.start_mark.line + 1}")
+
+
+def _check_tag(event: Any, source: str) -> None:
+    if event.tag not in (None, "!", *_PLAIN_TAGS):
+        line = event.start_mark.line + 1
+        raise ConfigError(
+            f"{source} has the tag {event.tag} in line {line}: only plain lists, tables and values are read"
+        )

@@ -1,0 +1,25 @@
+"""PyYAML's safe loader, restricted to plain data: names of keys and dates are texts."""
+
+from typing import Any, ClassVar
+
+import yaml
+
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the loader in C is 10 times as fast
+_TEXT, _DATE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:timestamp"
+
+
+class PlainLoader(_SafeLoader):  # type: ignore[misc]
+    """A loader whose keys are always texts (`on`, `1` and `null` too), and which reads a date as a text."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Return the table of a node."""
+        self.flatten_mapping(node)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = _TEXT
+        return super().construct_mapping(node, deep=deep)

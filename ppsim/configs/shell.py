@@ -1,0 +1,299 @@
+"""Words of a shell script, with quotes, variables, arrays and arithmetic, in time proportional to the script.
+
+We run nothing. A command substitution `$(…)` and a variable that the script does not set stay as they are written.
+As in a shell, the value of a variable is never read for quotes that open or close: `NOTE="bob's run"` is harmless.
+Other than in a shell, `$ARRAY` has all elements, and quotes inside a value group its words (scripts `eval` those).
+"""
+
+import ast
+import operator
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ppsim.base.errors import ConfigError
+
+MOST_EXPANDED = 2**20
+"""Characters that the variables of a script may expand to, over all of its uses."""
+
+_LONGEST = 4096  # characters of ${…}, $((…)) and $(…)
+_DEEPEST = 8  # variables in the values of variables
+
+_SPACE = re.compile(r"(?:[^\S\n]|\\\n)+")
+_COMMENT = re.compile(r"#[^\n]*")
+_OPERATOR = re.compile(r"\d*[<>][<>&\d]*|[;&|]+")
+_PLAIN = re.compile(r"(?:[^\s'\"\\$;&|<>()]|\$(?![\w({]))+")
+_SINGLE = re.compile(r"'([^']*)'")
+_DOUBLE_PLAIN = re.compile(r"(?:[^\"\\$]|\$(?![\w({]))+")
+_NAME = re.compile(r"\$(\w+)")
+_BRACED = re.compile(r"(\w+)(?:\[[@*]\])?(?::?[-=](.*))?", re.DOTALL)
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_DECLARING = ("export", "declare", "local", "readonly", "typeset")
+
+
+@dataclass
+class _Word:
+    """A word in pieces. If it assigns, `assigned` is the match of `NAME=` or `NAME+=` before the pieces."""
+
+    pieces: list[str] = field(default_factory=list)
+    assigned: re.Match[str] | None = None
+    array: list[str] | None = None
+
+    @property
+    def value(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def text(self) -> str:
+        return (self.assigned[0] if self.assigned else "") + self.value
+
+
+class Script:
+    """A script, read statement by statement; `variables` are those that the statements so far set."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self.text, self.source = text.replace("\r\n", "\n"), source
+        self.variables: dict[str, list[str]] = {}
+        self._place, self._expanded = 0, 0
+
+    def statements(self) -> Iterator[list[str]]:
+        """Yield the words of each statement, for an assignment the words of its value.
+
+        Raises `ConfigError` for a quote or an array that does not close, and for variables that expand too much.
+        """
+        words: list[_Word] = []
+        while self._place < len(self.text):
+            if match := _SPACE.match(self.text, self._place) or _COMMENT.match(self.text, self._place):
+                self._place = match.end()
+            elif self.text[self._place] == "\n":
+                self._place += 1
+                yield from self._ended(words)
+                words = []
+            elif match := _OPERATOR.match(self.text, self._place):
+                self._place = match.end()
+                if match[0][0] in ";&|":
+                    yield from self._ended(words)
+                    words = []
+                else:
+                    words.append(_Word([match[0]]))
+            else:
+                words += self._words()
+        yield from self._ended(words)
+
+    def _ended(self, words: list[_Word]) -> Iterator[list[str]]:
+        """The words of a statement; if it assigns, the variables are set."""
+        if words and words[0].text in _DECLARING:
+            words = [word for word in words[1:] if word.assigned]
+        if not words:
+            return
+        if not all(word.assigned for word in words):
+            yield [word.text for word in words]
+            return
+        for word in words:
+            value = [word.value] if word.array is None else word.array
+            yield value if word.array else self._split(value)
+            name, appends = word.assigned[1], word.assigned[2]  # type: ignore[index]
+            before = self.variables.get(name, []) if appends else []
+            if before and word.array is None:
+                before, value = before[:-1], [before[-1] + value[0]]
+            self.variables[name] = self._counted(before + value)
+
+    def _words(self, *, in_array: bool = False) -> list[_Word]:
+        """The words from here to the next blank: several if a variable with blanks is expanded."""
+        begin, depth = self._place, 0
+        found = [_Word(assigned=_ASSIGNED.match(self.text, begin))]
+        if found[0].assigned:
+            self._place = found[0].assigned.end()
+            if self.text.startswith("(", self._place) and not in_array:
+                self._place += 1
+                found[0].array = self._array(begin)
+                return found
+        while self._place < len(self.text):
+            character = self.text[self._place]
+            if match := _PLAIN.match(self.text, self._place):
+                self._place = match.end()
+                found[-1].pieces.append(match[0])
+            elif character == "'":
+                if (match := _SINGLE.match(self.text, self._place)) is None:
+                    raise self._unclosed("quotation", begin)
+                self._place = match.end()
+                found[-1].pieces.append(match[1])
+            elif character == '"':
+                self._double_quoted(found, begin)
+            elif character == "$":
+                value = self._expansion()
+                is_written = found[0].assigned or value[0].startswith(
+                    "$("
+                )  # a command, which is not run, is one word
+                _add(found, value if is_written else self._split(value))
+            elif character == "\\" and not self.text.startswith("\\\n", self._place):
+                found[-1].pieces.append(self.text[self._place + 1 : self._place + 2])
+                self._place += 2
+            elif character in "()" and (depth or character == "(" or not in_array):
+                depth += 1 if character == "(" else -1 if depth else 0
+                found[-1].pieces.append(character)
+                self._place += 1
+            else:
+                break
+        return [word for word in found if word.pieces or word.assigned]
+
+    def _array(self, begin: int) -> list[str]:
+        """The elements up to the parenthesis that closes an array."""
+        elements: list[str] = []
+        while self._place < len(self.text):
+            if self.text[self._place] == ")":
+                self._place += 1
+                return self._counted(elements)
+            if match := _COMMENT.match(self.text, self._place) or _SPACE.match(self.text, self._place):
+                self._place = match.end()
+            elif self.text[self._place] in "\n;&|<>":
+                self._place += 1
+            else:
+                elements += [word.text for word in self._words(in_array=True)]
+        raise self._unclosed("parenthesis", begin)
+
+    def _double_quoted(self, found: list[_Word], begin: int) -> None:
+        """Add what stands in double quotes; an array in them has its elements as words."""
+        self._place += 1
+        found[-1].pieces.append("")
+        while self._place < len(self.text):
+            character = self.text[self._place]
+            if match := _DOUBLE_PLAIN.match(self.text, self._place):
+                self._place = match.end()
+                found[-1].pieces.append(match[0])
+            elif character == '"':
+                self._place += 1
+                return
+            elif character == "\\":
+                escaped = self.text[self._place + 1 : self._place + 2]
+                found[-1].pieces.append({"\n": " ", '"': '"', "\\": "\\", "$": "$"}.get(escaped, f"\\{escaped}"))
+                self._place += 2
+            else:
+                value = self._expansion()
+                _add(found, [" ".join(value)] if found[0].assigned else value)
+        raise self._unclosed("quotation", begin)
+
+    def _expansion(self) -> list[str]:
+        """The value of the `$…` that begins here, which is passed: an array has several."""
+        begin = self._place
+        for opening, closing in (("$((", "))"), ("$(", ")"), ("${", "}")):
+            if not self.text.startswith(opening, begin):
+                continue
+            if (end := self._closing(self.text, begin + len(opening), closing)) is None:
+                break
+            self._place = end
+            whole, inner = self.text[begin:end], self.text[begin + len(opening) : end - len(closing)]
+            if opening == "${" and (match := _BRACED.fullmatch(inner)) and match[1] in self.variables:
+                return self._variable(match[1], whole, 0)
+            if opening == "$((":
+                return [self._computed(inner) or whole]
+            return [self._with_variables(whole, 0) if opening == "${" else whole]
+        match = _NAME.match(self.text, begin)
+        self._place = match.end() if match else begin + 1
+        return self._variable(match[1], match[0], 0) if match else ["$"]
+
+    def _variable(self, name: str, written: str, depth: int) -> list[str]:
+        """The value of a variable, and of variables in it that were set later; as it is written if not set."""
+        value = self.variables.get(name, [written])
+        if name in self.variables and depth < _DEEPEST and any("$" in one for one in value):
+            value = [self._with_variables(one, depth + 1) for one in value]
+        return self._counted(value)
+
+    def _with_variables(self, text: str, depth: int) -> str:
+        """A text with its variables put in."""
+        self._counted([text])
+        pieces, place = [], 0
+        while (dollar := text.find("$", place)) >= 0:
+            pieces.append(text[place:dollar])
+            place, piece = dollar + 1, "$"
+            if text.startswith("${", dollar):
+                if (end := self._closing(text, dollar + 2, "}")) is not None:
+                    place, piece = end, self._braced(text[dollar:end], depth)
+            elif match := _NAME.match(text, dollar):
+                place, piece = match.end(), " ".join(self._variable(match[1], match[0], depth))
+            pieces.append(piece)
+        return "".join([*pieces, text[place:]])
+
+    def _braced(self, whole: str, depth: int) -> str:
+        """The value of `${NAME}` or `${NAME:-DEFAULT}`, as it is written if it has none."""
+        match = _BRACED.fullmatch(whole[2:-1])
+        if match is None or (match[1] not in self.variables and match[2] is None) or depth == _DEEPEST:
+            return whole
+        if match[1] in self.variables:
+            return " ".join(self._variable(match[1], whole, depth))
+        return self._with_variables(match[2].strip("\"'"), depth + 1)
+
+    def _computed(self, text: str) -> str | None:
+        """Whole-number arithmetic, in which a variable needs no dollar sign."""
+        text = self._with_variables(text, 0)
+        return _computed(re.sub(r"[A-Za-z_]\w*", lambda name: " ".join(self._variable(name[0], name[0], 0)), text))
+
+    def _closing(self, text: str, begin: int, closing: str) -> int | None:
+        """The place behind the bracket that closes, None if there is none within `_LONGEST` characters."""
+        opener, shut, depth = "{" if closing == "}" else "(", closing[0], 0
+        for match in re.compile(f"[{opener}{shut}]").finditer(text, begin, begin + _LONGEST):
+            depth += 1 if match[0] == opener else -1
+            if depth < 0:
+                self._counted([text[begin : match.end()]])
+                return match.start() + len(closing) if text.startswith(closing, match.start()) else None
+        self._counted([text[begin : begin + _LONGEST]])
+        return None
+
+    def _counted(self, value: list[str]) -> list[str]:
+        """Return a value of variables, of which a script may have so many characters; else raise `ConfigError`."""
+        self._expanded += sum(map(len, value)) + len(value)
+        if self._expanded > MOST_EXPANDED:
+            raise ConfigError(
+                f"{self.source}: its variables expand to more than {MOST_EXPANDED:,} characters "
+                f"(line {self._line(self._place)})"
+            )
+        return value
+
+    def _split(self, value: list[str]) -> list[str]:
+        """The words of a value that is not quoted."""
+        words: list[str] = []
+        for one in value:
+            try:
+                words += shlex.split(one) if re.search(r"['\"\\]", one) else one.split()
+            except ValueError:  # a quote of a text, not of a word
+                words += one.split()
+        return words
+
+    def _unclosed(self, what: str, begin: int) -> ConfigError:
+        line = self.text[begin : begin + 40].split("\n")[0]
+        return ConfigError(f"{self.source}: cannot read '{line}' in line {self._line(begin)}: no closing {what}")
+
+    def _line(self, place: int) -> int:
+        return self.text.count("\n", 0, place) + 1
+
+
+def _add(words: list[_Word], value: list[str]) -> None:
+    """Append a value to the last word; of several elements, each further one begins a word."""
+    if value:
+        words[-1].pieces.append(value[0])
+        words += [_Word([one]) for one in value[1:]]
+
+
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+_LONGEST_SUM = 400  # characters of arithmetic, whose parser is recursive
+
+
+def _computed(text: str) -> str | None:
+    """Whole-number arithmetic, or None for anything else."""
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATORS:
+                return int(_OPERATORS[type(operation)](value(left), value(right)))
+        raise ValueError
+
+    text = " ".join(text.replace("$", "").split())
+    if len(text) > _LONGEST_SUM:
+        return None
+    try:
+        return str(value(ast.parse(re.sub("/+", "//", text), mode="eval").body))
+    except (ValueError, SyntaxError, ZeroDivisionError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,149 @@
+"""Files that are too large, too deep, or that expand without end are refused in a sentence, in time and memory to match."""
+
+import gzip
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ppsim
+from ppsim.base.errors import ConfigError, PpsimError
+from ppsim.base.files import read_head, read_json, read_text, read_toml, read_yaml
+from ppsim.base.limits import CONFIG_BYTES, count_from, number_from, shown, whole
+
+SHELL = "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 "
+
+
+def nested(levels: int, end: str = "1") -> str:
+    return "[" * levels + end + "]" * levels
+
+
+HOSTILE = {  # name: (content, words of the refusal); those of shell scripts are in tests/configs/test_shell.py
+    "cyclic.yaml": ("MODEL_ARGS: &a\n  --num-layers: 2\n  --x: *a\n", "refers to itself: the anchor &a contains *a"),
+    "doubling.yaml": (
+        "MODEL_ARGS:\n  a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
+        + "".join(f"  a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)),
+        "has more than 200,000 values, with its aliases expanded",
+    ),
+    "merging.yaml": (
+        "MODEL_ARGS:\n  a0: &a0 {x: 1}\n"
+        + "".join(f"  a{i}: &a{i} {{<<: [{','.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 10)),
+        "has more than 200,000 values, with its aliases expanded",
+    ),
+    "deep.yaml": ("MODEL_ARGS: " + "[" * 100_000, "more than 64 levels deep"),
+    "indented.yaml": ("MODEL_ARGS:\n" + "".join(" " * i + "a:\n" for i in range(1, 1000)), "more than 64 levels deep"),
+    "object.yaml": ("MODEL_ARGS: !!python/object:os.system x\n", "has the tag tag:yaml.org,2002:python/object:os.system"),
+    "set.yaml": ("MODEL_ARGS: !!set {a, b}\n", "has the tag tag:yaml.org,2002:set in line 1"),
+    "long.yaml": ("MODEL_ARGS:\n  --num-layers: 1" + "0" * 400 + "\n", "has a number of 401 characters in line 2"),
+    "sixty.yaml": ("MODEL_ARGS:\n  --num-layers: " + "1:" * 100_000 + "1\n", "has a number of 200001 characters in line 2"),
+    "large.yaml": ("MODEL_ARGS:\n  --num-layers: 1" + "0" * 100 + "\n", "MODEL_ARGS.--num-layers is a number of 101 digits"),
+    "dotted.toml": ("[parallelism]\na = 1\n" + "a." * 100_000 + "b = 1\n", "has a key of more than 200 parts"),
+    "deep.toml": ("[parallelism]\na = " + nested(100) + "\n", "more than 64 levels deep"),
+    "large.toml": ("[parallelism]\na = 1" + "0" * 100 + "\n", "parallelism.a is a number of 101 digits"),
+    "deep.json": ('{"model_type": "llama", "a": ' + nested(100) + "}", "more than 64 levels deep"),
+    "deeper.json": ('{"model_type": ' + "[" * 1_000_000, "lists too deep"),
+    "large.json": (json.dumps({"model_type": "llama", "a": [1, {"b": 10**400}]}), "a[1].b is a number of 401 digits"),
+    "half.json": ('{"model_type": "\\ud800"}', "half of a UTF-16 character"),
+    "size.json": ('{"model_type": "' + "x" * CONFIG_BYTES + '"}', "is larger than 1 MiB"),
+    "size.sh": (SHELL + "x " * CONFIG_BYTES, "is larger than 1 MiB"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_configuration_is_refused_within_two_seconds(tmp_path: Path, name: str) -> None:
+    content, words = HOSTILE[name]
+    (tmp_path / name).write_text(content)
+    begun = time.process_time()
+    with pytest.raises(PpsimError) as refused:
+        ppsim.read_run_config(tmp_path / name)
+    assert time.process_time() - begun < 2
+    assert words in str(refused.value)
+    assert name in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+def test_aliases_within_the_limit_are_read_as_what_they_stand_for(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a: &a {x: 1, y: [2]}\nb: {<<: *a, x: 3}\nc: [*a, *a]\n")
+    one = {"x": 1, "y": [2]}
+    assert read_yaml(tmp_path / "a.yaml") == {"a": one, "b": one | {"x": 3}, "c": [one, one]}
+
+
+def test_keys_and_dates_of_yaml_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("on: 2024-01-31\n1: 2024-13-99\nnull: yes\n")
+    assert read_yaml(tmp_path / "a.yaml") == {"on": "2024-01-31", "1": "2024-13-99", "null": True}
+
+
+def test_a_device_without_end_is_not_read_to_its_end() -> None:
+    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+        read_text("/dev/zero")
+
+
+def test_a_log_larger_than_a_configuration_is_read_from_its_head(tmp_path: Path) -> None:
+    names = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "pipeline_model_parallel_size": 2}
+    head = "".join(f"  {name} {'.' * 20} {value}\n" for name, value in names.items())
+    (tmp_path / "train.log").write_text(head + " iteration 1 | elapsed time per iteration (ms): 5.0 |\n" * 50_000)
+    assert read_head(tmp_path / "train.log")[1]
+    assert ppsim.read_run_config(tmp_path / "train.log").words["pp"] == 2
+
+
+def test_a_table_with_as_many_parts_as_a_configuration_has_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("a.b.c.d = 1\nx = [" + "0.5, " * 1000 + "1.5]\n# " + "." * 100 + "\n")
+    assert read_toml(tmp_path / "a.toml")["a"] == {"b": {"c": {"d": 1}}}
+
+
+def test_a_long_timeline_is_no_configuration_and_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"start_s": [0.5] * 500_000}))
+    assert len(read_json(tmp_path / "a.json")["start_s"]) == 500_000
+    with pytest.raises(ConfigError, match="larger than 1 MiB"):
+        read_json(tmp_path / "a.json", most=CONFIG_BYTES)
+
+
+def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 2**27, 9))
+    with pytest.raises(ConfigError, match="unpacks to more than 100 times its size"):
+        ppsim.read(tmp_path / "a.json.gz")
+
+
+@pytest.mark.parametrize("value", [True, None, "1", 0.5, -1, float("nan"), float("inf"), 10**16, 1e300, [1]])
+def test_a_count_is_a_whole_number_within_its_bounds(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^F: key must be"):
+        count_from(value, "F: key")
+
+
+@pytest.mark.parametrize("value", [True, None, "x", "1.2.3", "nan", "1e999", float("inf"), 10**400, [1]])
+def test_a_number_is_finite(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^F: key must be a number"):
+        number_from(value, "F: key")
+
+
+def test_numbers_of_files_are_taken_as_they_are_meant() -> None:
+    assert (whole(8.5e10), whole(0.5), whole(True), whole("8")) == (85_000_000_000, 0.5, True, "8")
+    assert count_from(4.0, "F: key") == 4
+    assert number_from("4.5", "F: key") == 4.5
+    assert shown("x" * 1000) == "'" + "x" * 56 + "…"
+    assert shown(10**5000) == "a number of 5001 digits"
+
+
+def test_a_cluster_may_write_bytes_as_a_float(tmp_path: Path) -> None:
+    device = {"name": "Own", "efficiency": "h100", "num_cores": 132, "memory_bytes": 8.5e10,
+              "memory_bytes_per_s": 3e12, "peak_flops_per_s": {"bfloat16": 989e12}}  # fmt: skip
+    tiers = [{"name": "node", "num_devices": 8.0, "link": {"bytes_per_s": 4.5e11}}]
+    cluster = {"format": "ppsim-cluster/1", "name": "own", "device": device, "tiers": tiers}
+    (tmp_path / "own.json").write_text(json.dumps(cluster))
+    made = ppsim.project(model="gpt2", gpus=2, pp=2, microbatches=4, cluster=tmp_path / "own.json")
+    assert made.plan.job is not None
+    assert made.plan.job.cluster.device.memory_bytes == 85_000_000_000
+    (tmp_path / "own.json").write_text(json.dumps(cluster).replace("85000000000.0", "85000000000.5"))
+    with pytest.raises(
+        ConfigError, match=r"device.memory_bytes: input should be a valid integer, got 85000000000.5"
+    ):
+        ppsim.project(model="gpt2", gpus=2, pp=2, microbatches=4, cluster=tmp_path / "own.json")
+
+
+def test_an_error_shortens_a_line_that_quotes_a_file(tmp_path: Path) -> None:
+    error = str(ConfigError("a\n" + "x" * 100_000 + " (did you mean y?)\n\ud800"))
+    assert len(error) < 2000
+    assert error.startswith("a\nxxx")
+    assert error.endswith("xxx (did you mean y?)\n\\ud800")
