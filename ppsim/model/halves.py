@@ -179,6 +179,10 @@ class NoFeedForward(FeedForward):
         return []
 
 
+MOST_EXPERTS = 10_000
+"""Experts of a layer; published models have up to 512."""
+
+
 @dataclass(frozen=True)
 class MixtureOfExperts:
     """A top-k router over experts, with `shared_size` columns that all tokens take.
@@ -198,6 +202,8 @@ class MixtureOfExperts:
 
     def __post_init__(self) -> None:
         require_positive(self, "latent_size")
+        if self.num_experts > MOST_EXPERTS:  # weights of experts are listed one by one
+            raise ConfigError(f"the number of experts must be at most {MOST_EXPERTS:,}: got {self.num_experts}")
         if not 1 <= self.experts_per_token <= self.num_experts:
             raise ConfigError(
                 f"experts a token must be 1 to the number of experts: got {self.experts_per_token} of "

@@ -147,3 +147,12 @@ def test_an_error_shortens_a_line_that_quotes_a_file(tmp_path: Path) -> None:
     assert len(error) < 2000
     assert error.startswith("a\nxxx")
     assert error.endswith("xxx (did you mean y?)\n\\ud800")
+
+
+def test_experts_without_end_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(
+        SHELL + "--seq-length 8 --num-experts 999999999 --micro-batch-size 1 --vocab-size 9"
+    )
+    found = ppsim.read_run_config(tmp_path / "a.sh")
+    assert found.model is None
+    assert "the number of experts must be at most 10,000: got 999999999" in found.why_no_model
