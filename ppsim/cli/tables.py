@@ -165,7 +165,7 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     if relaxed_wraparound:
         title += ", relaxed wrap-around"
         say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
-    runs = {"overheads_fitted_runs": list(overheads.fitted_runs)} if overheads.fitted_runs else {}
+    runs: dict[str, Any] = {"overheads_fitted_runs": list(overheads.fitted_runs)} if overheads.fitted_runs else {}
     drawn = Drawn([View(timeline, title)], lambda: timeline_to_json(timeline, stage_costs, **runs))
     write(outputs, TIMELINE, by_command(drawn), announce=say)
     tell(timeline, as_json, content=lambda: report, report=report, **look_of(options))

@@ -228,7 +228,7 @@ def print_calibration(found: Calibration) -> None:
         for one in found.residuals
     ]
     out.add("", Columns.of(errors))
-    out.add("These are errors on the runs that the overheads were fitted on, so they are not a test of a projection.")
+    out.add("errors: on the runs that the overheads were fitted on, so they are not a test of a projection")
 
 
 def _add_peaks(out: Page, peaks: Sequence[PeakError], *, with_all: bool) -> None:

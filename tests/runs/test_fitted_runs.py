@@ -32,7 +32,9 @@ def recorded(path: str, *, seed: int) -> None:
     """Write a CSV with four steps of the table, whose costs vary by 5 %."""
     dice, lines, begin = np.random.default_rng(seed), [",".join((*rows.NEEDED, "stage", "microbatch"))], 0.0
     for _ in range(4):
-        passes = dict(zip(("forward_s", "backward_input_s", "backward_weight_s"), dice.normal(0.02, 0.001, 3)))
+        passes = dict(
+            zip(("forward_s", "backward_input_s", "backward_weight_s"), dice.normal(0.02, 0.001, 3), strict=True)
+        )
         step = ppsim.simulate(TABLE, ppsim.StageCosts(**passes, transfer_s=0.001, action_overhead_s=0.0005))
         for entry in range(step.num_actions):
             start, end = begin + step.start[entry], begin + step.end[entry]
@@ -116,7 +118,9 @@ def test_overheads_files_without_runs_are_read_and_claim_nothing() -> None:
 
 def test_a_fit_says_that_its_own_errors_are_no_test() -> None:
     for words in (("compare", "fitted.csv", "--fit", "overheads.json"), ("calibrate", "fitted.csv")):
-        assert "on the runs that the overheads were fitted on, so they are not a test" in joined(command(*words).output)
+        assert "on the runs that the overheads were fitted on, so they are not a test" in joined(
+            command(*words).output
+        )
     told = json.loads(command("compare", "fitted.csv", "--fit", "overheads.json", "--json").stdout)
     assert told["fitted"]["fitted_runs"] == json.loads(Path("overheads.json").read_text())["fitted_runs"]
 
