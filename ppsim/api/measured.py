@@ -63,7 +63,8 @@ def compare(
     passes vary as they did, or as the overheads say.
     Errors are projected / measured − 1: negative is too optimistic. Of a projection, `is_inside` says whether the
     measured step lies in its interval, and where its profile and the run know their paces, `error_at_pace` what the
-    error is at equal pace. Raises `ConfigError` for files that are no
+    error is at equal pace. `overheads_fitted_on_this_run` is True if the projection's overheads were fitted on the
+    measured run: the errors are then not a test of the projection. Raises `ConfigError` for files that are no
     timelines, for what was not measured, and where the two run different tables.
 
     >>> import ppsim
@@ -80,6 +81,7 @@ def compare(
     said = timeline_json.Expectation()
     if projected is None:
         fixed = Overheads({}) if overheads is None else overheads_of(overheads)
+        said = timeline_json.Expectation(fitted_runs=fixed.fitted_runs)
         variation = fixed.pass_factors or (None if run.has_own_costs else spreads_of([run]).factors)
         costs = comparing.expected_costs(run, fixed.constants, fixed.line)
         if fixed.communication != "overlap":
@@ -100,13 +102,16 @@ def compare(
     with naming(f"{source} and {projected if isinstance(projected, str | Path) else 'the projection'}"):
         compared = comparing.compare(real, expected)
     pace = comparing.pace_of(run, said.pace)
-    return replace(compared, peaks=peaks, projected_costs=costs, interval_s=said.interval_s, **pace)
+    return replace(
+        compared, peaks=peaks, projected_costs=costs, interval_s=said.interval_s,
+        overheads_fitted_on_this_run=run.fingerprint in said.fitted_runs, **pace,
+    )  # fmt: skip
 
 
 def _expectation(projection: Projection) -> timeline_json.Expectation:
     found, answer = projection.plan.rehearsal, projection.answered(with_advice=False)
     pace = timeline_json.pace_from(found.pace_s, found.reference_ends_s, found.reference_work) if found else None
-    said = timeline_json.Expectation(pace=pace)
+    said = timeline_json.Expectation(pace=pace, fitted_runs=projection.plan.fitted_runs)
     return said.within(projection.timeline, projection.iteration_s, answer.interval_s)
 
 

@@ -15,7 +15,7 @@ def overheads_of(given: str | Path | Calibration) -> Overheads:
         return read_overheads(given)
     constants = {name: fit.value for name, fit in given.fits.items() if fit is not None}
     spreads = given.spreads.action, given.spreads.rank, given.spreads.factors
-    return Overheads(constants, given.line, *spreads, given.communication)
+    return Overheads(constants, given.line, *spreads, given.communication, given.fitted_runs)
 
 
 def plan_fields_of(given: str | Path | Calibration, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,4 +31,6 @@ def plan_fields_of(given: str | Path | Calibration, options: Mapping[str, Any]) 
         found["runtime"] = "megatron"
     if fitted.line and options.get("transfer_ms") is None:
         found["hop_overhead_s"], found["bandwidth_bytes_per_s"] = fitted.line
+    if fitted.fitted_runs:
+        found["fitted_runs"] = fitted.fitted_runs
     return found

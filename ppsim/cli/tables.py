@@ -144,7 +144,7 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     """
     from ppsim.plot.view import View
     from ppsim.runs.timeline_file import timeline_to_json
-    from ppsim.simulation.cost_files import read_costs, read_overheads
+    from ppsim.simulation.cost_files import Overheads, read_costs, read_overheads
     from ppsim.simulation.report import report_of
     from ppsim.simulation.run import simulate as run
 
@@ -155,8 +155,8 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     if schedule.has_communication and options["receives"]:
         raise ConfigError(f"{table} spells out its receives; --receives is for a table without communication")
     network = {name: options[name] for name in ("communication", "channel", "receives") if options[name]}
-    constants = read_overheads(options["overheads"]).constants if options["overheads"] else {}
-    stage_costs = read_costs(options["costs"]).replace(**network, **constants)
+    overheads = read_overheads(options["overheads"]) if options["overheads"] else Overheads({})
+    stage_costs = read_costs(options["costs"]).replace(**network, **overheads.constants)
     relaxed_wraparound = bool(options["relaxed_wraparound"])
     with progress(f"simulating {table}"), naming(table, ScheduleError), naming(options["costs"], CostsError):
         timeline = run(schedule, stage_costs, relaxed_wraparound=relaxed_wraparound)
@@ -165,7 +165,8 @@ def simulate(table: str, as_json: bool, outputs: tuple[str, ...], **options: Any
     if relaxed_wraparound:
         title += ", relaxed wrap-around"
         say("relaxed wrap-around: most hops between the last rank and the first are not waited for; no runtime can")
-    drawn = Drawn([View(timeline, title)], lambda: timeline_to_json(timeline, stage_costs))
+    runs: dict[str, Any] = {"overheads_fitted_runs": list(overheads.fitted_runs)} if overheads.fitted_runs else {}
+    drawn = Drawn([View(timeline, title)], lambda: timeline_to_json(timeline, stage_costs, **runs))
     write(outputs, TIMELINE, by_command(drawn), announce=say)
     tell(timeline, as_json, content=lambda: report, report=report, **look_of(options))
 

@@ -153,6 +153,8 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
     if comparison.pace is not None and comparison.error_at_pace is not None:
         at_pace = comparison.pace * measured.step_time_s
         steps.insert(1, ("at equal pace", at_pace, projected.step_time_s, comparison.error_at_pace))
+    if comparison.overheads_fitted_on_this_run:
+        out.add("the overheads were fitted on this run, so the errors below are not a test of the projection", "")
     out.add(Columns.of([{"": name} | _errors(*numbers) for name, *numbers in steps]))
     for sentence in comparison.told:
         out.add(sentence)
@@ -226,6 +228,7 @@ def print_calibration(found: Calibration) -> None:
         for one in found.residuals
     ]
     out.add("", Columns.of(errors))
+    out.add("errors: on the runs that the overheads were fitted on, so they are not a test of a projection")
 
 
 def _add_peaks(out: Page, peaks: Sequence[PeakError], *, with_all: bool) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import get_args
 
 from ppsim.base.units import percent, seconds, signed_percent, size
@@ -119,6 +120,9 @@ def _print_rows(out: Page, one: Validation) -> None:
         out.add("not expressible:")
         out.add(Columns.of([_as_listed(case, reason) for case, reason in one.not_possible], left=3, wraps=True))
     told: list[tuple[str, str | list[str]]] = [("source", one.told.source), ("notes", one.told.notes)]
+    if clusters := one.clusters_fitted_on_file:
+        what = f"the constants of {', '.join(clusters)} were fitted on rows of a file named {Path(one.name).name}"
+        told.append(("fitted", f"{what}: errors of these rows are not a test of the projection"))
     if one.mfu_basis:
         told.append(("constant MFU", one.mfu_basis))
     if score := one.fitted_score:

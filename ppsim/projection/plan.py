@@ -47,7 +47,8 @@ class Plan(InBrief):
     model's; `num_slices` None is the schedule's; `channel` None is the runtime's, `transfer_s` None the profile's.
     The overheads are the constants that `ppsim calibrate` finds, with their meaning in `StageCosts`, the spreads
     those of its actions and ranks, for the interval of the answer, and `pass_factors` what passes of a typical
-    step take beside their medians (`variation`);
+    step take beside their medians (`variation`); `fitted_runs` are the fingerprints of the runs that they were
+    fitted on, none if unknown;
     `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
@@ -95,6 +96,7 @@ class Plan(InBrief):
     action_spread: float | None = None
     rank_spread: float | None = None
     bandwidth_bytes_per_s: float | None = None
+    fitted_runs: tuple[str, ...] = ()
     memory_limit_bytes: float | None = None
     stragglers: tuple[tuple[int, float], ...] = ()
     lengths: tuple[int, ...] | None = None

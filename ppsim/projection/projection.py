@@ -233,6 +233,7 @@ class Projection(Shown, Pictured):
             "reference_s": rehearsal.pace_s if rehearsal else None,
             "reference_ends_s": rehearsal.reference_ends_s if rehearsal else None,
             "reference_work": rehearsal.reference_work if rehearsal else "",
+            "overheads_fitted_runs": list(self.plan.fitted_runs),
             "tokens_per_s": self.tokens_per_s,
             "tokens_per_s_per_gpu": None if self.tokens_per_s is None else self.tokens_per_s / self.num_gpus,
             "model_flops_utilization": self.model_flops_utilization,

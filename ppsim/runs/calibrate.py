@@ -77,7 +77,7 @@ class Calibration(Shown):
 
     `hop` is what a hop takes beyond the transfer time of the runs' costs; with `communication` "megatron" it is
     what a call takes at which a rank stands still. `bandwidth_bytes_per_s` comes with `latency_s`, and both with
-    messages of two sizes.
+    messages of two sizes. `fitted_runs` are the fingerprints of the runs (`Run.fingerprint`).
 
     >>> import ppsim
     >>> table = ppsim.build("1f1b", pp=2, microbatches=4)
@@ -100,6 +100,7 @@ class Calibration(Shown):
     first_pass: FittedConstant | None = None
     last_pass: FittedConstant | None = None
     communication: Communication = "overlap"
+    fitted_runs: tuple[str, ...] = ()
 
     @property
     def brief(self) -> str:
@@ -199,6 +200,7 @@ def calibrate(runs: Sequence[Run]) -> Calibration:
     found = Calibration(
         action, hop, slowdown, step, hops, latency_s, bandwidth, spreads=spreads_of(runs, factor),
         not_fitted=not_fitted, first_pass=first, last_pass=last, communication=communication,
+        fitted_runs=tuple(run.fingerprint for run in runs),
     )  # fmt: skip
     found.residuals.extend(_residual(run, base, found) for run, base in zip(runs, bases, strict=True))
     return found
@@ -441,6 +443,7 @@ def calibration_to_json(found: Calibration) -> dict[str, Any]:
             for hop in found.hops
         ],
         "residuals": [asdict(residual) for residual in found.residuals],
+        "fitted_runs": list(found.fitted_runs),
     }
 
 

@@ -54,7 +54,8 @@ class Comparison(Shown, Pictured):
     sums up many. `peaks` are there where both sides know bytes, `projected_costs` where those of the projection are
     known. `interval_s` is where a projection expected nine of ten steps. `pace` is how fast the machine ran beside
     when it was profiled, 0.9 for a tenth slower, where both were told by the same work (`ppsim.runtime.reference`);
-    where each was told by another, `reference_works` are the two.
+    where each was told by another, `reference_works` are the two. `overheads_fitted_on_this_run`: the projection's
+    overheads were fitted on the measured run, so the errors are not a test of the projection.
 
     >>> from ppsim import StageCosts, build, simulate
     >>> table = build("1f1b", pp=2, microbatches=2)
@@ -78,6 +79,7 @@ class Comparison(Shown, Pictured):
     interval_s: tuple[float, float] | None = None
     pace: float | None = None
     reference_works: tuple[str, str] | None = None
+    overheads_fitted_on_this_run: bool = False
 
     @property
     def is_inside(self) -> bool | None:
@@ -118,6 +120,7 @@ class Comparison(Shown, Pictured):
         return (
             f"measured {measured}, projected {projected} ({signed_percent(self.step_error)}{at_pace}), replayed "
             f"{signed_percent(self.replay_error)}"
+            + (", overheads fitted on this run" if self.overheads_fitted_on_this_run else "")
         )
 
     @property
@@ -242,6 +245,7 @@ def summary_of(comparison: Comparison, fitted: Calibration | None) -> dict[str, 
         "measured_step_time_s": comparison.measured.step_time_s,
         "projected_step_time_s": comparison.projected.step_time_s,
         **{name: getattr(comparison, name) for name in _NUMBERS},
+        "overheads_fitted_on_this_run": comparison.overheads_fitted_on_this_run,
         "pace": comparison.pace,
         "error_at_pace": comparison.error_at_pace,
         "reference_works": comparison.reference_works and list(comparison.reference_works),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import product
 from typing import Any
 
@@ -50,6 +51,23 @@ class Run:
         actions = self.graph.num_actions
         times: Floats = self.end[:, :actions].max(axis=1) - self.start[:, :actions].min(axis=1)
         return times
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the compute actions of the last step and their times, in whole nanoseconds.
+
+        Every rank's times count from its own first start. The fingerprint is therefore the same for every path,
+        number of warm-up steps and alignment of clocks with which one recording is read.
+        """
+        table, actions = self.graph.schedule, self.graph.num_actions
+        start, end = self.start[-1, :actions], self.end[-1, :actions]
+        begin = start.min()  # a file has the times since then: subtracted first, its rounding is the same
+        start, end = start - begin, end - begin
+        first = np.full(table.num_ranks, np.inf)
+        np.minimum.at(first, table.rank, start)
+        times = np.rint(1e9 * (np.stack([start, end]) - first[table.rank])).astype("<f8")
+        actions_of_ranks = np.stack([table.rank, table.op, table.stage, table.microbatch]).astype("<i8")
+        return sha256(actions_of_ranks.tobytes() + times.tobytes()).hexdigest()
 
     def alone(self, slowdown: float) -> Floats:
         """Return what the actions took, [steps, actions], less what transfers beside them added."""

@@ -68,6 +68,7 @@ class _File(Strict, extra="ignore"):
     reference_s: AboveZero | None = None
     reference_ends_s: Annotated[list[NonNegative], Within(min_length=2, max_length=2)] | None = None
     reference_work: str = ""
+    overheads_fitted_runs: list[str] = field(default_factory=list)
 
 
 def timeline_to_json(
@@ -102,11 +103,13 @@ def timeline_from_json(data: Any, source: str) -> tuple[Timeline, StageCosts]:
 class Expectation:
     """What a projection says beside its timeline, None where it does not.
 
-    Between what nine of ten steps will lie, and the pace of its costs (`Run.at_pace`).
+    Between what nine of ten steps will lie, and the pace of its costs (`Run.at_pace`). `fitted_runs` are the
+    fingerprints of the runs that its overheads were fitted on, none if unknown.
     """
 
     interval_s: tuple[float, float] | None = None
     pace: PaceOf | None = None
+    fitted_runs: tuple[str, ...] = ()
 
     def within(self, timeline: Timeline, iteration_s: float, interval_s: Sequence[float]) -> "Expectation":
         """Return it with the interval of a projected iteration, as that of its step."""
@@ -123,7 +126,8 @@ def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
 def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
     """Read what `read_timeline` does, and what a projection's file says beside it."""
     file, timeline, costs = _loaded(read_json(path), str(path))
-    said = Expectation(pace=pace_from(file.reference_s, file.reference_ends_s, file.reference_work))
+    pace = pace_from(file.reference_s, file.reference_ends_s, file.reference_work)
+    said = Expectation(pace=pace, fitted_runs=tuple(file.overheads_fitted_runs))
     if file.iteration_time_interval_s is not None and file.iteration_time_s is not None:
         said = said.within(timeline, file.iteration_time_s, file.iteration_time_interval_s)
     return timeline, costs, said

@@ -88,6 +88,7 @@ class _Overheads(Strict):
     samples: dict[str, _Samples] = field(default_factory=dict)
     hops: list[_Hops] = field(default_factory=list)
     residuals: list[_Residual] = field(default_factory=list)
+    fitted_runs: list[str] = field(default_factory=list)
     fitted_on: dict[str, Any] = field(default_factory=dict)  # all that the first version had beside the first two
 
 
@@ -97,7 +98,8 @@ class Overheads:
 
     `action_spread` and `rank_spread` are the relative standard deviations of actions and of ranks, `pass_factors`
     what passes of a typical step take beside their medians, None where nobody fitted them. `communication` is how
-    the trainer of the runs calls.
+    the trainer of the runs calls. `fitted_runs` are the fingerprints of the runs that they were fitted on
+    (`Run.fingerprint`), none if unknown.
     """
 
     constants: dict[str, float]
@@ -106,6 +108,7 @@ class Overheads:
     rank_spread: float | None = None
     pass_factors: tuple[float, ...] | None = None
     communication: Communication = "overlap"
+    fitted_runs: tuple[str, ...] = ()
 
     @property
     def spreads(self) -> dict[str, Any]:
@@ -164,8 +167,8 @@ def read_overheads(path: str | Path) -> Overheads:
     fitted = validated(_Overheads, read_json(path), str(path))
     names = (*OVERHEADS, "message_overhead_s")
     factors = tuple(fitted.pass_factors) if fitted.pass_factors else None
-    spreads = fitted.action_spread, fitted.rank_spread, factors, fitted.communication
+    others = fitted.action_spread, fitted.rank_spread, factors, fitted.communication, tuple(fitted.fitted_runs)
     constants = {name: value for name in names if (value := getattr(fitted, name)) is not None}
     if fitted.latency_s is None or fitted.bandwidth_bytes_per_s is None:
-        return Overheads(constants, None, *spreads)
-    return Overheads(constants, (fitted.latency_s, fitted.bandwidth_bytes_per_s), *spreads)
+        return Overheads(constants, None, *others)
+    return Overheads(constants, (fitted.latency_s, fitted.bandwidth_bytes_per_s), *others)

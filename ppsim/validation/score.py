@@ -5,6 +5,7 @@ Errors are predicted / measured − 1 of time or bytes: negative is optimistic.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from ppsim.projection.answering import interval_by_spread, spread_of
 from ppsim.projection.fitted_spread import fitted_spread
 from ppsim.projection.plan import Plan
 from ppsim.projection.project import outcome_of
-from ppsim.validation.cases import Case, CaseSet, cases_of, require_set
+from ppsim.validation.cases import Case, CaseSet, case_sets, cases_of, require_set
 from ppsim.validation.predict import PlanOf, measured_of, predict
 
 
@@ -128,6 +129,15 @@ class Validation:
         return score_of([row.error for row in self.judged])
 
     @property
+    def clusters_fitted_on_file(self) -> list[str]:
+        """Clusters with constants that `ppsim fit` fitted on a file with this name; none for packaged sets."""
+        if self.name in case_sets():
+            return []
+        clusters = [row.plan.job.cluster for row in self.rows if row.plan.job is not None]
+        sources = {one.name: ", ".join(one.constants.fitted_on).split(", ") for one in clusters}
+        return sorted(name for name, files in sources.items() if Path(self.name).name in files)
+
+    @property
     def fitted_score(self) -> Score | None:
         """Of ppsim on the rows that constants were fitted on."""
         return score_of([row.error for row in self.fitted]) if self.fitted else None
@@ -173,6 +183,7 @@ class Validation:
             "fit_rows": len(self.fitted),
             "errors": {name: asdict(score) for name, score in scores.items() if score},
             "fit_rows_errors": {"mean_absolute": fitted.mean_absolute} if fitted else None,
+            "clusters_fitted_on_file": self.clusters_fitted_on_file,
             "constant_mfu_basis": self.mfu_basis,
             "rank_correlation": self.ranks,
             "groups_in_order": self.right,

@@ -336,3 +336,18 @@ def test_constants_only_of_rows_on_which_they_bear(tmp_path) -> None:
         whole = (question.logs(priors, moved) - now) / 0.05
         assert quick[:, column] == pytest.approx(whole, abs=1e-9), prior.name
     assert fit_rows(rows, plan_of).found
+
+
+def test_a_file_that_its_cluster_was_fitted_on_is_said_to_be_no_test(tmp_path) -> None:
+    path = written(tmp_path / "runs.csv", JOBS[:1], times=1.08)
+    ppsim.save(ppsim.fit(path), tmp_path / "mine.toml")
+    for name, cluster, clusters in (
+        ("runs.csv", tmp_path / "mine.toml", ["mine"]), ("other.csv", tmp_path / "mine.toml", []),
+        ("runs.csv", BASE.name, []),
+    ):  # fmt: skip
+        rows = tmp_path / str(len(clusters)) / name
+        rows.parent.mkdir(exist_ok=True)
+        rows.write_text(path.read_text().replace(BASE.name, str(cluster)))
+        found = ppsim.validate(rows)
+        assert found.to_json()["sets"][0]["clusters_fitted_on_file"] == clusters
+        assert ("not a test of the projection" in " ".join(str(found).split())) == bool(clusters)
