@@ -33,6 +33,8 @@ class Option:
         The field that it sets, with dots from a plan on: "job.layout.tp".
     flag
         Its name on the command line where that is not the word's.
+    also
+        Other names that the command line accepts with the same meaning: Megatron-LM's. Help does not list them.
     least
         The smallest number.
     has_no
@@ -53,6 +55,7 @@ class Option:
     shown: bool = False
     field: str | None = None
     flag: str | None = None
+    also: tuple[str, ...] = ()
     least: int | None = None
     has_no: bool = False
     required: bool = False

@@ -67,6 +67,8 @@ def project(outputs: tuple[str, ...], as_json: bool, to_config: Trainer | None, 
 
     Without --model, one pipeline of what a profile measured: no data parallelism, no optimizer.
 
+    Megatron-LM's names of these options are accepted too, for example --tensor-model-parallel-size for --tp.
+
     Time is in s, ms or µs and memory in GiB, as printed; --json has seconds and bytes.
     """
     from ppsim.api.plans import plan_from

@@ -176,7 +176,38 @@ def option_of(word: Word, **changed: Any) -> Callable[[Any], Any]:
         given |= {"multiple": True, "callback": _pairs}
     elif word.listed is not None:
         given["callback"] = partial(_several, word.listed)
+    if said.also:
+        given |= {"cls": AliasedOption, "also": said.also}
     return click.option(*names, word.name, **(given | changed))
+
+
+class AliasedOption(click.Option):
+    """An option with further names (`also`) that help pages, completion and error messages leave out."""
+
+    def __init__(self, *args: Any, also: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.also = also
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Add every name; the value of a further name is under that name, so that `consume_value` sees both."""
+        super().add_to_parser(parser, ctx)
+        for name in self.also:
+            parser.add_option(self, [name], dest=name, action="store", nargs=1)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the value and its source; raises `UsageError` if two names are given with different values."""
+        given = {
+            name: opts[key]
+            for name, key in ((self.opts[0], self.name), *((one, one) for one in self.also))
+            if key in opts
+        }
+        if len(set(given.values())) > 1:
+            raise click.UsageError(
+                " and ".join(f"{name} {value}" for name, value in given.items())
+                + f" are one option with different values: give {self.opts[0]} only",
+                ctx,
+            )
+        return super().consume_value(ctx, {**opts, **{str(self.name): value for value in given.values()}})
 
 
 class Choice(click.Choice[str]):

@@ -37,6 +37,7 @@ GROUP_SIZE = Option(
     "Microbatches that go through one chunk before the next (interleaved-1f1b only). Default: the fewest that are "
     "allowed, pp where pp divides the microbatches.",
     metavar="N", section="pipeline", after="microbatches", field="group_size",
+    also=("--microbatch-group-size-per-virtual-pipeline-stage",),
 )  # fmt: skip
 SLICES = Option(
     "Slices of each microbatch's sequence (seq1f1b only). Default: 4.",
@@ -102,11 +103,11 @@ class StudyOptions(TypedDict, total=False):
     etp: Annotated[int | None, Option(
         "Tensor-parallel ranks of an expert; ep · etp then divides tp · cp · dp. Default: tp, and ep divides cp · "
         "dp.",
-        metavar="N", section="cluster", field="job.layout.etp",
+        metavar="N", section="cluster", field="job.layout.etp", also=("--expert-tensor-parallel-size",),
     )]
     global_batch: Annotated[int | None, Option(
         "Sequences a step, of all replicas. Default: 4 · pp microbatches a replica; `tune` needs it.",
-        common=True, metavar="N", section="model", field="job.global_batch",
+        common=True, metavar="N", section="model", field="job.global_batch", also=("--global-batch-size",),
     )]
     dtype: Annotated[Dtype | None, Option(
         "Number format of the matrix products; of 8 bits with one scale a tensor (current or delayed), a row "
@@ -161,14 +162,17 @@ class StudyOptions(TypedDict, total=False):
         metavar="NAME", section="cluster", field="job.stack", default="plain",
     )]
     hidden: Annotated[int | None, Option(
-        "Width, of --model gpt.", metavar="N", section="model", after="model",
+        "Width, of --model gpt.", metavar="N", section="model", after="model", also=("--hidden-size",),
     )]
-    heads: Annotated[int | None, Option("Heads, of --model gpt.", metavar="N", section="model")]
+    heads: Annotated[int | None, Option(
+        "Heads, of --model gpt.", metavar="N", section="model", also=("--num-attention-heads",),
+    )]
     vocab: Annotated[int | None, Option("Words it knows, of --model gpt. Default: 50257.", metavar="N",
-        section="model",
+        section="model", also=("--vocab-size",),
     )]
     kv_heads: Annotated[int | None, Option(
         "Heads of keys and values, of --model gpt. Default: as many as --heads.", metavar="N", section="model",
+        also=("--num-query-groups",),
     )]
     tied_embeddings: Annotated[bool | None, Option(
         "Whether the head of --model gpt is its embedding. Default: it is.", section="model", has_no=True,
@@ -297,6 +301,7 @@ class JobOptions(StudyOptions, total=False):
     pp: Annotated[int | None, Option(
         "Pipeline ranks. Must be given, here or by --run-config.",
         common=True, metavar="N", section="pipeline", field="job.layout.pp",
+        also=("--pipeline-model-parallel-size",),
     )]
     microbatches: Annotated[int | None, Option(
         "Microbatches a step, of one replica. Default: 4 a pipeline rank.",
@@ -304,15 +309,15 @@ class JobOptions(StudyOptions, total=False):
     )]
     layers: Annotated[int | None, Option(
         "Layers of the model. Default: the model's own, or the profile's.",
-        metavar="N", section="model", after="model", field="num_layers",
+        metavar="N", section="model", after="model", field="num_layers", also=("--num-layers",),
     )]
     seq_len: Annotated[int | None, Option(
         "Tokens a sequence. Default: the model's own, or what the profile was measured with.",
-        common=True, metavar="TOKENS", section="model", field="job.sequence_length",
+        common=True, metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
     )]
     micro_batch: Annotated[int | None, Option(
         "Sequences a microbatch. Default: 1 with --model, else what the profile was measured with.",
-        common=True, metavar="N", section="model", field="job.micro_batch",
+        common=True, metavar="N", section="model", field="job.micro_batch", also=("--micro-batch-size",),
     )]
     recompute: Annotated[Recompute | None, Option(
         MEANING + " Default: none, or the profile's; without --model the profile must have it.",
@@ -326,14 +331,15 @@ class JobOptions(StudyOptions, total=False):
     tp: Annotated[int | None, Option(
         "Tensor-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
         common=True, metavar="N", section="cluster", after="gpus", field="job.layout.tp",
+        also=("--tensor-model-parallel-size",),
     )]
     cp: Annotated[int | None, Option(
         "Context-parallel ranks. Default: 1, or the profile's; without --model the profile must have it.",
-        common=True, metavar="N", section="cluster", field="job.layout.cp",
+        common=True, metavar="N", section="cluster", field="job.layout.cp", also=("--context-parallel-size",),
     )]
     ep: Annotated[int | None, Option(
         "Expert-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",
-        common=True, metavar="N", section="cluster", field="job.layout.ep",
+        common=True, metavar="N", section="cluster", field="job.layout.ep", also=("--expert-model-parallel-size",),
     )]
     dp: Annotated[int | None, Option(
         "Data-parallel replicas. Default: what --gpus leaves, else 1.",
@@ -353,6 +359,7 @@ class PlanOptions(JobOptions, total=False):
     vpp: Annotated[int | None, Option(
         "Stages a rank holds; more than one is interleaving. Default: the fewest that the schedule takes.",
         common=True, metavar="N", section="pipeline", after="pp", field="vpp",
+        also=("--num-virtual-stages-per-pipeline-rank",),
     )]
     schedule: Annotated[str | None, Option(
         "A name from `ppsim schedules`, several or all of them to compare, or auto: the best that a search "

@@ -27,15 +27,15 @@ class RangeOptions(TypedDict, total=False):
 
     tp: Annotated[Sequence[int] | None, Option(
         "Tensor-parallel ranks to try. Default: what divides the model and a node.",
-        common=True, metavar=_MANY, section="tried",
+        common=True, metavar=_MANY, section="tried", also=("--tensor-model-parallel-size",),
     )]
     cp: Annotated[Sequence[int] | None, Option(
         "Context-parallel ranks to try. Default: 1,2,4,8 that leave 2,048 tokens or more.",
-        metavar=_MANY, section="tried",
+        metavar=_MANY, section="tried", also=("--context-parallel-size",),
     )]
     ep: Annotated[Sequence[int] | None, Option(
         "Expert-parallel ranks to try. Default: powers of two up to 64 that divide the experts.",
-        metavar=_MANY, section="tried",
+        metavar=_MANY, section="tried", also=("--expert-model-parallel-size",),
     )]
     dp: Annotated[Sequence[int] | None, Option(
         "Data-parallel replicas to allow; they are what the others leave. Default: any.",
@@ -43,15 +43,16 @@ class RangeOptions(TypedDict, total=False):
     )]
     pp: Annotated[Sequence[int] | None, Option(
         "Pipeline ranks to try. Default: what divides the GPUs, up to the layers and two more.",
-        common=True, metavar=_MANY, section="tried",
+        common=True, metavar=_MANY, section="tried", also=("--pipeline-model-parallel-size",),
     )]
     vpp: Annotated[Sequence[int] | None, Option(
         "Stages a rank to try. Default: {default}.",
         common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8),
+        also=("--num-virtual-stages-per-pipeline-rank",),
     )]
     micro_batch: Annotated[Sequence[int] | None, Option(
         "Sequences a microbatch to try. Default: {default}.",
-        common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8),
+        common=True, metavar=_MANY, section="tried", default=(1, 2, 4, 8), also=("--micro-batch-size",),
     )]
     schedule: Annotated[Sequence[str] | None, Option(
         "Schedules to try, names from `ppsim schedules`; with auto, a table is searched for on the best three. "
@@ -74,11 +75,11 @@ class TuneOptions(StudyOptions, RangeOptions, total=False):
 
     layers: Annotated[int | None, Option(
         "Layers of the model. Default: its own.",
-        metavar="N", section="model", after="model", field="num_layers",
+        metavar="N", section="model", after="model", field="num_layers", also=("--num-layers",),
     )]
     seq_len: Annotated[int | None, Option(
         "Tokens a sequence. Default: the model's.",
-        common=True, metavar="TOKENS", section="model", field="job.sequence_length",
+        common=True, metavar="TOKENS", section="model", field="job.sequence_length", also=("--seq-length",),
     )]
     memory_limit: Annotated[str | float | None, Option(
         "Memory a GPU may use, as 80GiB or 80GB. Default: --memory-share of what it has.",

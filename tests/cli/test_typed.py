@@ -4,11 +4,15 @@ import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+from ppsim.base.words import words_of
 from ppsim.cli import main
+from ppsim.projection.options import PlanOptions
+from ppsim.tuning.options import TuneOptions
 from tests.cli import typed
 from tests.cli.running import ppsim
 
@@ -33,6 +37,51 @@ def outcome_of_base(base: str) -> tuple[str, list[bytes]]:
 def test_an_option_is_accepted_as_documented_and_changes_the_result(case: typed.Typed) -> None:
     outcome = typed.outcome_of(case) if case.option else outcome_of_base(case.base)
     assert not case.option or (outcome != outcome_of_base(case.base)) == case.changes
+
+
+LONG = {
+    PlanOptions: (
+        "project --model gpt --layers 4 --hidden 256 --heads 4 --kv-heads 2 --vocab 1000 --gpus 16 --tp 2 --pp 2 --cp 2 --vpp 2 "
+        "--group-size 2 --micro-batch 1 --global-batch 8 --seq-len 512 --json",
+        "project --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --global-batch 8 --seq-len 256 --json",
+    ),
+    TuneOptions: (
+        "tune --model gpt --layers 4 --hidden 256 --heads 4 --kv-heads 2 --vocab 1000 --gpus 8 --tp 2 --pp 2 --cp 1 --vpp 1 "
+        "--micro-batch 1,2 --schedule 1f1b --global-batch 8 --seq-len 256 --json",
+        "tune --model qwen3-30b-a3b --layers 4 --gpus 8 --pp 2 --ep 2 --etp 1 --tp 2 --vpp 1 --micro-batch 1 --schedule 1f1b "
+        "--global-batch 8 --seq-len 256 --json",
+    ),
+}  # fmt: skip
+
+
+def test_project_and_tune_have_the_same_further_names() -> None:
+    ranges, plans = words_of(TuneOptions), words_of(PlanOptions)
+    assert {name: ranges[name].option.also for name in ranges if name in plans} == {
+        name: plans[name].option.also for name in ranges if name in plans
+    }
+
+
+@pytest.mark.parametrize("declared", LONG)
+def test_each_further_name_of_an_option_gives_the_same_result(declared: type) -> None:
+    further = {word.flag: word.option.also for word in words_of(declared).values() if word.option.also}
+    untyped = set(further)
+    for line in LONG[declared]:
+        untyped -= set(line.split())
+        renamed = [name for word in line.split() for name in further.get(word, (word,))]
+        typed_long, typed_short = (json.loads(ppsim(*words).stdout) for words in (renamed, line.split()))
+        assert without_time(typed_long) == without_time(typed_short)
+    assert not untyped
+
+
+def without_time(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if not name.endswith("elapsed_s")}
+
+
+def test_two_names_of_one_option_must_agree() -> None:
+    line = "project --model gpt2 --pp 2 --micro-batch 2 --micro-batch-size"
+    told = ppsim(*line.split(), "4", code=2).stderr
+    assert "--micro-batch 2 and --micro-batch-size 4" in told
+    ppsim(*line.split(), "2")
 
 
 def commands(group: click.Group, *above: str) -> Iterator[tuple[str, click.Command]]:
