@@ -117,11 +117,7 @@ def optimise(
     (17.0, True)
     """
     _require(pp=pp, vpp=vpp, microbatches=microbatches, placement=placement, prove=prove)
-    if not time_limit_s >= 0:
-        raise ConfigError(f"the time limit must be 0 s or more: got {time_limit_s:g}")
-    for name, value in (("max_rounds", max_rounds or 0), ("seed", seed)):
-        if value < 0:
-            raise ConfigError(f"{name} must be 0 or more: got {value}")
+    _require_limits(time_limit_s, max_rounds=max_rounds or 0, seed=seed)
     styles = [placement] if placement else ["loop"] if vpp == 1 else list(STYLES)
     end = working_s() + time_limit_s
     searches, reasons = [], []
@@ -163,6 +159,15 @@ def optimise(
         start_s=start.start_s,
         placement=style,
     )
+
+
+def _require_limits(time_limit_s: float, **counts: int) -> None:
+    """Raise `ConfigError` for a time limit or a count below 0."""
+    if not time_limit_s >= 0:
+        raise ConfigError(f"the time limit must be 0 s or more: got {time_limit_s:g}")
+    for name, value in counts.items():
+        if value < 0:
+            raise ConfigError(f"{name} must be 0 or more: got {value}")
 
 
 def _require(*, pp: int, vpp: int, microbatches: int, placement: str | None, prove: bool) -> None:

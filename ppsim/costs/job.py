@@ -293,7 +293,13 @@ class Job(InBrief):
         return {layer: one for layer, (one, _) in self._layers.items()}
 
     def costs_in_order(self, layers: Sequence[Layer]) -> list[Estimate]:
-        """Return F, I, W and B of each layer of a stage, which recomputes those in its checkpoints."""
+        """Return F, I, W and B of each layer of a stage, which recomputes those in its checkpoints.
+
+        >>> import ppsim
+        >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/1")
+        >>> [one.backward.recompute_s > 0 for one in job.costs_in_order(job.model.layers[:3])]
+        [True, False, False]
+        """
         recompute = self.execution.recompute
         inside = sum(checkpoints(recompute, len(layers))) if is_by_stage(recompute) else 0
         again, plain = self._recomputing.layer_costs if inside else {}, self.layer_costs
