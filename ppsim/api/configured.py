@@ -125,7 +125,11 @@ def _without_effect(options: Mapping[str, Any]) -> tuple[str, ...]:
 def require_no_job(options: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for options of a job, where there is no model."""
     if wrong := [name for name in _ONLY_FOR_JOBS if options.get(name) is not None]:
-        raise ConfigError(f"--{wrong[0].replace('_', '-')} is for a --model on a --cluster")
+        flag = f"--{wrong[0].replace('_', '-')}"
+        raise ConfigError(
+            f"{flag} is for a --model on a --cluster: got {flag} {options[wrong[0]]} without --model; give --model "
+            "too, a name of `ppsim models` or a file"
+        )
 
 
 def _with_stack(options: dict[str, Any]) -> dict[str, Any]:

@@ -226,7 +226,8 @@ def _why_not_together(files: Sequence[str], kinds: set[str]) -> str:
         return f"{files[0]} is one rank of a dump: give the folder that holds all of them, pp_rank_0.json and on"
     return (
         f"{', '.join(files[:4])} are no ranks of one run: several files are traces of torch.profiler, or exports "
-        f"of Nsight Systems, one a rank or node (found: {', '.join(sorted(kinds))})"
+        f"of Nsight Systems, one per rank or node (found: {', '.join(sorted(kinds))}); give a folder that has "
+        "nothing else, a folder of Primus' dump_pp_data, or one timeline, CSV or log"
     )
 
 

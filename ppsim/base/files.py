@@ -13,11 +13,15 @@ from ppsim.base.errors import ConfigError, PpsimError
 from ppsim.base.limits import CONFIG_BYTES, DATA_BYTES, check_events, check_tree
 
 
-def read_json(path: str | Path, *, most: int = DATA_BYTES) -> Any:
-    """Return the content of a JSON file of up to `most` bytes; raises `ConfigError` with line and column."""
+def read_json(path: str | Path, *, most: int = DATA_BYTES, made_by: str = "") -> Any:
+    """Return the content of a JSON file of up to `most` bytes; raises `ConfigError` with line and column.
+
+    `made_by` is the end of that sentence: what writes such a file.
+    """
+    hint = f"; {made_by}" if made_by else ""
 
     def told(error: json.JSONDecodeError) -> str:
-        return f"JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+        return f"JSON: line {error.lineno}, column {error.colno}: {error.msg}{hint}"
 
     return _parsed(path, json.loads, json.JSONDecodeError, told, most)
 

@@ -21,7 +21,8 @@ NUMBER_FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp6
 class Names:
     """The names of one kind of thing, and other words for some of them (`also`, from the word to the name).
 
-    `kind` is what sentences call it, `plain_of` takes from a name what makes no difference.
+    `kind` is what sentences call it, `plain_of` takes from a name what makes no difference. `listed_by` is the
+    command that lists the names: if there are many, sentences about an unknown name have the three nearest ones.
 
     >>> names = Names("schedule", ["1f1b", "zb-h1"], also={"dapple": "1f1b"})
     >>> names.find("ZB_H1"), names.find("DAPPLE"), names.find("zb-h9")
@@ -37,7 +38,9 @@ class Names:
         *,
         also: Mapping[str, str] | None = None,
         plain_of: Callable[[str], str] = plain,
+        listed_by: str = "",
     ) -> None:
+        self._listed_by = listed_by
         self._kind, self._plain_of, self._names = kind, plain_of, tuple(names)
         words = dict(also or {}) | {name: name for name in self._names}
         self._by_plain = {plain_of(word): name for word, name in words.items()}
@@ -54,8 +57,17 @@ class Names:
         """Return the end of such a sentence."""
         close = difflib.get_close_matches(self._plain_of(name), self._by_plain, n=3, cutoff=_CLOSE)
         found = dict.fromkeys(self._by_plain[one] for one in close)
-        return f"did you mean {' or '.join(found)}?" if found else f"there are {', '.join(self._names)}"
+        if found:
+            return f"did you mean {' or '.join(found)}?"
+        if self._listed_by and len(self._names) > _FEW:
+            near = difflib.get_close_matches(self._plain_of(name), map(self._plain_of, self._names), n=3, cutoff=0)
+            nearest = ", ".join(self._by_plain[one] for one in near)
+            return f"the nearest of {len(self._names)} names are {nearest}; {self._listed_by} lists all"
+        return f"there are {', '.join(self._names)}"
 
 
 _CLOSE = 0.5
 """How alike a name is to one that is meant, of 1."""
+
+_FEW = 30
+"""Names that a sentence may list."""

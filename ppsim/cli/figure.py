@@ -233,9 +233,9 @@ def accuracy(file: str, **look: Any) -> "Figure":
 
 def _read(path: str) -> "tuple[Timeline, float | None]":
     """The timeline of a file, and the memory limit that it was projected with."""
-    from ppsim.runs.timeline_file import timeline_from_json
+    from ppsim.runs.timeline_file import MADE_BY, timeline_from_json
 
-    data = read_json(path)
+    data = read_json(path, made_by=MADE_BY)
     found, _ = timeline_from_json(data, path)
     limit = data.get("memory_limit_bytes")
     if limit is not None and not isinstance(limit, int | float):

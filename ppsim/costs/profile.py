@@ -479,7 +479,9 @@ def load_profile(name_or_path: str | Path) -> Profile:
     if known := names.find(text):
         return packaged(Profile, read_json(there[known]))
     if Path(name_or_path).suffix == ".json":
-        return validated(Profile, read_json(Path(name_or_path)), text)
+        return validated(
+            Profile, read_json(Path(name_or_path), made_by="ppsim profile writes a profile with -o NAME.json"), text
+        )
     raise ConfigError(f"{names.unknown(text)} (or give the path of a .json file)")
 
 

@@ -90,7 +90,7 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _names() -> Names:
-    return Names("model", _told(), also=ALIASES, plain_of=plain_model)
+    return Names("model", _told(), also=ALIASES, plain_of=plain_model, listed_by="`ppsim models`")
 
 
 _LEFT_OUT = re.compile(
@@ -110,7 +110,7 @@ def find_model(name: str) -> Model:
     True
     """
     if (known := _names().find(name)) is None:
-        raise ConfigError(_names().unknown(name))
+        raise ConfigError(f"{_names().unknown(name)} (or give the path of a config.json)")
     return _read(known)
 
 

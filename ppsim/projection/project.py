@@ -10,6 +10,7 @@ import numpy as np
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.assembled import Assembled
+from ppsim.costs.profile import DEFAULT
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import why_no_split
 from ppsim.projection.answering import answer_of
@@ -78,7 +79,7 @@ def table_of(plan: Plan, entry: Entry) -> tuple[Schedule, str | None]:
     vpp = entry.stages_per_rank[0] if plan.vpp is None else plan.vpp
     is_possible = entry.why_not(pp=plan.pp, vpp=vpp, microbatches=plan.round_microbatches) is None
     if is_possible and (reason := _why_no_stages(plan, plan.pp * vpp // entry.num_replicas)):
-        raise ConfigError(reason)
+        raise ConfigError(reason + _without_model(plan))
     if entry.takes("costs") and is_possible:  # what is not, `build` says
         table, note = fit(entry, **shape, costs=_costs_on(plan, entry.placement, vpp), criterion=plan.criterion)
     else:
@@ -107,6 +108,8 @@ def _project_auto(plan: Plan, progress: "Progress | None" = None) -> Projection:
 def _costs_on(plan: Plan, style: str, vpp: int) -> StageCosts:
     """The costs of the layout on a placement, before there is a table; what runs say of a machine moves none."""
     require_shape(pp=plan.pp, microbatches=plan.num_microbatches)
+    if reason := _why_no_stages(plan, plan.pp * vpp):
+        raise ConfigError(reason + _without_model(plan))
     outline = Schedule.outline(STYLES[style](plan.pp, plan.pp * vpp), num_microbatches=plan.num_microbatches)
     costs = _for_runtime(plan, outline, _assembled(plan, outline).costs)
     if plan.gradient_accumulation_steps > 1:
@@ -302,6 +305,14 @@ def _why_no_stages(plan: Plan, num_stages: int, *, num_slices: int = 1) -> str |
     return why_no_split(plan.how_split, source.num_layers, num_stages) or why_no_slices(
         source.sequence_length, num_slices, hidden_size=source.hidden_size
     )
+
+
+def _without_model(plan: Plan) -> str:
+    """The end of a sentence about a model that the user did not name."""
+    if plan.job is not None or not plan.has_model:
+        return ""
+    default = " (the default)" if plan.source.name == f"profile {DEFAULT}" else ""
+    return f"; no --model was given, so {plan.source.name}{default} is projected"
 
 
 def _for_runtime(plan: Plan, schedule: Schedule, costs: StageCosts) -> StageCosts:

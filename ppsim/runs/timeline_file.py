@@ -118,6 +118,9 @@ class Expectation:
         return replace(self, interval_s=(low - around, high - around))
 
 
+MADE_BY = "ppsim project, train and simulate write a timeline with -o NAME.json"
+
+
 def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
     """Read the timeline that `ppsim train`, `simulate` or `project` wrote with `-o NAME.json`."""
     return read_expected(path)[:2]
@@ -125,7 +128,7 @@ def read_timeline(path: str | Path) -> tuple[Timeline, StageCosts]:
 
 def read_expected(path: str | Path) -> tuple[Timeline, StageCosts, Expectation]:
     """Read what `read_timeline` does, and what a projection's file says beside it."""
-    file, timeline, costs = _loaded(read_json(path), str(path))
+    file, timeline, costs = _loaded(read_json(path, made_by=MADE_BY), str(path))
     pace = pace_from(file.reference_s, file.reference_ends_s, file.reference_work)
     said = Expectation(pace=pace, fitted_runs=tuple(file.overheads_fitted_runs))
     if file.iteration_time_interval_s is not None and file.iteration_time_s is not None:
@@ -196,7 +199,7 @@ def run_from_json(data: Any, source: str) -> Run:
 
 def _loaded(data: Any, source: str) -> tuple[_File, Timeline, StageCosts]:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ConfigError(f"{source} is no timeline: ppsim train and ppsim simulate write one with -o NAME.json")
+        raise ConfigError(f"{source} is no timeline: {MADE_BY}")
     file = validated(_File, data, source)
     costs = costs_from(file.costs, f"{source}: costs")
     table = parse_table(

@@ -145,7 +145,7 @@ def read_costs(path: str | Path) -> StageCosts:
 
     Where pydantic is missing, as it may be on a machine with an accelerator, what `StageCosts` itself refuses.
     """
-    data = read_json(path)
+    data = read_json(path, made_by="a costs file has forward_s, backward_input_s and backward_weight_s")
     if find_spec("pydantic") is not None:
         return costs_from(data, str(path))
     if not isinstance(data, dict):
@@ -162,9 +162,12 @@ def message_bytes_in(path: str | Path) -> float | None:
     return float(link["bytes"]) if isinstance(link, dict) else None
 
 
+_FITTED_BY = "ppsim calibrate writes overheads with -o NAME.json"
+
+
 def read_overheads(path: str | Path) -> Overheads:
     """Read the file that `ppsim calibrate` wrote; what could not be fitted is not among its constants."""
-    fitted = validated(_Overheads, read_json(path), str(path))
+    fitted = validated(_Overheads, read_json(path, made_by=_FITTED_BY), str(path))
     names = (*OVERHEADS, "message_overhead_s")
     factors = tuple(fitted.pass_factors) if fitted.pass_factors else None
     others = fitted.action_spread, fitted.rank_spread, factors, fitted.communication, tuple(fitted.fitted_runs)

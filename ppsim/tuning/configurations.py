@@ -36,7 +36,7 @@ def read_answer(path: str | Path) -> tuple["pandas.DataFrame", float]:
 
     Raises `ConfigError` for anything else, and for a search that has found nothing yet.
     """
-    answer = read_json(path)
+    answer = read_json(path, made_by="ppsim tune writes an answer with -o NAME.json")
     if not isinstance(answer, dict) or answer.get("format") != FORMAT:
         raise ConfigError(f"{path} is no answer of ppsim tune: it writes one with -o NAME.json")
     try:

@@ -27,7 +27,7 @@ def rows_of(sets: Sequence[dict[str, Any]]) -> "pandas.DataFrame":
 
 def read_rows(path: str | Path) -> "pandas.DataFrame":
     """Read what `ppsim validate` wrote (`-o FILE.json`); raises `ConfigError` for anything else."""
-    found = read_json(path)
+    found = read_json(path, made_by="ppsim validate writes a validation with -o NAME.json")
     try:
         rows = rows_of(found["sets"]).astype(_KINDS)
         are_above_zero = rows[["measured", "predicted"]].gt(0).all(axis=None)
