@@ -179,9 +179,8 @@ def configs(archive: Path) -> dict[str, Any]:
 def written() -> dict[str, str]:
     """Return the text of `--to-config` of 50 plans for each trainer."""
     found = {}
-    for case in _every(50, [case for name in case_sets() for case in cases_of(name) if not case.told.unexpressed]):
-        if "model" not in case.words:
-            continue
+    cases = [case for name in case_sets() for case in cases_of(name) if not case.told.unexpressed]
+    for case in _every(50, [case for case in cases if "model" in case.words]):
         try:
             made = ppsim.project(**{**case.words, "memory_limit": None})
         except PpsimError:
