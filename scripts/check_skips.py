@@ -1,9 +1,8 @@
-"""Print every skipped test with its reason; fail if their number differs from the expected one.
+"""Print every skipped test with its reason; fail if there are more than expected.
 
     python scripts/check_skips.py RESULTS.xml NUMBER
 
-RESULTS.xml is what `pytest --junit-xml RESULTS.xml` wrote. A new skip hides a claim that is no longer tested, so CI
-expects an exact number.
+RESULTS.xml is what `pytest --junit-xml RESULTS.xml` wrote. A new skip hides a claim that is no longer tested.
 """
 
 import sys
@@ -19,12 +18,12 @@ def reasons_in(results: Path) -> Counter[str]:
 
 
 def main() -> None:
-    """Compare and exit with 1 if the numbers differ."""
+    """Compare and exit with 1 if more tests were skipped."""
     found, expected = reasons_in(Path(sys.argv[1])), int(sys.argv[2])
     for reason, number in found.most_common():
         print(f"skipped: {number} × {reason}")
-    if found.total() != expected:
-        raise SystemExit(f"{found.total()} tests were skipped; .ci/run expects {expected}")
+    if found.total() > expected:
+        raise SystemExit(f"{found.total()} tests were skipped; at most {expected} are expected")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class _File(Strict, extra="ignore"):
     iteration_time_s: NonNegative | None = None
     iteration_time_interval_s: Annotated[list[NonNegative], Within(min_length=2, max_length=2)] | None = None
     reference_s: AboveZero | None = None
-    reference_ends_s: Annotated[list[NonNegative], Within(min_length=2, max_length=2)] | None = None
+    reference_ends_s: Annotated[list[Moment], Within(min_length=2, max_length=2)] | None = None
     reference_work: str = ""
     overheads_fitted_runs: list[str] = field(default_factory=list)
 

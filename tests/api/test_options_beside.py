@@ -22,7 +22,7 @@ UNEVEN = f"""torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py {SIZES} --te
   --pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 7 --decoder-last-pipeline-num-layers 7 \\
   --micro-batch-size 1 --global-batch-size 32 --recompute-granularity full --use-distributed-optimizer"""
 LAYOUT = f"""pretrain_gpt.py {SIZES} --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 32 \\
-  --pipeline-model-parallel-layout Et*7|t*9|t*9|t*7L --sequence-parallel --context-parallel-size 2"""
+  --pipeline-model-parallel-layout 'Et*7|t*9|t*9|t*7L' --sequence-parallel --context-parallel-size 2"""
 CHUNKS = f"""pretrain_gpt.py {SIZES} --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 32 \\
   --num-virtual-stages-per-pipeline-rank 2 --microbatch-group-size-per-virtual-pipeline-stage 8 \\
   --no-overlap-p2p-communication --num-experts 8 \\
@@ -108,13 +108,16 @@ def test_an_option_replaces_only_its_own_setting(tmp_path: Path, name: str) -> N
         try:
             found = configured(dict.fromkeys(hints) | typed | {"run_config": config})
         except ConfigError as error:
-            assert str(error).endswith("give --vpp"), (option, str(error))
+            assert str(error).endswith(("give --vpp", "or --gradient-accumulation-steps")), (option, str(error))
             continue
         lost += [
             (option, word, value, found[word])
             for word, value in config.words.items()
             if word not in (option, *SAME.get(option, ())) and found[word] != value
         ]
+    if name == "titan.toml":  # its rounds are counted again, and a stack decides what is compiled
+        lost = [one for one in lost if one[1] not in ("microbatches", "gradient_accumulation_steps")]
+        lost = [one for one in lost if one[:2] != ("stack", "compile")]
     assert lost == []
 
 

@@ -74,14 +74,14 @@ OF_JOBS = [  # those that `project` and `tune` share
     "--seq-len 512", "--global-batch 16", "--runtime ideal",
 ]  # fmt: skip
 OF_EXPERTS = [
-    "--etp 1", "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--expert-imbalance 1.5",
+    "--moe-dispatcher alltoall", "--moe-dispatcher allgather", "--expert-imbalance 1.5",
     "--moe-expert-capacity-factor 1.2", "--fused-experts", same("--no-fused-experts"), "--overlap-ep 0.5",
 ]  # fmt: skip
 PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layers 2 --mtp-use-repeated-layer"]
 
 OF_PROJECT = {
     JOB: [
-        *OF_JOBS, "--optimizer muon --layer-wise", "--listed-collectives --zero 3", "--tp 1", "--pp 4", same("--dp 2"),
+        *OF_JOBS, same("--etp 1"), "--optimizer muon --layer-wise", "--listed-collectives --zero 3", "--tp 1", "--pp 4", same("--dp 2"),
         "--micro-batch 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--cp 2",
         "--cp 2 --context all-gather", "--cp 2 --overlap-cp 0.5", "--vpp 2", "--schedule zb-h1", "--profile tiny.json",
         "--tokens 1e9", "--tokens 15e12", "--to-config megatron", "--to-config primus",
@@ -113,6 +113,7 @@ OF_PROJECT = {
     ],
     "project --run-config train.sh --json": ["--tp 1"],
     "project --pp 2 --microbatches 8": [
+        "--gradient-accumulation-steps 2",
         same("--timeline"), "--no-timeline", same("--rows"), "--help-all", "--json", "-o step.json", "-o step.html",
         "-o step.svg", "-o step.csv", "-o step.json.gz", "--output step.pdf",
     ],
@@ -124,7 +125,7 @@ SEARCH = (
 )
 OF_TUNE = {
     SEARCH: [
-        *(option for option in OF_JOBS if option != same("--sequence-parallel")), "--sequence-parallel", "--optimizer muon --layer-wise", "--tp 1,2", "--pp 1,2", "--cp 1,2", "--cp 2 --context all-to-all",
+        *(option for option in OF_JOBS if option != same("--sequence-parallel")), "--etp 1", "--sequence-parallel", "--optimizer muon --layer-wise", "--tp 1,2", "--pp 1,2", "--cp 1,2", "--cp 2 --context all-to-all",
         "--cp 2 --overlap-cp 0.5", "--dp 2", "--dp 1,2,4 --pp 1,2,4", "--vpp 1,2", "--micro-batch 1,2", "--schedule 1f1b,zb-h1",
         "--recompute full", "--recompute none,core_attn+layernorm", "--split even", same("--split auto,even"),
         "--memory-limit 40GiB", "--memory-share 0.5", "--overheads overheads.json", "--top 1", same("--jobs 1"),

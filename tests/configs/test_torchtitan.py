@@ -93,7 +93,7 @@ def test_a_file_with_nothing_but_the_entry_is_a_configuration(tmp_path: Path) ->
         ("llama3_70b", "llama3_7b", r"--config llama3_7b is not in .*config_registry.py of torchtitan 0.3.0: .*llama3_70b"),
         ("--module llama3", "--module mamba", "--module mamba is not in the registry .* deepseek_v3, gpt_oss, .*llama3"),
         ("--module llama3", "--module flux", "a diffusion model, and ppsim projects language models only"),
-        ("llama3_70b", "llama3_debugmodel_float8_emulate_lora", "LoRA trains adapters alone"),
+        ("llama3_70b", "llama3_debugmodel_float8_emulate_lora", "trains only some of the weights"),
     ],
 )  # fmt: skip
 def test_entries_that_cannot_be_projected_are_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -113,7 +113,7 @@ def test_every_entry_is_read_or_refused_in_a_sentence(tmp_path: Path, module: st
         found = read(tmp_path, text)
     except ConfigError as error:
         assert "lora" in name
-        assert "LoRA" in str(error)
+        assert "lora" in str(error).lower()
         return
     if found.model is None:
         assert "give --model" in found.why_no_model

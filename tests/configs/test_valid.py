@@ -65,7 +65,9 @@ def test_auto_of_other_settings_of_deepspeed_is_its_default(tmp_path: Path) -> N
 
 
 def test_a_section_of_deepspeed_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ds.json: bf16 must be an object, as \{…\}: got True$"):
+    with pytest.raises(
+        ConfigError, match=r'ds.json: bf16 must be an object, "bf16": \{"enabled": true\}: got True$'
+    ):
         read_run_config(deepspeed(tmp_path, AUTO | {"bf16": True}))
 
 

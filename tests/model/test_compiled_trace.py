@@ -89,7 +89,7 @@ def test_the_last_copy_of_gradients_stays_over_a_pipelines_next_step_and_over_no
     for is_pipelined in (True, False):
         made = settings(optimizer=Optimizer(zero_stage=1 if is_pipelined else 3))
         rank = _Rank(LLAMA, stages_of(LLAMA, [2]), made, Launch(is_pipelined=is_pipelined))
-        rank.step(passes)
+        rank.step(passes, 1)
         left[is_pipelined] = sum(block.size for block in rank.reduced.values())
     assert left == {True: 4 * sum(rank.trace.weights), False: 0}
 
