@@ -81,14 +81,14 @@ PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layer
 
 OF_PROJECT = {
     JOB: [
-        *OF_JOBS, same("--etp 1"), "--optimizer muon --layer-wise", "--listed-collectives --zero 3", "--tp 1", "--pp 4", same("--dp 2"),
+        *OF_JOBS, "--optimizer muon --layer-wise", "--listed-collectives --zero 3", "--tp 1", "--pp 4", same("--dp 2"),
         "--micro-batch 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--cp 2",
         "--cp 2 --context all-gather", "--cp 2 --overlap-cp 0.5", "--vpp 2", "--schedule zb-h1", "--profile tiny.json",
         "--tokens 1e9", "--tokens 15e12", "--to-config megatron", "--to-config primus",
         "--to-config torchtitan", "--lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"),
         "--gpus 16",
     ],
-    EXPERTS: [*OF_EXPERTS, "--ep 4"],
+    EXPERTS: [*OF_EXPERTS, same("--etp 1"), "--ep 4"],
     GRAPHS: [same("--cuda-graph-reuse"), "--no-cuda-graph-reuse"],
     PADDED: ["--moe-expert-rank-capacity-factor 1.5"],
     STASHED: ["--moe-paged-stash 1.2"],
@@ -125,7 +125,7 @@ SEARCH = (
 )
 OF_TUNE = {
     SEARCH: [
-        *(option for option in OF_JOBS if option != same("--sequence-parallel")), "--etp 1", "--sequence-parallel", "--optimizer muon --layer-wise", "--tp 1,2", "--pp 1,2", "--cp 1,2", "--cp 2 --context all-to-all",
+        *(option for option in OF_JOBS if option != same("--sequence-parallel")), "--sequence-parallel", "--optimizer muon --layer-wise", "--tp 1,2", "--pp 1,2", "--cp 1,2", "--cp 2 --context all-to-all",
         "--cp 2 --overlap-cp 0.5", "--dp 2", "--dp 1,2,4 --pp 1,2,4", "--vpp 1,2", "--micro-batch 1,2", "--schedule 1f1b,zb-h1",
         "--recompute full", "--recompute none,core_attn+layernorm", "--split even", same("--split auto,even"),
         "--memory-limit 40GiB", "--memory-share 0.5", "--overheads overheads.json", "--top 1", same("--jobs 1"),
@@ -133,7 +133,7 @@ OF_TUNE = {
         "--to-config megatron", "--gpus 16", "--zero 3 --listed-collectives",
     ],
     EXPERTS.replace("project", "tune") + " --micro-batch 1 --tp 1 --schedule 1f1b --vpp 1": [
-        *OF_EXPERTS, "--cuda-graphs attn --no-cuda-graph-reuse", "--cuda-graphs attn --cuda-graph-reuse",
+        *OF_EXPERTS, "--etp 1", "--cuda-graphs attn --no-cuda-graph-reuse", "--cuda-graphs attn --cuda-graph-reuse",
         "--moe-dispatcher hybridep --fused-experts --moe-expert-rank-capacity-factor 1.5",
         "--moe-dispatcher hybridep --fused-experts --moe-expert-rank-capacity-factor 1.5 --moe-paged-stash 1.2",
     ],
