@@ -41,6 +41,11 @@ class Assembled:
         )
 
 
+def stages_of_ranks(schedule: Schedule) -> list[list[int]]:
+    """Return the stages of the model that each rank has, of every model replica."""
+    return of_ranks(schedule, range(schedule.num_model_stages))
+
+
 def of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:
     """Return what each rank has of an entry a stage of the model, replicas' stages included."""
     return [

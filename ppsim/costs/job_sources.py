@@ -6,7 +6,7 @@ from typing import Any
 from ppsim.base.units import percent
 from ppsim.costs.assembled import Assembled
 from ppsim.costs.job import Job
-from ppsim.costs.of_job import assemble_job
+from ppsim.costs.of_job import assemble_job, layer_seconds
 from ppsim.costs.sources import RankCosts
 from ppsim.costs.step import expected_maximum
 from ppsim.layout.split import Split
@@ -53,6 +53,10 @@ class JobSource:
     def assemble(self, schedule: Schedule, split: Split) -> Assembled:
         """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
         return assemble_job(self.job, schedule, split=split).taking(self.job.scale)
+
+    def layer_seconds(self) -> list[float]:
+        """Return the F + B of each layer."""
+        return [self.job.scale * one for one in layer_seconds(self.job)]
 
     def peak(self) -> tuple[float | None, list[str]]:
         """Return the data sheet's dense peak for the dtype."""

@@ -10,12 +10,13 @@ from dataclasses import replace
 
 from ppsim.base.errors import ScheduleError
 from ppsim.base.units import percent, seconds
-from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
+from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.listed import with_lists
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import held_of, passes_s, step_costs
+from ppsim.layout.balance import balance_ranks
 from ppsim.layout.groups import GroupName, tier_between
 from ppsim.layout.split import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.machine import collectives
@@ -32,12 +33,12 @@ from ppsim.simulation.stage_costs import StageCosts
 def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto") -> Assembled:
     """Return the costs per stage of a job under a schedule's placement, and what is around its step.
 
-    `split` "auto" minimises the slowest stage's F + B over all contiguous splits, embedding and head included; a
-    list of strings says what each stage holds, as `parse_layout` gives them. Static bytes hold all that does not
+    `split` "auto" balances the F + B of ranks, embedding and head included (`ppsim.projection.split_search` goes on
+    from there); a list of strings says what each stage holds, as `parse_layout` gives them. Static bytes hold all that does not
     grow with the microbatches in flight, the transients of the peak too. Raises `ConfigError` for a split that does
     not fit, `ScheduleError` for a schedule that splits a backward of which only the whole was measured.
     """
-    stages = _stages(job, schedule.num_model_stages, split)
+    stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule))
     _require_backwards(job, schedule)
     alone = [(stage,) for stage in stages]
     costs = once_each(lambda one: _estimate_of(job, *one), alone)
@@ -97,33 +98,39 @@ def _stage_costs(costs: Sequence[Estimate]) -> StageCosts:
     )
 
 
-def layers_per_stage(job: Job, num_stages: int, split: Split) -> list[int]:
+def layers_per_stage(
+    job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]
+) -> list[int]:
     """Return how many layers each stage holds; raises `ConfigError` for a split that does not fit."""
-    return [len(stage.layers) for stage in _stages(job, num_stages, split)]
+    return [len(stage.layers) for stage in _stages(job, num_stages, split, stages_of_ranks)]
 
 
-def _stages(job: Job, num_stages: int, split: Split) -> list[Stage]:
+def _stages(job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]) -> list[Stage]:
     """What each stage holds."""
     num_layers = len(job.model.layers)
     contents = [] if isinstance(split, str | MegatronSplit) else [part for part in split if isinstance(part, str)]
     if contents and not why_no_split(split, num_layers, num_stages):
         return stages_of_layout(job.model, contents)
     counts = split_layers(
-        split, num_layers, num_stages, pp=job.layout.pp, balanced=lambda: _balanced(job, num_stages)
-    )
+        split, num_layers, num_stages, pp=job.layout.pp,
+        balanced=lambda: _balanced(job, num_stages, stages_of_ranks),
+    )  # fmt: skip
     return stages_of(job.model, counts)
 
 
-def _balanced(job: Job, num_stages: int) -> list[int]:
-    layers, (embedding, head) = job.model.layers, (work_of(end) for end in job.ends)
+def layer_seconds(job: Job) -> list[float]:
+    """Return the F + B of each layer of the model."""
+    layers = job.model.layers
     work = {id(layer): work_of(job.layer_costs[layer]) for layer in {id(one): one for one in layers}.values()}
-    return layer_split(
-        [work[id(layer)] for layer in layers],
-        num_stages,
-        embedding_s=embedding,
-        head_s=head * (1 + len(job.model.mtp)),
-        mtp_s=sum(work_of(job.mtp_costs[layer]) for layer in job.model.mtp),
-    )
+    return [work[id(layer)] for layer in layers]
+
+
+def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]]) -> list[int]:
+    layers, (embedding, head) = layer_seconds(job), (work_of(end) for end in job.ends)
+    head *= 1 + len(job.model.mtp)
+    mtp = sum(work_of(job.mtp_costs[layer]) for layer in job.model.mtp)
+    counts = layer_split(layers, num_stages, embedding_s=embedding, head_s=head, mtp_s=mtp)
+    return balance_ranks(counts, layers, (embedding, mtp + head), stages_of_ranks)
 
 
 def _estimate_of(job: Job, stage: Stage) -> Estimate:
@@ -331,7 +338,7 @@ def _assumptions(
 ) -> list[str]:
     layout, execution, optimizer = job.layout, job.execution, job.optimizer
     vpp = len(counts) // layout.pp
-    how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp, balanced="the fastest slowest stage")
+    how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp, balanced="auto")
     etp = "" if layout.etp is None else f", etp {layout.etp}"
     sp = ", sequence parallel" if execution.sequence_parallel and layout.tp > 1 else ""
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"

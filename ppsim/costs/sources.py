@@ -10,7 +10,7 @@ from ppsim.base.arrays import Numbers
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
 from ppsim.costs.assembled import Assembled
-from ppsim.costs.of_profile import assemble
+from ppsim.costs.of_profile import assemble, layer_seconds
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.layout.split import Split
@@ -85,6 +85,10 @@ class ProfileSource:
         return kept(
             schedule, key, lambda: (self.profile, assemble(self.profile, schedule, shape=self.shape, **asked))
         )[1]
+
+    def layer_seconds(self) -> list[float]:
+        """Return the F + B of each layer."""
+        return layer_seconds(self.profile, self.shape, self.num_layers)
 
     def peak(self) -> tuple[float | None, list[str]]:
         """Return the data sheet's peak, else the best product measured; None where there is neither."""

@@ -104,6 +104,14 @@ class MegatronSplit:
         return ", ".join(["Megatron-LM's rule: even", *parts])
 
 
+class FoundSplit(tuple[int, ...]):
+    """Layers per stage that "auto" found."""
+
+    def __repr__(self) -> str:
+        """Not equal to the repr of the same layers as given."""
+        return f"FoundSplit{super().__repr__()}"
+
+
 Split: TypeAlias = Literal["auto", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
 """How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`)."""
 
@@ -112,6 +120,8 @@ def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int, balanced: str) 
     """Return in words how a split was found; `balanced` says what "auto" balances."""
     if isinstance(split, MegatronSplit):
         return split.in_words(num_layers, pp=pp, vpp=vpp)
+    if isinstance(split, FoundSplit):
+        return balanced
     return {"auto": balanced, "even": "even"}.get(str(split), "as given")
 
 

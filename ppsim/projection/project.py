@@ -11,13 +11,14 @@ from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
 from ppsim.costs.assembled import Assembled
 from ppsim.layout.slices import why_no_slices
-from ppsim.layout.split import why_no_split
+from ppsim.layout.split import FoundSplit, Split, why_no_split
 from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import projected_changes
 from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, excess_of
+from ppsim.projection.split_search import SplitSearch, Trial
 from ppsim.schedule.choices import Communication
 from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.placement import STYLES
@@ -197,14 +198,40 @@ def reserved_of(plan: Plan) -> int:
     return max(reserved_bytes(plan.job, table, _assembled(plan, table).contents))
 
 
-def _assembled(plan: Plan, schedule: Schedule) -> Assembled:
-    return with_lengths(plan, schedule, plan.source.assemble(schedule, plan.how_split), drawn_of(plan))
+def _assembled(plan: Plan, schedule: Schedule, split: Split | None = None) -> Assembled:
+    """The costs of a plan, at its own split if none is given; "auto" is balanced here, not searched for."""
+    found = plan.source.assemble(schedule, plan.how_split if split is None else split)
+    return with_lengths(plan, schedule, found, drawn_of(plan))
 
 
 def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
-    assembled = _assembled(plan, schedule)
+    split, trial = plan.how_split, None
+    if split == "auto" and _is_searched(plan, schedule):
+        trial = _found_split(plan, schedule)
+        if not plan.stragglers and plan.variation is None:
+            return trial.assembled, trial.costs, trial.step
+        split = FoundSplit(trial.counts)
+    assembled = _assembled(plan, schedule, split)
     costs = with_variation(schedule, _for_runtime(plan, schedule, assembled.costs), plan.variation)
     return assembled, costs, simulate_step(schedule, costs, assembled.around)
+
+
+def _is_searched(plan: Plan, schedule: Schedule) -> bool:
+    """Whether the layers per stage matter: measured times of ranks are the same at any split."""
+    return schedule.num_model_stages > 1 and plan.measured is None
+
+
+def _found_split(plan: Plan, schedule: Schedule) -> Trial:
+    """The fastest split for a table. A straggler is an accident: layers are placed without one."""
+    usual = replace(plan, stragglers=())
+
+    def simulated(counts: tuple[int, ...] | None) -> Trial:
+        assembled = _assembled(usual, schedule, "auto" if counts is None else FoundSplit(counts))
+        costs = _for_runtime(usual, schedule, assembled.costs)
+        step = simulate_step(schedule, costs, assembled.around)
+        return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
+
+    return SplitSearch(simulated, plan.source.layer_seconds(), plan.memory_bound_bytes).best()
 
 
 Tables: TypeAlias = Callable[[Plan, Entry], tuple[Schedule, str | None]]
