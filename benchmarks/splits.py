@@ -78,7 +78,7 @@ def main(number: int, seed: int) -> None:
             found[tuple(split)] = iteration_of(replace(plan, split=split), table)
         fits = {split: one for split, one in found.items() if one[1] <= limit} or found
         best = min(fits, key=lambda split: fits[split][0])
-        ends = layer_split(plan.source.layer_seconds(), stages, **_ends(plan))
+        ends = layer_split(plan.source.layer_costs().work_s, stages, **_ends(plan))
         apart.append(made.iteration_s / fits[best][0] - 1)
         before.append(found[tuple(ends)][0] / fits[best][0] - 1)
         even_s = found[tuple(even_split(words["layers"], stages))]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import percent, rate, seconds, size
-from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced, stages_of_ranks
+from ppsim.costs.assembled import Assembled, LayerCosts, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.chunks import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
 from ppsim.costs.lines import line_through
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
@@ -177,9 +177,19 @@ def assemble(
     return Assembled(costs, counts, flops, assumptions + rehearsed + slices, contents=contents)
 
 
-def layer_seconds(profile: Profile, shape: Shape, num_layers: int) -> list[float]:
-    """Return the F + B of each layer at a shape."""
-    return _components(profile, shape).layer_seconds(num_layers)
+def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCosts:
+    """Return what one more layer of a profile adds, at a shape."""
+    parts = _components(profile, shape)
+    layer, names = parts.layer, ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+    passes = np.array([line_of(layer, name)[1] for name in names])
+    passes[1] = passes[1] or passes[2] + passes[3]
+    return LayerCosts(
+        work_s=np.array(parts.layer_seconds(num_layers)),
+        passes_s=passes,
+        exposed_s=passes,
+        static_bytes=BYTES_PER_PARAMETER * layer.parameters,
+        activation_bytes=float(layer.activation_bytes),
+    )
 
 
 def assumption(profile: Profile, shape: Shape) -> str | None:

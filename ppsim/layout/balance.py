@@ -60,7 +60,9 @@ class Functions:
         found: Floats = self._constants + self._weights @ self.stage_costs(counts)
         return found
 
-    def changes(self, counts: Sequence[int], giving: Ints, taking: Ints, chosen: Sequence[int] | None = None) -> Floats:
+    def changes(
+        self, counts: Sequence[int], giving: Ints, taking: Ints, chosen: Sequence[int] | None = None
+    ) -> Floats:
         """Return by how much each move changes each function, in the shape [functions, moves]."""
         weights = self._weights if chosen is None else self._weights[list(chosen)]
         boundaries, last = np.cumsum(counts)[:-1], len(self._costs) - 1

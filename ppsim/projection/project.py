@@ -9,7 +9,7 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
-from ppsim.costs.assembled import Assembled
+from ppsim.costs.assembled import Assembled, Known
 from ppsim.layout.slices import why_no_slices
 from ppsim.layout.split import FoundSplit, Split, why_no_split
 from ppsim.projection.answering import answer_of
@@ -198,9 +198,11 @@ def reserved_of(plan: Plan) -> int:
     return max(reserved_bytes(plan.job, table, _assembled(plan, table).contents))
 
 
-def _assembled(plan: Plan, schedule: Schedule, split: Split | None = None) -> Assembled:
+def _assembled(
+    plan: Plan, schedule: Schedule, split: Split | None = None, known: Known | None = None
+) -> Assembled:
     """The costs of a plan, at its own split if none is given; "auto" is balanced here, not searched for."""
-    found = plan.source.assemble(schedule, plan.how_split if split is None else split)
+    found = plan.source.assemble(schedule, plan.how_split if split is None else split, known)
     return with_lengths(plan, schedule, found, drawn_of(plan))
 
 
@@ -223,15 +225,15 @@ def _is_searched(plan: Plan, schedule: Schedule) -> bool:
 
 def _found_split(plan: Plan, schedule: Schedule) -> Trial:
     """The fastest split for a table. A straggler is an accident: layers are placed without one."""
-    usual = replace(plan, stragglers=())
+    usual, known = replace(plan, stragglers=()), Known()
 
     def simulated(counts: tuple[int, ...] | None) -> Trial:
-        assembled = _assembled(usual, schedule, "auto" if counts is None else FoundSplit(counts))
+        assembled = _assembled(usual, schedule, "auto" if counts is None else FoundSplit(counts), known)
         costs = _for_runtime(usual, schedule, assembled.costs)
         step = simulate_step(schedule, costs, assembled.around)
         return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
 
-    return SplitSearch(simulated, plan.source.layer_seconds(), plan.memory_bound_bytes).best()
+    return SplitSearch(simulated, plan.source.layer_costs(), plan.memory_bound_bytes).best()
 
 
 Tables: TypeAlias = Callable[[Plan, Entry], tuple[Schedule, str | None]]

@@ -6,20 +6,15 @@ layers one at a time while the largest of these bounds falls, simulates the spli
 path of that split to the bounds. It ends when no move is left that may be faster, or after a fixed number of simulations.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable
 
 import numpy as np
 
-from ppsim.base.arrays import Floats, Numbers
-from ppsim.costs.assembled import Assembled
-from ppsim.layout.balance import Functions, Ints, moved, possible_moves
+from ppsim.costs.assembled import LayerCosts
+from ppsim.layout.balance import Functions, moved, possible_moves
 from ppsim.layout.split import even_split
-from ppsim.schedule.table import NONE, Op
+from ppsim.projection.split_bounds import Trial, byte_weights, path_weights, rank_bounds
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
-from ppsim.simulation.stage_costs import StageCosts
-from ppsim.simulation.step import Step
 
 _MOST_TRIALS = 16
 """Splits that are simulated at most."""
@@ -27,30 +22,20 @@ _MOST_TRIALS = 16
 _LEAST_TRIALS, _MOST_NODES = 3, 100_000
 """Fewer are simulated of a large table, as many as have so many nodes of the event graph together."""
 
-_GAIN = 2e-4
+_GAIN = 1e-3
 """A split is simulated if its bound says that it may be faster by more than this part of the iteration."""
 
-_MARGIN = 5e-3
-"""Bounds of jobs whose costs are not quite linear in the layers may be off by this part."""
+_MARGIN = 0.01
+"""By what part of the iteration a bound may be too high, since layers are taken to add equal times to any stage."""
+
+_PATIENCE = 8
+"""Simulated splits in a row that are no faster than the best, after which the search ends."""
+
+_MOST_EXPANDED = 8
+"""Neighbours of the best split whose own neighbours are looked at when no single move helps."""
 
 _MOST_MOVES = 256
 """Moves that are weighed against all bounds, those that lower the largest one most."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A simulated split, its costs without what passes vary by, and the seconds of its iteration."""
-
-    counts: tuple[int, ...]
-    assembled: Assembled
-    costs: StageCosts
-    step: Step
-    seconds: float
-
-    @property
-    def peak_bytes(self) -> Floats:
-        """The peak of each rank."""
-        return self.step.timeline.memory.peak_bytes
 
 
 class SplitSearch:
@@ -59,19 +44,19 @@ class SplitSearch:
     def __init__(
         self,
         simulate: Callable[[tuple[int, ...] | None], Trial],
-        layer_seconds: Sequence[float],
+        layer: LayerCosts,
         limit_bytes: float | None,
     ) -> None:
         self._simulate, self._limit = simulate, np.inf if limit_bytes is None else limit_bytes * CAP_ROUNDING
         start = simulate(None)
         num_stages = len(start.counts)
         self._trials: dict[tuple[int, ...], Trial] = {}
-        self._mean_layer_s = float(np.mean(layer_seconds))
-        self._seconds = Functions(layer_seconds, num_stages)
-        self._bytes = Functions([1.0] * len(layer_seconds), num_stages)
+        self._layer, num_layers = layer, len(layer.work_s)
+        self._seconds = Functions(layer.work_s, num_stages)
+        self._bytes = Functions([1.0] * num_layers, num_stages)
         most = _MOST_NODES // start.step.timeline.graph.num_nodes
         self._most_trials = min(_MOST_TRIALS, max(_LEAST_TRIALS, most))
-        self._seconds.add(*_rank_bounds(start))
+        self._seconds.add(*rank_bounds(start, layer))
         self._add(start)
 
     def best(self) -> Trial:
@@ -101,10 +86,10 @@ class SplitSearch:
 
     def _add(self, trial: Trial) -> None:
         self._trials[trial.counts] = trial
-        weights = _path_weights(trial, self._mean_layer_s)
+        weights = path_weights(trial, self._layer)
         self._seconds.add(weights[None, :], trial.counts, np.array([trial.seconds]))
         if np.isfinite(self._limit):
-            self._bytes.add(_byte_weights(trial), trial.counts, trial.peak_bytes)
+            self._bytes.add(byte_weights(trial, self._layer), trial.counts, trial.peak_bytes)
 
     def _find_room(self) -> None:
         """Simulate splits whose fullest rank holds less until one fits, if any may fit."""
@@ -116,12 +101,29 @@ class SplitSearch:
             self._try(counts)
 
     def _go_down(self) -> None:
-        """Simulate splits that may be faster than the best, starting from the best."""
-        while len(self._trials) < self._most_trials:
+        """Simulate splits that may be faster than the best: where a descent ends, else the most promising near it."""
+        since = len(self._trials)
+        while len(self._trials) < min(self._most_trials, since + _PATIENCE):
+            before = self._best
+            most = before.seconds * (1 - _GAIN)
             counts, bound_s = self._descend(self._seconds, self._best.counts)
-            if bound_s > self._best.seconds * (1 - _GAIN) or counts in self._trials:
+            if bound_s > most or counts in self._trials:
+                near = self._near(self._best.counts)
+                near += [two for one in near[:_MOST_EXPANDED] for two in self._near(one[1])]
+                bound_s, counts = min(near, default=(np.inf, counts))
+            if bound_s > most:
                 return
             self._try(counts)
+            if self._best is not before:
+                since = len(self._trials)
+
+    def _near(self, counts: tuple[int, ...]) -> list[tuple[float, tuple[int, ...]]]:
+        """The splits one move away that were not simulated and fit, with their bounds, lowest first."""
+        giving, taking = possible_moves(counts)
+        after = (self._seconds.values(counts)[:, None] + self._seconds.changes(counts, giving, taking)).max(axis=0)
+        order = np.argsort(after, kind="stable")[:_MOST_MOVES]
+        found = [(float(after[move]), moved(counts, int(giving[move]), int(taking[move]))) for move in order]
+        return [one for one in found if one[1] not in self._trials]
 
     def _descend(
         self, functions: Functions, counts: tuple[int, ...], *, enough: float = -np.inf
@@ -147,110 +149,3 @@ class SplitSearch:
             counts = moved(counts, int(giving[best]), int(taking[best]))
             values = functions.values(counts)
         return counts, float(values.max())
-
-
-def _rank_bounds(trial: Trial) -> tuple[Floats, tuple[int, ...], Floats]:
-    """Weights and values of the bounds by each rank's work: filling, all its actions, draining.
-
-    A weight is in times of F + B of a stage. The values are those of the trial.
-    """
-    timeline, step = trial.step.timeline, trial.step
-    schedule, costs = timeline.schedule, timeline.costs
-    num_ranks, num_stages = schedule.num_ranks, schedule.num_model_stages
-    forward_s, work_s = costs.forward_s[:num_stages], (costs.forward_s + costs.backward_s)[:num_stages]
-    part = np.divide(forward_s, work_s, out=np.zeros(num_stages), where=work_s > 0)
-    is_forward = schedule.op == Op.F
-    place = schedule.rank[is_forward] * num_stages + schedule.model_stage[schedule.stage[is_forward]]
-    weights = np.bincount(place, minlength=num_ranks * num_stages).reshape(num_ranks, num_stages)
-    weights = weights / schedule.num_slices
-    first = (weights > 0).argmax(axis=1)
-    ways = (np.arange(num_stages) < first[:, None]) * (part if schedule.splits_backward else 1.0)
-    if schedule.num_replicas > 1:
-        ways = np.zeros_like(ways)
-    around_s = trial.seconds - timeline.step_time_s
-    around_s -= sum(step.exposed_s[name] for name in ("gather", "reduce", "share"))
-    values = timeline.busy_s + ways @ work_s + max(0.0, around_s)
-    return weights + ways, trial.counts, values
-
-
-def _path_weights(trial: Trial, mean_layer_s: float) -> Floats:
-    """The weight of each stage on the critical path of an iteration, in times of its F + B."""
-    timeline, around = trial.step.timeline, trial.assembled.around
-    schedule, costs = timeline.schedule, timeline.costs
-    num_stages = schedule.num_stages
-    weights = np.zeros(num_stages)
-    rank, node, reduced = _last_node(trial)
-    layers = np.array(trial.counts)[schedule.model_stage]
-    weights[reduced] += _per_layer(around.reduce_s, layers)
-    slowest = int(np.argmax(np.broadcast_to(around.optimizer_s, schedule.num_ranks)))
-    rank = slowest if around.update == "synchronised" else rank
-    of_ranks = np.bincount(schedule.stage_to_rank, weights=layers, minlength=schedule.num_ranks)
-    weights[schedule.stage_to_rank == rank] += _per_layer(around.optimizer_s, of_ranks)
-    weights /= mean_layer_s
-
-    passes = np.zeros((4, num_stages))
-    blocker, num_actions = timeline.blocker.tolist(), timeline.num_actions
-    path = []
-    while node != NONE:
-        if node < num_actions:
-            path.append(node)
-        node = blocker[node]
-    np.add.at(passes, (schedule.op[path], schedule.stage[path]), 1.0 / schedule.num_slices)
-    work_s = costs.forward_s + costs.backward_s
-    seconds = [costs.forward_s, costs.backward_s, costs.backward_input_s, costs.backward_weight_s]
-    on_path = (passes * seconds).sum(axis=0)
-    weights += np.divide(on_path, work_s, out=np.zeros(num_stages), where=work_s > 0)
-    of_model = np.bincount(schedule.model_stage, weights=weights, minlength=schedule.num_model_stages)
-    found: Floats = of_model * (1 + around.straggling)
-    return found
-
-
-def _last_node(trial: Trial) -> tuple[int, int, list[int]]:
-    """The rank that ends an iteration, the last action before its end, and the stages reduced behind that action."""
-    timeline, step = trial.step.timeline, trial.step
-    schedule, ends = timeline.schedule, timeline.rank_end_s.copy()
-    reduces = [piece for piece in step.pieces if piece.kind == "reduce"]
-    for piece in reduces:
-        ends[piece.rank] = max(ends[piece.rank], piece.end_s)
-    if trial.assembled.around.update != "synchronised":
-        ends = ends + trial.assembled.around.optimizer_s - timeline.rank_begin_s
-    rank = int(ends.argmax())
-    mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
-    own = [piece for piece in reduces if piece.rank == rank]
-    if not own or own[-1].end_s <= timeline.rank_end_s[rank]:
-        return rank, mine.start + int(timeline.end[mine].argmax()), []
-    chain = [own[-1]]
-    for before, after in reversed(list(pairwise(own))):
-        if after.start_s > before.end_s:
-            break
-        chain.append(before)
-    of_stage = (schedule.stage[mine] == chain[-1].stage) & (schedule.op[mine] != Op.F)
-    last = int(np.where(of_stage, timeline.end[mine], -np.inf).argmax())
-    return rank, mine.start + last, [piece.stage for piece in chain]
-
-
-def _per_layer(values: Numbers, layers: Floats | Ints) -> float:
-    """What one more layer adds to a value of stages or ranks: of a stage without embedding and head, its share."""
-    values = np.broadcast_to(values, len(layers))
-    shares = values[layers > 0] / layers[layers > 0]
-    return float(shares.min(initial=np.inf)) if len(shares) else 0.0
-
-
-def _byte_weights(trial: Trial) -> Floats:
-    """What one more layer of each stage adds to the peak of each rank, in the shape [ranks, stages of the model]."""
-    timeline = trial.step.timeline
-    schedule, costs, peak_at = timeline.schedule, timeline.costs, timeline.memory.peak_at
-    layers = np.array(trial.counts)[schedule.model_stage]
-    in_flight = np.zeros((schedule.num_ranks, schedule.num_stages))
-    change = np.array([1.0, -1.0, 0.0, -1.0])[schedule.op] / schedule.num_slices
-    for rank, (begin, end) in enumerate(pairwise(schedule.rank_offsets.tolist())):
-        mine = slice(begin, int(min(peak_at[rank] + 1, end)))
-        in_flight[rank] = np.bincount(schedule.stage[mine], weights=change[mine], minlength=schedule.num_stages)
-    of_ranks = np.bincount(schedule.stage_to_rank, weights=layers, minlength=schedule.num_ranks)
-    weights = np.maximum(in_flight, 0.0) * _per_layer(costs.activation_bytes, layers)
-    holds = schedule.stage_to_rank == np.arange(schedule.num_ranks)[:, None]
-    weights += holds * _per_layer(costs.static_bytes, of_ranks)
-    found: Floats = np.stack(
-        [np.bincount(schedule.model_stage, weights=row, minlength=schedule.num_model_stages) for row in weights]
-    )
-    return found
