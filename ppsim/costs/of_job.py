@@ -71,7 +71,7 @@ def assemble_job(
         stage_costs,
         counts,
         job.forward_flops,
-        [*_assumptions(job, schedule, counts, split, hops), *slices],
+        [*_assumptions(job, schedule, counts, split, hops, known), *slices],
         around=step_costs(job, schedule, stages, known),
         parts=costs,
         contents=contents_of(stages),
@@ -341,11 +341,11 @@ def _expert_rows(job: Job) -> float:
 
 
 def _assumptions(
-    job: Job, schedule: Schedule, counts: list[int], split: Split, hops: dict[str, float]
+    job: Job, schedule: Schedule, counts: list[int], split: Split, hops: dict[str, float], known: Known
 ) -> list[str]:
     layout, execution, optimizer = job.layout, job.execution, job.optimizer
     vpp = len(counts) // layout.pp
-    how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp, balanced="auto")
+    how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp)
     etp = "" if layout.etp is None else f", etp {layout.etp}"
     sp = ", sequence parallel" if execution.sequence_parallel and layout.tp > 1 else ""
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
@@ -369,7 +369,10 @@ def _assumptions(
         "memory: by formula; static bytes hold the transients of a pass too, "
         + (f"all times {job.allocator_slack:g} of slack" if job.allocator_slack > 1 else "no allocator slack"),
     ]
-    lines += [*_kernels(job), *_straddling(job)]
+    of_any_split = known["lines"]
+    if not of_any_split:
+        of_any_split["kernels"] = [*_kernels(job), *_straddling(job)]
+    lines += of_any_split["kernels"]
     if job.offload:
         lines.append(
             f"offload: {percent(job.offload)} of the activations to the host, beside compute, at "

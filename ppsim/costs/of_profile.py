@@ -155,7 +155,7 @@ def assemble(
     parts.require_layers(num_layers)
     counts = _counts(split, num_layers, schedule, parts)
     pp, vpp = schedule.num_ranks, len(counts) // schedule.num_ranks
-    how = rule_of(split, num_layers, pp=pp, vpp=vpp, balanced="auto")
+    how = rule_of(split, num_layers, pp=pp, vpp=vpp)
     hop_s, hop = _hop(profile, parts.layer, bandwidth_bytes_per_s) if transfer_s is None else (transfer_s, "")
     parameters = parts.per_stage("parameters", counts).tolist()
     assumptions = [

@@ -35,9 +35,9 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Kno
     reduce_s = gather_s = [0.0] * len(stages)
     if zero < 2:
         operation: collectives.Operation = "reduce-scatter" if zero else "all-reduce"
-        reduce_s = _for_each(held, lambda one: among_replicas_s(job, one, operation))
+        reduce_s = _for_each(held, lambda one: among_replicas_s(job, one, operation), known["reduce"])
     if zero in (1, 2):
-        gather_s = _for_each(held, lambda one: among_replicas_s(job, one, "all-gather"))
+        gather_s = _for_each(held, lambda one: among_replicas_s(job, one, "all-gather"), known["gather"])
     rank_stages = of_ranks(schedule, stages)
     parts = once_each(lambda mine: _parts_of_replica(job, mine), rank_stages, known["parts"])
     norm_s = max(dense + expert for dense, expert in parts) * NORM_BYTES
@@ -47,7 +47,7 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Kno
     return StepCosts(
         gather_s=np.tile(gather_s, replicas),
         reduce_s=np.tile(reduce_s, replicas),
-        num_buckets=np.tile(_for_each(held, lambda one: num_buckets(job, one)), replicas),
+        num_buckets=np.tile(_for_each(held, lambda one: num_buckets(job, one), known["buckets"]), replicas),
         overlap=job.overlap,
         sharing=_sharing(job, schedule, stages, held),
         norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
@@ -102,10 +102,11 @@ def num_buckets(job: Job, held: Held) -> float:
     return float(max(1, -(-(held.dense + held.expert) // largest)))
 
 
-def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float]) -> list[float]:
-    """The seconds of each, taken once of what is equal."""
-    found = {one: seconds_of(one) for one in set(held)}
-    return [found[one] for one in held]
+def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float], known: dict[Held, float]) -> list[float]:
+    """The seconds of each, found once for equal ones."""
+    for one in set(held) - known.keys():
+        known[one] = seconds_of(one)
+    return [known[one] for one in held]
 
 
 def passes_s(job: Job, stage: Stage) -> tuple[float, float]:

@@ -104,12 +104,17 @@ def balance_ranks(
     """
     if all(len(stages) == 1 for stages in stages_of_ranks):
         return list(counts)
-    holds = np.array([np.isin(np.arange(len(counts)), stages) for stages in stages_of_ranks], dtype=np.float64)
+    holds = np.zeros((len(stages_of_ranks), len(counts)))
+    for rank, stages in enumerate(stages_of_ranks):
+        holds[rank, list(stages)] = 1.0
     ends = holds[:, 0] * end_costs[0] + holds[:, -1] * end_costs[1]
     functions, now = Functions(layer_costs, len(counts)), tuple(counts)
     functions.add(holds, now, ends + holds @ functions.stage_costs(now))
+    least = min(layer_costs)
     while True:
         loads = functions.values(now)
+        if loads.max() - loads.min() <= least:  # whichever rank took a layer would be the busiest
+            return list(now)
         giving, taking = possible_moves(now)
         of_busiest = holds[loads.argmax(), giving] > 0
         giving, taking = giving[of_busiest], taking[of_busiest]

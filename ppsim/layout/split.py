@@ -112,17 +112,20 @@ class FoundSplit(tuple[int, ...]):
         return f"FoundSplit{super().__repr__()}"
 
 
-Split: TypeAlias = Literal["auto", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
-"""How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`)."""
+Split: TypeAlias = Literal["auto", "balanced", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
+"""How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`).
+
+"balanced" gives ranks equal work. "auto" searches on from there for the split with the shortest simulated iteration.
+"""
 
 
-def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int, balanced: str) -> str:
-    """Return in words how a split was found; `balanced` says what "auto" balances."""
+def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int) -> str:
+    """Return in words how a split was found."""
     if isinstance(split, MegatronSplit):
         return split.in_words(num_layers, pp=pp, vpp=vpp)
     if isinstance(split, FoundSplit):
-        return balanced
-    return {"auto": balanced, "even": "even"}.get(str(split), "as given")
+        return "auto"
+    return {"auto": "auto", "balanced": "balanced", "even": "even"}.get(str(split), "as given")
 
 
 def balanced_split(
@@ -279,7 +282,7 @@ def given_split(split: Sequence[int], num_layers: int, num_stages: int) -> list[
 def split_layers(
     split: Split, num_layers: int, num_stages: int, *, pp: int, balanced: Callable[[], list[int]]
 ) -> list[int]:
-    """Return the layers of each stage, however they are to be found; `balanced` finds those of "auto".
+    """Return the layers of each stage, however they are to be found; `balanced` finds the balanced ones.
 
     Raises `ConfigError` for a split that does not fit.
     """
@@ -289,6 +292,6 @@ def split_layers(
         return split.layers_per_stage(num_layers, pp=pp, vpp=num_stages // pp)
     if split == "even":
         return even_split(num_layers, num_stages)
-    if split == "auto":
+    if split in ("auto", "balanced"):
         return balanced()
     return given_split(counts_of(split), num_layers, num_stages)

@@ -138,13 +138,13 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
             *([note] if note else []),
             *assumptions_of(plan, schedule, assembled, costs),
             *of_peak,
-            *_other_orders(plan, step),
+            *_other_orders(plan, step, assembled),
         ],
         answers=partial(answer_of, project=project, iteration_of=iteration_of),
     )
 
 
-def _other_orders(plan: Plan, step: Step) -> list[str]:
+def _other_orders(plan: Plan, step: Step, found: Assembled) -> list[str]:
     """The line that says what a step of the same sequences takes in other orders, where they differ."""
     drawn, timeline = drawn_of(plan), step.timeline
     if drawn is None or len(drawn.tokens) == 1:
@@ -156,14 +156,15 @@ def _other_orders(plan: Plan, step: Step) -> list[str]:
     }
     if drawn.tokens.shape[1] > 1:
         others["sequences packed evenly"] = drawn.packed_evenly()
-    found, assembled = [], plan.source.assemble(timeline.schedule, plan.how_split)
+    split = FoundSplit(found.split) if plan.how_split == "auto" else plan.how_split
+    lines, assembled = [], plan.source.assemble(timeline.schedule, split)
     for name, other in others.items():
         costs = _for_runtime(plan, timeline.schedule, with_lengths(plan, timeline.schedule, assembled, other).costs)
         change = (
             simulate_graph(timeline.graph, costs, ready_s=timeline.ready_s).step_time_s / timeline.step_time_s - 1
         )
-        found.append(f"{name} {100 * change:+.1f} %")
-    return [f"order: as drawn; of the step's time, {', '.join(found)}"]
+        lines.append(f"{name} {100 * change:+.1f} %")
+    return [f"order: as drawn; of the step's time, {', '.join(lines)}"]
 
 
 def iteration_of(plan: Plan, schedule: Schedule) -> tuple[float, float]:
@@ -195,7 +196,7 @@ def reserved_of(plan: Plan) -> int:
     from ppsim.costs.reserved import reserved_bytes  # every tensor of a model
 
     table, _ = table_of(plan, find(plan.schedule_name))
-    return max(reserved_bytes(plan.job, table, _assembled(plan, table).contents))
+    return max(reserved_bytes(plan.job, table, _step(plan, table)[0].contents))
 
 
 def _assembled(

@@ -19,17 +19,17 @@ from ppsim.simulation.bounds.problem import CAP_ROUNDING
 _MOST_TRIALS = 16
 """Splits that are simulated at most."""
 
-_LEAST_TRIALS, _MOST_NODES = 3, 100_000
+_LEAST_TRIALS, _MOST_NODES = 4, 10_000
 """Fewer are simulated of a large table, as many as have so many nodes of the event graph together."""
+
+_RADIUS = 2
+"""Moves before the first simulation; twice as many after a faster split, half as many after a slower one."""
 
 _GAIN = 1e-3
 """A split is simulated if its bound says that it may be faster by more than this part of the iteration."""
 
 _MARGIN = 0.01
 """By what part of the iteration a bound may be too high, since layers are taken to add equal times to any stage."""
-
-_PATIENCE = 8
-"""Simulated splits in a row that are no faster than the best, after which the search ends."""
 
 _MOST_EXPANDED = 8
 """Neighbours of the best split whose own neighbours are looked at when no single move helps."""
@@ -56,6 +56,8 @@ class SplitSearch:
         self._bytes = Functions([1.0] * num_layers, num_stages)
         most = _MOST_NODES // start.step.timeline.graph.num_nodes
         self._most_trials = min(_MOST_TRIALS, max(_LEAST_TRIALS, most))
+        self._patience = max(2, self._most_trials // 2)
+        self._radius = _RADIUS
         self._seconds.add(*rank_bounds(start, layer))
         self._add(start)
 
@@ -103,10 +105,10 @@ class SplitSearch:
     def _go_down(self) -> None:
         """Simulate splits that may be faster than the best: where a descent ends, else the most promising near it."""
         since = len(self._trials)
-        while len(self._trials) < min(self._most_trials, since + _PATIENCE):
+        while len(self._trials) < min(self._most_trials, since + self._patience):
             before = self._best
             most = before.seconds * (1 - _GAIN)
-            counts, bound_s = self._descend(self._seconds, self._best.counts)
+            counts, bound_s = self._descend(self._seconds, self._best.counts, most_moves=self._radius)
             if bound_s > most or counts in self._trials:
                 near = self._near(self._best.counts)
                 near += [two for one in near[:_MOST_EXPANDED] for two in self._near(one[1])]
@@ -116,6 +118,9 @@ class SplitSearch:
             self._try(counts)
             if self._best is not before:
                 since = len(self._trials)
+                self._radius *= 2
+            else:
+                self._radius = max(1, self._radius // 2)
 
     def _near(self, counts: tuple[int, ...]) -> list[tuple[float, tuple[int, ...]]]:
         """The splits one move away that were not simulated and fit, with their bounds, lowest first."""
@@ -126,12 +131,14 @@ class SplitSearch:
         return [one for one in found if one[1] not in self._trials]
 
     def _descend(
-        self, functions: Functions, counts: tuple[int, ...], *, enough: float = -np.inf
+        self, functions: Functions, counts: tuple[int, ...], *, enough: float = -np.inf, most_moves: int = _MOST_MOVES
     ) -> tuple[tuple[int, ...], float]:
         """Move layers while that lowers the largest of the functions; return the split and that largest value."""
         keeps_limit = functions is self._seconds and self._best.peak_bytes.max() <= self._limit
         values = functions.values(counts)
-        while values.max() > enough:
+        for _ in range(most_moves):
+            if values.max() <= enough:
+                break
             giving, taking = possible_moves(counts)
             of_largest = functions.changes(counts, giving, taking, [int(values.argmax())])[0]
             chosen = np.argsort(of_largest, kind="stable")[:_MOST_MOVES]
