@@ -223,6 +223,11 @@ def _evenest(taken: npt.NDArray[np.float64], num_stages: int, most: float) -> li
     return [end - start for end, start in pairwise(boundaries)][::-1]
 
 
+@lru_cache(maxsize=256)
+def _partitioned(costs: tuple[float, ...], num_stages: int) -> list[int]:
+    return partition(costs, num_stages)
+
+
 def layer_split(
     layer_s: Sequence[float], num_stages: int, *, embedding_s: float, head_s: float, mtp_s: float = 0.0
 ) -> list[int]:
@@ -236,7 +241,7 @@ def layer_split(
     """
     if num_stages == 1:
         return [len(layer_s)]
-    split = partition([embedding_s, *layer_s, mtp_s + head_s], num_stages)
+    split = list(_partitioned((embedding_s, *layer_s, mtp_s + head_s), num_stages))
     split[0] -= 1
     split[-1] -= 1
     return split
