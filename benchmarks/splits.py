@@ -20,7 +20,16 @@ from ppsim.projection import project as planning
 from ppsim.projection.project import iteration_of
 
 _MOST_SPLITS = 800
-_MODELS = ("llama2-7b", "llama3-8b", "llama3.2-1b", "llama2-70b", "gpt3-1.3b", "qwen2.5-7b", "mixtral-8x7b", "deepseek-v2-lite")
+_MODELS = (
+    "llama2-7b",
+    "llama3-8b",
+    "llama3.2-1b",
+    "llama2-70b",
+    "gpt3-1.3b",
+    "qwen2.5-7b",
+    "mixtral-8x7b",
+    "deepseek-v2-lite",
+)
 _SCHEDULES = {
     1: ("1f1b", "gpipe", "zb-h1", "zb-h2", "eager-1f1b"),
     2: ("interleaved-1f1b", "interleaved-zb", "looped-bfs", "gis", "zbv-fixed", "v-half-fixed", "v-min-fixed", "1f1b-v", "dualpipev", "dualpipe", "chimera", "hanayo"),
@@ -95,7 +104,9 @@ def main(number: int, seed: int) -> None:
             f"{100 * order[9 * number // 10]:.3f} %, worst {100 * order[-1]:.3f} %, "
             f"best in {sum(one < 1e-9 for one in order)}, within 0.3 % in {sum(one <= 0.003 for one in order)} of {number}"
         )
-    print(f"simulations per search: mean {sum(trials) / number:.1f}, most {max(trials)}; {1e3 * seconds / number:.0f} ms per projection")
+    print(
+        f"simulations per search: mean {sum(trials) / number:.1f}, most {max(trials)}; {1e3 * seconds / number:.0f} ms per projection"
+    )
 
 
 def _ends(plan: ppsim.Plan) -> dict[str, float]:

@@ -31,9 +31,7 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 
 
-def assemble_job(
-    job: Job, schedule: Schedule, *, split: Split = "auto", known: Known | None = None
-) -> Assembled:
+def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto", known: Known | None = None) -> Assembled:
     """Return the costs per stage of a job under a schedule's placement, and what is around its step.
 
     `split` "auto" balances the F + B of ranks, embedding and head included (`ppsim.projection.split_search` goes on

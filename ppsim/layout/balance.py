@@ -70,7 +70,9 @@ class Functions:
         # What moving a boundary one layer down or up changes, summed over the boundaries before each stage.
         down = step * self._costs[np.maximum(boundaries - 1, 0)]
         up = -step * self._costs[np.minimum(boundaries, last)]
-        below, above = (np.concatenate([np.zeros((len(weights), 1)), one.cumsum(axis=1)], axis=1) for one in (down, up))
+        below, above = (
+            np.concatenate([np.zeros((len(weights), 1)), one.cumsum(axis=1)], axis=1) for one in (down, up)
+        )
         found: Floats = np.where(
             giving < taking, below[:, taking] - below[:, giving], above[:, giving] - above[:, taking]
         )

@@ -18,7 +18,8 @@ from ppsim.projection.changes import projected_changes
 from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, excess_of
-from ppsim.projection.split_search import SplitSearch, Trial
+from ppsim.projection.split_bounds import Trial
+from ppsim.projection.split_search import SplitSearch
 from ppsim.schedule.choices import Communication
 from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.placement import STYLES
@@ -199,9 +200,7 @@ def reserved_of(plan: Plan) -> int:
     return max(reserved_bytes(plan.job, table, _step(plan, table)[0].contents))
 
 
-def _assembled(
-    plan: Plan, schedule: Schedule, split: Split | None = None, known: Known | None = None
-) -> Assembled:
+def _assembled(plan: Plan, schedule: Schedule, split: Split | None = None, known: Known | None = None) -> Assembled:
     """The costs of a plan, at its own split if none is given; "auto" is balanced here, not searched for."""
     found = plan.source.assemble(schedule, plan.how_split if split is None else split, known)
     return with_lengths(plan, schedule, found, drawn_of(plan))

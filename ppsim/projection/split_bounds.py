@@ -48,11 +48,11 @@ def rank_bounds(trial: Trial, layer: LayerCosts) -> tuple[Floats, tuple[int, ...
     before = np.arange(num_stages) < (passes > 0).argmax(axis=1)[:, None]
     if schedule.num_replicas > 1:  # the nearest first stage is that of one replica or the other
         before = np.zeros_like(before)
-    way_s, share = costs.forward_s[:num_stages].copy(), layer.passes_s[Op.F]
+    way_s, share = costs.forward_s[:num_stages].copy(), float(layer.passes_s[Op.F])
     if not schedule.splits_backward:
         way_s += costs.backward_s[:num_stages]
-        share += layer.passes_s[Op.B]
-    growing = slopes(trial, layer)[: 2, :num_stages].sum(axis=0)
+        share += float(layer.passes_s[Op.B])
+    growing = slopes(trial, layer)[:2, :num_stages].sum(axis=0)
     weights = passes / schedule.num_slices * growing + before * share / schedule.num_slices
     values = timeline.busy_s + before @ way_s / schedule.num_slices
     return weights / _mean(layer), trial.counts, values
@@ -157,7 +157,10 @@ def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floa
         return rank, mine.start + int(timeline.end[mine].argmax()), added_s
     of_stage = (schedule.stage[mine] == chain[0].stage) & (schedule.op[mine] != Op.F)
     node = mine.start + int(np.where(of_stage, timeline.end[mine], -np.inf).argmax())
-    pass_s, grows_s = float(timeline.end[node] - timeline.start[node]), float(slope[schedule.op[node], chain[0].stage])
+    pass_s, grows_s = (
+        float(timeline.end[node] - timeline.start[node]),
+        float(slope[schedule.op[node], chain[0].stage]),
+    )
     took_s = chain[0].end_s - chain[0].start_s
     added_s[chain[0].stage] -= _hidden(trial, chain[0].stage, took_s, layer.reduce_s, pass_s, grows_s)
     return rank, node, added_s
@@ -173,9 +176,7 @@ def _chain(pieces: list[Piece]) -> list[Piece]:
     return pieces[first:]
 
 
-def _hidden(
-    trial: Trial, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float
-) -> float:
+def _hidden(trial: Trial, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float) -> float:
     """What one more layer adds to the part of a collective that the pass of its own stage hides, all but one bucket."""
     buckets = np.broadcast_to(trial.assembled.around.num_buckets, trial.step.timeline.schedule.num_stages)[stage]
     hidden = 1 - 1 / max(float(buckets), 1.0)

@@ -2,8 +2,8 @@
 
 Each simulated split gives a lower bound on the iteration of every other split: its critical path, at the other
 split's costs. A path is a linear function of the layers per stage, and so is the work of each rank. The search moves
-layers one at a time while the largest of these bounds falls, simulates the split where it stops, and adds the critical
-path of that split to the bounds. It ends when no move is left that may be faster, or after a fixed number of simulations.
+single layers while the largest of these bounds falls, simulates the split that it reaches, and adds the critical path
+of that split to the bounds. It ends when no move is left that may be faster, or after a fixed number of simulations.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from ppsim.simulation.bounds.problem import CAP_ROUNDING
 _MOST_TRIALS = 16
 """Splits that are simulated at most."""
 
-_LEAST_TRIALS, _MOST_NODES = 4, 10_000
+_LEAST_TRIALS, _MOST_NODES = 3, 10_000
 """Fewer are simulated of a large table, as many as have so many nodes of the event graph together."""
 
 _RADIUS = 2
@@ -52,7 +52,7 @@ class SplitSearch:
         num_stages = len(start.counts)
         self._trials: dict[tuple[int, ...], Trial] = {}
         self._layer, num_layers = layer, len(layer.work_s)
-        self._seconds = Functions(layer.work_s, num_stages)
+        self._seconds = Functions(layer.work_s.tolist(), num_stages)
         self._bytes = Functions([1.0] * num_layers, num_stages)
         most = _MOST_NODES // start.step.timeline.graph.num_nodes
         self._most_trials = min(_MOST_TRIALS, max(_LEAST_TRIALS, most))
@@ -103,7 +103,7 @@ class SplitSearch:
             self._try(counts)
 
     def _go_down(self) -> None:
-        """Simulate splits that may be faster than the best: where a descent ends, else the most promising near it."""
+        """Simulate splits that may be faster than the best: the end of a descent, else the most promising neighbour."""
         since = len(self._trials)
         while len(self._trials) < min(self._most_trials, since + self._patience):
             before = self._best
@@ -131,7 +131,12 @@ class SplitSearch:
         return [one for one in found if one[1] not in self._trials]
 
     def _descend(
-        self, functions: Functions, counts: tuple[int, ...], *, enough: float = -np.inf, most_moves: int = _MOST_MOVES
+        self,
+        functions: Functions,
+        counts: tuple[int, ...],
+        *,
+        enough: float = -np.inf,
+        most_moves: int = _MOST_MOVES,
     ) -> tuple[tuple[int, ...], float]:
         """Move layers while that lowers the largest of the functions; return the split and that largest value."""
         keeps_limit = functions is self._seconds and self._best.peak_bytes.max() <= self._limit
