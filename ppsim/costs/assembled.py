@@ -20,9 +20,9 @@ class LayerCosts:
     """What one more layer adds to a stage and its rank, for a search over splits.
 
     `work_s` has the seconds of F + B of each layer of the model, in order. The others are of a typical layer:
-    `passes_s` has the seconds of F, B, I and W in this order, `exposed_s` the seconds of each pass if its collectives
-    (ZeRO 2 and 3) take longer than its compute. `gather_s`, `reduce_s` and `optimizer_s` are seconds per step. `static_bytes` is held for
-    the whole step, `activation_bytes` per microbatch in flight.
+    `passes_s` has the seconds of F, B, I and W in this order, `exposed_s` the seconds of each pass if its
+    collectives (ZeRO 2 and 3) take longer than its compute. `gather_s`, `reduce_s` and `optimizer_s` are seconds
+    per step. `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight.
     """
 
     work_s: Floats

@@ -35,8 +35,9 @@ def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto", known: 
     """Return the costs per stage of a job under a schedule's placement, and what is around its step.
 
     `split` "auto" balances the F + B of ranks, embedding and head included (`ppsim.projection.split_search` goes on
-    from there); a list of strings says what each stage holds, as `parse_layout` gives them. Static bytes hold all that does not
-    grow with the microbatches in flight, the transients of the peak too. `known` keeps what was found of stages for
+    from there); a list of strings says what each stage holds, as `parse_layout` gives them. Static bytes hold all
+    that does not grow with the microbatches in flight, the transients of the peak too. `known` keeps what was found
+    of stages for
     other splits of the same job and schedule. Raises `ConfigError` for a split that does
     not fit, `ScheduleError` for a schedule that splits a backward of which only the whole was measured.
     """
@@ -213,7 +214,7 @@ def _copied_out(job: Job, stage: Stage) -> Parts:
 
 
 def activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
-    """Return the bytes of a microbatch that a stage holds up to its backward, and from I to W, but for the head's."""
+    """Return the bytes per microbatch that a stage without head holds up to its backward, and from I to W."""
     batch, cut = job.settings.batch, job.settings.cut
     whole = sum(stage_activations(job.model, stage, job.settings).values())
     layers = Counter((*stage.layers, *stage.mtp))

@@ -1,4 +1,4 @@
-"""What one more layer of a job adds to a stage and its rank: differences between a stage of one layer and of two."""
+"""Costs that one more layer adds to a stage and its rank: a stage with two layers minus a stage with one."""
 
 import numpy as np
 

@@ -1,8 +1,8 @@
-"""Balance of layers over ranks: moves of one layer between two stages, and linear functions of the layers per stage.
+"""Balance of layers over ranks: moves of one layer between two stages, and linear functions of a split.
 
-The layers are a chain, so a layer that goes from stage 2 to stage 5 moves the boundaries between them: each stage in
-between hands its last layer on and takes one. A linear function has one weight per stage and adds, over the stages,
-weight × cost of the stage's layers. Loads of ranks, critical paths and bytes in flight are all such functions.
+The layers are a chain, so a layer that goes from stage 2 to stage 5 moves the boundaries between them: each stage
+in between hands its last layer on and takes one. A linear function has one weight per stage and adds, over the
+stages, weight × cost of the stage's layers. Loads of ranks, critical paths and bytes in flight are such functions.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def moved(counts: Sequence[int], giving: int, taking: int) -> tuple[int, ...]:
 
 
 class Functions:
-    """Linear functions of the layers per stage, all over the same cost per layer (seconds, or 1 to count layers)."""
+    """Linear functions of the layers per stage, all over the same costs of layers (seconds, or 1 for each)."""
 
     def __init__(self, layer_costs: Sequence[float], num_stages: int) -> None:
         self._costs = np.asarray(layer_costs, dtype=np.float64)
@@ -98,8 +98,8 @@ def balance_ranks(
     """Return layers per stage that even the ranks: layers are moved away from the busiest rank while that helps.
 
     `counts` are layers per stage to begin with, `end_costs` those of the first and the last stage without layers,
-    `stages_of_ranks` the stages of each rank. A rank with several stages may hold uneven ones, so that it has as much
-    work as the other ranks.
+    `stages_of_ranks` the stages of each rank. A rank with several stages may hold uneven ones, so that it has
+    equal work.
 
     >>> balance_ranks([1, 2, 2, 2, 1, 1], [1.0] * 9, (0.0, 0.0), [[0, 5], [1, 4], [2, 3]])
     [2, 2, 1, 2, 1, 1]

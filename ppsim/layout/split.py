@@ -115,7 +115,7 @@ class FoundSplit(tuple[int, ...]):
 Split: TypeAlias = Literal["auto", "balanced", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
 """How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`).
 
-"balanced" gives ranks equal work. "auto" searches on from there for the split with the shortest simulated iteration.
+"balanced" gives ranks equal work. "auto" searches on from there for the shortest simulated iteration.
 """
 
 

@@ -71,8 +71,8 @@ def once_each(
 ) -> list[Any]:
     """Return `compute` of each group of stages, called once for those that hold the same layer objects.
 
-    By identity: to hash and compare whole layers takes longer than most of what is computed of them. `known` has the
-    results of earlier calls with the same `compute` and the same layer objects, and takes the new ones.
+    By identity: to hash and compare whole layers takes longer than most of what is computed of them. `known` has
+    the results of earlier calls with the same `compute` and the same layer objects, and takes the new ones.
     """
     found = {} if known is None else known
     results = []

@@ -1,8 +1,8 @@
 """What a simulated split says of all others: linear lower bounds on their iteration, and the bytes of their ranks.
 
-A bound has one weight per stage of the model, in times of the F + B of its layers (`ppsim.layout.balance.Functions`).
-Stages that wait for collectives of data parallelism grow with these, not with their compute. Both are convex in the
-layers, so that a tangent at the simulated split stays below.
+A bound has one weight per stage of the model, in times of the F + B of its layers (`ppsim.layout.balance`).
+Stages that wait for collectives of data parallelism grow with these, not with their compute. Both are convex in
+the layers, so that a tangent at the simulated split stays below.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def rank_bounds(trial: Trial, layer: LayerCosts) -> tuple[Floats, tuple[int, ...
     if not schedule.splits_backward:
         way_s += costs.backward_s[:num_stages]
         share += float(layer.passes_s[Op.B])
-    growing = slopes(trial, layer)[:2, :num_stages].sum(axis=0)
+    growing: Floats = slopes(trial, layer)[:2, :num_stages].sum(axis=0)
     weights = passes / schedule.num_slices * growing + before * share / schedule.num_slices
     values = timeline.busy_s + before @ way_s / schedule.num_slices
     return weights / _mean(layer), trial.counts, values
@@ -77,8 +77,7 @@ def path_weights(trial: Trial, layer: LayerCosts) -> Floats:
     np.add.at(passes, (schedule.op[actions], schedule.stage[actions]), 1.0 / schedule.num_slices)
     added_s += (passes * slope).sum(axis=0)
     of_model = np.bincount(schedule.model_stage, weights=added_s, minlength=schedule.num_model_stages)
-    found: Floats = of_model * (1 + around.straggling) / _mean(layer)
-    return found
+    return np.asarray(of_model * (1 + around.straggling) / _mean(layer), dtype=np.float64)
 
 
 def byte_weights(trial: Trial, layer: LayerCosts) -> Floats:
@@ -104,7 +103,8 @@ def slopes(trial: Trial, layer: LayerCosts) -> Floats:
     if trial.assembled.parts and not np.array_equal(layer.passes_s, layer.exposed_s):
         parts = [trial.assembled.parts[stage] for stage in schedule.model_stage.tolist()]
         exposed_s = np.array([
-            [one.forward.dp_s, one.backward.dp_s, one.backward_input.dp_s, one.backward_weight.dp_s] for one in parts
+            [one.dp_s for one in (part.forward, part.backward, part.backward_input, part.backward_weight)]
+            for part in parts
         ]).T  # fmt: skip
         found = np.where(exposed_s > 0, layer.exposed_s[:, None], found)
         found[Op.B] = found[Op.I] + found[Op.W]
@@ -118,7 +118,7 @@ def _mean(layer: LayerCosts) -> float:
 
 
 def _begin(trial: Trial, layer: LayerCosts, node: int) -> Floats:
-    """What one more layer of each stage adds to the gather of parameters that the first action of a path waits for."""
+    """Seconds that one more layer of each stage adds to the gather that the first action of a path waits for."""
     timeline, around = trial.step.timeline, trial.assembled.around
     schedule = timeline.schedule
     added_s = np.zeros(schedule.num_stages)
@@ -177,7 +177,7 @@ def _chain(pieces: list[Piece]) -> list[Piece]:
 
 
 def _hidden(trial: Trial, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float) -> float:
-    """What one more layer adds to the part of a collective that the pass of its own stage hides, all but one bucket."""
+    """Seconds that one more layer adds to the part of a collective that its own pass hides: all but one bucket."""
     buckets = np.broadcast_to(trial.assembled.around.num_buckets, trial.step.timeline.schedule.num_stages)[stage]
     hidden = 1 - 1 / max(float(buckets), 1.0)
     return hidden * (pass_grows_s if pass_s < took_s else grows_s)

@@ -1,9 +1,10 @@
 """`--split auto`: the layers per stage with the shortest iteration, by a local search over simulated splits.
 
 Each simulated split gives a lower bound on the iteration of every other split: its critical path, at the other
-split's costs. A path is a linear function of the layers per stage, and so is the work of each rank. The search moves
-single layers while the largest of these bounds falls, simulates the split that it reaches, and adds the critical path
-of that split to the bounds. It ends when no move is left that may be faster, or after a fixed number of simulations.
+split's costs. A path is a linear function of the layers per stage, and so is the work of each rank. The search
+moves single layers while the largest of these bounds falls, simulates the split that it reaches, and adds the
+critical path of that split to the bounds. It ends when no move is left that may be faster, or after a fixed
+number of simulations.
 """
 
 from collections.abc import Callable
@@ -103,7 +104,7 @@ class SplitSearch:
             self._try(counts)
 
     def _go_down(self) -> None:
-        """Simulate splits that may be faster than the best: the end of a descent, else the most promising neighbour."""
+        """Simulate splits that may be faster than the best: the end of a descent, else the best neighbour."""
         since = len(self._trials)
         while len(self._trials) < min(self._most_trials, since + self._patience):
             before = self._best

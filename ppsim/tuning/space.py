@@ -85,7 +85,7 @@ class Question:
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
         """Return the plan of a configuration; `job` and `split` where they are known already.
 
-        Split "auto" is balanced over ranks here: a search for the fastest split of each of thousands takes too long.
+        Split "auto" is balanced over ranks here: a search for the fastest split of each takes too long.
         """
         if split is None:
             split = "balanced" if configuration.split == "auto" else configuration.split

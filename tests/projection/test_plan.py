@@ -373,7 +373,7 @@ def test_a_list_goes_by_the_whole_iteration_and_what_runs_and_fits_comes_first()
     device = by_table.cluster.device
     by_sheet = replace(device, efficiency=replace(device.efficiency, in_situ=None))
     one = replace(by_table, cluster=replace(by_table.cluster, device=by_sheet))
-    comparison = project_all(Plan(pp=4, job=one, split="even"), names)
+    comparison = project_all(Plan(pp=4, job=one, split="balanced"), names)
     found = {made.plan.schedule_name: made for made in comparison.projections}
     assert list(found) == ["zbv-fixed", "1f1b", "v-flex", "dualpipe"]
     assert found["dualpipe"].timeline.step_time_s < found["zbv-fixed"].timeline.step_time_s
