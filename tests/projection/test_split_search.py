@@ -111,7 +111,7 @@ def test_the_search_simulates_few_splits_and_finds_the_same_again(monkeypatch):
 def test_a_straggler_does_not_move_layers():
     """The layers were placed before a GPU turned slow."""
     words = {"model": "llama3-8b", "gpus": 8, "pp": 4, "global_batch": 32}
-    assert ppsim.project(**words, stragglers=[(1, 1.5)]).split == ppsim.project(**words).split
+    assert ppsim.project(**words, stragglers={1: 1.5}).split == ppsim.project(**words).split
 
 
 def test_equal_times_go_to_the_even_split():
