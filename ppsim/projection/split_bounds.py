@@ -143,9 +143,7 @@ def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floa
     reduces = [piece for piece in trial.step.pieces if piece.kind == "reduce"]
     for piece in reduces:
         ends[piece.rank] = max(ends[piece.rank], piece.end_s)
-    if around.update != "synchronised":
-        ends = ends + around.optimizer_s - timeline.rank_begin_s
-    rank, added_s = int(ends.argmax()), np.zeros(schedule.num_stages)
+    rank, added_s = _shared(trial, ends)
     mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
     own = [piece for piece in reduces if piece.rank == rank]
     if not own or own[-1].end_s <= timeline.rank_end_s[rank]:
@@ -164,6 +162,29 @@ def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floa
     took_s = chain[0].end_s - chain[0].start_s
     added_s[chain[0].stage] -= _hidden(trial, chain[0].stage, took_s, layer.reduce_s, pass_s, grows_s)
     return rank, node, added_s
+
+
+def _shared(trial: Trial, reduced: Floats) -> tuple[int, Floats]:
+    """The rank whose reduced gradients the iteration ends after, and what layers add to sums among replicas."""
+    timeline, around = trial.step.timeline, trial.assembled.around
+    schedule, ends = timeline.schedule, reduced.copy()
+    num_stages, rank_of = schedule.num_model_stages, schedule.stage_to_rank
+    stages = [stage for stage in range(num_stages) if len(set(rank_of[stage::num_stages].tolist())) > 1]
+    others = len(around.sharing) - len(stages)  # sums of embeddings come first
+    seconds = np.array([group.seconds for group in around.sharing[others:]])
+    layers = np.array(trial.counts)[stages]
+    per_layer = float((seconds[layers > 0] / layers[layers > 0]).min(initial=np.inf)) if len(seconds) else 0.0
+    origin, added = np.arange(schedule.num_ranks), np.zeros((schedule.num_ranks, schedule.num_stages))
+    for index, group in enumerate(around.sharing):
+        ranks = np.array(group.ranks)
+        last = ranks[ends[ranks].argmax()]
+        ends[ranks], origin[ranks], added[ranks] = ends[last] + group.seconds, origin[last], added[last].copy()
+        if index >= others and np.isfinite(per_layer):
+            added[ranks, stages[index - others]] += per_layer
+    if around.update != "synchronised":
+        ends = ends + around.optimizer_s - timeline.rank_begin_s
+    rank = int(ends.argmax())
+    return int(origin[rank]), added[rank]
 
 
 def _chain(pieces: list[Piece]) -> list[Piece]:

@@ -17,7 +17,7 @@ from ppsim.layout.split import even_split
 from ppsim.projection.split_bounds import Trial, byte_weights, path_weights, rank_bounds
 from ppsim.simulation.bounds.problem import CAP_ROUNDING
 
-_MOST_TRIALS = 16
+_MOST_TRIALS = 24
 """Splits that are simulated at most."""
 
 _LEAST_TRIALS, _MOST_NODES = 3, 10_000
@@ -32,8 +32,8 @@ _GAIN = 1e-3
 _MARGIN = 0.01
 """By what part of the iteration a bound may be too high, since layers are taken to add equal times to any stage."""
 
-_MOST_EXPANDED = 8
-"""Neighbours of the best split whose own neighbours are looked at when no single move helps."""
+_MOST_STEPS, _MOST_EXPANDED = 3, 8
+"""Moves from the best split that are tried together when a descent ends, and splits expanded after each move."""
 
 _MOST_MOVES = 256
 """Moves that are weighed against all bounds, those that lower the largest one most."""
@@ -111,9 +111,7 @@ class SplitSearch:
             most = before.seconds * (1 - _GAIN)
             counts, bound_s = self._descend(self._seconds, self._best.counts, most_moves=self._radius)
             if bound_s > most or counts in self._trials:
-                near = self._near(self._best.counts)
-                near += [two for one in near[:_MOST_EXPANDED] for two in self._near(one[1])]
-                bound_s, counts = min(near, default=(np.inf, counts))
+                bound_s, counts = self._nearest(most)
             if bound_s > most:
                 return
             self._try(counts)
@@ -123,13 +121,23 @@ class SplitSearch:
             else:
                 self._radius = max(1, self._radius // 2)
 
-    def _near(self, counts: tuple[int, ...]) -> list[tuple[float, tuple[int, ...]]]:
-        """The splits one move away that were not simulated and fit, with their bounds, lowest first."""
+    def _nearest(self, most: float) -> tuple[float, tuple[int, ...]]:
+        """The split with the lowest bound among those a few moves from the best that were not simulated."""
+        around = [self._best.counts]
+        for _ in range(_MOST_STEPS):
+            found = sorted({one for counts in around for one in self._neighbours(counts)})
+            new = next((one for one in found if one[1] not in self._trials), (np.inf, self._best.counts))
+            if new[0] <= most:
+                break
+            around = [counts for _, counts in found[:_MOST_EXPANDED]]
+        return new
+
+    def _neighbours(self, counts: tuple[int, ...]) -> list[tuple[float, tuple[int, ...]]]:
+        """The splits one move away with their bounds."""
         giving, taking = possible_moves(counts)
         after = (self._seconds.values(counts)[:, None] + self._seconds.changes(counts, giving, taking)).max(axis=0)
-        order = np.argsort(after, kind="stable")[:_MOST_MOVES]
-        found = [(float(after[move]), moved(counts, int(giving[move]), int(taking[move]))) for move in order]
-        return [one for one in found if one[1] not in self._trials]
+        chosen = np.argsort(after, kind="stable")[:_MOST_MOVES]
+        return [(float(after[move]), moved(counts, int(giving[move]), int(taking[move]))) for move in chosen]
 
     def _descend(
         self,

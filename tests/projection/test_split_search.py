@@ -24,6 +24,10 @@ JOBS = {
         "model": "qwen2.5-7b", "layers": 8, "gpus": 8, "pp": 2, "vpp": 2, "schedule": "interleaved-1f1b",
         "micro_batch": 1, "global_batch": 8, "seq_len": 4096, "recompute": "full",
     },
+    "gradients summed among replicas": {
+        "model": "qwen2.5-7b", "layers": 6, "gpus": 16, "tp": 4, "pp": 4, "schedule": "chimera", "micro_batch": 2,
+        "global_batch": 8, "seq_len": 2048, "zero": 0,
+    },
     "ZeRO 3": {
         "model": "llama3.2-1b", "layers": 7, "gpus": 24, "pp": 3, "vpp": 2, "schedule": "hanayo", "micro_batch": 1,
         "global_batch": 144, "seq_len": 4096, "zero": 3,
