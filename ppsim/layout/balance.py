@@ -106,16 +106,21 @@ def balance_ranks(
     """
     if all(len(stages) == 1 for stages in stages_of_ranks):
         return list(counts)
+    functions, now, least = Functions(layer_costs, len(counts)), tuple(counts), min(layer_costs)
+    of_stages = functions.stage_costs(now)
+    of_stages[0] += end_costs[0]
+    of_stages[-1] += end_costs[1]
+    seconds = of_stages.tolist()
+    first = [sum(seconds[stage] for stage in stages) for stages in stages_of_ranks]
+    if max(first) - min(first) <= least:  # whichever rank took a layer would be the busiest
+        return list(counts)
     holds = np.zeros((len(stages_of_ranks), len(counts)))
     for rank, stages in enumerate(stages_of_ranks):
         holds[rank, list(stages)] = 1.0
-    ends = holds[:, 0] * end_costs[0] + holds[:, -1] * end_costs[1]
-    functions, now = Functions(layer_costs, len(counts)), tuple(counts)
-    functions.add(holds, now, ends + holds @ functions.stage_costs(now))
-    least = min(layer_costs)
+    functions.add(holds, now, np.array(first))
     while True:
         loads = functions.values(now)
-        if loads.max() - loads.min() <= least:  # whichever rank took a layer would be the busiest
+        if loads.max() - loads.min() <= least:
             return list(now)
         giving, taking = possible_moves(now)
         of_busiest = holds[loads.argmax(), giving] > 0

@@ -126,10 +126,12 @@ class Outlooks:
         pp, vpp, split = configuration.pp, configuration.vpp, configuration.split
         placement = find(configuration.schedule).placement
         key = (self._compute_key(job), vpp, vpp > 1 and placement) if split == "auto" else None
-        stages = _stages_of_ranks(placement, pp, vpp)
-        return self._shared(
-            ("counts", pp * vpp, key), lambda: tuple(layers_per_stage(job, pp * vpp, split, stages.tolist()))
-        )
+
+        def found() -> tuple[int, ...]:
+            stages = _stages_of_ranks(placement, pp, vpp).tolist()
+            return tuple(layers_per_stage(job, pp * vpp, split, stages))
+
+        return self._shared(("counts", pp * vpp, key), found)
 
     def _layers_of(self, counts: tuple[int, ...]) -> NDArray[np.int64]:
         """[stage, kind]: how many layers of a kind each stage holds."""
