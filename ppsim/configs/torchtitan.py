@@ -146,12 +146,16 @@ def _expert_tp(arguments: Arguments, words: Mapping[str, Any]) -> int | None:
     return expert_tp if (words["ep"] or 1) > 1 and expert_tp != (words["tp"] or 1) else None
 
 
+def _degrees(arguments: Arguments) -> tuple[int | None, int | None]:
+    """The data-parallel ranks that shard parameters, and the copies of such a group."""
+    name = "parallelism.data_parallel_{}_degree"
+    shard, copies = (arguments.count(name.format(kind), word="dp", least=-1) for kind in ("shard", "replicate"))
+    return shard, copies
+
+
 def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
     """Data-parallel ranks, or the number of GPUs that the launcher starts, and the ZeRO stage."""
-    shard, copies = (
-        arguments.count(f"parallelism.data_parallel_{kind}_degree", word="dp", least=-1)
-        for kind in ("shard", "replicate")
-    )
+    shard, copies = _degrees(arguments)
     found: dict[str, Any] = {"zero": 0 if shard == 1 else 1 if words["pp"] > 1 else 3}
     per_node, nodes = (_launched(arguments, name) for name in ("nproc_per_node", "nnodes"))
     if shard and shard > 0:
@@ -163,10 +167,7 @@ def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hybrid(arguments: Arguments) -> list[Ignored]:
     """HSDP, if the file asks for it: parameters sharded inside groups and replicated among them."""
-    shard, copies = (
-        arguments.count(f"parallelism.data_parallel_{kind}_degree", word="dp", least=-1)
-        for kind in ("shard", "replicate")
-    )
+    shard, copies = _degrees(arguments)
     if (copies or 1) == 1 or shard == 1:
         return []
     return [Ignored("parallelism.data_parallel_replicate_degree", copies, "time and memory")]
