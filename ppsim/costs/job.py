@@ -29,7 +29,7 @@ from ppsim.model.captured import why_not_captured
 from ppsim.model.halves import Attention, OfLatents
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
-from ppsim.model.recompute import BY_OPERATORS, checkpoints, is_by_stage, of_layer, recomputes
+from ppsim.model.recompute import BY_OPERATORS, checkpoints, of_layer, recomputes
 from ppsim.model.shapes import why_no_context_parallel
 from ppsim.schedule.choices import Update
 
@@ -300,8 +300,7 @@ class Job(InBrief):
         >>> [one.backward.recompute_s > 0 for one in job.costs_in_order(job.model.layers[:3])]
         [True, False, False]
         """
-        recompute = self.execution.recompute
-        inside = sum(checkpoints(recompute, len(layers))) if is_by_stage(recompute) else 0
+        inside = sum(checkpoints(self.execution.recompute, len(layers)))
         again, plain = self._recomputing.layer_costs if inside else {}, self.layer_costs
         return [again[layer] for layer in layers[:inside]] + [plain[layer] for layer in layers[inside:]]
 

@@ -261,17 +261,15 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
 
 def _keeping(stage: Stage, settings: MemorySettings) -> list[Layer]:
     """The layers of a stage outside its checkpoints of block/N or uniform/N."""
-    recompute = settings.batch.recompute
-    inside = sum(checkpoints(recompute, len(stage.layers))) if is_by_stage(recompute) else 0
+    inside = sum(checkpoints(settings.batch.recompute, len(stage.layers)))
     return [*stage.layers[inside:], *stage.mtp]
 
 
 def _checkpoint_inputs(stage: Stage, settings: MemorySettings) -> Counter[str]:
     """What the checkpoints of block/N and uniform/N keep of one microbatch."""
     found: Counter[str] = Counter()
-    if is_by_stage(settings.batch.recompute):
-        for layers in _checkpointed(stage, settings):
-            found["layer input"] += _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
+    for layers in _checkpointed(stage, settings):
+        found["layer input"] += _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
     return found
 
 

@@ -106,7 +106,7 @@ def of_layer(recompute: Recompute) -> Recompute:
 
 
 def checkpoints(recompute: Recompute, num_layers: int) -> list[int]:
-    """Return the number of layers in each checkpoint of a stage, in order, for block/N and uniform/N.
+    """Return the number of layers in each checkpoint of a stage, in order; none unless block/N or uniform/N.
 
     A checkpoint keeps its input and computes its layers again. Layers after the last checkpoint keep everything
     (Megatron-LM, core/transformer/transformer_block.py: `_checkpointed_forward`).
@@ -114,6 +114,8 @@ def checkpoints(recompute: Recompute, num_layers: int) -> list[int]:
     >>> checkpoints("block/2", 5), checkpoints("uniform/2", 5)
     ([1, 1], [2, 2, 1])
     """
+    if not is_by_stage(recompute):
+        return []
     method, _, number = recompute.partition("/")
     most = int(number)
     if method == "block":
