@@ -155,7 +155,8 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
     entry = find(plan.schedule_name) if plan.schedule != AUTO else None
     vpp = plan.vpp or (entry.stages_per_rank[0] if entry else 1)
     try:
-        layers_per_stage(plan.job, plan.pp * vpp // (entry.num_replicas if entry else 1), plan.how_split)
+        num_stages = plan.pp * vpp // (entry.num_replicas if entry else 1)
+        layers_per_stage(plan.job, num_stages, plan.how_split, [[stage] for stage in range(num_stages)])
     except ConfigError as error:
         raise ConfigError(
             f"{error}; {', '.join(_WORDS[name].flag for name in kept)} is from {config.source}: replace it, as by "

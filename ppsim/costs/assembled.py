@@ -1,9 +1,11 @@
 """Costs per stage of the model, wherever they are from, and what is said of them."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ppsim.base.arrays import Floats
 from ppsim.costs.parts import Estimate
 from ppsim.layout.slices import equal_time_slices
 from ppsim.schedule.table import Schedule
@@ -11,6 +13,33 @@ from ppsim.simulation.stage_costs import StageCosts
 from ppsim.simulation.step_costs import StepCosts
 
 Entry = TypeVar("Entry")
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """What one more layer adds to a stage and its rank, for a search over splits.
+
+    `work_s` has the seconds of F + B of each layer of the model, in order. The others are of a typical layer:
+    `passes_s` has the seconds of F, B, I and W in this order, `exposed_s` the seconds of each pass if its
+    collectives (ZeRO 2 and 3) take longer than its compute. `gather_s`, `reduce_s` and `optimizer_s` are seconds
+    per step. `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight.
+    """
+
+    work_s: Floats
+    passes_s: Floats
+    exposed_s: Floats
+    gather_s: float = 0.0
+    reduce_s: float = 0.0
+    optimizer_s: float = 0.0
+    static_bytes: float = 0.0
+    activation_bytes: float = 0.0
+
+
+class Known(defaultdict[str, dict[Any, Any]]):
+    """What was found of stages and ranks of one job and schedule, by name: other splits hold some of them too."""
+
+    def __init__(self) -> None:
+        super().__init__(dict)
 
 
 @dataclass(frozen=True)
@@ -39,6 +68,11 @@ class Assembled:
             around=self.around.taking(times),
             parts=[one * times for one in self.parts],
         )
+
+
+def stages_of_ranks(schedule: Schedule) -> list[list[int]]:
+    """Return the stages of the model that each rank has, of every model replica."""
+    return of_ranks(schedule, range(schedule.num_model_stages))
 
 
 def of_ranks(schedule: Schedule, of_stages: Sequence[Entry]) -> list[list[Entry]]:

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ppsim.base.units import percent
-from ppsim.costs.assembled import Assembled
+from ppsim.costs.assembled import Assembled, Known, LayerCosts
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import assemble_job
+from ppsim.costs.of_layer import layer_costs_of
 from ppsim.costs.sources import RankCosts
 from ppsim.costs.step import expected_maximum
 from ppsim.layout.split import Split
@@ -50,9 +51,13 @@ class JobSource:
         """tp · cp · dp."""
         return self.job.layout.num_devices // self.job.layout.pp
 
-    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
         """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
-        return assemble_job(self.job, schedule, split=split).taking(self.job.scale)
+        return assemble_job(self.job, schedule, split=split, known=known).taking(self.job.scale)
+
+    def layer_costs(self) -> LayerCosts:
+        """Return what one more layer adds."""
+        return layer_costs_of(self.job)
 
     def peak(self) -> tuple[float | None, list[str]]:
         """Return the data sheet's dense peak for the dtype."""
@@ -92,9 +97,9 @@ class MeasuredSource(JobSource):
 
     costs: RankCosts
 
-    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
         """Return a part of a rank's costs for each of its stages; bytes not given are those of the job."""
-        found = self.costs.replacing(super().assemble(schedule, split), schedule)
+        found = self.costs.replacing(super().assemble(schedule, split, known), schedule)
         without = "not in the step time: data-parallel communication, optimizer, gradient norm"
         lines, slow = [*found.assumptions, without], self._slow_rank(schedule.num_ranks)
         if slow:

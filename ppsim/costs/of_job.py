@@ -5,23 +5,25 @@ assumptions say.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ppsim.base.errors import ScheduleError
 from ppsim.base.units import percent, seconds
-from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
+from ppsim.costs.assembled import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.listed import with_lists
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import held_of, passes_s, step_costs
+from ppsim.layout.balance import balance_ranks
 from ppsim.layout.groups import GroupName, tier_between
 from ppsim.layout.split import MegatronSplit, Split, layer_split, rule_of, split_layers, why_no_split
 from ppsim.machine import collectives
 from ppsim.machine.kernels.tables import Tabled
 from ppsim.machine.kernels.times import moved
 from ppsim.model.activations import kept_for_weight
+from ppsim.model.architecture import Layer
 from ppsim.model.memory import gathered_bytes, rank_memory, stage_activations
 from ppsim.model.recompute import BY_OPERATORS, is_by_stage, whole_layers
 from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
@@ -29,19 +31,22 @@ from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
 
 
-def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto") -> Assembled:
+def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto", known: Known | None = None) -> Assembled:
     """Return the costs per stage of a job under a schedule's placement, and what is around its step.
 
-    `split` "auto" minimises the slowest stage's F + B over all contiguous splits, embedding and head included; a
-    list of strings says what each stage holds, as `parse_layout` gives them. Static bytes hold all that does not
-    grow with the microbatches in flight, the transients of the peak too. Raises `ConfigError` for a split that does
+    `split` "auto" balances the F + B of ranks, embedding and head included (`ppsim.projection.split_search` goes on
+    from there); a list of strings says what each stage holds, as `parse_layout` gives them. Static bytes hold all
+    that does not grow with the microbatches in flight, the transients of the peak too. `known` keeps what was found
+    of stages for
+    other splits of the same job and schedule. Raises `ConfigError` for a split that does
     not fit, `ScheduleError` for a schedule that splits a backward of which only the whole was measured.
     """
-    stages = _stages(job, schedule.num_model_stages, split)
+    stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule))
     _require_backwards(job, schedule)
+    known = Known() if known is None else known
     alone = [(stage,) for stage in stages]
-    costs = once_each(lambda one: _estimate_of(job, *one), alone)
-    kept = once_each(lambda one: _activation_bytes(job, *one), alone)
+    costs = once_each(lambda one: estimate_of(job, *one), alone, known["costs"])
+    kept = once_each(lambda one: activation_bytes(job, *one), alone, known["kept"])
     moved = [job.offload * whole for whole, _ in kept]
     if job.offload:
         costs = [with_copies(job, cost, num_bytes) for cost, num_bytes in zip(costs, moved, strict=True)]
@@ -49,6 +54,7 @@ def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto") -> Asse
     held = once_each(
         lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)).total,
         of_ranks(schedule, stages),
+        known["static"],
     )
     buffers = [NUM_BUFFERS * max(mine) for mine in of_ranks(schedule, moved)]
     hop_s, hops = _hops(job, schedule, stages)
@@ -64,8 +70,8 @@ def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto") -> Asse
         stage_costs,
         counts,
         job.forward_flops,
-        [*_assumptions(job, schedule, counts, split, hops), *slices],
-        around=step_costs(job, schedule, stages),
+        [*_assumptions(job, schedule, counts, split, hops, known), *slices],
+        around=step_costs(job, schedule, stages, known),
         parts=costs,
         contents=contents_of(stages),
     )
@@ -97,37 +103,44 @@ def _stage_costs(costs: Sequence[Estimate]) -> StageCosts:
     )
 
 
-def layers_per_stage(job: Job, num_stages: int, split: Split) -> list[int]:
+def layers_per_stage(
+    job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]
+) -> list[int]:
     """Return how many layers each stage holds; raises `ConfigError` for a split that does not fit."""
-    return [len(stage.layers) for stage in _stages(job, num_stages, split)]
+    return [len(stage.layers) for stage in _stages(job, num_stages, split, stages_of_ranks)]
 
 
-def _stages(job: Job, num_stages: int, split: Split) -> list[Stage]:
+def _stages(job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[Sequence[int]]) -> list[Stage]:
     """What each stage holds."""
     num_layers = len(job.model.layers)
     contents = [] if isinstance(split, str | MegatronSplit) else [part for part in split if isinstance(part, str)]
     if contents and not why_no_split(split, num_layers, num_stages):
         return stages_of_layout(job.model, contents)
     counts = split_layers(
-        split, num_layers, num_stages, pp=job.layout.pp, balanced=lambda: _balanced(job, num_stages)
-    )
+        split, num_layers, num_stages, pp=job.layout.pp,
+        balanced=lambda: _balanced(job, num_stages, stages_of_ranks),
+    )  # fmt: skip
     return stages_of(job.model, counts)
 
 
-def _balanced(job: Job, num_stages: int) -> list[int]:
-    layers, (embedding, head) = job.model.layers, (work_of(end) for end in job.ends)
-    work = {id(layer): work_of(job.layer_costs[layer]) for layer in {id(one): one for one in layers}.values()}
-    return layer_split(
-        [work[id(layer)] for layer in layers],
-        num_stages,
-        embedding_s=embedding,
-        head_s=head * (1 + len(job.model.mtp)),
-        mtp_s=sum(work_of(job.mtp_costs[layer]) for layer in job.model.mtp),
-    )
+def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[float]:
+    """Return the seconds of each layer of the model, found once for each layer object."""
+    layers = job.model.layers
+    found = {id(layer): seconds_of(layer) for layer in {id(one): one for one in layers}.values()}
+    return [found[id(layer)] for layer in layers]
 
 
-def _estimate_of(job: Job, stage: Stage) -> Estimate:
-    """F, I, W and B of all that a stage holds."""
+def _balanced(job: Job, num_stages: int, stages_of_ranks: Sequence[Sequence[int]]) -> list[int]:
+    layers = seconds_of_layers(job, lambda kind: work_of(job.layer_costs[kind]))
+    embedding, head = (work_of(end) for end in job.ends)
+    head *= 1 + len(job.model.mtp)
+    mtp = sum(work_of(job.mtp_costs[layer]) for layer in job.model.mtp)
+    counts = layer_split(layers, num_stages, embedding_s=embedding, head_s=head, mtp_s=mtp)
+    return balance_ranks(counts, layers, (embedding, mtp + head), stages_of_ranks)
+
+
+def estimate_of(job: Job, stage: Stage) -> Estimate:
+    """Return F, I, W and B of all that a stage holds."""
     embedding, head = job.ends
     total = job.beside_layers * bool(stage.layers)
     for costs in (job.costs_in_order(stage.layers), [job.mtp_costs[layer] for layer in stage.mtp]):
@@ -200,8 +213,8 @@ def _copied_out(job: Job, stage: Stage) -> Parts:
     return Parts(memory_s=moved(job.place.wide_times, "copy", num_bytes, launches=0).memory_s)
 
 
-def _activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
-    """Bytes of a microbatch that a stage holds up to its backward, and from I to W; the head's are transients."""
+def activation_bytes(job: Job, stage: Stage) -> tuple[float, float]:
+    """Return the bytes per microbatch that a stage without head holds up to its backward, and from I to W."""
     batch, cut = job.settings.batch, job.settings.cut
     whole = sum(stage_activations(job.model, stage, job.settings).values())
     layers = Counter((*stage.layers, *stage.mtp))
@@ -327,11 +340,11 @@ def _expert_rows(job: Job) -> float:
 
 
 def _assumptions(
-    job: Job, schedule: Schedule, counts: list[int], split: Split, hops: dict[str, float]
+    job: Job, schedule: Schedule, counts: list[int], split: Split, hops: dict[str, float], known: Known
 ) -> list[str]:
     layout, execution, optimizer = job.layout, job.execution, job.optimizer
     vpp = len(counts) // layout.pp
-    how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp, balanced="the fastest slowest stage")
+    how = rule_of(split, len(job.model.layers), pp=layout.pp, vpp=vpp)
     etp = "" if layout.etp is None else f", etp {layout.etp}"
     sp = ", sequence parallel" if execution.sequence_parallel and layout.tp > 1 else ""
     crossed = ", ".join(f"{seconds(value)} over {name}" for name, value in hops.items()) or "none"
@@ -355,7 +368,10 @@ def _assumptions(
         "memory: by formula; static bytes hold the transients of a pass too, "
         + (f"all times {job.allocator_slack:g} of slack" if job.allocator_slack > 1 else "no allocator slack"),
     ]
-    lines += [*_kernels(job), *_straddling(job)]
+    of_any_split = known["lines"]
+    if not of_any_split:
+        of_any_split["kernels"] = [*_kernels(job), *_straddling(job)]
+    lines += of_any_split["kernels"]
     if job.offload:
         lines.append(
             f"offload: {percent(job.offload)} of the activations to the host, beside compute, at "

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.base.units import percent, rate, seconds, size
-from ppsim.costs.assembled import Assembled, of_ranks, short_counts, sliced
+from ppsim.costs.assembled import Assembled, LayerCosts, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.chunks import FIRST, LAST, LAYER, ChunkNumbers, short_contents, stages_of
 from ppsim.costs.lines import line_through
 from ppsim.costs.profile import Measurement, Profile, Quantity, Shape, describe
+from ppsim.layout.balance import balance_ranks
 from ppsim.layout.split import MegatronSplit, Split, balanced_split, layer_split, rule_of, split_layers
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -35,10 +36,25 @@ class _Components:
     def require_layers(self, num_layers: int) -> None:
         """Any number of layers that are all alike."""
 
-    def balanced(self, num_layers: int, num_stages: int) -> list[int]:
-        """The layers per stage whose slowest stage is fastest."""
-        embedding_s, layer_s, head_s = map(_work, self.all)
-        return balanced_split(num_layers, num_stages, layer_s=layer_s, embedding_s=embedding_s, head_s=head_s)
+    def layer_seconds(self, num_layers: int) -> list[float]:
+        """The F + B of each layer."""
+        return [_work(self.layer)] * num_layers
+
+    def end_seconds(self) -> tuple[float, float]:
+        """The F + B of embedding and head."""
+        return _work(self.embedding), _work(self.head)
+
+    def balanced(self, num_layers: int, schedule: Schedule) -> list[int]:
+        """The layers per stage that even the F + B of ranks."""
+        layers, (embedding_s, head_s) = self.layer_seconds(num_layers), self.end_seconds()
+        num_stages = schedule.num_model_stages
+        if len(set(layers)) == 1:
+            counts = balanced_split(
+                num_layers, num_stages, layer_s=layers[0], embedding_s=embedding_s, head_s=head_s
+            )
+        else:
+            counts = layer_split(layers, num_stages, embedding_s=embedding_s, head_s=head_s)
+        return balance_ranks(counts, layers, (embedding_s, head_s), stages_of_ranks(schedule))
 
     def said(self, counts: Sequence[int]) -> Iterator[str]:
         """What is said only where it is so."""
@@ -70,13 +86,16 @@ class _Chunks(_Components):
                 f"what {num_layers} layers would be (it has {len(self.kinds)})"
             )
 
-    def balanced(self, num_layers: int, num_stages: int) -> list[int]:
-        """The same, each layer by what its kind takes in a row."""
-        if len(set(self.kinds)) == 1 or num_layers < num_stages:
-            return super().balanced(num_layers, num_stages)
+    def layer_seconds(self, num_layers: int) -> list[float]:
+        """The F + B of each layer, by what its kind takes in a row."""
+        if len(set(self.kinds)) == 1:
+            return super().layer_seconds(num_layers)
         of_kind = {kind: self._layer_work(kind) for kind in set(self.kinds)}
-        ends = {name: self._work(end) for name, end in (("embedding_s", FIRST), ("head_s", LAST))}
-        return layer_split([of_kind[kind] for kind in self.kinds], num_stages, **ends)
+        return [of_kind[kind] for kind in self.kinds]
+
+    def end_seconds(self) -> tuple[float, float]:
+        """The F + B of embedding and head, of layers of several kinds as their chunks took."""
+        return super().end_seconds() if len(set(self.kinds)) == 1 else (self._work(FIRST), self._work(LAST))
 
     def said(self, counts: Sequence[int]) -> Iterator[str]:
         """Which stages were measured as they are."""
@@ -136,7 +155,7 @@ def assemble(
     parts.require_layers(num_layers)
     counts = _counts(split, num_layers, schedule, parts)
     pp, vpp = schedule.num_ranks, len(counts) // schedule.num_ranks
-    how = rule_of(split, num_layers, pp=pp, vpp=vpp, balanced="balanced by measured F + B")
+    how = rule_of(split, num_layers, pp=pp, vpp=vpp)
     hop_s, hop = _hop(profile, parts.layer, bandwidth_bytes_per_s) if transfer_s is None else (transfer_s, "")
     parameters = parts.per_stage("parameters", counts).tolist()
     assumptions = [
@@ -156,6 +175,21 @@ def assemble(
     flops = float(parts.per_stage("forward_flops", counts).sum())
     contents = stages_of(num_layers * LAYER, counts)
     return Assembled(costs, counts, flops, assumptions + rehearsed + slices, contents=contents)
+
+
+def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCosts:
+    """Return what one more layer of a profile adds, at a shape."""
+    parts = _components(profile, shape)
+    layer, names = parts.layer, ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
+    passes = np.array([line_of(layer, name)[1] for name in names])
+    passes[1] = passes[1] or passes[2] + passes[3]
+    return LayerCosts(
+        work_s=np.array(parts.layer_seconds(num_layers)),
+        passes_s=passes,
+        exposed_s=passes,
+        static_bytes=BYTES_PER_PARAMETER * layer.parameters,
+        activation_bytes=float(layer.activation_bytes),
+    )
 
 
 def assumption(profile: Profile, shape: Shape) -> str | None:
@@ -262,7 +296,7 @@ def _counts(split: Split, num_layers: int, schedule: Schedule, parts: _Component
     num_stages = schedule.num_model_stages
 
     def balanced() -> list[int]:
-        return parts.balanced(num_layers, num_stages)
+        return parts.balanced(num_layers, schedule)
 
     return split_layers(split, num_layers, num_stages, pp=schedule.num_ranks, balanced=balanced)
 

@@ -9,8 +9,8 @@ import numpy as np
 from ppsim.base.arrays import Numbers
 from ppsim.base.errors import ConfigError
 from ppsim.base.units import size
-from ppsim.costs.assembled import Assembled
-from ppsim.costs.of_profile import assemble
+from ppsim.costs.assembled import Assembled, Known, LayerCosts
+from ppsim.costs.of_profile import assemble, layer_costs_of
 from ppsim.costs.profile import DEFAULT, Profile, Shape, load_profile
 from ppsim.costs.utilization import BY_DATA_SHEET, peak_of
 from ppsim.layout.split import Split
@@ -75,7 +75,7 @@ class ProfileSource:
         """tp · cp."""
         return self.shape.tp * self.shape.cp
 
-    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
         """Return the costs of a schedule's stages; raises `ConfigError` for a split that does not fit."""
         asked: dict[str, Any] = {
             "num_layers": self.num_layers, "split": split, "transfer_s": self.transfer_s,
@@ -86,6 +86,10 @@ class ProfileSource:
         return kept(
             schedule, key, lambda: (self.profile, assemble(self.profile, schedule, shape=self.shape, **asked))
         )[1]
+
+    def layer_costs(self) -> LayerCosts:
+        """Return what one more layer adds."""
+        return layer_costs_of(self.profile, self.shape, self.num_layers)
 
     def peak(self) -> tuple[float | None, list[str]]:
         """Return the data sheet's peak, else the best product measured; None where there is neither."""
@@ -221,7 +225,7 @@ class RankSource:
         """What error messages call these costs."""
         return "times given by hand"
 
-    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
         """Return a part of a rank's costs for each of its stages; `split` has no layers to divide."""
         nothing = Assembled(StageCosts(forward_s=0.0, backward_input_s=0.0, backward_weight_s=0.0), [], 0.0)
         found = self.costs.replacing(nothing, schedule)
@@ -248,6 +252,6 @@ class MeasuredProfileSource(ProfileSource):
 
     costs: RankCosts
 
-    def assemble(self, schedule: Schedule, split: Split) -> Assembled:
+    def assemble(self, schedule: Schedule, split: Split, known: Known | None = None) -> Assembled:
         """Return a part of a rank's costs for each of its stages."""
-        return self.costs.replacing(super().assemble(schedule, split), schedule)
+        return self.costs.replacing(super().assemble(schedule, split, known), schedule)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ppsim.costs.assembled import of_ranks
+from ppsim.costs.assembled import Known, of_ranks
 from ppsim.costs.job import Job
 from ppsim.costs.listed import persistent_s
 from ppsim.layout.groups import Group, all_devices, tier_between
@@ -23,37 +23,54 @@ NORM_BYTES = 4
 """The norm of the gradients reads each once."""
 
 
-def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage]) -> StepCosts:
+def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Known | None = None) -> StepCosts:
     """Return what is around the pipeline of a step; `stages` are those of the model.
 
     Gradients are reduced once a step up to ZeRO 1; from ZeRO 2 on no rank keeps them whole, so that every backward
     reduces its own (`passes_s`). Parameters are gathered once a step in ZeRO 1 and 2, in ZeRO 3 for every pass.
     """
     device, zero, replicas = job.cluster.device, job.optimizer.zero_stage, schedule.num_replicas
-    held = once_each(lambda one: held_of(job, one), [(stage,) for stage in stages])
+    known = Known() if known is None else known
+    held = once_each(lambda one: held_of(job, one), [(stage,) for stage in stages], known["held"])
     reduce_s = gather_s = [0.0] * len(stages)
     if zero < 2:
         operation: collectives.Operation = "reduce-scatter" if zero else "all-reduce"
-        reduce_s = _for_each(held, lambda one: among_replicas_s(job, one, operation))
+        reduce_s = _for_each(held, lambda one: among_replicas_s(job, one, operation), known["reduce"])
     if zero in (1, 2):
-        gather_s = _for_each(held, lambda one: among_replicas_s(job, one, "all-gather"))
+        gather_s = _for_each(held, lambda one: among_replicas_s(job, one, "all-gather"), known["gather"])
     rank_stages = of_ranks(schedule, stages)
-    parts = once_each(lambda mine: _parts_of_replica(job, mine), rank_stages)
+    parts = once_each(lambda mine: _parts_of_replica(job, mine), rank_stages, known["parts"])
     norm_s = max(dense + expert for dense, expert in parts) * NORM_BYTES
     norm_s /= device.memory_bytes_per_s * device.efficiency.memory
     everyone = all_devices(job.layout, job.domain_sizes)
+    listed_s = max(once_each(lambda mine: persistent_s(job, mine), rank_stages)) if job.has_lists else 0.0
     return StepCosts(
         gather_s=np.tile(gather_s, replicas),
         reduce_s=np.tile(reduce_s, replicas),
-        num_buckets=np.tile(_for_each(held, lambda one: num_buckets(job, one)), replicas),
+        num_buckets=np.tile(_for_each(held, lambda one: num_buckets(job, one), known["buckets"]), replicas),
         overlap=job.overlap,
         sharing=_sharing(job, schedule, stages, held),
         norm_s=norm_s + collectives.seconds("all-reduce", 4.0, everyone, job.cluster),
-        optimizer_s=once_each(lambda mine: _update_s(job, mine), rank_stages),
+        optimizer_s=once_each(lambda mine: _update_s(job, mine), rank_stages, known["update"]),
         update=job.update,
-        rest_s=job.rest_s + max(once_each(lambda mine: persistent_s(job, mine), rank_stages)) * job.has_lists,
+        rest_s=job.rest_s + listed_s,
         straggling=device.efficiency.jitter * expected_maximum(num_independent(job)),
     )
+
+
+def added_s(job: Job, layer: Layer) -> tuple[float, float, float]:
+    """Return the seconds per step that one more layer adds to a stage's gather and reduction, and to an update."""
+    one, two = ([Stage((layer,) * number)] for number in (1, 2))
+    zero = job.optimizer.zero_stage
+
+    def added(operation: collectives.Operation) -> float:
+        return among_replicas_s(job, held_of(job, two), operation) - among_replicas_s(
+            job, held_of(job, one), operation
+        )
+
+    gather_s = added("all-gather") if zero in (1, 2) else 0.0
+    reduce_s = added("reduce-scatter" if zero else "all-reduce") if zero < 2 else 0.0
+    return gather_s, reduce_s, _update_s(job, two) - _update_s(job, one)
 
 
 def num_independent(job: Job) -> int:
@@ -85,10 +102,11 @@ def num_buckets(job: Job, held: Held) -> float:
     return float(max(1, -(-(held.dense + held.expert) // largest)))
 
 
-def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float]) -> list[float]:
-    """The seconds of each, taken once of what is equal."""
-    found = {one: seconds_of(one) for one in set(held)}
-    return [found[one] for one in held]
+def _for_each(held: Sequence[Held], seconds_of: Callable[[Held], float], known: dict[Held, float]) -> list[float]:
+    """The seconds of each, found once for equal ones."""
+    for one in set(held) - known.keys():
+        known[one] = seconds_of(one)
+    return [known[one] for one in held]
 
 
 def passes_s(job: Job, stage: Stage) -> tuple[float, float]:

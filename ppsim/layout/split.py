@@ -104,15 +104,28 @@ class MegatronSplit:
         return ", ".join(["Megatron-LM's rule: even", *parts])
 
 
-Split: TypeAlias = Literal["auto", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
-"""How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`)."""
+class FoundSplit(tuple[int, ...]):
+    """Layers per stage that "auto" found."""
+
+    def __repr__(self) -> str:
+        """Not equal to the repr of the same layers as given."""
+        return f"FoundSplit{super().__repr__()}"
 
 
-def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int, balanced: str) -> str:
-    """Return in words how a split was found; `balanced` says what "auto" balances."""
+Split: TypeAlias = Literal["auto", "balanced", "even"] | MegatronSplit | Sequence[int] | Sequence[str]
+"""How to find the layers of each stage, how many, or all that each holds (`exporting.megatron.parse_layout`).
+
+"balanced" gives ranks equal work. "auto" searches on from there for the shortest simulated iteration.
+"""
+
+
+def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int) -> str:
+    """Return in words how a split was found."""
     if isinstance(split, MegatronSplit):
         return split.in_words(num_layers, pp=pp, vpp=vpp)
-    return {"auto": balanced, "even": "even"}.get(str(split), "as given")
+    if isinstance(split, FoundSplit):
+        return "auto"
+    return {"auto": "auto", "balanced": "balanced", "even": "even"}.get(str(split), "as given")
 
 
 def balanced_split(
@@ -210,6 +223,11 @@ def _evenest(taken: npt.NDArray[np.float64], num_stages: int, most: float) -> li
     return [end - start for end, start in pairwise(boundaries)][::-1]
 
 
+@lru_cache(maxsize=256)
+def _partitioned(costs: tuple[float, ...], num_stages: int) -> list[int]:
+    return partition(costs, num_stages)
+
+
 def layer_split(
     layer_s: Sequence[float], num_stages: int, *, embedding_s: float, head_s: float, mtp_s: float = 0.0
 ) -> list[int]:
@@ -223,7 +241,7 @@ def layer_split(
     """
     if num_stages == 1:
         return [len(layer_s)]
-    split = partition([embedding_s, *layer_s, mtp_s + head_s], num_stages)
+    split = list(_partitioned((embedding_s, *layer_s, mtp_s + head_s), num_stages))
     split[0] -= 1
     split[-1] -= 1
     return split
@@ -269,7 +287,7 @@ def given_split(split: Sequence[int], num_layers: int, num_stages: int) -> list[
 def split_layers(
     split: Split, num_layers: int, num_stages: int, *, pp: int, balanced: Callable[[], list[int]]
 ) -> list[int]:
-    """Return the layers of each stage, however they are to be found; `balanced` finds those of "auto".
+    """Return the layers of each stage, however they are to be found; `balanced` finds the balanced ones.
 
     Raises `ConfigError` for a split that does not fit.
     """
@@ -279,6 +297,6 @@ def split_layers(
         return split.layers_per_stage(num_layers, pp=pp, vpp=num_stages // pp)
     if split == "even":
         return even_split(num_layers, num_stages)
-    if split == "auto":
+    if split in ("auto", "balanced"):
         return balanced()
     return given_split(counts_of(split), num_layers, num_stages)

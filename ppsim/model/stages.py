@@ -64,12 +64,17 @@ def stages_of_layout(model: Model, contents: Sequence[str]) -> list[Stage]:
     return stages
 
 
-def once_each(compute: Callable[[tuple[Stage, ...]], Any], groups: Iterable[Sequence[Stage]]) -> list[Any]:
+def once_each(
+    compute: Callable[[tuple[Stage, ...]], Any],
+    groups: Iterable[Sequence[Stage]],
+    known: dict[Any, Any] | None = None,
+) -> list[Any]:
     """Return `compute` of each group of stages, called once for those that hold the same layer objects.
 
-    By identity: to hash and compare whole layers takes longer than most of what is computed of them.
+    By identity: to hash and compare whole layers takes longer than most of what is computed of them. `known` has
+    the results of earlier calls with the same `compute` and the same layer objects, and takes the new ones.
     """
-    found: dict[Any, Any] = {}
+    found = {} if known is None else known
     results = []
     for group in groups:
         key = tuple(

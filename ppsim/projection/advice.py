@@ -1,6 +1,7 @@
 """What to change: near alternatives of a plan, each projected."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ppsim.projection.changes import projected_changes
 from ppsim.projection.plan import Plan
@@ -19,7 +20,7 @@ def advise(projection: Projection, project: Callable[[Plan], Projection], *, lim
     plan, found = projection.plan, []
     bound = plan.memory_bound_bytes
     fits = bound is None or projection.timeline.memory.peak_bytes.max() <= bound
-    for change, made in projected_changes(plan, project):
+    for change, made in projected_changes(plan, lambda other: project(_without_search(other))):
         if bound is not None and made.timeline.memory.peak_bytes.max() > bound:
             continue
         if made.tokens_per_s is None or projection.tokens_per_s is None:  # without a model: the same microbatches
@@ -30,3 +31,8 @@ def advise(projection: Projection, project: Callable[[Plan], Projection], *, lim
         if (gain >= _LEAST_GAIN or not fits) and is_for_runtime:
             found.append(Advice(change, made, gain))
     return sorted(found, key=lambda advice: (-advice.gain, advice.change))[:limit]
+
+
+def _without_search(plan: Plan) -> Plan:
+    """The plan with its layers balanced over ranks: a search for each alternative's split would take too long."""
+    return replace(plan, split="balanced") if plan.how_split == "auto" else plan

@@ -1,6 +1,7 @@
 """A projection's whole answer: how long, how sure, does it fit, where the time goes, what to change."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import exp, hypot
 
 from ppsim.base.errors import ConfigError
@@ -52,7 +53,9 @@ def answer_of(
     schedule = projection.timeline.schedule
 
     def seconds_of(other: Plan) -> float:
-        return iteration_of(other, schedule)[0]
+        # The same run with other constants has the same layers per stage.
+        split = projection.split if other.how_split == "auto" else other.split
+        return iteration_of(replace(other, split=split), schedule)[0]
 
     spread = fitted_spread(plan, projection.iteration_s, seconds_of, spread) or spread
     peaks = projection.timeline.memory.peak_bytes

@@ -114,7 +114,7 @@ def quadratic_parts(plan: Plan, schedule: Schedule, assembled: Assembled) -> tup
     job, half = plan.job, plan.modelled_source.sequence_length // 2
     if job is None or job.profile is not None or plan.measured is not None:
         return by_flops
-    split = assembled.split if plan.how_split == "auto" else plan.how_split
+    split = assembled.split if plan.how_split in ("auto", "balanced") else plan.how_split
     try:
         shorter = replace(
             job, sequence_length=half, micro_batch=2 * job.micro_batch, global_batch=2 * job.global_batch

@@ -375,7 +375,8 @@ class PlanOptions(JobOptions, total=False):
     group_size: Annotated[int | None, GROUP_SIZE]
     slices: Annotated[int | None, SLICES]
     split: Annotated[str | Sequence[int] | None, Option(
-        "Layers a stage: auto (balanced by F + B), even, megatron (Megatron-LM's own rule), numbers as 2,3,3,2, "
+        "Layers per stage: auto (shortest simulated iteration that fits), even, megatron (Megatron-LM's own "
+        "rule), numbers as 2,3,3,2, "
         "or its layout string as Et*3|(tt|)*6,t*2L. Default: auto; megatron with --runtime megatron.",
         metavar="auto|even|megatron|N,N,…|LAYOUT", section="pipeline", field="split",
     )]

@@ -9,16 +9,18 @@ import numpy as np
 
 from ppsim.base.errors import ConfigError, DoesNotFit, ScheduleError
 from ppsim.catalog.build import Entry, build, every_schedule, find, fit, require_shape
-from ppsim.costs.assembled import Assembled
+from ppsim.costs.assembled import Assembled, Known
 from ppsim.costs.profile import DEFAULT
 from ppsim.layout.slices import why_no_slices
-from ppsim.layout.split import why_no_split
+from ppsim.layout.split import FoundSplit, Split, why_no_split
 from ppsim.projection.answering import answer_of
 from ppsim.projection.assumptions import assumptions_of
 from ppsim.projection.changes import projected_changes
 from ppsim.projection.lengths import drawn_of, with_lengths
 from ppsim.projection.plan import AUTO, RUNTIMES, Plan
 from ppsim.projection.projection import Projection, Projections, asks_for_gpus, excess_of
+from ppsim.projection.split_bounds import Trial
+from ppsim.projection.split_search import SplitSearch
 from ppsim.schedule.choices import Communication
 from ppsim.schedule.megatron_calls import has_megatron_loop
 from ppsim.schedule.placement import STYLES
@@ -150,7 +152,7 @@ def project_table(plan: Plan, schedule: Schedule, *, note: str | None = None) ->
             *([note] if note else []),
             *assumptions_of(plan, schedule, assembled, costs),
             *of_peak,
-            *_other_orders(plan, step),
+            *_other_orders(plan, step, assembled),
         ],
         answers=partial(answer_of, project=project, iteration_of=iteration_of),
     )
@@ -161,7 +163,7 @@ def _tokens(plan: Plan, schedule: Schedule) -> int:
     return schedule.num_microbatches * plan.modelled_source.tokens_per_microbatch
 
 
-def _other_orders(plan: Plan, step: Step) -> list[str]:
+def _other_orders(plan: Plan, step: Step, found: Assembled) -> list[str]:
     """The line that says what a step of the same sequences takes in other orders, where they differ."""
     drawn, timeline = drawn_of(plan), step.timeline
     if drawn is None or len(drawn.tokens) == 1:
@@ -173,14 +175,15 @@ def _other_orders(plan: Plan, step: Step) -> list[str]:
     }
     if drawn.tokens.shape[1] > 1:
         others["sequences packed evenly"] = drawn.packed_evenly()
-    found, assembled = [], plan.source.assemble(timeline.schedule, plan.how_split)
+    split = FoundSplit(found.split) if plan.how_split == "auto" else plan.how_split
+    lines, assembled = [], plan.source.assemble(timeline.schedule, split)
     for name, other in others.items():
         costs = _for_runtime(plan, timeline.schedule, with_lengths(plan, timeline.schedule, assembled, other).costs)
         change = (
             simulate_graph(timeline.graph, costs, ready_s=timeline.ready_s).step_time_s / timeline.step_time_s - 1
         )
-        found.append(f"{name} {100 * change:+.1f} %")
-    return [f"order: as drawn; of the step's time, {', '.join(found)}"]
+        lines.append(f"{name} {100 * change:+.1f} %")
+    return [f"order: as drawn; of the step's time, {', '.join(lines)}"]
 
 
 def iteration_of(plan: Plan, schedule: Schedule) -> tuple[float, float]:
@@ -228,19 +231,49 @@ def reserved_of(plan: Plan) -> int:
     from ppsim.costs.reserved import reserved_bytes  # every tensor of a model
 
     table, _ = table_of(plan, find(plan.schedule_name))
-    return max(reserved_bytes(plan.job, table, _assembled(plan, table).contents))
+    return max(reserved_bytes(plan.job, table, _step(plan, table)[0].contents))
 
 
-def _assembled(plan: Plan, schedule: Schedule) -> Assembled:
-    return with_lengths(plan, schedule, plan.source.assemble(schedule, plan.how_split), drawn_of(plan))
+def _assembled(plan: Plan, schedule: Schedule, split: Split | None = None, known: Known | None = None) -> Assembled:
+    """The costs of a plan, at its own split if none is given; "auto" is balanced here, not searched for."""
+    found = plan.source.assemble(schedule, plan.how_split if split is None else split, known)
+    return with_lengths(plan, schedule, found, drawn_of(plan))
 
 
 def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
-    assembled = _assembled(plan, schedule)
-    costs = _for_runtime(plan, schedule, assembled.costs)
-    costs = costs.replace(between_rounds_s=between_rounds_s(schedule, costs, assembled.around))
-    costs = with_variation(schedule, costs, plan.variation)
+    split, trial = plan.how_split, None
+    if split == "auto" and _is_searched(plan, schedule):
+        trial = _found_split(plan, schedule)
+        if not plan.stragglers and plan.variation is None:
+            return trial.assembled, trial.costs, trial.step
+        split = FoundSplit(trial.counts)
+    assembled = _assembled(plan, schedule, split)
+    costs = with_variation(schedule, _costs_of(plan, schedule, assembled), plan.variation)
     return assembled, costs, simulate_step(schedule, costs, assembled.around)
+
+
+def _costs_of(plan: Plan, schedule: Schedule, assembled: Assembled) -> StageCosts:
+    """What the simulation takes of a plan: costs for its runtime, and the wait between its rounds."""
+    costs = _for_runtime(plan, schedule, assembled.costs)
+    return costs.replace(between_rounds_s=between_rounds_s(schedule, costs, assembled.around))
+
+
+def _is_searched(plan: Plan, schedule: Schedule) -> bool:
+    """Whether the layers per stage matter: measured times of ranks are the same at any split."""
+    return schedule.num_model_stages > 1 and plan.measured is None
+
+
+def _found_split(plan: Plan, schedule: Schedule) -> Trial:
+    """The fastest split for a table. A straggler is an accident: layers are placed without one."""
+    usual, known = replace(plan, stragglers=()), Known()
+
+    def simulated(counts: tuple[int, ...] | None) -> Trial:
+        assembled = _assembled(usual, schedule, "auto" if counts is None else FoundSplit(counts), known)
+        costs = _costs_of(usual, schedule, assembled)
+        step = simulate_step(schedule, costs, assembled.around)
+        return Trial(tuple(assembled.split), assembled, costs, step, step.time_s + costs.step_overhead_s)
+
+    return SplitSearch(simulated, plan.modelled_source.layer_costs(), plan.memory_bound_bytes).best()
 
 
 Tables: TypeAlias = Callable[[Plan, Entry], tuple[Schedule, str | None]]

@@ -65,7 +65,7 @@ class RangeOptions(TypedDict, total=False):
         common=True, metavar="KIND,…", section="tried", default=("none", "full"),
     )]
     split: Annotated[Sequence[Literal["auto", "even"]] | None, Option(
-        "Layer splits to try: auto, even. Default: {default}.",
+        "Layer splits to try: auto (equal work per rank), even. Default: {default}.",
         metavar="KIND,…", section="tried", default=("auto", "even"),
     )]
 

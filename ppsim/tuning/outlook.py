@@ -123,11 +123,15 @@ class Outlooks:
         return job.micro_batch, job.execution, layout.tp, layout.cp, layout.ep, extents
 
     def _counts(self, job: Job, configuration: Configuration) -> tuple[int, ...]:
-        num_stages = configuration.pp * configuration.vpp
-        key = self._compute_key(job) if configuration.split == "auto" else None
-        return self._shared(
-            ("counts", num_stages, key), lambda: tuple(layers_per_stage(job, num_stages, configuration.split))
-        )
+        pp, vpp, split = configuration.pp, configuration.vpp, configuration.split
+        placement = find(configuration.schedule).placement
+        key = (self._compute_key(job), vpp, vpp > 1 and placement) if split == "auto" else None
+
+        def found() -> tuple[int, ...]:
+            stages = _stages_of_ranks(placement, pp, vpp).tolist()
+            return tuple(layers_per_stage(job, pp * vpp, split, stages))
+
+        return self._shared(("counts", pp * vpp, key), found)
 
     def _layers_of(self, counts: tuple[int, ...]) -> NDArray[np.int64]:
         """[stage, kind]: how many layers of a kind each stage holds."""

@@ -83,13 +83,18 @@ class Question:
         return replace(job, layout=layout, micro_batch=micro_batch, execution=execution)
 
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
-        """Return the plan of a configuration; `job` and `split` where they are known already."""
+        """Return the plan of a configuration; `job` and `split` where they are known already.
+
+        Split "auto" is balanced over ranks here: a search for the fastest split of each takes too long.
+        """
+        if split is None:
+            split = "balanced" if configuration.split == "auto" else configuration.split
         return Plan(
             pp=configuration.pp,
             vpp=configuration.vpp,
             schedule=configuration.schedule,
             job=job or self.job_of(configuration),
-            split=configuration.split if split is None else split,
+            split=split,
             runtime=self.runtime,
             memory_limit_bytes=self.memory_limit_bytes,
             **dict(self.overheads),

@@ -188,7 +188,8 @@ def test_advice_fits_and_gains() -> None:
 
 
 def test_advice_for_what_does_not_fit_is_what_would() -> None:
-    made = project(Plan(pp=2, job=job("llama3-8b", pp=2, dp=2, global_batch=8, sequence_length=8192)))
+    one = job("llama3-8b", pp=2, dp=2, global_batch=8, sequence_length=8192)
+    made = project(Plan(pp=2, job=one, split="even"))
     bound = made.plan.memory_bound_bytes
     assert made.timeline.memory.peak_bytes.max() > bound
     answer = made.answered()

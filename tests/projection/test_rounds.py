@@ -76,7 +76,7 @@ def test_without_collectives_rounds_follow_at_once() -> None:
 
 
 def rounds_of(count: int, **options: object) -> Projection:
-    return ppsim.project(**JOB, global_batch=64, gradient_accumulation_steps=count, **options)  # type: ignore[arg-type]
+    return ppsim.project(**JOB, split="even", global_batch=64, gradient_accumulation_steps=count, **options)  # type: ignore[arg-type]
 
 
 def test_a_pipeline_reduces_once_per_round_in_a_job_too() -> None:

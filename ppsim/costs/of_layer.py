@@ -1,0 +1,56 @@
+"""Costs that one more layer adds to a stage and its rank: a stage with two layers minus a stage with one."""
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.costs.assembled import LayerCosts
+from ppsim.costs.job import Job
+from ppsim.costs.of_job import activation_bytes, estimate_of, seconds_of_layers
+from ppsim.costs.step import added_s, passes_s
+from ppsim.model.architecture import Layer
+from ppsim.model.memory import rank_memory
+from ppsim.model.stages import Stage
+
+
+def layer_costs_of(job: Job) -> LayerCosts:
+    """Return what one more layer adds; the typical one is in the middle of the model."""
+    layer = job.model.layers[len(job.model.layers) // 2]
+    one, two = (Stage((layer,) * number) for number in (1, 2))
+    held = [rank_memory(job.model, [stage], job.settings, in_flight=[0]).total for stage in (one, two)]
+    kept = [activation_bytes(job, stage)[0] for stage in (one, two)]
+    passes = _passes_s(job, layer)
+    gather_s, reduce_s, optimizer_s = (job.scale * seconds for seconds in added_s(job, layer))
+    work_s = seconds_of_layers(job, lambda kind: float(_passes_s(job, kind)[:2].sum()))
+    return LayerCosts(
+        work_s=job.scale * np.array(work_s),
+        passes_s=job.scale * passes,
+        exposed_s=job.scale * _exposed_s(job, layer, passes),
+        gather_s=gather_s,
+        reduce_s=reduce_s,
+        optimizer_s=optimizer_s,
+        static_bytes=held[1] - held[0],
+        activation_bytes=(1 - job.offload) * (kept[1] - kept[0]),
+    )
+
+
+def _passes_s(job: Job, layer: Layer) -> Floats:
+    """F, B, I and W, without collectives that compute may hide."""
+
+    def seconds_of(number: int) -> Floats:
+        estimate = estimate_of(job, Stage((layer,) * number))
+        passes = estimate.forward, estimate.backward, estimate.backward_input, estimate.backward_weight
+        return np.array([one.total_s - (0.0 if job.has_lists else one.dp_s) for one in passes])
+
+    return seconds_of(2) - seconds_of(1)
+
+
+def _exposed_s(job: Job, layer: Layer, compute_s: Floats) -> Floats:
+    """The same of a stage whose passes take as long as the collectives of their parameters."""
+    if job.optimizer.zero_stage < 2 or job.has_lists:
+        return compute_s
+    (gather_one, reduce_one), (gather_two, reduce_two) = (
+        passes_s(job, Stage((layer,) * number)) for number in (1, 2)
+    )
+    gather_s, reduce_s = gather_two - gather_one, reduce_two - reduce_one
+    collectives_s = np.array([gather_s, gather_s + reduce_s, gather_s, reduce_s])
+    return collectives_s if job.overlap else compute_s + collectives_s

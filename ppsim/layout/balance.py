@@ -1,0 +1,142 @@
+"""Balance of layers over ranks: moves of one layer between two stages, and linear functions of a split.
+
+The layers are a chain, so a layer that goes from stage 2 to stage 5 moves the boundaries between them: each stage
+in between hands its last layer on and takes one. A linear function has one weight per stage and adds, over the
+stages, weight × cost of the stage's layers. Loads of ranks, critical paths and bytes in flight are such functions.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def possible_moves(counts: Sequence[int]) -> tuple[Ints, Ints]:
+    """Return the stages that give and the stages that take one layer, one entry per move.
+
+    A stage keeps at least one layer, except the first and the last: these also hold embedding and head.
+    """
+    spare = np.asarray(counts) > 1
+    spare[[0, -1]] = np.asarray(counts)[[0, -1]] > 0
+    giving, taking = np.nonzero(spare[:, None] & ~np.eye(len(counts), dtype=bool))
+    return giving, taking
+
+
+def moved(counts: Sequence[int], giving: int, taking: int) -> tuple[int, ...]:
+    """Return the layers per stage after one layer went from one stage to another.
+
+    >>> moved((2, 2, 2), 0, 2)
+    (1, 2, 3)
+    """
+    after = list(counts)
+    after[giving] -= 1
+    after[taking] += 1
+    return tuple(after)
+
+
+class Functions:
+    """Linear functions of the layers per stage, all over the same costs of layers (seconds, or 1 for each)."""
+
+    def __init__(self, layer_costs: Sequence[float], num_stages: int) -> None:
+        self._costs = np.asarray(layer_costs, dtype=np.float64)
+        self._sums = np.concatenate([[0.0], np.cumsum(self._costs)])
+        self._weights = np.zeros((0, num_stages))
+        self._constants = np.zeros(0)
+
+    def __len__(self) -> int:
+        """The number of functions."""
+        return len(self._constants)
+
+    def add(self, weights: Floats, counts: Sequence[int], values: Floats) -> None:
+        """Add functions with weights of shape [functions, stages] that have these values at `counts`."""
+        self._weights = np.concatenate([self._weights, weights])
+        self._constants = np.concatenate([self._constants, values - weights @ self.stage_costs(counts)])
+
+    def values(self, counts: Sequence[int]) -> Floats:
+        """Return the value of each function."""
+        found: Floats = self._constants + self._weights @ self.stage_costs(counts)
+        return found
+
+    def changes(
+        self, counts: Sequence[int], giving: Ints, taking: Ints, chosen: Sequence[int] | None = None
+    ) -> Floats:
+        """Return by how much each move changes each function, in the shape [functions, moves]."""
+        weights = self._weights if chosen is None else self._weights[list(chosen)]
+        boundaries, last = np.cumsum(counts)[:-1], len(self._costs) - 1
+        step = np.diff(weights, axis=1)
+        # What moving a boundary one layer down or up changes, summed over the boundaries before each stage.
+        down = step * self._costs[np.maximum(boundaries - 1, 0)]
+        up = -step * self._costs[np.minimum(boundaries, last)]
+        below, above = (
+            np.concatenate([np.zeros((len(weights), 1)), one.cumsum(axis=1)], axis=1) for one in (down, up)
+        )
+        found: Floats = np.where(
+            giving < taking, below[:, taking] - below[:, giving], above[:, giving] - above[:, taking]
+        )
+        return found
+
+    def stage_costs(self, counts: Sequence[int]) -> Floats:
+        """Return the cost of the layers of each stage."""
+        ends = np.cumsum(counts)
+        found: Floats = self._sums[ends] - self._sums[ends - np.asarray(counts)]
+        return found
+
+
+_POWER = 8
+"""A power mean that goes by the largest load, and by the others if several ranks share it."""
+
+
+def balance_ranks(
+    counts: Sequence[int],
+    layer_costs: Sequence[float],
+    end_costs: tuple[float, float],
+    stages_of_ranks: Sequence[Sequence[int]],
+) -> list[int]:
+    """Return layers per stage that even the ranks: layers are moved away from the busiest rank while that helps.
+
+    `counts` are layers per stage to begin with, `end_costs` those of the first and the last stage without layers,
+    `stages_of_ranks` the stages of each rank. A rank with several stages may hold uneven ones, so that it has
+    equal work.
+
+    >>> balance_ranks([1, 2, 2, 2, 1, 1], [1.0] * 9, (0.0, 0.0), [[0, 5], [1, 4], [2, 3]])
+    [2, 2, 1, 2, 1, 1]
+    """
+    if all(len(stages) == 1 for stages in stages_of_ranks):
+        return list(counts)
+    functions, now, least = Functions(layer_costs, len(counts)), tuple(counts), min(layer_costs)
+    of_stages = functions.stage_costs(now)
+    of_stages[0] += end_costs[0]
+    of_stages[-1] += end_costs[1]
+    seconds = of_stages.tolist()
+    first = [sum(seconds[stage] for stage in stages) for stages in stages_of_ranks]
+    if max(first) - min(first) <= least:  # whichever rank took a layer would be the busiest
+        return list(counts)
+    holds = np.zeros((len(stages_of_ranks), len(counts)))
+    for rank, stages in enumerate(stages_of_ranks):
+        holds[rank, list(stages)] = 1.0
+    functions.add(holds, now, np.array(first))
+    while True:
+        loads = functions.values(now)
+        if loads.max() - loads.min() <= least:
+            return list(now)
+        giving, taking = possible_moves(now)
+        of_busiest = holds[loads.argmax(), giving] > 0
+        giving, taking = giving[of_busiest], taking[of_busiest]
+        if not len(giving) or not loads.any():
+            return list(now)
+        after = (loads[:, None] + functions.changes(now, giving, taking)) / loads.max()
+        unevenness = (after**_POWER).sum(axis=0)
+        best = int(np.lexsort((_squares(now, giving, taking), unevenness.round(9)))[0])
+        if unevenness[best] >= ((loads / loads.max()) ** _POWER).sum() - 1e-9:
+            return list(now)
+        now = moved(now, int(giving[best]), int(taking[best]))
+
+
+def _squares(counts: Sequence[int], giving: Ints, taking: Ints) -> Ints:
+    """By how much each move changes the sum of the squared layers per stage."""
+    now = np.asarray(counts)
+    found: Ints = 2 * (now[taking] - now[giving] + 1)
+    return found

@@ -1,0 +1,204 @@
+"""What a simulated split says of all others: linear lower bounds on their iteration, and the bytes of their ranks.
+
+A bound has one weight per stage of the model, in times of the F + B of its layers (`ppsim.layout.balance`).
+Stages that wait for collectives of data parallelism grow with these, not with their compute. Both are convex in
+the layers, so that a tangent at the simulated split stays below.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from ppsim.base.arrays import Floats
+from ppsim.costs.assembled import Assembled, LayerCosts
+from ppsim.schedule.table import NONE, Op
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.step import Piece, Step
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A simulated split, its costs without what passes vary by, and the seconds of its iteration."""
+
+    counts: tuple[int, ...]
+    assembled: Assembled
+    costs: StageCosts
+    step: Step
+    seconds: float
+
+    @property
+    def peak_bytes(self) -> Floats:
+        """The peak of each rank."""
+        return self.step.timeline.memory.peak_bytes
+
+
+def rank_bounds(trial: Trial, layer: LayerCosts) -> tuple[Floats, tuple[int, ...], Floats]:
+    """Return weights of shape [ranks, stages], and the values at the trial, of the bounds by each rank's work.
+
+    They are: the first forward comes down to the rank, the rank does all its actions, and the last backward goes up
+    from it, if the schedule does not split backwards.
+    """
+    timeline = trial.step.timeline
+    schedule, costs = timeline.schedule, timeline.costs
+    num_ranks, num_stages = schedule.num_ranks, schedule.num_model_stages
+    is_forward = schedule.op == Op.F
+    place = schedule.rank[is_forward] * num_stages + schedule.model_stage[schedule.stage[is_forward]]
+    passes = np.bincount(place, minlength=num_ranks * num_stages).reshape(num_ranks, num_stages)
+    before = np.arange(num_stages) < (passes > 0).argmax(axis=1)[:, None]
+    if schedule.num_replicas > 1:  # the nearest first stage is that of one replica or the other
+        before = np.zeros_like(before)
+    way_s, share = costs.forward_s[:num_stages].copy(), float(layer.passes_s[Op.F])
+    if not schedule.splits_backward:
+        way_s += costs.backward_s[:num_stages]
+        share += float(layer.passes_s[Op.B])
+    growing: Floats = slopes(trial, layer)[:2, :num_stages].sum(axis=0)
+    weights = passes / schedule.num_slices * growing + before * share / schedule.num_slices
+    values = timeline.busy_s + before @ way_s / schedule.num_slices
+    return weights / _mean(layer), trial.counts, values
+
+
+def path_weights(trial: Trial, layer: LayerCosts) -> Floats:
+    """Return the weight of each stage on the critical path of the trial's iteration."""
+    timeline, around = trial.step.timeline, trial.assembled.around
+    schedule, blocker = timeline.schedule, timeline.blocker.tolist()
+    slope = slopes(trial, layer)
+    rank, node, added_s = _end(trial, layer, slope)
+    path = [node]
+    while blocker[node] != NONE:
+        node = blocker[node]
+        path.append(node)
+    added_s += _begin(trial, layer, node)
+    if around.update == "synchronised":
+        rank = int(np.argmax(np.broadcast_to(around.optimizer_s, schedule.num_ranks)))
+    added_s[schedule.stage_to_rank == rank] += layer.optimizer_s
+    actions = np.array(path)[np.array(path) < timeline.num_actions]
+    passes = np.zeros((len(slope), schedule.num_stages))
+    np.add.at(passes, (schedule.op[actions], schedule.stage[actions]), 1.0 / schedule.num_slices)
+    added_s += (passes * slope).sum(axis=0)
+    of_model = np.bincount(schedule.model_stage, weights=added_s, minlength=schedule.num_model_stages)
+    return np.asarray(of_model * (1 + around.straggling) / _mean(layer), dtype=np.float64)
+
+
+def byte_weights(trial: Trial, layer: LayerCosts) -> Floats:
+    """Return the bytes that one more layer of each stage adds to the peak of each rank, [ranks, stages]."""
+    timeline = trial.step.timeline
+    schedule, peak_at = timeline.schedule, timeline.memory.peak_at
+    in_flight = np.zeros((schedule.num_ranks, schedule.num_stages))
+    change = np.array([1.0, -1.0, 0.0, -1.0])[schedule.op] / schedule.num_slices
+    for rank, begin in enumerate(schedule.rank_offsets[:-1].tolist()):
+        mine = slice(begin, int(peak_at[rank]) + 1)
+        in_flight[rank] = np.bincount(schedule.stage[mine], weights=change[mine], minlength=schedule.num_stages)
+    holds = schedule.stage_to_rank == np.arange(schedule.num_ranks)[:, None]
+    weights = np.maximum(in_flight, 0.0) * layer.activation_bytes + holds * layer.static_bytes
+    return np.stack(
+        [np.bincount(schedule.model_stage, weights=row, minlength=schedule.num_model_stages) for row in weights]
+    )
+
+
+def slopes(trial: Trial, layer: LayerCosts) -> Floats:
+    """Return the seconds that one more layer adds to F, B, I and W of each stage, of shape [4, stages]."""
+    schedule, costs = trial.step.timeline.schedule, trial.step.timeline.costs
+    found = np.repeat(layer.passes_s[:, None], schedule.num_stages, axis=1)
+    if trial.assembled.parts and not np.array_equal(layer.passes_s, layer.exposed_s):
+        parts = [trial.assembled.parts[stage] for stage in schedule.model_stage.tolist()]
+        exposed_s = np.array([
+            [one.dp_s for one in (part.forward, part.backward, part.backward_input, part.backward_weight)]
+            for part in parts
+        ]).T  # fmt: skip
+        found = np.where(exposed_s > 0, layer.exposed_s[:, None], found)
+        found[Op.B] = found[Op.I] + found[Op.W]
+    without_input = (costs.backward_input_s == 0) & (costs.backward_weight_s > 0)  # a first stage in torch
+    found[Op.W, without_input], found[Op.I, without_input] = found[Op.B, without_input], 0.0
+    return found
+
+
+def _mean(layer: LayerCosts) -> float:
+    return float(layer.work_s.mean()) or 1.0
+
+
+def _begin(trial: Trial, layer: LayerCosts, node: int) -> Floats:
+    """Seconds that one more layer of each stage adds to the gather that the first action of a path waits for."""
+    timeline, around = trial.step.timeline, trial.assembled.around
+    schedule = timeline.schedule
+    added_s = np.zeros(schedule.num_stages)
+    if timeline.earliest is None or not 0 < timeline.earliest[node] == timeline.start[node]:
+        return added_s
+    stage = int(schedule.stage[node])
+    pieces = [one for one in trial.step.pieces if one.kind == "gather" and one.rank == schedule.rank[node]]
+    last = next(index for index, one in enumerate(pieces) if one.stage == stage)
+    for piece in pieces[: last + 1] if around.overlap else pieces:
+        added_s[piece.stage] += layer.gather_s
+    if around.overlap:
+        took_s = pieces[last].end_s - pieces[last].start_s
+        pass_s = float(timeline.costs.forward_s[stage])
+        added_s[stage] -= _hidden(trial, stage, took_s, layer.gather_s, pass_s, float(layer.passes_s[Op.F]))
+    return added_s
+
+
+def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floats]:
+    """The rank that ends an iteration, the action that its end waits for, and what layers add after that action."""
+    timeline, around = trial.step.timeline, trial.assembled.around
+    schedule, ends = timeline.schedule, timeline.rank_end_s.copy()
+    reduces = [piece for piece in trial.step.pieces if piece.kind == "reduce"]
+    for piece in reduces:
+        ends[piece.rank] = max(ends[piece.rank], piece.end_s)
+    rank, added_s = _shared(trial, ends)
+    mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
+    own = [piece for piece in reduces if piece.rank == rank]
+    if not own or own[-1].end_s <= timeline.rank_end_s[rank]:
+        return rank, mine.start + int(timeline.end[mine].argmax()), added_s
+    chain = _chain(own)
+    for piece in chain:
+        added_s[piece.stage] += layer.reduce_s
+    if not around.overlap:
+        return rank, mine.start + int(timeline.end[mine].argmax()), added_s
+    of_stage = (schedule.stage[mine] == chain[0].stage) & (schedule.op[mine] != Op.F)
+    node = mine.start + int(np.where(of_stage, timeline.end[mine], -np.inf).argmax())
+    pass_s, grows_s = (
+        float(timeline.end[node] - timeline.start[node]),
+        float(slope[schedule.op[node], chain[0].stage]),
+    )
+    took_s = chain[0].end_s - chain[0].start_s
+    added_s[chain[0].stage] -= _hidden(trial, chain[0].stage, took_s, layer.reduce_s, pass_s, grows_s)
+    return rank, node, added_s
+
+
+def _shared(trial: Trial, reduced: Floats) -> tuple[int, Floats]:
+    """The rank whose reduced gradients the iteration ends after, and what layers add to sums among replicas."""
+    timeline, around = trial.step.timeline, trial.assembled.around
+    schedule, ends = timeline.schedule, reduced.copy()
+    num_stages, rank_of = schedule.num_model_stages, schedule.stage_to_rank
+    stages = [stage for stage in range(num_stages) if len(set(rank_of[stage::num_stages].tolist())) > 1]
+    others = len(around.sharing) - len(stages)  # sums of embeddings come first
+    seconds = np.array([group.seconds for group in around.sharing[others:]])
+    layers = np.array(trial.counts)[stages]
+    per_layer = float((seconds[layers > 0] / layers[layers > 0]).min(initial=np.inf)) if len(seconds) else 0.0
+    origin, added = np.arange(schedule.num_ranks), np.zeros((schedule.num_ranks, schedule.num_stages))
+    for index, group in enumerate(around.sharing):
+        ranks = np.array(group.ranks)
+        last = ranks[ends[ranks].argmax()]
+        ends[ranks], origin[ranks], added[ranks] = ends[last] + group.seconds, origin[last], added[last].copy()
+        if index >= others and np.isfinite(per_layer):
+            added[ranks, stages[index - others]] += per_layer
+    if around.update != "synchronised":
+        ends = ends + around.optimizer_s - timeline.rank_begin_s
+    rank = int(ends.argmax())
+    return int(origin[rank]), added[rank]
+
+
+def _chain(pieces: list[Piece]) -> list[Piece]:
+    """The last pieces that follow each other at once."""
+    first = len(pieces) - 1
+    for before, after in reversed(list(pairwise(pieces))):
+        if after.start_s > before.end_s:
+            break
+        first -= 1
+    return pieces[first:]
+
+
+def _hidden(trial: Trial, stage: int, took_s: float, grows_s: float, pass_s: float, pass_grows_s: float) -> float:
+    """Seconds that one more layer adds to the part of a collective that its own pass hides: all but one bucket."""
+    buckets = np.broadcast_to(trial.assembled.around.num_buckets, trial.step.timeline.schedule.num_stages)[stage]
+    hidden = 1 - 1 / max(float(buckets), 1.0)
+    return hidden * (pass_grows_s if pass_s < took_s else grows_s)
