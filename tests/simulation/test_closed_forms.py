@@ -244,3 +244,10 @@ def test_with_no_more_microbatches_than_ranks_a_step_is_the_way_there_and_back(n
             step = simulate(build(name, pp=p, microbatches=m), costs).step_time_s
             turns = m + p - 1
             assert step == (turns * (F + I) + W if CATALOG[name].splits_backward else turns * (F + I + W)), (p, m)
+
+
+def test_a_message_takes_the_time_of_the_hop_between_its_two_stages():
+    """One microbatch goes down three stages and back up: each hop counts twice, the last stage has none."""
+    costs = StageCosts(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, transfer_s=[10.0, 100.0, 1e6])
+    step = simulate(build("gpipe", pp=3, microbatches=1), costs)
+    assert step.step_time_s == 3 * 1.0 + 3 * 2.0 + 2 * (10.0 + 100.0)

@@ -182,3 +182,12 @@ def test_times_that_do_not_fit_the_table_are_refused() -> None:
         simulate_step(table, ONE, StepCosts(reduce_s=[1.0, 1.0, 1.0]))
     with pytest.raises(ConfigError, match="optimizer_s holds -1; times are not negative"):
         simulate_step(table, ONE, StepCosts(optimizer_s=-1.0))
+
+
+def test_a_slow_rank_adds_its_share_of_the_busiest_rank_not_of_the_mean() -> None:
+    """Two stages, 3 microbatches of F + B: 9 s of compute on rank 0 and 18 s on rank 1."""
+    twice = ppsim.StageCosts(forward_s=[1.0, 2.0], backward_input_s=[1.0, 2.0], backward_weight_s=[1.0, 2.0])
+    table = ppsim.build("1f1b", pp=2, microbatches=3)
+    usual, slow = (simulate_step(table, twice, StepCosts(slow_rank=part)) for part in (0.0, 0.1))
+    assert slow.exposed_s["slow rank"] == pytest.approx(1.8)
+    assert slow.time_s == pytest.approx(usual.time_s + 1.8)
