@@ -130,7 +130,7 @@ def _errors(comparison: Comparison) -> str:
         "<p class=note>error: projected / measured − 1, negative is too fast; of passes the medians. replay: the "
         "measured actions, each taking what it took, through the simulator</p>"
     )
-    told = "".join(f"<p>{escape(sentence)}</p>" for sentence in comparison.told)
+    told = "".join(f"<p>{escape(sentence)}</p>" for sentence in (*comparison.warnings, *comparison.told))
     table = html_table(["", "measured", "projected", "error"], rows)
     return f"<h2>Projected against measured</h2>{told}{table}{note}"
 

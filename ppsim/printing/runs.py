@@ -153,8 +153,8 @@ def print_comparison(comparison: Comparison, *, with_rows: bool = False) -> None
     if comparison.pace is not None and comparison.error_at_pace is not None:
         at_pace = comparison.pace * measured.step_time_s
         steps.insert(1, ("at equal pace", at_pace, projected.step_time_s, comparison.error_at_pace))
-    if comparison.overheads_fitted_on_this_run:
-        out.add("the overheads were fitted on this run, so the errors below are not a test of the projection", "")
+    for sentence in comparison.warnings:
+        out.add(sentence, "")
     out.add(Columns.of([{"": name} | _errors(*numbers) for name, *numbers in steps]))
     for sentence in comparison.told:
         out.add(sentence)

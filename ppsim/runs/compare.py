@@ -113,6 +113,13 @@ class Comparison(Shown, Pictured):
         return sentences
 
     @property
+    def warnings(self) -> list[str]:
+        """What a reader must know before the errors."""
+        if self.overheads_fitted_on_this_run:
+            return ["the overheads were fitted on this run, so the errors below are not a test of the projection"]
+        return []
+
+    @property
     def brief(self) -> str:
         """What its line says."""
         measured, projected = seconds(self.measured.step_time_s), seconds(self.projected.step_time_s)

@@ -61,8 +61,9 @@ def test_compare_says_that_the_overheads_were_fitted_on_this_run_and_not_of_anot
 ) -> None:
     command("calibrate", "fitted.csv", "-o", "overheads.json")
     text, flag = compared(measured, "--overheads", "overheads.json")
+    command("compare", measured, "--overheads", "overheads.json", "-o", "page.html")
     assert flag is is_fitted
-    assert (SENTENCE in joined(text)) is is_fitted
+    assert [SENTENCE in joined(one) for one in (text, Path("page.html").read_text())] == [is_fitted, is_fitted]
 
 
 def test_a_comparison_without_overheads_claims_nothing() -> None:
