@@ -32,7 +32,7 @@ FILES = (
 
 USER_SCRIPT = """\
 import ppsim
-reveal_type(ppsim.project(pp=8, vpp=2).tokens_per_s)
+reveal_type(ppsim.project(pp=8, vpp=2).iteration_s)
 reveal_type(ppsim.tune(model="gpt2", gpus=2, global_batch=8).best[0].iteration_s)
 """
 WRONG_SCRIPT = """\
