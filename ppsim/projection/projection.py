@@ -159,7 +159,7 @@ class Projection(Shown, Pictured):
 
         >>> import ppsim
         >>> round(ppsim.project(model="llama3-8b", gpus=64, tp=2, pp=4).days(15e12))
-        352
+        349
         """
         if self.tokens_per_s is None:
             raise ConfigError("--tokens needs a model: times given by hand have no throughput; give --model too")

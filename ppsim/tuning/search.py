@@ -65,7 +65,7 @@ class Tuned(Shown, Pictured):
     >>> import ppsim
     >>> found = ppsim.tune(model="gpt2", gpus=2, global_batch=16, tp=[1, 2], micro_batch=[8])
     >>> found.best[0].candidate.key, len(found.pareto)
-    ('tp1 cp1 ep1 dp2 pp1 vpp1 mb8 none 1f1b auto', 7)
+    ('tp1 cp1 ep1 dp2 pp1 vpp1 mb8 none 1f1b auto', 8)
     """
 
     question: Question

@@ -15,6 +15,7 @@ from ppsim.base.data import data_folder
 from ppsim.cli import main
 from tests.cli.conftest import ANSWER, COSTS, VALIDATION
 from tests.cli.running import ppsim
+from tests.fuzzing.corpus import TRACE
 from tests.runs.test_readers import LOG, csv_of, dump_of, export_of, timeline_of
 from tests.runtime.traces import traces_of
 
@@ -52,15 +53,6 @@ LLAMA = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 1000,
     "intermediate_size": 256, "num_hidden_layers": 4, "max_position_embeddings": 128, "tie_word_embeddings": True,
 }  # fmt: skip
-TRACE = {
-    "baseTimeNanoseconds": 0,
-    "distributedInfo": {"rank": 0, "world_size": 1},
-    "traceEvents": [
-        {"ph": "X", "cat": "user_annotation", "name": f"PP:0{op}{batch}", "ts": 10 * at, "dur": 8, "pid": 1, "tid": 1, "args": {}}
-        for at, (op, batch) in enumerate([("F", 0), ("F", 1), ("B", 0), ("B", 1)] * 3)
-    ],
-}  # fmt: skip
-
 COMMANDS = {  # of each file
     "T.csv": [
         "check T.csv",

@@ -71,7 +71,7 @@ def test_a_list_says_what_the_names_in_it_mean():
 def test_every_default_and_fallback_is_said():
     text = words_of(ppsim("project", "--pp", 4).stdout)
     for words in (
-        "shape: micro-batch 3, sequence length 1024, fp16", "layers: 30, split 7, 2×8, 7 (balanced by measured F + B)",
+        "shape: micro-batch 3, sequence length 1024, fp16", "layers: 30, split 7, 2×8, 7 (auto)",
         "static memory: 16 bytes a parameter", "transfers: 535 µs a hop of 24.0 MiB, measured",
         "microbatches: 16 (4 a rank; --microbatches sets it)", "runtime: torch", "channel pair, receives torch",
         "overheads: none", "not in the step time: data-parallel communication, optimizer",

@@ -70,7 +70,7 @@ def test_its_ends_cost_nothing_in_a_projection_which_says_so() -> None:
     profile = validated(
         Profile, profiled(TwoInputs(), (torch.randn(4, 16, 8), torch.ones(4, 16)), num_layers=4), ""
     )
-    made = project(pp=2, schedule="zb-h1", profile=profile)
+    made = project(pp=2, schedule="zb-h1", profile=profile, split="balanced")
     assert made.split == [2, 2]
     assert "embedding and head: none in the profile, taken to cost nothing" in made.assumptions
 

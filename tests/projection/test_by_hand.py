@@ -59,7 +59,7 @@ def test_the_card_of_a_notebook_and_the_line_of_a_result_have_no_throughput_eith
     assert made.tokens_per_s is None
 
 
-def test_a_projection_by_hand_can_be_written_drawn_and_compared(tmp_path, monkeypatch):
+def test_a_projection_by_hand_can_be_written_and_drawn(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     typed(*LINE, "-o", "by_hand.json")
     typed("figure", "timeline", "by_hand.json", "-o", "by_hand.svg")

@@ -118,12 +118,6 @@ def test_a_straggler_does_not_move_layers():
     assert ppsim.project(**words, stragglers={1: 1.5}).split == ppsim.project(**words).split
 
 
-def test_equal_times_go_to_the_even_split():
-    passes = {"forward_ms": 1.0, "backward_input_ms": 1.0, "backward_weight_ms": 1.0}
-    made = ppsim.project(pp=2, microbatches=4, schedule="gpipe", **passes)
-    assert made.split == even_split(sum(made.split), 2)
-
-
 def test_the_report_says_auto():
     assert "split 2×2, 1, 2, 2×1 (auto)" in "".join(ppsim.project(**EXAMPLE).assumptions)
 

@@ -54,7 +54,7 @@ def test_where_only_ranks_are_slower_a_profile_is_not_asked_again_and_costs_beco
     assemble, resolve = sources.assemble, StageCosts.resolved
     monkeypatch.setattr(sources, "assemble", lambda *given, **more: asked.append(1) or assemble(*given, **more))
     monkeypatch.setattr(StageCosts, "resolved", lambda self, **shape: resolved.append(1) or resolve(self, **shape))
-    plan = Plan(pp=4, vpp=2, microbatches=16)
+    plan = Plan(pp=4, vpp=2, microbatches=16, split="even")
     once = project(plan)
     twice = project(replace(plan, stragglers=((0, 2.0), (1, 2.0), (2, 2.0), (3, 2.0))))
     assert len(asked) == 1
