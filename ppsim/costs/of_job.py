@@ -37,9 +37,8 @@ def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto", known: 
     `split` "auto" balances the F + B of ranks, embedding and head included (`ppsim.projection.split_search` goes on
     from there); a list of strings says what each stage holds, as `parse_layout` gives them. Static bytes hold all
     that does not grow with the microbatches in flight, the transients of the peak too. `known` keeps what was found
-    of stages for
-    other splits of the same job and schedule. Raises `ConfigError` for a split that does
-    not fit, `ScheduleError` for a schedule that splits a backward of which only the whole was measured.
+    of stages for other splits of the same job and schedule. Raises `ConfigError` for a split that does not fit,
+    `ScheduleError` for a schedule that splits a backward of which only the whole was measured.
     """
     stages = _stages(job, schedule.num_model_stages, split, stages_of_ranks(schedule))
     _require_backwards(job, schedule)

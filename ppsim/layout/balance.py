@@ -8,13 +8,11 @@ stages, weight × cost of the stage's layers. Loads of ranks, critical paths and
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from ppsim.base.arrays import Floats, Ints64
 
 
-def possible_moves(counts: Sequence[int]) -> tuple[Ints, Ints]:
+def possible_moves(counts: Sequence[int]) -> tuple[Ints64, Ints64]:
     """Return the stages that give and the stages that take one layer, one entry per move.
 
     A stage keeps at least one layer, except the first and the last: these also hold embedding and head.
@@ -61,7 +59,7 @@ class Functions:
         return found
 
     def changes(
-        self, counts: Sequence[int], giving: Ints, taking: Ints, chosen: Sequence[int] | None = None
+        self, counts: Sequence[int], giving: Ints64, taking: Ints64, chosen: Sequence[int] | None = None
     ) -> Floats:
         """Return by how much each move changes each function, in the shape [functions, moves]."""
         weights = self._weights if chosen is None else self._weights[list(chosen)]
@@ -135,8 +133,8 @@ def balance_ranks(
         now = moved(now, int(giving[best]), int(taking[best]))
 
 
-def _squares(counts: Sequence[int], giving: Ints, taking: Ints) -> Ints:
+def _squares(counts: Sequence[int], giving: Ints64, taking: Ints64) -> Ints64:
     """By how much each move changes the sum of the squared layers per stage."""
     now = np.asarray(counts)
-    found: Ints = 2 * (now[taking] - now[giving] + 1)
+    found: Ints64 = 2 * (now[taking] - now[giving] + 1)
     return found

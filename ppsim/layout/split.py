@@ -125,7 +125,7 @@ def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int) -> str:
         return split.in_words(num_layers, pp=pp, vpp=vpp)
     if isinstance(split, FoundSplit):
         return "auto"
-    return {"auto": "auto", "balanced": "balanced", "even": "even"}.get(str(split), "as given")
+    return split if isinstance(split, str) else "as given"
 
 
 def balanced_split(

@@ -241,7 +241,7 @@ def _assembled(plan: Plan, schedule: Schedule, split: Split | None = None, known
 
 
 def _step(plan: Plan, schedule: Schedule) -> tuple[Assembled, StageCosts, Step]:
-    split, trial = plan.how_split, None
+    split = plan.how_split
     if split == "auto" and _is_searched(plan, schedule):
         trial = _found_split(plan, schedule)
         if not plan.stragglers and plan.variation is None:

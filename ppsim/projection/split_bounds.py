@@ -145,14 +145,15 @@ def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floa
         ends[piece.rank] = max(ends[piece.rank], piece.end_s)
     rank, added_s = _shared(trial, ends)
     mine = slice(int(schedule.rank_offsets[rank]), int(schedule.rank_offsets[rank + 1]))
+    last = mine.start + int(timeline.end[mine].argmax())
     own = [piece for piece in reduces if piece.rank == rank]
     if not own or own[-1].end_s <= timeline.rank_end_s[rank]:
-        return rank, mine.start + int(timeline.end[mine].argmax()), added_s
+        return rank, last, added_s
     chain = _chain(own)
     for piece in chain:
         added_s[piece.stage] += layer.reduce_s
     if not around.overlap:
-        return rank, mine.start + int(timeline.end[mine].argmax()), added_s
+        return rank, last, added_s
     of_stage = (schedule.stage[mine] == chain[0].stage) & (schedule.op[mine] != Op.F)
     node = mine.start + int(np.where(of_stage, timeline.end[mine], -np.inf).argmax())
     pass_s, grows_s = (
