@@ -11,8 +11,8 @@ from pathlib import Path
 import ppsim
 from ppsim import Op
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, KernelChoice
 from ppsim.model.architecture import Model
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.memory import MemorySettings, RankMemory, rank_memory
 from ppsim.model.memory import Optimizer as Adam
 from ppsim.model.names import find_model, gpt

@@ -23,8 +23,8 @@ from ppsim.layout.layout import Layout, assumed_devices
 from ppsim.machine.cluster import Cluster
 from ppsim.machine.kernels.specified import OPERAND_BYTES
 from ppsim.machine.likeness import Likeness, said_of
-from ppsim.model.activations import Batch, KernelChoice
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import why_not_captured
 from ppsim.model.halves import Attention, OfLatents
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer

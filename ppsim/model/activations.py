@@ -1,133 +1,66 @@
-"""Bytes that a forward keeps for its backward, by component, on a rank of a divided model.
+"""Bytes that a forward saves for its backward, by component, on a rank of a divided model.
 
 Letters: T tokens of a microbatch on a context-parallel rank, b·s/cp; h, n, g, d, f as in
 `ppsim.model.architecture`; t = tp; q = t with sequence parallelism, else 1; e bytes of an element. Every tensor is
-counted once. The statistics of norms (4 bytes a token and norm) and the integers of token routing are left out.
-
-The parts without flash attention and with dropout are Korthikanti et al. 2022 (arXiv 2205.05198), §4.1 and §4.2;
-the others are what Megatron-LM keeps with TransformerEngine.
+counted once.
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+from fractions import Fraction
 
-from ppsim.base.errors import ConfigError
-from ppsim.layout.cut import Cut, require_positive, share
+from ppsim.layout.cut import Cut, share
 from ppsim.model.architecture import Layer, Model
-from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
+from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.blocks import layer_input, operators_of
+from ppsim.model.halves import Attention
 from ppsim.model.linears import UP_AND_DOWN
-from ppsim.model.parameters import exactly, padded_vocabulary
-from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators, recomputes, require_spelling, whole_layers
-from ppsim.model.recurrent import Recurrent
-from ppsim.model.streams import kept_columns
-
-
-@dataclass(frozen=True)
-class KernelChoice:
-    """What the implementation keeps.
-
-    `flash_attention`: the log-sum-exp of the scores instead of the scores (Dao et al. 2022, arXiv 2205.14135).
-    `dropout`: masks of 1 byte an element. `fused_activation`: SwiGLU keeps gate and up, and its product, not also
-    SiLU of the gate. `fused_cross_entropy`: the gradient takes the place of the logits, in their type; else the
-    softmax stays in float32 beside it. `cp_communication`: "a2a" holds attention's output a second time, in the
-    layout before the exchange; "p2p" (ring) does not. `gradient_placeholders`: TransformerEngine's weight-gradient
-    fusion hands autograd an uninitialised tensor of each weight's shape, kept once a shape (`get_dummy_wgrad`),
-    and Megatron-LM one of the head's.
-
-    `input_bytes`: what a product keeps of an element of its input for its weight's gradient, in 8 or 4 bits with
-    its part of a scale; None: the input as it is. `weight_copy_bytes`: what TransformerEngine holds beside each
-    weight of a product in 8 or 4 bits, by rows and by columns, from a step's first microbatch on. `expert_room`:
-    what there is room for of what experts keep, of the mean. `eager`: `selective-op` also holds what nothing in the
-    backward needs, as compiled blocks do not: the last product's output, where its turn is to be kept, and what is
-    scattered of it (torch, utils/checkpoint.py: `_CachingTorchDispatchMode`).
-    """
-
-    flash_attention: bool = True
-    dropout: bool = False
-    fused_activation: bool = True
-    fused_cross_entropy: bool = True
-    cp_communication: Literal["p2p", "a2a"] = "p2p"
-    gradient_placeholders: bool = True
-    input_bytes: float | None = None
-    weight_copy_bytes: float = 0.0
-    expert_room: float = 1.0
-    eager: bool = False
-
-    def kept_of_input(self, num_elements: int, element_bytes: int) -> int:
-        """Return the bytes that a product keeps of an input; one kept by what made it has none an element."""
-        return num_elements * element_bytes if self.input_bytes is None else exactly(num_elements, self.input_bytes)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The shape of a microbatch, and what is recomputed of it, as `ppsim.model.recompute` has it."""
-
-    micro_batch: int
-    sequence_length: int
-    element_bytes: int = 2
-    recompute: Recompute = "none"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "micro_batch", "sequence_length", "element_bytes")
-        require_spelling(self.recompute)
-
-    def recomputes(self, module: str) -> bool:
-        """Whether a module is recomputed by itself."""
-        return recomputes(self.recompute, module)
-
-    def tokens(self, cut: Cut) -> int:
-        """Tokens on a context-parallel rank."""
-        if self.sequence_length % cut.cp:
-            raise ConfigError(f"cp must divide the sequence length: got {cut.cp} with {self.sequence_length}")
-        return self.micro_batch * self.sequence_length // cut.cp
+from ppsim.model.operators import Columns, Dtype, RowCounts, bytes_of, plan_of, saved, saved_for_weight, summed
+from ppsim.model.parameters import padded_vocabulary
+from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators, of_layer, whole_layers
 
 
 def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
-    """Return the bytes that a layer keeps of a microbatch: "norms", "attention", "scores", "feed-forward", …
+    """Return the bytes that a layer saves of a microbatch: "norms", "attention", "scores", "feed-forward", …
 
-    A modulated norm is kept before it is scaled, and what its gate multiplies ("modulation": 2T·h·e/q).
-    Full recomputation keeps the layer's input ("layer input": T·h·e/q a residual stream), that of every Nth layer
-    the mean of both, that of modules their inputs, `selective-op` its products' outputs. See `_attention`,
-    `_feed_forward`, `_experts`, `_of_operators` and `ppsim.model.streams` for the terms.
+    Recomputation of every Nth layer saves the mean of a recomputed layer and a plain one. `selective-op` saves the
+    layer's input and the outputs of `_of_operators`.
     """
-    tokens, e, q = batch.tokens(cut), batch.element_bytes, cut.norm_divisor
-    hidden = share(tokens * layer.hidden_size, q)
-    if every := whole_layers(batch.recompute):
-        of_input = {"layer input": layer.streams * hidden * e}
-        if every == 1:
-            return of_input
-        kept = layer_activations(layer, replace(batch, recompute="none"), cut, kernels)
+    every = whole_layers(batch.recompute)
+    if every > 1:
+        kept, again = (
+            layer_activations(layer, replace(batch, recompute=word), cut, kernels) for word in ("none", "full")
+        )
         return {name: share(size * (every - 1), every) for name, size in kept.items()} | {
-            name: share(size, every) for name, size in of_input.items()
+            name: share(size, every) for name, size in again.items()
         }
     if batch.recompute == BY_OPERATORS:
-        return {"layer input": hidden * e} | _of_operators(layer, batch, cut, kernels)
-    attention, scores = _attention(layer, batch, cut, kernels)
-    mixes = layer.streams > 1 and batch.recomputes("mhc")
-    normed = 0 if mixes or batch.recomputes("layernorm") else kernels.kept_of_input(hidden, e)
-    found = {
-        "norms": 0 if mixes else layer.num_norms * hidden * e,
-        "attention": layer.has_mixer * normed + attention,
-    }
-    if not batch.recomputes("core_attn"):
-        found["scores"] = scores
-    name, module = ("experts", "moe") if layer.is_moe else ("feed-forward", "mlp")
-    found[name] = layer.has_feed_forward * normed
-    if not batch.recomputes(module):
-        if isinstance(layer.ffn, FeedForward):
-            keeps = not batch.recomputes("mlp_act")
-            found[name] += _feed_forward(layer.ffn, tokens, batch, cut.tp, kernels, keeps_activation=keeps)
-        else:
-            found[name] += _experts(layer, layer.ffn, batch, cut, kernels)
-    if layer.conditioned:
-        found["modulation"] = 2 * layer.conditioned.num_modulated * hidden * e
-    if layer.streams > 1:
-        columns = kept_columns(layer.streams, layer.hidden_size, layer.num_halves, again=mixes)
-        found["residual streams"] = share(tokens * columns, q) * e
-    if kernels.dropout:
-        found["dropout masks"] = layer.num_halves * hidden
+        hidden = share(batch.tokens(cut) * layer.hidden_size, cut.norm_divisor)
+        return {"layer input": hidden * batch.element_bytes} | _of_operators(layer, batch, cut, kernels)
+    columns = _saved_columns(layer, of_layer(batch.recompute), cut, kernels, batch.sequence_length)
+    e = batch.element_bytes
+    widths: dict[Dtype, float] = {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "mask": 1}
+    return bytes_of(columns, _rows(layer, batch, cut, kernels.expert_room), widths)
+
+
+def _saved_columns(
+    layer: Layer, recompute: Recompute, cut: Cut, kernels: KernelChoice, sequence_length: int
+) -> tuple[Columns, ...]:
+    """The columns that a layer saves, cached per layer object."""
+    key = recompute, cut.tp, cut.cp, cut.ep, cut.expert_tp, kernels, sequence_length
+    if key not in layer.lists:
+        operators = operators_of(layer, cut, kernels, sequence_length)
+        plan = plan_of(operators, recompute)
+        layer.lists[key] = summed(saved(operators, layer_input(layer), plan, casts=kernels.input_bytes is not None))
+    found: tuple[Columns, ...] = layer.lists[key]
     return found
+
+
+def _rows(layer: Layer, batch: Batch, cut: Cut, expert_room: float = 1.0) -> RowCounts:
+    """The rows of a microbatch on a rank; experts are loaded evenly."""
+    own = share(batch.tokens(cut), cut.norm_divisor)
+    pairs = own * layer.experts_per_token * cut.expert_tp
+    capacity = pairs if expert_room == 1 else pairs * Fraction(expert_room).limit_denominator(10**6)
+    return {"tokens": batch.tokens(cut), "own_tokens": own, "capacity": capacity}
 
 
 def _of_operators(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
@@ -156,96 +89,15 @@ def held_for_nothing(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice
 
 
 def kept_for_weight(layer: Layer, batch: Batch, cut: Cut) -> int:
-    """Return the bytes that a layer holds between I and W of a split backward.
+    """Return the bytes that a layer holds between I and W of a split backward, without room for uneven experts.
 
-    For each weight matrix its input and the gradient of its output; an input that two share counts once. What ranks
-    divide by columns has all tokens there, and a rank's own on the other side (routed: those sent to it). In a GPT
-    layer these are 32 s·b·h bytes in 16 bits (Qi et al. 2024, arXiv 2401.10241, Table 1).
+    Operands in 8 bits are taken to be held in the type of activations.
     """
-    tokens = batch.tokens(cut)
-    own = share(tokens, cut.norm_divisor)
-    pairs = own * layer.experts_per_token * cut.expert_tp
-    columns, read = 0.0, set()
-    for one in layer.linears(cut):
-        if not one.is_product:
-            continue
-        before, behind = (tokens if one.split == side else own for side in ("inputs", "outputs"))
-        if one.kind == "routed":
-            before = behind = pairs
-        columns += one.rows * (behind * one.outputs + (0 if one.reads in read else before * one.inputs))
-        read.add(one.reads)
-    return round(columns * batch.element_bytes)
-
-
-def _attention(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> tuple[int, int]:
-    """What attention keeps behind its input: for its projections, and for its core.
-
-    Queries, keys and values (n + 2g)d·e/t, output nd·e/t; with norms of the heads, queries and keys before them.
-    Core: 4n/t of log-sum-exp, or the softmax n·s·e/t and, with dropout, its mask and what it leaves, n·s(1 + e)/t.
-    A gate: nd·e/t, and what it leaves as much. Mamba and the delta rule: `kept_columns` of them, and no core.
-    MLA: both latents before and behind their norms (whole on each rank), and, unless they are recomputed, queries,
-    keys with rotation, and what the latent gives, of which the values are a part. Compressed attention:
-    `kept_columns` and `core_bytes` of it.
-    """
-    a, e, tokens, t = layer.attention, batch.element_bytes, batch.tokens(cut), cut.tp
-    if isinstance(a, Recurrent):
-        return a.kept_columns // t * tokens * e, 0
-    if isinstance(a, CompressedAttention):
-        kept_of_token = a.kept_columns(with_ups=not batch.recomputes("mla_up_proj"), cp=cut.cp)
-        return exactly(tokens * e, kept_of_token), tokens * a.core_bytes(batch.sequence_length)
-    heads = a.num_heads // t
-    if isinstance(a, LatentAttention):
-        latents = 2 * (a.q_lora_rank or 0) + 2 * a.kv_lora_rank + a.qk_rope_head_size
-        own = heads * (2 * a.qk_head_size + a.qk_nope_head_size + a.v_head_size)
-        own *= not batch.recomputes("mla_up_proj")
-        kept, out = share(latents * tokens, cut.norm_divisor) * e + own * tokens * e, heads * a.v_head_size
-    else:
-        groups = a.kv_heads_on_a_rank(t)
-        columns = heads + 2 * groups + a.qk_norm * (heads + groups) + 2 * a.gated * heads
-        kept = columns * a.head_size * tokens * e
-        out = heads * a.head_size
-    if kernels.flash_attention:
-        core = 4 * heads * tokens
-        if cut.cp > 1 and kernels.cp_communication == "a2a":
-            core += out * tokens * e
-    else:
-        width = 2 * e + 1 if kernels.dropout else e
-        core = heads * batch.sequence_length * tokens * width
-    return kept + out * tokens * e + kernels.kept_of_input(out * tokens, 0), core
-
-
-def _feed_forward(
-    ffn: FeedForward, tokens: int, batch: Batch, tp: int, kernels: KernelChoice, *, keeps_activation: bool = True
-) -> int:
-    """What a feed-forward part keeps behind its input: what goes up, its activation, and SiLU where not fused."""
-    columns = ffn.up_columns
-    if not keeps_activation:
-        return tokens * columns // tp * batch.element_bytes
-    if not kernels.fused_activation and ffn.gated:
-        columns += ffn.size
-    activated = kernels.kept_of_input(tokens * ffn.size // tp, batch.element_bytes)
-    return tokens * columns // tp * batch.element_bytes + activated
-
-
-def _experts(layer: Layer, ffn: MixtureOfExperts, batch: Batch, cut: Cut, kernels: KernelChoice) -> int:
-    """What a mixture keeps behind its input, where the router loads experts evenly.
-
-    Router: logits and probabilities in float32, 8E/q a token. A rank takes in T·k·etp/q pairs of token and expert,
-    and keeps of each, in all the room there is for them, input, output (to be weighted) and the expert's own; of a
-    latent a token's before its experts and behind them. A shared expert is a feed-forward part.
-    """
-    tokens = batch.tokens(cut)
-    own = share(tokens, cut.norm_divisor)
-    pairs = own * ffn.experts_per_token * cut.expert_tp
-    columns = pairs * layer.expert_width
-    keeps = not batch.recomputes("moe_act")
-    of_pairs = columns * batch.element_bytes + kernels.kept_of_input(columns, batch.element_bytes)
-    of_pairs += _feed_forward(ffn.expert, pairs, batch, cut.expert_tp, kernels, keeps_activation=keeps)
-    kept = 8 * ffn.num_experts * own + exactly(of_pairs, kernels.expert_room)
-    kept += own * 2 * (ffn.latent_size or 0) * batch.element_bytes
-    if ffn.shared and not batch.recomputes("shared_experts"):
-        kept += _feed_forward(ffn.shared, tokens, batch, cut.tp, kernels)
-    return kept
+    key = "weight", cut.tp, cut.cp, cut.ep, cut.expert_tp
+    if key not in layer.lists:
+        operators = operators_of(layer, cut, KernelChoice(), batch.sequence_length)
+        layer.lists[key] = summed(saved_for_weight(operators, layer_input(layer)))
+    return sum(bytes_of(layer.lists[key], _rows(layer, batch, cut), {"act": batch.element_bytes}).values())
 
 
 def head_activations(

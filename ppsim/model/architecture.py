@@ -10,7 +10,7 @@ a token, V vocabulary, s sequence length.
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive
@@ -94,6 +94,11 @@ class Layer:
     @cached_property
     def _linears_of(self) -> dict[tuple[int, int, int], tuple[Linear, ...]]:
         """Those of the cuts that were asked for: a search asks for the same ones again and again."""
+        return {}
+
+    @cached_property
+    def lists(self) -> dict[Any, Any]:
+        """Lists of operators and their sums that `ppsim.model.activations` made of this layer."""
         return {}
 
     @cached_property

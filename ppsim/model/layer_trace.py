@@ -9,9 +9,9 @@ their own in one piece (torch, distributed/tensor/experimental/_attention.py: `_
 """
 
 from ppsim.layout.cut import Cut, share
-from ppsim.model.activations import Batch
 from ppsim.model.allocator import Allocator, Block
 from ppsim.model.architecture import Layer
+from ppsim.model.batch import Batch
 from ppsim.model.halves import Attention, FeedForward, NoAttention, NoFeedForward
 from ppsim.model.recompute import BY_OPERATORS
 

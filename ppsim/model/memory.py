@@ -14,15 +14,9 @@ from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, share
-from ppsim.model.activations import (
-    Batch,
-    KernelChoice,
-    embedding_activations,
-    head_activations,
-    layer_activations,
-    mtp_activations,
-)
+from ppsim.model.activations import embedding_activations, head_activations, layer_activations, mtp_activations
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import has_graph, num_outputs_beside
 from ppsim.model.graphs import CudaGraphs
 from ppsim.model.halves import FeedForward
@@ -402,7 +396,7 @@ def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
         return found
     whole = layer_activations(layer, replace(batch, recompute="none"), cut, settings.kernels)
     kept = layer_activations(layer, batch, cut, settings.kernels)
-    again = {name: size - kept.get(name, 0) for name, size in whole.items()}
+    again = Counter({name: size - kept.get(name, 0) for name, size in whole.items()})
     if batch.recompute == BY_OPERATORS or whole_layers(batch.recompute):
         kept = layer_activations(
             layer, replace(batch, recompute=of_layer(batch.recompute).partition("/")[0]), cut, settings.kernels

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive
-from ppsim.model.activations import Batch, KernelChoice, head_activations, layer_activations
+from ppsim.model.activations import head_activations, layer_activations
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.kinds import Kind
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary, require_divides

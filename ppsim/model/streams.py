@@ -25,16 +25,6 @@ def joining_parameters(num_streams: int, h: int) -> int:
     return num_streams * (num_streams * h + 1) + 1 if num_streams > 1 else 0
 
 
-def kept_columns(num_streams: int, h: int, num_halves: int, *, again: bool) -> int:
-    """Return the columns a token that halves keep of the residual beside the inputs of their norms.
-
-    All streams, but where they are mixed `again`, and what the half gives, of which the gradient of its weights is
-    made (`fused_mhc_kernels.py`: `h_post_bda`); numbers of a token and stream are left out. One stream alone is the
-    input of its norm.
-    """
-    return num_halves * (1 + num_streams * (not again)) * h if num_streams > 1 else 0
-
-
 def passes(num_streams: int) -> tuple[int, int]:
     """Return how often a half's residual has h columns of a token read or written, forward and backward.
 

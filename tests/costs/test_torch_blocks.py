@@ -15,7 +15,8 @@ from ppsim.costs.torch_blocks import num_amax, torch_again, torch_elementwise
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
-from ppsim.model.activations import Batch, KernelChoice, layer_activations
+from ppsim.model.activations import layer_activations
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.names import find_model
 
 LAYER = find_model("llama3-8b").layers[0]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, KernelChoice
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.memory import MemorySettings, Optimizer
 
 

@@ -22,9 +22,10 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, KernelChoice, layer_activations
+from ppsim.model.activations import layer_activations
 from ppsim.model.allocator import Allocator
 from ppsim.model.architecture import Layer
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.halves import Attention, FeedForward
 from ppsim.model.layer_trace import LayerTrace
 from ppsim.model.names import find_model

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch
 from ppsim.model.allocator import Allocator
+from ppsim.model.batch import Batch
 from ppsim.model.compiled_trace import CompiledTrace
 from ppsim.model.fully_shard import Launch, Pass, _Rank, replayed
 from ppsim.model.memory import Optimizer

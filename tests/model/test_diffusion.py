@@ -9,7 +9,8 @@ from ppsim.catalog.build import build
 from ppsim.costs.step import step_costs
 from ppsim.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, KernelChoice, kept_for_weight, layer_activations
+from ppsim.model.activations import kept_for_weight, layer_activations
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.config import model_from
 from ppsim.model.names import find_model
 from ppsim.model.parameters import held_parameters

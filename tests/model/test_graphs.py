@@ -7,7 +7,7 @@ import pytest
 from ppsim.errors import ConfigError
 from ppsim.integrations.transformer_engine import most_alive
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch
+from ppsim.model.batch import Batch
 from ppsim.model.captured import captures_all, captures_mixer, captures_router, has_graph, why_not_captured
 from ppsim.model.graphs import cuda_graphs_of
 from ppsim.model.memory import GraphBuffers, MemorySettings, kept_of_layer, rank_memory

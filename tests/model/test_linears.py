@@ -3,8 +3,9 @@
 import pytest
 
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, kept_for_weight
+from ppsim.model.activations import kept_for_weight
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.batch import Batch
 from ppsim.model.halves import Attention, FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.names import find_model
 from ppsim.model.parameters import held_parameters

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, KernelChoice, kept_for_weight, layer_activations
+from ppsim.model.activations import kept_for_weight, layer_activations
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.halves import LatentAttention
 from ppsim.model.memory import (
     ACTIVATIONS,

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 import ppsim
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import Batch, KernelChoice, held_for_nothing, layer_activations
+from ppsim.model.activations import held_for_nothing, layer_activations
 from ppsim.model.allocator import Allocator
+from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.fully_shard import Launch, Pass, replayed
 from ppsim.model.layer_trace import LayerTrace
 from ppsim.model.memory import MemorySettings, Optimizer, rank_memory

@@ -1,0 +1,185 @@
+"""A layer's forward on one rank as a list of operators, and the bytes that it saves for the backward.
+
+Tensors refer to row counts by name, so that one list serves every microbatch: bytes of a tensor are
+rows · columns · width of its type. A `MemoryPlan` says which operators the backward runs again.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, TypeAlias
+
+from ppsim.model.linears import Linear
+
+Rows = Literal["tokens", "own_tokens", "capacity"]
+Dtype = Literal["act", "operand", "f32", "mask"]
+RowCounts: TypeAlias = Mapping[Rows, int | Fraction]
+"""Rows on this rank. tokens: of its context-parallel part; own_tokens: its tensor-parallel part of them, if
+sequence-parallel; capacity: allocated for pairs of token and expert."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor; `component` is its line in the memory report, `storage` the tensor whose bytes it shares.
+
+    dtype: "act" has the type of activations, "operand" of a GEMM's inputs, "f32" 4 bytes, "mask" 1 byte.
+    """
+
+    name: str
+    rows: Rows
+    columns: float
+    component: str
+    dtype: Dtype = "act"
+    storage: str | None = None
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a forward.
+
+    `module` is a path; a word of `--recompute` matches every operator that has the word in its path. `saved_for_i`
+    and `saved_for_w` are names of tensors that the input gradient and the weight gradient read. `weight` is that of
+    a GEMM, which saves a copy of its input in the operand type if it is `quantized`. `share` is the part of the
+    tokens that it computes.
+    """
+
+    name: str
+    module: str
+    reads: tuple[str, ...]
+    writes: tuple[Tensor, ...]
+    saved_for_i: tuple[str, ...] = ()
+    saved_for_w: tuple[str, ...] = ()
+    weight: Linear | None = None
+    quantized: bool = False
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Operators that the backward runs again.
+
+    The checkpoint keeps its inputs, and outputs that an operator outside saves. With `discards_output` outputs go
+    too, and are computed again just before their first use in the backward (Megatron-LM, core/tensor_parallel/
+    random.py: `CheckpointWithoutOutput`).
+    """
+
+    operators: frozenset[str]
+    discards_output: bool = False
+
+
+MemoryPlan: TypeAlias = tuple[Checkpoint, ...]
+
+DISCARDING = ("layernorm", "mhc", "mla_up_proj", "mlp_act", "moe_act")
+"""Modules that Megatron-LM recomputes with `CheckpointWithoutOutput`; mlp_act is ppsim's own word."""
+
+
+def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
+    """Return the checkpoints of "none", "full" or modules joined by +."""
+    if recompute == "full":
+        return (Checkpoint(frozenset(one.name for one in operators)),)
+    found = []
+    for word in recompute.split("+"):
+        inside = frozenset(one.name for one in operators if word in one.module.split("/"))
+        found.append(Checkpoint(inside, discards_output=word in DISCARDING))
+    return tuple(found)
+
+
+class _Saved:
+    """The walk of `saved`: which storages stay from F to B."""
+
+    def __init__(self, operators: Sequence[Operator], source: Tensor, plan: MemoryPlan, *, casts: bool) -> None:
+        self.makers = {tensor.name: one.name for one in operators for tensor in one.writes}
+        self.reads = {one.name: one.reads for one in operators}
+        self.tensors = {tensor.name: tensor for one in operators for tensor in one.writes}
+        self.tensors[source.name] = source
+        regions = [one.operators for one in plan if not one.discards_output]
+        self.region = {name: number for number, names in enumerate(regions) for name in names}
+        self.discarded = {name for one in plan if one.discards_output for name in one.operators}
+        self.found: dict[str, Tensor] = {}
+        for one in operators:
+            for name in one.saved_for_i:
+                self.need(name, self.region.get(one.name))
+            for name in one.saved_for_w:
+                self.need(name, self.region.get(one.name), is_operand=casts and one.quantized)
+            if one.name in self.region:
+                for name in one.reads:
+                    self.need(name, self.region[one.name], is_input=True)
+
+    def need(self, name: str, region: int | None, *, is_operand: bool = False, is_input: bool = False) -> None:
+        """Add the storage of a tensor that is needed inside a region (None: outside of all)."""
+        maker = self.makers.get(name)
+        if maker in self.discarded:
+            for source in self.reads[maker]:
+                self.need(source, region)
+        elif region is None or self.region.get(maker or "") != region:
+            self._add(name, is_operand=is_operand, is_input=is_input)
+
+    def _add(self, name: str, *, is_operand: bool, is_input: bool) -> None:
+        while storage := self.tensors[name].storage:
+            name = storage
+        tensor = self.tensors[name]
+        component, dtype = tensor.component, tensor.dtype
+        if is_input and name not in self.makers:
+            component = "layer input"
+        if is_operand:
+            name, dtype = f"{name} as operand", "operand"
+        self.found[name] = Tensor(name, tensor.rows, tensor.columns, component, dtype)
+
+
+def saved(
+    operators: Sequence[Operator], layer_input: Tensor, plan: MemoryPlan, *, casts: bool = False
+) -> Iterable[Tensor]:
+    """Return the tensors that a forward saves for its backward, each storage once.
+
+    `casts`: GEMMs take their inputs in another type, and save a copy of it for the weight gradient. The original
+    stays only if another operator saves it; it takes the place of the copy if a plan discards it (Megatron-LM:
+    `set_save_original_input`).
+    """
+    return _Saved(operators, layer_input, plan, casts=casts).found.values()
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns that share rows, type and component."""
+
+    component: str
+    rows: Rows
+    dtype: Dtype
+    columns: float
+
+
+def summed(tensors: Iterable[Tensor]) -> tuple[Columns, ...]:
+    """Return the columns of tensors, joined if they differ by name only."""
+    found: Counter[tuple[str, Rows, Dtype]] = Counter()
+    for one in tensors:
+        found[one.component, one.rows, one.dtype] += one.columns  # type: ignore[assignment]
+    return tuple(Columns(*key, columns) for key, columns in found.items())
+
+
+def bytes_of(columns: Iterable[Columns], rows: RowCounts, widths: Mapping[Dtype, float]) -> dict[str, int]:
+    """Return the bytes of each component."""
+    found: dict[str, int] = {}
+    for one in columns:
+        size = round(rows[one.rows] * one.columns * widths[one.dtype])
+        found[one.component] = found.get(one.component, 0) + size
+    return found
+
+
+def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iterator[Tensor]:
+    """Return the tensors that a layer holds between I and W of a split backward, as activations.
+
+    For each GEMM its input, counted once if several read it, and the gradient of its output. An input that is
+    gathered among tensor-parallel ranks is the rank's own part. In a GPT layer these are 32 s·b·h bytes in 16 bits
+    (Qi et al. 2024, arXiv 2401.10241, Table 1).
+    """
+    operators = list(operators)
+    tensors = {tensor.name: tensor for one in operators for tensor in one.writes} | {layer_input.name: layer_input}
+    read: set[str] = set()
+    for one in operators:
+        if one.weight is None:
+            continue
+        fresh = [tensors[name] for name in one.saved_for_w if name not in read]
+        read.update(one.saved_for_w)
+        for tensor in (*fresh, *one.writes):
+            yield replace(tensor, columns=one.share * tensor.columns, dtype="act")

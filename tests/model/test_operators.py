@@ -1,0 +1,58 @@
+"""Which tensors of a list of operators stay from F to B, under checkpoints of both kinds."""
+
+from ppsim.model.linears import Linear
+from ppsim.model.operators import Checkpoint, Operator, Tensor, bytes_of, saved, saved_for_weight, summed
+
+X = Tensor("x", "own_tokens", 4, "norms")
+LINEAR = Linear("up", "n", 4, (8,))
+OPERATORS = (
+    Operator("norm", "layernorm", ("x",), (Tensor("n", "own_tokens", 4, "mlp"),), saved_for_i=("x",)),
+    Operator(
+        "up", "mlp", ("n",), (Tensor("u", "tokens", 8, "mlp"),), saved_for_w=("n",), weight=LINEAR, quantized=True
+    ),
+    Operator("act", "mlp/mlp_act", ("u",), (Tensor("a", "tokens", 8, "mlp"),), saved_for_i=("u",)),
+    Operator(
+        "down", "mlp", ("a",), (Tensor("y", "own_tokens", 4, "mlp"),), saved_for_w=("a",), weight=LINEAR, quantized=True
+    ),
+)  # fmt: skip
+
+
+def kept(*plan: Checkpoint, casts: bool = False) -> set[str]:
+    return {one.name for one in saved(OPERATORS, X, plan, casts=casts)}
+
+
+def test_a_forward_saves_inputs_of_norms_and_gemms_once() -> None:
+    assert kept() == {"x", "n", "u", "a"}
+
+
+def test_a_checkpoint_keeps_its_inputs_only() -> None:
+    assert kept(Checkpoint(frozenset({"up", "act", "down"}))) == {"x", "n"}
+    assert kept(Checkpoint(frozenset({"norm", "up", "act", "down"}))) == {"x"}
+
+
+def test_a_checkpoint_keeps_an_output_that_an_operator_outside_saves() -> None:
+    assert kept(Checkpoint(frozenset({"up", "act"}))) == {"x", "n", "a"}
+
+
+def test_a_discarded_output_is_made_again_from_what_made_it() -> None:
+    assert kept(Checkpoint(frozenset({"act"}), discards_output=True)) == {"x", "n", "u"}
+    both = Checkpoint(frozenset({"norm"}), discards_output=True), Checkpoint(frozenset({"up", "act", "down"}))
+    assert kept(*both) == {"x"}
+
+
+def test_gemms_save_copies_in_8_bits_unless_the_original_is_discarded() -> None:
+    assert kept(casts=True) == {"x", "n as operand", "u", "a as operand"}
+    assert kept(Checkpoint(frozenset({"act"}), discards_output=True), casts=True) == {"x", "n as operand", "u"}
+
+
+def test_a_storage_counts_once_and_bytes_are_rows_times_columns_times_width() -> None:
+    view = Operator("view", "", ("a",), (Tensor("v", "tokens", 2, "mlp", storage="a"),), saved_for_i=("v",))
+    found = summed(saved((*OPERATORS, view), X, ()))
+    assert bytes_of(found, {"tokens": 10, "own_tokens": 5, "capacity": 0}, {"act": 2}) == {
+        "norms": 5 * 4 * 2,
+        "mlp": (5 * 4 + 10 * 8 + 10 * 8) * 2,
+    }
+
+
+def test_between_i_and_w_are_inputs_and_gradients_of_outputs() -> None:
+    assert [one.name for one in saved_for_weight(OPERATORS, X)] == ["n", "u", "a", "y"]
