@@ -257,6 +257,11 @@ class Job(InBrief):
             kernels,
             vocab_multiple=self.vocab_multiple,
             allocator_slack=self.allocator_slack,
+            workspace_bytes=self.cluster.device.gemm_workspaces.allocated(
+                has_engine=execution.compile is None,
+                has_experts=any(layer.is_moe for layer in self.model.kinds),
+                is_deterministic=execution.deterministic_mode,
+            ),
             fully_shard=self.fully_shard and self.place.cut.replicas > 1,
             graphs=GraphBuffers(
                 self.execution.cuda_graphs,

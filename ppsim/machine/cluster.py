@@ -101,6 +101,28 @@ class Efficiency:
     in_situ: InSitu | None = None
 
 
+@dataclass(frozen=True)
+class GemmWorkspaces:
+    """Bytes of one workspace for cuBLAS that torch and TransformerEngine allocate; the defaults are Hopper's.
+
+    torch: aten/src/ATen/cuda/CublasHandlePool.cpp, `:4096:2:16:8` before Hopper. TransformerEngine at d0067d0d:
+    pytorch/cpp_extensions/gemm.py, `get_cublas_workspace_size_bytes`.
+    """
+
+    torch: int = 32 * 2**20
+    transformer_engine: int = 32 * 2**20
+
+    def allocated(self, *, has_engine: bool, has_experts: bool, is_deterministic: bool) -> int:
+        """Return the bytes that a process allocates: they are never freed.
+
+        torch has a workspace for the thread of forwards and one for that of backwards, of 32 MiB
+        in deterministic mode (CUBLAS_WORKSPACE_CONFIG=:4096:8). TransformerEngine has one, and one for each of the
+        four streams of the experts' grouped products.
+        """
+        found = 2 * (32 * 2**20 if is_deterministic else self.torch)
+        return found + has_engine * (1 + 4 * has_experts) * self.transformer_engine
+
+
 @dataclass(frozen=True, kw_only=True)
 class Device:
     """One accelerator by its data sheet: dense FLOP/s per dtype, bytes, bytes a second.
@@ -120,6 +142,7 @@ class Device:
     source: str
     host_bytes_per_s: float | None = None
     kernels: str | None = None
+    gemm_workspaces: GemmWorkspaces = GemmWorkspaces()
 
     def usable_bytes(self, share: float | None = None) -> float:
         """Return what a step may take of the memory: this share, by default 95 %; the rest is the allocator's."""

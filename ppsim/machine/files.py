@@ -22,6 +22,7 @@ from ppsim.machine.cluster import (
     Constants,
     Device,
     Efficiency,
+    GemmWorkspaces,
     InSitu,
     Link,
     Tier,
@@ -36,6 +37,11 @@ def _class(name: str) -> str:
     return _known(name, hardware("efficiency"), "class of devices")
 
 
+class _Workspaces(Strict):
+    torch: Positive = GemmWorkspaces.torch
+    transformer_engine: Positive = GemmWorkspaces.transformer_engine
+
+
 class _Device(Strict):
     name: str
     pattern: str | None = None
@@ -46,6 +52,7 @@ class _Device(Strict):
     memory_bytes_per_s: AboveZero
     peak_flops_per_s: Annotated[dict[str, AboveZero], Within(min_length=1)]
     host_bytes_per_s: AboveZero | None = None
+    gemm_workspaces: _Workspaces = field(default_factory=_Workspaces)
     source: str = "the cluster file"
 
 
@@ -292,6 +299,7 @@ def _cluster(read: _Cluster) -> Cluster:
     device = dict(vars(read.device))
     efficiency_class = device.pop("efficiency")
     del device["pattern"]
+    device["gemm_workspaces"] = GemmWorkspaces(**vars(read.device.gemm_workspaces))
     cluster = Cluster(
         name=read.name,
         title=read.title,
