@@ -146,7 +146,7 @@ def estimate_of(row: dict[str, str]) -> float:
         recompute=recompute_of(row["recompute"]),
         sequence_parallel=row["sequence_parallel"] == "yes",
         dropout=row["dropout"] == "yes",
-        fused_cross_entropy=row["fused_cross_entropy"] == "yes",
+        cross_entropy="fused" if row["fused_cross_entropy"] == "yes" else "unfused",
         context=row["context"],
         hidden_tp_backward=float(row["hidden_tp_backward"]),
         expert_capacity=1.0 if "tokendrop" in row["model"] else None,

@@ -19,7 +19,7 @@ from ppsim.model.names import find_model, gpt
 from ppsim.model.stages import Stage, stages_of
 
 FILE = Path(__file__).parent / "published" / "memory.csv"
-PAPER = KernelChoice(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
+PAPER = KernelChoice(flash_attention=False, dropout=True, cross_entropy="unfused", gradient_placeholders=False)
 """What the papers of 2022 and 2023 describe: the scores and the masks of dropout are kept."""
 
 

@@ -39,7 +39,7 @@ def job() -> Job:
         layout=layout_on(1024, tp=8, pp=8),
         global_batch=1024,
         sequence_length=8192,
-        execution=Execution(sequence_parallel=True, fused_cross_entropy=True),
+        execution=Execution(sequence_parallel=True, cross_entropy="fused"),
     )
 
 

@@ -22,7 +22,7 @@ def main(workers: str) -> None:
     cluster = load_cluster("dgx-h100")
     job = Job(
         model=read_model("llama3-405b"), model_name="llama3-405b", cluster=cluster, layout=Layout(), global_batch=512,
-        sequence_length=8192, execution=Execution(fused_cross_entropy=True),
+        sequence_length=8192, execution=Execution(cross_entropy="fused"),
     )  # fmt: skip
     question = Question(job=job, num_gpus=1024, memory_limit_bytes=0.95 * cluster.device.memory_bytes)
     space = space_for(question, vpp=range(1, 9))

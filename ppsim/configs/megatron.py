@@ -153,7 +153,7 @@ def _step(arguments: Arguments) -> dict[str, Any]:
 
 def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
     """Attention, dropout and cross entropy; of what a partial file leaves open, its stack's."""
-    words: dict[str, Any] = {"attention": None, "dropout": None, "fused_cross_entropy": None}
+    words: dict[str, Any] = {"attention": None, "dropout": None, "cross_entropy": None}
     backend = arguments.get("attention_backend", word="attention")
     is_local = arguments.get("transformer_impl", word="attention") == "local"
     if backend is not None or is_local:
@@ -164,10 +164,10 @@ def _kernels(arguments: Arguments, *, is_partial: bool) -> dict[str, Any]:
         words["dropout"] = any(part is None or _is_above_zero(part) for part in parts)
         if None in parts and words["dropout"]:
             arguments.assumed.append(f"no attention_dropout or hidden_dropout: {_DROPOUT}, Megatron-LM's default")
-    fuses = arguments.get("cross_entropy_loss_fusion", word="fused_cross_entropy")
+    fuses = arguments.get("cross_entropy_loss_fusion", word="cross_entropy")
     if fuses is not None or not is_partial:
-        arguments.get("cross_entropy_fusion_impl", word="fused_cross_entropy")
-        words["fused_cross_entropy"] = bool(fuses)
+        by = arguments.get("cross_entropy_fusion_impl", word="cross_entropy")
+        words["cross_entropy"] = "unfused" if not fuses else "fused" if by == "te" else "compiled"
     words["deterministic_mode"] = arguments.flag("deterministic_mode", word="deterministic_mode") or None
     how = arguments.get("cp_comm_type", word="context")
     kinds = {str(one) for one in (how if isinstance(how, list) else [how]) if one is not None}
@@ -345,8 +345,11 @@ def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
         found |= dict.fromkeys(("attention_dropout", "hidden_dropout"), _DROPOUT if words["dropout"] else 0.0)
     if words.get("deterministic_mode"):
         found["deterministic_mode"] = True
-    if "fused_cross_entropy" in words:
-        found["cross_entropy_loss_fusion"] = words["fused_cross_entropy"]
+    if (loss := words.get("cross_entropy")) == "unfused":
+        found["cross_entropy_loss_fusion"] = False
+    elif loss:
+        by = {"fused": "te", "compiled": "native"}[loss]
+        found |= {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": by}
     if words.get("context") == "all-to-all":
         found["cp_comm_type"] = "a2a"
     if any(float(part) for part in str(words.get("overlap_tp", 0)).split(",")):

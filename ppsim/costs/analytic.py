@@ -236,7 +236,9 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
     Residual streams are joined before.
     A logit of e bytes costs 4e forward and 2e backward where the cross entropy is one kernel, else 32 and 12 bytes:
     a float32 copy (without which it is 26 and 8), maximum, difference, exponential, sum and quotient each pass over
-    it. In deterministic mode that copy, and the one back, are filled first.
+    it. In deterministic mode that copy, and the one back, are filled first. Compiled: 20 + e and 16 + e bytes, as
+    torch.compile (2.13) makes of Megatron-LM's `fused_cross_entropy.py`: float32 copy and maximum, exponential and
+    sum, quotient; then a copy of the softmax less one, and its product with the gradient, written twice.
     """
     execution, tp, e = place.execution, place.layout.tp, place.execution.element_bytes
     columns = padded_vocabulary(model.vocab_size, tp=tp, multiple=place.vocab_multiple) // tp
@@ -245,8 +247,10 @@ def head_estimate(model: Model, place: Place, *, micro_batch: int, sequence_leng
     per_logit, launches = ((32, 12) if e == 2 else (26, 8)), (8, 3)
     if execution.deterministic_mode:
         per_logit, launches = (per_logit[0] + 4, per_logit[1] + e), (launches[0] + 1, launches[1] + 1)
-    if execution.fused_cross_entropy:
+    if execution.cross_entropy == "fused":
         per_logit, launches = (4 * e, 2 * e), (2, 1)
+    elif execution.cross_entropy == "compiled":
+        per_logit, launches = (20 + e, 16 + e), (3, 3)
     along = copied_along_sequence(place, message)
     around = [
         moved(place.times, "norm", (passes + end_passes(model.streams)) * message / place.cut.norm_divisor)

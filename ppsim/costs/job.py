@@ -238,7 +238,7 @@ class Job(InBrief):
             gradient_placeholders=self.kernels.gradient_placeholders and not self.fully_shard,
             flash_attention=execution.attention == "fused",
             dropout=execution.dropout,
-            fused_cross_entropy=execution.fused_cross_entropy,
+            cross_entropy=execution.cross_entropy,
             cp_communication="a2a" if execution.context == "all-to-all" else "p2p",
             input_bytes=OPERAND_BYTES.get(execution.dtype),
             expert_room=execution.expert_room,

@@ -279,8 +279,8 @@ def _executed(job: Job) -> list[str]:
         lines.append("hidden: " + ", ".join(f"{percent(part)} of {name}" for name, part in hidden.items() if part))
     if not job.gradient_accumulation_fusion and not job.has_lists:
         lines.append("gradients: moved to their sums behind the products of each microbatch")
-    if not execution.fused_cross_entropy:
-        lines.append("cross entropy: not fused, with a copy of the logits in 32 bits")
+    if execution.cross_entropy != "fused":
+        lines.append(f"cross entropy: {execution.cross_entropy}, with a copy of the logits in 32 bits")
     if execution.cuda_graphs != "none":
         shared = ", each with buffers of its own" if not job.cuda_graph_reuse else ""
         lines.append(f"CUDA graphs: {execution.cuda_graphs}{shared}")

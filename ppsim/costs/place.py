@@ -16,6 +16,7 @@ from ppsim.machine.kernels.specified import OPERAND_BYTES, activation_bytes, at_
 from ppsim.machine.kernels.tables import kernel_times
 from ppsim.machine.kernels.times import KernelTime, KernelTimes
 from ppsim.model.graphs import CudaGraphs, cuda_graphs_of
+from ppsim.model.losses import CrossEntropy
 from ppsim.model.recompute import Recompute, require_spelling
 
 _DISPATCH_CORES = 20
@@ -82,7 +83,7 @@ class Execution:
     cuda_graphs: CudaGraphs = "none"
     sequence_parallel: bool = False
     dropout: bool = False
-    fused_cross_entropy: bool = True
+    cross_entropy: CrossEntropy = "fused"
     deterministic_mode: bool = False
     compile: bool | None = None
     context: Literal["ring", "all-to-all", "all-gather"] = "ring"
@@ -150,10 +151,10 @@ class Execution:
         require_spelling(self.recompute)
         if (word := cuda_graphs_of(self.cuda_graphs)) != self.cuda_graphs:
             raise ConfigError(f"cuda_graphs '{self.cuda_graphs}' is spelled '{word}'")
-        if self.deterministic_mode and self.fused_cross_entropy:
+        if self.deterministic_mode and self.cross_entropy != "unfused":
             raise ConfigError(
                 "deterministic mode has no fused cross entropy (Megatron-LM refuses both): "
-                "give --no-fused-cross-entropy too"
+                "give --cross-entropy unfused too"
             )
         if self.compile is False and self.hidden_tp_forward + self.hidden_tp_backward > 0:
             raise ConfigError(

@@ -112,7 +112,7 @@ def head_activations(
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=vocab_multiple) // cut.tp
     joined = model.streams if model.streams > 1 else 0
     norms = (1 + model.final_norm + joined) * share(tokens * model.hidden_size, cut.norm_divisor) * e
-    logits = tokens * vocab * (e if kernels.fused_cross_entropy else max(e, 4))
+    logits = tokens * vocab * (e if kernels.cross_entropy == "fused" else max(e, 4))
     passes = 1 + len(model.mtp)
     return {"head": passes * norms, "logits": passes * logits}
 

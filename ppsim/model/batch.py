@@ -5,6 +5,7 @@ from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, require_positive
+from ppsim.model.losses import CrossEntropy
 from ppsim.model.recompute import Recompute, recomputes, require_spelling
 
 
@@ -14,11 +15,10 @@ class KernelChoice:
 
     `flash_attention`: the log-sum-exp of the scores instead of the scores (Dao et al. 2022, arXiv 2205.14135).
     `dropout`: masks of 1 byte an element. `fused_activation`: SwiGLU keeps gate and up, and its product, not also
-    SiLU of the gate. `fused_cross_entropy`: the gradient takes the place of the logits, in their type; else the
-    softmax stays in float32 beside it. `cp_communication`: "a2a" holds attention's output a second time, in the
-    layout before the exchange; "p2p" (ring) does not. `gradient_placeholders`: TransformerEngine's weight-gradient
-    fusion hands autograd an uninitialised tensor of each weight's shape, kept once a shape (`get_dummy_wgrad`),
-    and Megatron-LM one of the head's.
+    SiLU of the gate. `cp_communication`: "a2a" holds attention's output a second time, in the layout before the
+    exchange; "p2p" (ring) does not. `gradient_placeholders`: TransformerEngine's weight-gradient fusion hands
+    autograd an uninitialised tensor of each weight's shape, kept once a shape (`get_dummy_wgrad`), and Megatron-LM
+    one of the head's.
 
     `input_bytes`: what a product keeps of an element of its input for its weight's gradient, in 8 or 4 bits with
     its part of a scale; None: the input as it is. `weight_copy_bytes`: what TransformerEngine holds beside each
@@ -31,7 +31,7 @@ class KernelChoice:
     flash_attention: bool = True
     dropout: bool = False
     fused_activation: bool = True
-    fused_cross_entropy: bool = True
+    cross_entropy: CrossEntropy = "fused"
     cp_communication: Literal["p2p", "a2a"] = "p2p"
     gradient_placeholders: bool = True
     input_bytes: float | None = None

@@ -122,7 +122,7 @@ class _Rank:
         vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
         self.table, self.logits = vocab * model.hidden_size, self.trace.tokens * vocab
         self.exact_own = self.trace.own * _FLOAT // batch.element_bytes
-        self.every, self.fused_loss = whole_layers(batch.recompute), settings.kernels.fused_cross_entropy
+        self.every, self.fused_loss = whole_layers(batch.recompute), settings.kernels.cross_entropy == "fused"
         self.resharded = optimizer.zero_stage == 3 and not launch.is_pipelined
         for size in self._all_sizes():
             self._shard(size)

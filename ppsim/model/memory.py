@@ -348,19 +348,22 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
     """What there is when the loss goes back, and when the head does.
 
     A fused loss writes its gradient where the logits were. One that is not fused has the softmax in float32 until
-    its gradient is in the type of the logits; the head's weight gradient comes after it. torch's own, beside a
-    model under FSDP2, adds a gradient in float32 and what it is made into, and among tensor-parallel ranks an
-    exponential (torch, distributed/tensor/parallel/loss.py: `_nll_loss_and_log_softmax_backward`).
+    its gradient is in the type of the logits, and if compiled a copy of it; the head's weight gradient comes after
+    it. torch's own, beside a model under FSDP2, adds a gradient in float32 and what it is made into, and among
+    tensor-parallel ranks an exponential (torch, distributed/tensor/parallel/loss.py:
+    `_nll_loss_and_log_softmax_backward`).
     """
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
     vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
     weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
     placeholder = {"gradient placeholder of the head": weight if kernels.gradient_placeholders else 0}
-    if kernels.fused_cross_entropy:
+    if kernels.cross_entropy == "fused":
         return [head | placeholder]
     logits, copies = batch.tokens(cut) * vocab, 2 if cut.tp == 1 else 3
-    of_loss = 4 * copies * logits if settings.fully_shard else logits * batch.element_bytes
+    of_loss = logits * (batch.element_bytes + 4 * (kernels.cross_entropy == "compiled"))
+    if settings.fully_shard:
+        of_loss = 4 * copies * logits
     of_logits = {"gradient of the logits": logits * batch.element_bytes}
     return [head | {"gradient of the logits": of_loss}, {"head": head["head"]} | of_logits | placeholder]
 

@@ -13,6 +13,7 @@ from ppsim.base.words import Option
 from ppsim.machine.choices import CLUSTER, Dispatcher
 from ppsim.model.graphs import MEANING as CAPTURED
 from ppsim.model.graphs import CudaGraphs
+from ppsim.model.losses import CrossEntropy
 from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.choices import Channel, Receives, Update
 
@@ -197,9 +198,11 @@ class StudyOptions(TypedDict, total=False):
         "Whether masks are drawn behind attention and both halves of a layer. Default: they are not.",
         section="model", field="job.execution.dropout", default=False, has_no=True,
     )]
-    fused_cross_entropy: Annotated[bool | None, Option(
-        "Whether the loss is one kernel that keeps no copy of the logits. Default: it is.",
-        section="model", field="job.execution.fused_cross_entropy", default=True, has_no=True,
+    cross_entropy: Annotated[CrossEntropy | None, Option(
+        "How the loss is computed: fused, one kernel that keeps no copy of the logits (TransformerEngine); "
+        "compiled, by torch.compile (Megatron-LM's native fusion); or unfused. The last two keep a float32 copy. "
+        "Default: {default}.",
+        section="model", field="job.execution.cross_entropy", default="fused",
     )]
     deterministic_mode: Annotated[bool | None, Option(
         "Whether torch and TransformerEngine run deterministic kernels only, and fill what they allocate. "

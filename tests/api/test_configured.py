@@ -21,7 +21,7 @@ torchrun --nproc_per_node 8 --nnodes $(($GPUS/8)) pretrain_gpt.py \\
 SAME = {
     "model": "gpt3-350m", "gpus": 16, "tp": 2, "pp": 4, "vpp": 2, "micro_batch": 2, "global_batch": 64,
     "seq_len": 2048, "recompute": "core_attn", "runtime": "megatron", "sequence_parallel": False, "zero": 1,
-    "overlap_dp": True, "dtype": "bfloat16", "overlap_tp": 0.5, "dropout": True, "fused_cross_entropy": False,
+    "overlap_dp": True, "dtype": "bfloat16", "overlap_tp": 0.5, "dropout": True, "cross_entropy": "unfused",
 }  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_the_defaults_of_torchtitan_depend_on_the_pipeline() -> None:
     [
         ({"overlap_tp": 0.75}, False), ({"overlap_tp": "0,0.5"}, False), ({"attention": "unfused"}, True),
         ({"dropout": True}, True), ({"compute_share": 0.9}, True), ({"compute_share": "bfloat16:1.2"}, False),
-        ({"rest": 0.1}, True), ({"launch_ms": 0.5}, True), ({"fused_cross_entropy": False}, True),
+        ({"rest": 0.1}, True), ({"launch_ms": 0.5}, True), ({"cross_entropy": "unfused"}, True),
     ],
 )  # fmt: skip
 def test_each_option_moves_the_iteration_the_way_it_must(words: dict[str, Any], is_longer: bool) -> None:
@@ -306,12 +306,17 @@ def test_gradients_of_16_bits_take_half_the_bytes_of_a_reduction() -> None:
 def test_deterministic_mode_takes_longer_and_fuses_no_cross_entropy() -> None:
     """Without a word more than a switch less: Megatron-LM refuses both."""
     usual, one_order = (
-        ppsim.project(**SMALL, fused_cross_entropy=False, deterministic_mode=mode).iteration_s
+        ppsim.project(**SMALL, cross_entropy="unfused", deterministic_mode=mode).iteration_s
         for mode in (False, True)
     )
     assert 1.02 * usual < one_order < 1.3 * usual
-    with pytest.raises(ConfigError, match="give --no-fused-cross-entropy too"):
+    with pytest.raises(ConfigError, match="give --cross-entropy unfused too"):
         ppsim.job(**SMALL, deterministic_mode=True)
+
+
+def test_a_compiled_cross_entropy_takes_longer_than_a_fused_one() -> None:
+    fused, compiled = (ppsim.project(**SMALL, cross_entropy=kind).iteration_s for kind in ("fused", "compiled"))
+    assert fused < compiled < 1.1 * fused
 
 
 def test_megatron_of_2022_hides_half_of_what_its_backward_sums() -> None:

@@ -67,7 +67,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "moe_paged_stash": _ROOM | {"model": "deepseek-v3"},
     "fused_experts": {"model": "mixtral-8x7b"}, "mtp_use_repeated_layer": {"model": "deepseek-v3"},
     "mtp_num_layers": {"model": "deepseek-v3"}, "seed": {"lengths": "lengths.txt"},
-    "deterministic_mode": {"fused_cross_entropy": False}, "activation_memory": {"forward_ms": 12.7},
+    "deterministic_mode": {"cross_entropy": "unfused"}, "activation_memory": {"forward_ms": 12.7},
     "slices": {"schedule": "seq1f1b", "vpp": 1}, "ep": {"dp": 4, "model": "mixtral-8x7b"}, "group_size": {"schedule": None, "vpp": 2, "microbatches": 8, "pp": 4, "global_batch": None},
     "decoder_last_pipeline_num_layers": {"layers": None},
 }  # fmt: skip

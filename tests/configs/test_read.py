@@ -50,7 +50,7 @@ LLAMA3_70B_WORDS = {
     "tp": 8, "pp": 4, "micro_batch": 1, "global_batch": 128, "seq_len": 8192, "gpus": 32, "vpp": 4,
     "runtime": "megatron", "dtype": "bfloat16", "sequence_parallel": True, "recompute": "core_attn+layernorm",
     "optimizer": "adam", "zero": 1, "overlap_dp": True, "overlap_tp": "0.5", "dropout": True,
-    "fused_cross_entropy": False,
+    "cross_entropy": "unfused",
 }  # fmt: skip
 
 
@@ -328,7 +328,9 @@ def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
         ("--attention-backend unfused", {"attention": "unfused"}),
         ("--transformer-impl local", {"attention": "unfused"}),
         ("--transformer-impl local --use-flash-attn", {"attention": "fused"}),
-        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"fused_cross_entropy": True}),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"cross_entropy": "fused"}),
+        ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl native", {"cross_entropy": "compiled"}),
+        ("--cross-entropy-loss-fusion", {"cross_entropy": "compiled"}),
         ("--tp-comm-overlap --overlap-moe-expert-parallel-comm", {"overlap_tp": "0.5", "overlap_ep": 0.9}),
         ("--no-scatter-gather-tensors-in-pipeline", {"scatter_gather": False}),
         ("--cp-comm-type a2a", {"context": "all-to-all"}),

@@ -23,7 +23,7 @@ def comments(lines: list[str]) -> list[str]:
 def test_megatron_has_an_argument_for_each_of_these_options() -> None:
     lines = written(
         "megatron", runtime="megatron", vpp=2, group_size=8, cp=2, recompute="core_attn+layernorm", zero=3,
-        dtype="mxfp8", cluster="dgx-b200", attention="unfused", dropout=True, fused_cross_entropy=False,
+        dtype="mxfp8", cluster="dgx-b200", attention="unfused", dropout=True, cross_entropy="unfused",
         deterministic_mode=True, context="all-to-all", overlap_tp=0.5, overlap_p2p=False, optimizer="muon",
         order="tp-cp-ep-pp-dp", exp_avg_dtype="bfloat16", grad_reduce_in_bf16=True, cuda_graphs="attn+mlp",
         decoder_first_pipeline_num_layers=6, decoder_last_pipeline_num_layers=6,

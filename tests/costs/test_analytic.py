@@ -132,7 +132,7 @@ def test_what_is_computed_beyond_the_models_flops_has_a_part_of_its_own():
 
 def test_a_padded_vocabulary_takes_the_time_of_its_columns_and_no_flops_of_the_model():
     """Padding 1,000 to 65,536 columns makes product and cross entropy 65.5 times as large, the ideal no different."""
-    model, where = Model((LAYERS["llama"],) * 32, 1000, 8192), by_bandwidth(Execution(fused_cross_entropy=True))
+    model, where = Model((LAYERS["llama"],) * 32, 1000, 8192), by_bandwidth(Execution(cross_entropy="fused"))
     plain, padded = (head_estimate(model, replace(where, vocab_multiple=k), **SHAPE) for k in (1, 65536))
     for one, other in ((plain.forward, padded.forward), (plain.backward, padded.backward)):
         assert one.ideal_s == other.ideal_s
@@ -295,7 +295,7 @@ def test_elements_in_32_bits_are_twice_the_bytes_of_those_in_16(kind):
     model = Model((LAYERS[kind],) * 32, 128256, 8192)
     sizes = {"tp": 2, "cp": 2, "dp": 4, "ep": 4 if kind == "moe" else 1}
     short, long = (
-        by_bandwidth(Execution(dtype=dtype, fused_cross_entropy=True, context="all-to-all"), **sizes)
+        by_bandwidth(Execution(dtype=dtype, cross_entropy="fused", context="all-to-all"), **sizes)
         for dtype in ("bfloat16", "float32")
     )
     for estimate in (

@@ -146,7 +146,7 @@ def of_405b(cluster: str, dtype: str, *, tp: int, vpp: int, cp: int, hidden: flo
     one = Job(
         model=find_model("llama3-405b"), model_name="llama3-405b", cluster=load_cluster(cluster),
         layout=layout_on(256, tp=tp, cp=cp, pp=8), global_batch=1536, sequence_length=8192,
-        execution=Execution(dtype=dtype, sequence_parallel=True, fused_cross_entropy=True,
+        execution=Execution(dtype=dtype, sequence_parallel=True, cross_entropy="fused",
                             hidden_tp_forward=hidden, hidden_tp_backward=hidden),
     )  # fmt: skip
     table = build(find("interleaved-1f1b"), pp=8, vpp=vpp, microbatches=one.num_microbatches)

@@ -24,4 +24,4 @@ def test_a_job_has_the_workspaces_of_its_device_framework_and_model() -> None:
     assert workspaces("dgx-h100", model="mixtral-8x7b") == 96 + 4 * 32
     assert workspaces("dgx-h100", stack="torchtitan") == 64
     assert workspaces("dgx-a100") == 2 * 8.125 + 4
-    assert workspaces("dgx-a100", deterministic_mode=True, fused_cross_entropy=False) == 2 * 32 + 4
+    assert workspaces("dgx-a100", deterministic_mode=True, cross_entropy="unfused") == 2 * 32 + 4

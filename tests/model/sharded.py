@@ -12,6 +12,6 @@ def settings(**changes) -> MemorySettings:
         Batch(1, 8192, recompute="full"),
         Cut(dp=8),
         Optimizer(zero_stage=3),
-        KernelChoice(fused_cross_entropy=False),
+        KernelChoice(cross_entropy="unfused"),
     )
     return replace(made, fully_shard=True, **changes)

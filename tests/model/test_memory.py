@@ -27,7 +27,7 @@ from ppsim.model.parameters import held_parameters, padded_vocabulary
 from ppsim.model.shapes import layer_activation_bytes, model_shape_of
 from ppsim.model.stages import Stage, stages_of
 
-PAPER = KernelChoice(flash_attention=False, dropout=True, fused_cross_entropy=False, gradient_placeholders=False)
+PAPER = KernelChoice(flash_attention=False, dropout=True, cross_entropy="unfused", gradient_placeholders=False)
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory_errors.py"
 
 
@@ -465,11 +465,20 @@ def test_a_loss_in_steps_has_its_softmax_and_its_gradient_but_no_weight_gradient
     model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
     [stage] = stages_of(model, [2])
     for tokens, logit_bytes, weight_bytes in ((4096, 6, 0), (64, 2, 2)):
-        settings = MemorySettings(Batch(1, tokens), kernels=KernelChoice(fused_cross_entropy=False))
+        settings = MemorySettings(Batch(1, tokens), kernels=KernelChoice(cross_entropy="unfused"))
         found = rank_memory(model, [stage], settings, in_flight=[0]).components
         around = {name: found.get(name, 0) for name in ("logits", "gradient of the logits")}
         assert sum(around.values()) == logit_bytes * tokens * 50000
         assert found.get("gradient placeholder of the head", 0) == weight_bytes * 50000 * 256
+
+
+def test_a_compiled_loss_has_a_copy_of_its_softmax_too() -> None:
+    """4 + 4 + 2 bytes a logit when the loss goes back (Megatron-LM's native fusion of the cross entropy)."""
+    model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
+    [stage] = stages_of(model, [2])
+    settings = MemorySettings(Batch(1, 4096), kernels=KernelChoice(cross_entropy="compiled"))
+    found = rank_memory(model, [stage], settings, in_flight=[0]).components
+    assert found["logits"] + found["gradient of the logits"] == (4 + 4 + 2) * 4096 * 50000
 
 
 @pytest.mark.parametrize(("tp", "copies"), [(1, 2), (2, 3), (4, 3)])
@@ -478,7 +487,7 @@ def test_torchs_loss_adds_two_logits_in_float32_and_three_on_tensor_parallel_ran
     model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
     [stage] = stages_of(model, [2])
     settings = MemorySettings(
-        Batch(1, 4096), cut=Cut(tp=tp), kernels=KernelChoice(fused_cross_entropy=False), fully_shard=True
+        Batch(1, 4096), cut=Cut(tp=tp), kernels=KernelChoice(cross_entropy="unfused"), fully_shard=True
     )
     found = rank_memory(model, [stage], settings, in_flight=[0]).components
     assert found["gradient of the logits"] == 4 * copies * 4096 * 50000 / tp

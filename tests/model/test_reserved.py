@@ -114,7 +114,7 @@ def test_a_pipeline_sums_whole_gradients_and_keeps_weights_gathered() -> None:
 
 
 def test_weights_are_gathered_in_8_bits_only_among_dp_ranks() -> None:
-    kernels = KernelChoice(fused_cross_entropy=False, input_bytes=1.0)
+    kernels = KernelChoice(cross_entropy="unfused", input_bytes=1.0)
     in_8_bits = settings(kernels=kernels, optimizer=Optimizer(zero_stage=1))
     among_cp = replace(in_8_bits, cut=Cut(cp=8))
     dp, cp = (
@@ -162,7 +162,7 @@ def test_the_last_rank_joins_the_logits_of_all_microbatches() -> None:
 
 def test_a_fused_loss_reserves_less_by_its_copies_in_32_bits() -> None:
     logits = 8192 * LLAMA.vocab_size
-    fused = reserved(settings(kernels=KernelChoice(fused_cross_entropy=True)))
+    fused = reserved(settings(kernels=KernelChoice(cross_entropy="fused")))
     assert reserved(settings()) - fused >= 4 * logits
 
 

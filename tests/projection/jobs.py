@@ -18,7 +18,7 @@ def job(name: str = "llama3-8b", *, layers: int | None = None, cluster: str = "d
     of_execution = {
         key: fields.pop(key) for key in ("recompute", "attention", "dtype", "context", "dropout") if key in fields
     }
-    execution = Execution(sequence_parallel=layout.tp > 1, fused_cross_entropy=True, **of_execution)
+    execution = Execution(sequence_parallel=layout.tp > 1, cross_entropy="fused", **of_execution)
     fields = {"global_batch": 4 * layout.pp * layout.dp, "sequence_length": 4096} | fields
     found = load_cluster(cluster)
     return Job(model=model, model_name=name, cluster=found, layout=layout, execution=execution, **fields)

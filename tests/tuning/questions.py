@@ -19,6 +19,6 @@ def question(
     job = Job(
         model=made if layers is None else made.with_layers(layers), model_name=model, cluster=load_cluster("dgx-h100"),
         layout=Layout(), global_batch=batch, sequence_length=length, optimizer=Optimizer(zero_stage=zero),
-        execution=Execution(fused_cross_entropy=True), **fields,
+        execution=Execution(cross_entropy="fused"), **fields,
     )  # fmt: skip
     return Question(job=job, num_gpus=gpus, memory_limit_bytes=limit_gib * GIB, runtime=runtime)
