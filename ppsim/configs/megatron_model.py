@@ -4,6 +4,7 @@ Biases, norms, positions and tied weights are where `GPTModel` has them, so that
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from ppsim.base.errors import ConfigError
@@ -155,8 +156,10 @@ def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | Non
     num_experts = arguments.count("num_experts", least=0)
     if not num_experts:
         return None
+    is_fused = dense.gated or arguments.flag("use_fused_weighted_squared_relu")
+    size = arguments.count("moe_ffn_hidden_size") or dense.size
     return MixtureOfExperts(
-        FeedForward(arguments.count("moe_ffn_hidden_size") or dense.size, gated=dense.gated, bias=dense.bias),
+        replace(dense, size=size, weighted_apart=not is_fused),
         num_experts,
         arguments.number("moe_router_topk", 2),
         shared_size=arguments.number("moe_shared_expert_intermediate_size", 0, least=0),

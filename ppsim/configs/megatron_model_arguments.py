@@ -159,6 +159,8 @@ def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
         found["moe_router_enable_expert_bias"] = True
     if experts.shared_gate:
         found["moe_shared_expert_gate"] = True
+    if not experts.gated and not experts.expert.weighted_apart:
+        found["use_fused_weighted_squared_relu"] = True
     if experts.latent_size is not None:
         found["moe_latent_size"] = experts.latent_size
     return found

@@ -26,6 +26,8 @@ class KernelChoice:
     what there is room for of what experts keep, of the mean. `eager`: `selective-op` also holds what nothing in the
     backward needs, as compiled blocks do not: the last product's output, where its turn is to be kept, and what is
     scattered of it (torch, utils/checkpoint.py: `_CachingTorchDispatchMode`).
+    `weighted_output`: routing weights multiply the experts' output, which is saved for it, not their activation
+    (Megatron-LM until April 2025, 26596307).
     """
 
     flash_attention: bool = True
@@ -38,6 +40,7 @@ class KernelChoice:
     weight_copy_bytes: float = 0.0
     expert_room: float = 1.0
     eager: bool = False
+    weighted_output: bool = False
 
 
 @dataclass(frozen=True)

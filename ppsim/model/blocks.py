@@ -264,6 +264,9 @@ def mlp(
     if not kernels.fused_activation and ffn.gated:
         active.append(Tensor(f"{made} silu", rows, down.inputs, component))
         saves.append(active[-1].name)
+    if ffn.weighted_apart and made == "routed":
+        active.append(Tensor(f"{made} before its weight", rows, down.inputs, component))
+        saves.append(active[-1].name)
     yield Operator(f"{made} act", act_module, (wide.name,), tuple(active), saved_for_i=tuple(saves))
     after = rows if rows == "capacity" else "own_tokens"
     yield gemm(
@@ -286,25 +289,20 @@ def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> I
     numbers = [
         Tensor(name, "own_tokens", ffn.num_experts, component, "f32") for name in ("logits", "probabilities")
     ]
-    # The router's input is taken to be saved as an operand, though it is no GEMM in 8 bits.
-    yield gemm(linears["router", "router"], "moe/router", "n2", (numbers[0],))
+    yield gemm(linears["router", "router"], "moe/router", "n2", (numbers[0],), quantized=False)
     yield Operator("top k", "moe/router", ("logits",), (numbers[1],), saved_for_i=("logits", "probabilities"))
     sent = "n2"
     if ffn.latent_size:
         narrow = Tensor("latent", "own_tokens", width, component)
         yield gemm(linears["latent", "latent down"], "moe/latent", "n2", (narrow,))
-        # Counted as saved, though the exchange that reads it does not save it.
         sent = "latent"
-    saves = ("latent",) if ffn.latent_size else ()
-    yield Operator(
-        "dispatch", "moe/dispatch", (sent,), (Tensor("sent", "capacity", width, component),), saved_for_i=saves
-    )
+    yield Operator("dispatch", "moe/dispatch", (sent,), (Tensor("sent", "capacity", width, component),))
     routed = [linears["routed", "up"], linears["routed", "down"]]
     where = "moe/experts", component
     yield from mlp(ffn.expert, routed, *where, kernels, made="routed", source="sent")
     joined = Tensor("combined", "own_tokens", width, component)
-    # Counted as saved to be weighted, though Megatron-LM weights the activations instead since April 2025.
-    yield Operator("combine", "moe/combine", ("routed",), (joined,), saved_for_i=("routed",))
+    saves = ("routed",) if kernels.weighted_output else ()
+    yield Operator("combine", "moe/combine", ("routed",), (joined,), saved_for_i=saves)
     last = "combined"
     if ffn.latent_size:
         last = "combined up"

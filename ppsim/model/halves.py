@@ -137,12 +137,17 @@ class LatentAttention(Scored):
 
 @dataclass(frozen=True)
 class FeedForward:
-    """A feed-forward part; gated: SwiGLU with three matrices, else two. clamped: what it activates is (gpt-oss)."""
+    """A feed-forward part; gated: SwiGLU with three matrices, else two. clamped: what it activates is (gpt-oss).
+
+    weighted_apart: an expert's activation is multiplied by routing weights in a kernel of its own, which saves it
+    (Megatron-LM, `TEGroupedMLP`: GELU, and the square of ReLU without `use_fused_weighted_squared_relu`).
+    """
 
     size: int
     gated: bool = True
     bias: bool = False
     clamped: bool = False
+    weighted_apart: bool = False
 
     def __post_init__(self) -> None:
         require_positive(self, "size")

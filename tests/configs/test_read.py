@@ -8,6 +8,7 @@ import pytest
 from ppsim.configs.read import read_run_config
 from ppsim.configs.run_config import RunConfig
 from ppsim.errors import ConfigError
+from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.names import find_model
 
 SCRIPT = """#!/bin/bash
@@ -406,3 +407,12 @@ def test_a_flag_of_experts_that_means_nothing_is_refused(tmp_path: Path) -> None
     ):
         with pytest.raises(ConfigError, match=said):
             read(tmp_path, "train.sh", f"torchrun pretrain_gpt.py {flags(ARGUMENTS | EXPERTS | given)}")
+
+
+def test_experts_without_a_fused_weighted_activation_are_understood(tmp_path: Path) -> None:
+    """Megatron-LM fuses the routing weights into SwiGLU, and into the square of ReLU if it is told to."""
+    line = "python t.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --num-experts 8"
+    for flags, apart in (("", True), ("--swiglu", False), ("--use-fused-weighted-squared-relu", False)):
+        model = read(tmp_path, "x.sh", f"{line} {flags}").model
+        assert isinstance(ffn := model.layers[0].ffn, MixtureOfExperts)
+        assert ffn.expert.weighted_apart is apart

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
 from ppsim.model.activations import kept_for_weight, layer_activations
+from ppsim.model.architecture import Layer
 from ppsim.model.batch import Batch, KernelChoice
-from ppsim.model.halves import LatentAttention
+from ppsim.model.halves import FeedForward, LatentAttention, MixtureOfExperts
 from ppsim.model.memory import (
     ACTIVATIONS,
     STATIC,
@@ -118,12 +119,26 @@ def test_the_layer_agrees_with_what_eager_torch_keeps(name: str) -> None:
     """`layer_activation_bytes`, measured against torch, counts the statistics of norms and the routing beside."""
     model, tokens, e = find_model(name), 2 * 512, 2
     layer, shape = model.layers[0], model_shape_of(model).layer
-    kernels = KernelChoice(fused_activation=False)
+    kernels = KernelChoice(fused_activation=False, weighted_output=True)
     ours = sum(layer_activations(layer, Batch(2, 512), Cut(), kernels).values())
     eager = layer_activation_bytes(shape, micro_batch=2, sequence_length=512, element_bytes=e)
     statistics = 2 * 2 * e if shape.kind == "gpt" else 2 * 4
     routing = shape.experts_per_token * (4 + e + 24) - 8 * shape.num_experts if shape.kind == "moe" else 0
     assert eager - ours == tokens * (statistics + routing)
+
+
+def test_what_experts_save_follows_where_routing_weights_are_applied() -> None:
+    """A pair's output only if it is weighted; a GELU expert's activation if it is weighted in a kernel of its own."""
+    mixture, pairs = find_model("mixtral-8x7b").layers[0], 2 * 1024
+
+    def kept(layer: Layer, **kernels: bool) -> int:
+        return layer_activations(layer, Batch(1, 1024), Cut(), KernelChoice(**kernels))["experts"]
+
+    assert kept(mixture, weighted_output=True) - kept(mixture) == 2 * pairs * 4096
+    assert isinstance(mixture.ffn, MixtureOfExperts)
+    experts = [FeedForward(14336, gated=False, weighted_apart=apart) for apart in (False, True)]
+    fused, apart = (replace(mixture, ffn=replace(mixture.ffn, expert=one)) for one in experts)
+    assert kept(apart) - kept(fused) == 2 * pairs * 14336
 
 
 def test_each_module_that_is_recomputed_keeps_less_by_what_it_makes() -> None:
@@ -140,7 +155,7 @@ def test_each_module_that_is_recomputed_keeps_less_by_what_it_makes() -> None:
     both = kept(layer, "layernorm", "mlp_act")
     assert both == tokens * (2 * 2 * 4096 + 2 * (2 * 4096 + 2 * 1024) + 4 * 32 + 2 * 2 * 14336)
     mixture = find_model("mixtral-8x7b").layers[0]
-    assert kept(mixture) - kept(mixture, "moe") == tokens * (8 * 8 + 2 * 2 * (2 * 4096 + 3 * 14336))
+    assert kept(mixture) - kept(mixture, "moe") == tokens * (8 * 8 + 2 * 2 * (4096 + 3 * 14336))
     assert kept(mixture) - kept(mixture, "moe_act") == tokens * 2 * 2 * 14336
     latent = find_model("deepseek-v3").layers[-1]
     assert kept(latent) - kept(latent, "mla_up_proj") == tokens * 2 * 128 * (192 + 192 + 128 + 128)
@@ -162,7 +177,7 @@ def test_latent_attention_keeps_latents_queries_keys_and_output() -> None:
 def test_experts_keep_their_pairs_whatever_the_number_of_ranks_that_share_them() -> None:
     model = find_model("deepseek-v3")
     layer, tokens, h, f = model.layers[-1], 4096, 7168, 2048
-    expected = tokens * (2 * h + 8 * 256 + 8 * (2 * 2 * h + 2 * 3 * f) + 2 * 3 * f)
+    expected = tokens * (2 * h + 8 * 256 + 8 * (2 * h + 2 * 3 * f) + 2 * 3 * f)
     for ep in (1, 8):
         kept = layer_activations(layer, Batch(1, 4096), Cut(dp=8, ep=ep), KernelChoice())
         assert kept["experts"] == expected

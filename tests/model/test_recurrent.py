@@ -147,7 +147,7 @@ def test_a_latent_narrows_what_experts_hold_and_keep() -> None:
     assert narrow.expert_parameters == 8 * 2 * 32 * 16
     assert narrow.parameters - narrow.expert_parameters - (wide.parameters - wide.expert_parameters) == 2 * 16 * 64
     kept = [layer_activations(one, Batch(1, 32), Cut(), KernelChoice())["experts"] for one in (wide, narrow)]
-    assert kept[0] - kept[1] == 32 * 2 * (2 * 2 * (64 - 16) - 2 * 16)
+    assert kept[0] - kept[1] == 32 * 2 * (2 * (64 - 16) - 16)
     assert kept_for_weight(narrow, Batch(1, 32), Cut()) < kept_for_weight(wide, Batch(1, 32), Cut())
 
 
