@@ -5,6 +5,7 @@ of the device's class (hardware/efficiency.toml) and of its links; `benchmarks/a
 from published runs. The letters are those of `ppsim.model.shapes`.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from ppsim.machine import collectives
 from ppsim.machine.dispatch import Routing, dispatch_s
 from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.architecture import Layer, Model, mtp_linears
+from ppsim.model.blocks import has_norm_in_gemm
 from ppsim.model.compressed import CompressedAttention
 from ppsim.model.halves import MixtureOfExperts, OfLatents
 from ppsim.model.linears import Linear
@@ -108,13 +110,23 @@ def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: K
     kernels += between_products(part, place, tokens=tokens).forward
     if "core_attn" in modules and not layer.is_recurrent:
         kernels += core
-    if "layernorm" in modules or "mhc" in modules:
-        kernels += norms(layer, place, tokens=tokens)
+    if num_norms := _norms_again(layer, place, modules):
+        kernels += norms(layer, place, tokens=tokens, number=num_norms)
     if "mhc" in modules:
         message = float(tokens * layer.hidden_size * place.execution.element_bytes)
         passed = layer.num_halves * passes(layer.streams)[0] * message / place.cut.norm_divisor
         kernels += moved(place.times, "elementwise", passed, launches=2 * layer.num_halves)
     return kernels
+
+
+def _norms_again(layer: Layer, place: Place, modules: Sequence[str]) -> int:
+    """The number of norms before halves that are computed again: by themselves, or inside the GEMM behind them."""
+    halves = [half for half, has in ((1, layer.has_mixer), (2, layer.has_feed_forward)) if has]
+    if "mhc" in modules:
+        return len(halves)
+    inside = [half for half in halves if place.execution.compile is None and has_norm_in_gemm(layer, half)]
+    apart = len(halves) - len(inside) if "layernorm" in modules else 0
+    return apart + (2 in inside and "mlp" in modules)
 
 
 def _by_operators(layer: Layer, place: Place, tokens: int) -> KernelTime:
@@ -130,7 +142,7 @@ def _by_operators(layer: Layer, place: Place, tokens: int) -> KernelTime:
     return (
         products_of(part, place, tokens=tokens).forward
         + between_products(part, place, tokens=tokens).forward
-        + norms(layer, place, tokens=tokens)
+        + norms(layer, place, tokens=tokens, number=layer.num_halves)
         + moved(place.times, "elementwise", residual, launches=halves)
         + moved(place.times, "elementwise", 2.0 * tokens * e * part.normed, launches=2 * (part.normed > 0))
     )

@@ -48,11 +48,10 @@ def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     )
 
 
-def norms(layer: Layer, place: Place, *, tokens: int) -> KernelTime:
-    """Return the forward of the norm before each half of a layer: 2eh bytes a token."""
-    halves = layer.num_halves
-    num_bytes = tokens * 2 * halves * place.execution.element_bytes * layer.hidden_size / place.cut.norm_divisor
-    return moved(place.times, "norm", num_bytes, launches=halves)
+def norms(layer: Layer, place: Place, *, tokens: int, number: int) -> KernelTime:
+    """Return the forward of so many of the norms before a layer's halves: 2eh bytes a token each."""
+    num_bytes = tokens * 2 * number * place.execution.element_bytes * layer.hidden_size / place.cut.norm_divisor
+    return moved(place.times, "norm", num_bytes, launches=number)
 
 
 def between_products(part: RankPart, place: Place, *, tokens: int) -> PassKernels:

@@ -243,6 +243,7 @@ class Job(InBrief):
             input_bytes=OPERAND_BYTES.get(execution.dtype),
             expert_room=execution.expert_room,
             eager=execution.compile is False,
+            norm_in_gemm=self.kernels.norm_in_gemm and execution.compile is None and self.profile is None,
             weight_copy_bytes=self.place.operand_copies * OPERAND_BYTES.get(execution.dtype, 0.0),
         )
         return MemorySettings(

@@ -27,7 +27,7 @@ class KernelChoice:
     backward needs, as compiled blocks do not: the last product's output, where its turn is to be kept, and what is
     scattered of it (torch, utils/checkpoint.py: `_CachingTorchDispatchMode`).
     `weighted_output`: routing weights multiply the experts' output, which is saved for it, not their activation
-    (Megatron-LM until April 2025, 26596307).
+    (Megatron-LM until April 2025, 26596307). `norm_in_gemm`: see `ppsim.model.blocks.has_norm_in_gemm`.
     """
 
     flash_attention: bool = True
@@ -41,6 +41,7 @@ class KernelChoice:
     expert_room: float = 1.0
     eager: bool = False
     weighted_output: bool = False
+    norm_in_gemm: bool = True
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,23 @@ def operators_of(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length:
     return made
 
 
+def has_norm_in_gemm(layer: Layer, half: int) -> bool:
+    """Return whether TransformerEngine computes the norm before a half (1 or 2) inside its first GEMM.
+
+    Before attention, a Mamba mixer, a delta rule and a dense feed-forward part (`LayerNormLinear`), but not before
+    latent attention, experts and among residual streams (Megatron-LM, core/models/gpt/gpt_layer_specs.py). Such a
+    norm is recomputed with its GEMM, and not by the word layernorm.
+    """
+    mixer = layer.attention
+    is_apart = isinstance(mixer, LatentAttention | CompressedAttention) if half == 1 else layer.is_moe
+    return not is_apart and layer.streams == 1
+
+
 def _mixer_half(layer: Layer, cut: Cut, kernels: KernelChoice, sequence_length: int) -> Iterator[Operator]:
     if not layer.has_mixer:
         return
     a, h, linears = layer.attention, layer.hidden_size, layer.attention.linears(layer.hidden_size, cut.tp)
-    yield from _before_half(layer, 1, "x", "attention")
+    yield from _before_half(layer, 1, "x", "attention", kernels)
     if isinstance(a, Recurrent):
         yield from opaque_mixer(linears, {"kept": ("scan", a.kept_columns // cut.tp)})
     elif isinstance(a, CompressedAttention):
@@ -62,7 +74,7 @@ def _channel_half(layer: Layer, cut: Cut, kernels: KernelChoice) -> Iterator[Ope
         return
     h, ffn, component = layer.hidden_size, layer.ffn, "experts" if layer.is_moe else "feed-forward"
     source = "x1" if layer.has_mixer and layer.num_norms > 1 else "x"
-    yield from _before_half(layer, 2, source, component)
+    yield from _before_half(layer, 2, source, component, kernels)
     if isinstance(ffn, FeedForward):
         yield from mlp(ffn, ffn.linears(h, cut.tp), "mlp", component, kernels, made="fed")
     else:
@@ -70,9 +82,13 @@ def _channel_half(layer: Layer, cut: Cut, kernels: KernelChoice) -> Iterator[Ope
     yield from _after_half(layer, 2, "fed", h, kernels)
 
 
-def _before_half(layer: Layer, number: int, source: str, component: str) -> Iterator[Operator]:
+def _before_half(
+    layer: Layer, number: int, source: str, component: str, kernels: KernelChoice
+) -> Iterator[Operator]:
     """The norm before a half; a modulated one saves its input and output for scale and gate."""
     h, module = layer.hidden_size, "layernorm"
+    if kernels.norm_in_gemm and has_norm_in_gemm(layer, number):
+        module = "qkv_linear" if number == 1 else "mlp"
     if layer.streams > 1:
         # The streams are mixed again from the stage's first ones, which `stage_activations` adds: it reads nothing.
         wide = Tensor("streams", "own_tokens", layer.streams * h, "residual streams")
@@ -193,15 +209,15 @@ def latent_attention(
     def wide(name: str, columns: float, storage: str | None = None) -> Tensor:
         return Tensor(name, "tokens", columns, component, storage=storage)
 
-    source = "n1"
+    source, latent_norms = "n1", "mla_up_proj" if kernels.norm_in_gemm else "qkv_linear"
     if a.q_lora_rank is not None:
         yield gemm(down[0], "qkv_linear", "n1", (own("ql", a.q_lora_rank),))
-        yield Operator("norm of queries", "qkv_linear", ("ql",), (own("qn", a.q_lora_rank),), saved_for_i=("ql",))
+        yield Operator("norm of queries", latent_norms, ("ql",), (own("qn", a.q_lora_rank),), saved_for_i=("ql",))
         source = "qn"
     # The copies of latents in 8 bits are not counted: the projections up save them in the type of activations.
     queries = wide("q", heads * a.qk_head_size)
     yield gemm(kv_down, "qkv_linear", "n1", (own("kvl", a.kv_lora_rank + a.qk_rope_head_size),))
-    yield Operator("norm of latent", "qkv_linear", ("kvl",), (own("kn", a.kv_lora_rank),), saved_for_i=("kvl",))
+    yield Operator("norm of latent", latent_norms, ("kvl",), (own("kn", a.kv_lora_rank),), saved_for_i=("kvl",))
     yield gemm(q_up, "mla_up_proj", source, (queries,), quantized=source == "n1")
     kv = wide("kv", heads * (a.qk_nope_head_size + a.v_head_size))
     yield gemm(kv_up, "mla_up_proj", "kn", (kv,), quantized=False)

@@ -22,7 +22,7 @@ from ppsim.model.kinds import Kind
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary, require_divides
 from ppsim.model.recompute import BY_OPERATORS, Recompute, whole_layers
 
-_EAGER = KernelChoice(fused_activation=False, cross_entropy="unfused", weighted_output=True)
+_EAGER = KernelChoice(fused_activation=False, cross_entropy="unfused", weighted_output=True, norm_in_gemm=False)
 
 
 @dataclass(frozen=True)

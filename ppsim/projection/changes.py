@@ -64,7 +64,7 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
                     continue
                 yield from _changed(f"{name} {size}, dp {dp}", job, layout=other)
     has_experts = any(layer.is_moe for layer in job.model.layers)
-    modules = "layernorm+moe_act" if has_experts else BY_OPERATORS if job.fully_shard else "layernorm"
+    modules = "layernorm+moe_act" if has_experts else BY_OPERATORS if job.fully_shard else "mlp"
     for recompute in ("none", "core_attn" if execution.attention == "unfused" else modules, "full"):
         if recompute != execution.recompute:
             yield from _changed(f"recompute {recompute}", job, execution=replace(execution, recompute=recompute))
