@@ -10,11 +10,22 @@ from fractions import Fraction
 
 from ppsim.layout.cut import Cut, share
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.backward import backward_peak
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.blocks import layer_input, operators_of
 from ppsim.model.halves import Attention
 from ppsim.model.linears import UP_AND_DOWN
-from ppsim.model.operators import Columns, Dtype, RowCounts, bytes_of, plan_of, saved, saved_for_weight, summed
+from ppsim.model.operators import (
+    Columns,
+    Dtype,
+    RowCounts,
+    Tensor,
+    bytes_of,
+    plan_of,
+    saved,
+    saved_for_weight,
+    summed,
+)
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators, of_layer, whole_layers
 
@@ -37,9 +48,7 @@ def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoic
         hidden = share(batch.tokens(cut) * layer.hidden_size, cut.norm_divisor)
         return {"layer input": hidden * batch.element_bytes} | _of_operators(layer, batch, cut, kernels)
     columns = _saved_columns(layer, of_layer(batch.recompute), cut, kernels, batch.sequence_length)
-    e = batch.element_bytes
-    widths: dict[Dtype, float] = {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "mask": 1}
-    return bytes_of(columns, _rows(layer, batch, cut, kernels.expert_room), widths)
+    return bytes_of(columns, _rows(layer, batch, cut, kernels.expert_room), _widths(batch, kernels))
 
 
 def _saved_columns(
@@ -53,6 +62,32 @@ def _saved_columns(
         layer.lists[key] = summed(saved(operators, layer_input(layer), plan, casts=kernels.input_bytes is not None))
     found: tuple[Columns, ...] = layer.lists[key]
     return found
+
+
+def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> int:
+    """Return the bytes at the fullest moment of a layer's backward beyond those that its forward saved.
+
+    Without the gradient of its output. Raises KeyError for `selective-op`, whose operators no plan names.
+    """
+    recompute = of_layer(batch.recompute).partition("/")[0]
+    key = "backward", recompute, batch, cut, kernels
+    if key not in layer.lists:
+        operators = operators_of(layer, cut, kernels, batch.sequence_length)
+        rows, widths = _rows(layer, batch, cut, kernels.expert_room), _widths(batch, kernels)
+
+        def size(tensor: Tensor) -> float:
+            return float(rows[tensor.rows]) * tensor.columns * widths[tensor.dtype]
+
+        plan, casts = plan_of(operators, recompute), kernels.input_bytes is not None
+        layer.lists[key] = round(backward_peak(operators, layer_input(layer), plan, size, casts=casts))
+    found: int = layer.lists[key]
+    return found
+
+
+def _widths(batch: Batch, kernels: KernelChoice) -> dict[Dtype, float]:
+    """Bytes of an element by its type."""
+    e = batch.element_bytes
+    return {"act": e, "operand": kernels.input_bytes or e, "f32": 4, "mask": 1}
 
 
 def _rows(layer: Layer, batch: Batch, cut: Cut, expert_room: float = 1.0) -> RowCounts:

@@ -122,7 +122,12 @@ def _after_half(layer: Layer, number: int, given: str, h: int, kernels: KernelCh
         made.append(Tensor(f"half{number}", "own_tokens", h, "residual streams"))
         saves.append(f"half{number}")
     yield Operator(
-        f"add{number}", "", ("x1" if number > 1 and layer.has_mixer else "x", given), tuple(made), tuple(saves)
+        f"add{number}",
+        "",
+        ("x1" if number > 1 and layer.has_mixer else "x", given),
+        tuple(made),
+        tuple(saves),
+        passes_gradient=True,
     )
 
 
@@ -239,7 +244,7 @@ def opaque_mixer(linears: list[Linear], kept: dict[str, tuple[str, float]]) -> I
         before, after = (_rows_of(one, side) for side in ("inputs", "outputs"))
         if one.reads != "attention input":
             view = Tensor(one.reads, before, one.inputs, "attention", storage="kept")
-            yield Operator(f"view of {one.name}", "attn", ("kept",), (view,))
+            yield Operator(f"view of {one.name}", "attn", ("kept",), (view,), passes_gradient=True)
         is_last = one is linears[-1]
         made = Tensor("mixed" if is_last else f"{one.name} out", after, one.outputs, "norms")
         yield gemm(
@@ -329,4 +334,5 @@ def experts(ffn: MixtureOfExperts, h: int, cut: Cut, kernels: KernelChoice) -> I
         where = "moe/shared_experts", component
         yield from mlp(ffn.shared, pair, *where, kernels, made="shared")
     reads = (last, "shared") if ffn.shared else (last,)
-    yield Operator("join", "moe", reads, (Tensor("fed", "own_tokens", h, "norms"),))
+    fed = Tensor("fed", "own_tokens", h, "norms")
+    yield Operator("join", "moe", reads, (fed,), passes_gradient=True)

@@ -14,14 +14,19 @@ from typing import Literal
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut, share
-from ppsim.model.activations import embedding_activations, head_activations, layer_activations, mtp_activations
+from ppsim.model.activations import (
+    embedding_activations,
+    head_activations,
+    layer_activations,
+    layer_backward,
+    mtp_activations,
+)
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import has_graph, num_outputs_beside
 from ppsim.model.graphs import CudaGraphs
-from ppsim.model.halves import FeedForward
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
-from ppsim.model.recompute import BY_OPERATORS, checkpoints, is_by_stage, of_layer, whole_layers
+from ppsim.model.recompute import BY_OPERATORS, checkpoints, is_by_stage
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.stages import Stage, layers_of
 
@@ -378,35 +383,24 @@ def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
     for group in {layers for stage in stages for layers in _checkpointed(stage, settings)}:
         kept = [layer_activations(layer, plain.batch, plain.cut, plain.kernels) for layer in group]
         inside = sum(sum(one.values()) for one in kept)
+        inside -= _hidden_bytes(group[0].streams * group[0].hidden_size, settings)  # the checkpoint has its input
         found.add(max(_layer_backward(layer, plain) for layer in set(group)) + inside)
     return found
 
 
 def _layer_backward(layer: Layer, settings: MemorySettings) -> int:
-    """The largest gradient inside a layer; recomputed activations too.
-
-    It is that of what goes up in its feed-forward part, or the states of a recurrent mixer and their gradients.
-    """
-    batch, cut, ffn = settings.batch, settings.cut, layer.ffn
-    if isinstance(ffn, FeedForward):
-        found = batch.tokens(cut) * ffn.up_columns // cut.tp * batch.element_bytes
-    else:
-        pairs = share(batch.tokens(cut), cut.norm_divisor) * ffn.experts_per_token
-        found = pairs * ffn.expert.up_columns * batch.element_bytes
+    """The bytes of a layer's backward beyond what its forward saved; a recurrent mixer's states too."""
+    batch, cut, kernels = settings.batch, settings.cut, settings.kernels
+    again = 0
+    if batch.recompute == BY_OPERATORS:
+        whole = layer_activations(layer, replace(batch, recompute="none"), cut, kernels)
+        kept = layer_activations(layer, batch, cut, kernels)
+        again = sum(whole.values()) - sum(size for name, size in kept.items() if name in whole)
+        batch = replace(batch, recompute="none")
+    found = layer_backward(layer, batch, cut, kernels)
     if isinstance(layer.attention, Recurrent):
         found = max(found, batch.tokens(cut) * layer.attention.transient_bytes // cut.tp)
-    if batch.recompute == "none":
-        return found
-    whole = layer_activations(layer, replace(batch, recompute="none"), cut, settings.kernels)
-    kept = layer_activations(layer, batch, cut, settings.kernels)
-    again = Counter({name: size - kept.get(name, 0) for name, size in whole.items()})
-    if batch.recompute == BY_OPERATORS or whole_layers(batch.recompute):
-        kept = layer_activations(
-            layer, replace(batch, recompute=of_layer(batch.recompute).partition("/")[0]), cut, settings.kernels
-        )
-        return found + sum(whole.values()) - sum(size for name, size in kept.items() if name in whole)
-    # The core of attention is computed again when the feed-forward part is done with.
-    return max(found + again["experts" if layer.is_moe else "feed-forward"], again["scores"] + again["attention"])
+    return found + again
 
 
 def _placeholders(stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:

@@ -41,7 +41,7 @@ class Operator:
     `module` is a path; a word of `--recompute` matches every operator that has the word in its path. `saved_for_i`
     and `saved_for_w` are names of tensors that the input gradient and the weight gradient read. `weight` is that of
     a GEMM, which saves a copy of its input in the operand type if it is `quantized`. `share` is the part of the
-    tokens that it computes.
+    tokens that it computes. `passes_gradient`: what it reads has the gradient of what it writes (sums and views).
     """
 
     name: str
@@ -53,6 +53,7 @@ class Operator:
     weight: Linear | None = None
     quantized: bool = False
     share: float = 1.0
+    passes_gradient: bool = False
 
 
 @dataclass(frozen=True)

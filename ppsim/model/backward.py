@@ -1,0 +1,106 @@
+"""The fullest moment of a layer's backward: a walk over its operators in reverse."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ppsim.model.operators import MemoryPlan, Operator, Tensor, saved
+
+
+class _Gradients:
+    """The gradients that are alive, by the names of their tensors; a sum gives its gradient to what it adds."""
+
+    def __init__(self) -> None:
+        self.owner: dict[str, str] = {}
+        self.sizes: dict[str, float] = {}
+
+    def make(self, name: str, size: float) -> None:
+        """Make a gradient, or add to the one that is there."""
+        if name not in self.owner:
+            self.owner[name] = name
+            self.sizes[name] = size
+
+    def share(self, name: str, other: str) -> None:
+        """Let a tensor have the gradient of another."""
+        self.owner.setdefault(name, self.owner[other])
+
+    def free(self, name: str) -> None:
+        """Forget a tensor's gradient; its bytes go with the last tensor that has them."""
+        owner = self.owner.pop(name, None)
+        if owner is not None and owner not in self.owner.values():
+            del self.sizes[owner]
+
+
+def backward_peak(
+    operators: Sequence[Operator],
+    layer_input: Tensor,
+    plan: MemoryPlan,
+    size: Callable[[Tensor], float],
+    *,
+    casts: bool,
+) -> float:
+    """Return the bytes at the fullest moment of a backward beyond those that the forward saved.
+
+    In reverse order, the backward of an operator has what the operator saved, the gradients of its outputs and
+    inputs, and what tensor-parallel ranks gather for it. Afterwards the gradients of its outputs go, and what no
+    other operator saved. A checkpoint makes all that it dropped at once; an output that was dropped alone is made
+    when it is needed. The gradient of the layer's output is not counted: it is the message from the next stage.
+    """
+    tensors = {tensor.name: tensor for one in operators for tensor in one.writes} | {layer_input.name: layer_input}
+    needs = {one.name: _needs(one, tensors, size, casts=casts) for one in operators}
+    users = Counter(name for found in needs.values() for name in found)
+    alive = {one.name: size(one) for one in saved(operators, layer_input, plan, casts=casts)}
+    regions = [one.operators for one in plan if not one.discards_output]
+    held, peak, gradients = sum(alive.values()), 0.0, _Gradients()
+    for tensor in operators[-1].writes:
+        gradients.make(tensor.name, 0.0)
+    for one in reversed(operators):
+        for name in next((names for names in regions if one.name in names), (one.name,)):
+            alive |= {need: bytes_ for need, bytes_ in needs[name].items() if users[need] > 0}
+        for name in one.reads:
+            if one.passes_gradient:
+                gradients.share(name, one.writes[0].name)
+            else:
+                gradients.make(name, size(tensors[name]))
+        gathered = sum(size(tensor) for tensor in _gathered(one, tensors, size))
+        peak = max(peak, sum(alive.values()) + sum(gradients.sizes.values()) + gathered)
+        for tensor in one.writes:
+            gradients.free(tensor.name)
+        users.subtract(needs[one.name].keys())
+        alive = {name: bytes_ for name, bytes_ in alive.items() if users[name] > 0}
+    return peak - held
+
+
+def _needs(
+    one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float], *, casts: bool
+) -> dict[str, float]:
+    """The bytes that the backward of an operator reads of its forward, by storage."""
+
+    def storage(name: str) -> Tensor:
+        tensor = tensors[name]
+        return tensor if tensor.storage is None else storage(tensor.storage)
+
+    found = {tensor.name: size(tensor) for tensor in map(storage, one.saved_for_i)}
+    for tensor in map(storage, one.saved_for_w):
+        if casts and one.quantized:
+            found[f"{tensor.name} as operand"] = size(replace(tensor, dtype="operand"))
+        else:
+            found[tensor.name] = size(tensor)
+    return found
+
+
+def _gathered(one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float]) -> Iterator[Tensor]:
+    """What tensor-parallel ranks have of the whole sequence while a GEMM goes backward.
+
+    Before a weight that is divided by outputs, its input, gathered again, and the gradient of it before ranks add
+    their parts; behind one that is divided by inputs, the gathered gradient of its output.
+    """
+    if one.weight is None or one.weight.split is None:
+        return
+    is_before = one.weight.split == "outputs"
+    own = tensors[one.reads[0]] if is_before else one.writes[0]
+    whole = replace(own, rows="tokens")
+    if own.rows == "own_tokens" and size(whole) > size(own):
+        yield whole
+        if is_before:
+            yield whole

@@ -1,0 +1,56 @@
+"""The fullest moment of a layer's backward, against sums by hand."""
+
+import pytest
+
+from ppsim.layout.cut import Cut
+from ppsim.model.activations import layer_activations, layer_backward
+from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.names import find_model
+
+TOKENS = 4096
+
+
+def peak(name: str, recompute: str = "none", cut: Cut | None = None) -> float:
+    """Bytes a token, of the model's last layer in 16 bits."""
+    layer = find_model(name).layers[-1]
+    return layer_backward(layer, Batch(1, TOKENS, recompute=recompute), cut or Cut(), KernelChoice()) / TOKENS
+
+
+def test_a_dense_layer_is_fullest_when_the_gradient_of_gate_and_up_is_made() -> None:
+    """Gradients of the activation f and of gate and up 2f; the down projection's input f has just gone."""
+    f = 14336
+    assert peak("llama3-8b") == 2 * (f + 2 * f - f)
+
+
+def test_experts_are_fullest_at_their_down_projection() -> None:
+    """For each of 8 pairs the gradients of the output h and of the activation f, and no saved tensor is gone.
+
+    The shared expert went before: what it saved, 3f, is gone, and the gradient of its input, h, is there.
+    """
+    h, f = 7168, 2048
+    assert peak("deepseek-v3", cut=Cut(dp=8, ep=8)) == 2 * (8 * (h + f) + h - 3 * f)
+
+
+def test_a_full_checkpoint_adds_all_that_it_dropped() -> None:
+    layer = find_model("llama3-8b").layers[-1]
+    kept = [
+        sum(layer_activations(layer, Batch(1, TOKENS, recompute=how), Cut(), KernelChoice()).values()) / TOKENS
+        for how in ("none", "full")
+    ]
+    assert peak("llama3-8b", "full") == peak("llama3-8b") + kept[0] - kept[1]
+
+
+def test_a_dropped_activation_is_made_again_before_it_is_used() -> None:
+    """Of a dense layer f comes back at the fullest moment, and has gone at the next."""
+    f = 14336
+    assert peak("llama3-8b", "mlp_act") == 2 * (f + 2 * f)
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_sequence_parallel_ranks_gather_inputs_and_gradients(tp: int) -> None:
+    """When gate and up go backward: their gradient 2f/t, the gathered input h and its gradient h, own part h/t."""
+    f, h = 28672, 8192
+    up = 2 * f / tp + 2 * h + h / tp - 2 * f / tp - f / tp
+    act = 3 * f / tp - f / tp
+    down = f / tp + h
+    assert peak("llama3-70b", cut=Cut(tp=tp, sequence_parallel=True)) == 2 * max(up, act, down)
