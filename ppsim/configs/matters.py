@@ -18,7 +18,7 @@ _CHANGES = (
         r"window_size|softmax_type|distribute_saved_activations|first_last_layers_bf16|checkpoint_activations|"
         r"num_layers_at_(start|end)_in_bf16|use_torch_fsdp2|num_distributed_optimizer_instances|rampup_batch_size|"
         r"outer_dp_sharding_strategy|recompute_layer_ids|recompute_num_layers|"
-        r"hierarchical_context_parallel_sizes|heterogeneous_layers.*|defer_embedding_wgrad_compute|"
+        r"hierarchical_context_parallel_sizes|heterogeneous_layers.*|"
         # TorchTitan
         r"parallelism\.data_parallel_replicate_degree|parallelism\.fsdp_reshard_after_forward|"
         r"optimizer\.(name|type)|training\.enable_cpu_offload|training\.dtype|training\.mixed_precision_.*|"
@@ -35,7 +35,7 @@ _CHANGES = (
         r"attention_softmax_in_fp32|cp_comm_type|moe_grouped_gemm|moe_shared_expert_overlap|.*turbo.*|"
         r"fp8_recipe|moe_router_force_load_balancing|moe_router_dtype|use_.*_op_fuser|communication_method|"
         r"no_persist_layer_norm|torch_compile.*|apply_query_key_layer_scaling|moe_(deepep|hybridep)_num_sms|"
-        r"wgrad_deferral_limit|high_priority_stream_groups|ddp_.*|empty_unused_memory_level|compile.*|"
+        r"high_priority_stream_groups|ddp_.*|empty_unused_memory_level|compile.*|"
         r"moe_use_legacy_grouped_gemm|moe_use_fused_router_with_aux_score|"
         # TorchTitan
         r"parallelism\..*|training\.enable_.*|.*\.precompute_.*|debug\..*|optimizer\.implementation|"

@@ -242,7 +242,11 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     if (in_16_bits := arguments.get("grad_reduce_in_bf16", word="grad_reduce_in_bf16")) is None:
         in_32_bits = arguments.get("grad_reduce_in_fp32", word="grad_reduce_in_bf16")
         in_16_bits = None if in_32_bits is None else not in_32_bits
+    deferred = None
+    if arguments.flag("defer_embedding_wgrad_compute", word="wgrad_deferral_limit"):
+        deferred = arguments.count("wgrad_deferral_limit", word="wgrad_deferral_limit", least=0) or 0
     return {
+        "wgrad_deferral_limit": deferred,
         "grad_reduce_in_bf16": in_16_bits,
         "optimizer": "muon" if "muon" in name else "adam",
         "layer_wise": True if name == "dist_muon" else None,
@@ -329,6 +333,8 @@ def _divided(words: Mapping[str, Any]) -> dict[str, Any]:
         dtype = next(name for name, of in _MOMENTS.items() if of == moments)
         found |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
     found |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
+    if (limit := words.get("wgrad_deferral_limit")) is not None:
+        found |= {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
     if words.get("grad_reduce_in_bf16"):
         found["grad_reduce_in_bf16"] = True
     if "overlap_dp" in words:

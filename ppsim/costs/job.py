@@ -50,10 +50,11 @@ class Job(InBrief):
     `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
     `listed_collectives`: whether ZeRO 3 has a collective for each parameter, on lists (`ppsim.costs.listed`).
     `gradient_accumulation_fusion`: whether products of weight gradients add to sums over microbatches themselves.
-    `launch_s`: host seconds of a launch by the schedule, None: the cluster's constant. `stack`: what software the
-    defaults are those of (`ppsim.configs.stacks`). `gpus_assumed`: whether the number of GPUs is the fewest for the
-    layout, because nobody gave one. `assumed` are further sentences about options that were not given, `without`
-    the trainer's options that change memory and are ignored.
+    `wgrad_deferral_limit`: of how many microbatches the weight gradient of the output layer waits for the end of
+    the step, 0: of all, None: of none. `launch_s`: host seconds of a launch by the schedule, None: the cluster's
+    constant. `stack`: what software the defaults are those of (`ppsim.configs.stacks`). `gpus_assumed`: whether the
+    number of GPUs is the fewest for the layout, because nobody gave one. `assumed` are further sentences about
+    options that were not given, `without` the trainer's options that change memory and are ignored.
 
     >>> import ppsim
     >>> job = ppsim.job(model="llama3-8b", gpus=16, tp=2, pp=4, micro_batch=2)
@@ -84,6 +85,7 @@ class Job(InBrief):
     fully_shard: bool = False
     listed_collectives: bool = False
     gradient_accumulation_fusion: bool = True
+    wgrad_deferral_limit: int | None = None
     stack: str = "plain"
     gpus_assumed: bool = field(default=False, compare=False)
     assumed: tuple[str, ...] = field(default=(), compare=False)
@@ -117,6 +119,8 @@ class Job(InBrief):
             raise ConfigError(reason)
         if not 0 <= self.rest_s < float("inf"):
             raise ConfigError(f"--rest must be 0 or more seconds: got {self.rest_s:g}")
+        if self.wgrad_deferral_limit is not None and self.wgrad_deferral_limit < 0:
+            raise ConfigError(f"--wgrad-deferral-limit is 0 (all) or more: got {self.wgrad_deferral_limit}")
         if self.launch_s is not None and not 0 <= self.launch_s < float("inf"):
             raise ConfigError(f"--launch-ms must be 0 or more: got {1e3 * self.launch_s:g}")
         if self.fully_shard and self.optimizer.exp_avg_dtype != "float32":
@@ -264,12 +268,20 @@ class Job(InBrief):
                 is_deterministic=execution.deterministic_mode,
             ),
             fully_shard=self.fully_shard and self.place.cut.replicas > 1,
+            deferred_head=self._num_deferred(),
             graphs=GraphBuffers(
                 self.execution.cuda_graphs,
                 num_microbatches=self.num_microbatches if self.layout.pp > 1 else 1,
                 reuse=self.cuda_graph_reuse,
             ),
         )
+
+    def _num_deferred(self) -> int:
+        """Microbatches whose weight gradient of the output layer waits; none without a pipeline."""
+        limit = self.wgrad_deferral_limit
+        if limit is None or self.layout.pp == 1:
+            return 0
+        return min(limit or self.num_microbatches, self.num_microbatches)
 
     @cached_property
     def place(self) -> Place:

@@ -177,7 +177,8 @@ class MemorySettings:
     the libraries' own, here 32 MiB of cuBLAS for torch and as much for TransformerEngine. `allocator_slack`:
     reserved over allocated bytes; 1 compares with what an allocator says is allocated. `fully_shard`: torch's FSDP2
     instead of Megatron-LM's distributed optimizer (`ppsim.model.fully_shard`), whose weights are float32 shards;
-    what is gathered of them has the bytes of what products take (`KernelChoice.input_bytes`).
+    what is gathered of them has the bytes of what products take (`KernelChoice.input_bytes`). `deferred_head`: the
+    microbatches whose weight gradient of the output layer waits, with its input and the gradient of its logits.
     """
 
     batch: Batch
@@ -188,6 +189,7 @@ class MemorySettings:
     workspace_bytes: int = 64 * 2**20
     allocator_slack: float = 1.0
     fully_shard: bool = False
+    deferred_head: int = 0
     graphs: GraphBuffers = field(default_factory=GraphBuffers)
 
     def __post_init__(self) -> None:
@@ -310,6 +312,8 @@ def rank_memory(
         kept = stage_activations(model, stage, settings)
         found.update({name: exactly(size, number) for name, size in kept.items()})
     found.update(max(_moments(model, stages, settings), key=lambda moment: sum(moment.values())))
+    if any(stage.head for stage in stages):
+        found["deferred gradients of the head"] = settings.deferred_head * _held_for_head(model, settings)
     found.update(_placeholders(stages, settings))
     found.update(_weight_copies(stages, settings))
     found.update(_buckets(model, stages, settings))
@@ -347,6 +351,13 @@ def _mixed_again(stage: Stage, settings: MemorySettings) -> int:
         kept = [layer_activations(layer, batch, settings.cut, settings.kernels) for layer in layers_of([stage])]
         sizes.append(sum(sum(one.values()) for one in kept))
     return sizes[0] - sizes[1]
+
+
+def _held_for_head(model: Model, settings: MemorySettings) -> int:
+    """What a deferred weight gradient of the output layer holds: its input and the gradient of the logits."""
+    batch, cut = settings.batch, settings.cut
+    vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
+    return batch.tokens(cut) * vocab * batch.element_bytes + _hidden_bytes(model.hidden_size, settings)
 
 
 def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:

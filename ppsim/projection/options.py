@@ -136,6 +136,12 @@ class StudyOptions(TypedDict, total=False):
         "reduced. Default: they do.",
         section="optimizer", field="job.gradient_accumulation_fusion", default=True, has_no=True,
     )]
+    wgrad_deferral_limit: Annotated[int | None, Option(
+        "Microbatches whose weight gradient of the output layer waits for the end of the step (0: all), as with "
+        "Megatron-LM's --defer-embedding-wgrad-compute in a pipeline: the gradients of their logits are held. "
+        "Memory only, the time is as without. Default: none waits.",
+        metavar="N", section="optimizer", field="job.wgrad_deferral_limit", default=None,
+    )]
     grad_reduce_in_bf16: Annotated[bool | None, Option(
         "Whether gradients are summed over microbatches and reduced in 16 bits. Default: in 32, but those of "
         "float16.",

@@ -494,6 +494,18 @@ def test_a_loss_in_steps_has_its_softmax_and_its_gradient_but_no_weight_gradient
         assert found.get("gradient placeholder of the head", 0) == weight_bytes * 50000 * 256
 
 
+def test_deferred_weight_gradients_of_the_head_hold_their_logits_gradients() -> None:
+    """2 bytes a logit and 2 an entry of the input, for each microbatch that waits; none on other stages."""
+    model = gpt(4, 256, 4, vocab=50000, sequence_length=64)
+    first, last = stages_of(model, [2, 2])
+    settings = MemorySettings(Batch(1, 4096), deferred_head=3)
+    held = [
+        rank_memory(model, [one], settings, in_flight=[1]).components.get("deferred gradients of the head", 0)
+        for one in (first, last)
+    ]
+    assert held == [0, 3 * 4096 * 2 * (50000 + 256)]
+
+
 def test_a_compiled_loss_has_a_copy_of_its_softmax_too() -> None:
     """4 + 4 + 2 bytes a logit when the loss goes back (Megatron-LM's native fusion of the cross entropy)."""
     model = gpt(2, 256, 4, vocab=50000, sequence_length=64)
