@@ -30,7 +30,8 @@ _SAME_SETTING: dict[str, tuple[str, ...]] = {
 _OF_PIPELINES = ("split", *MEGATRON_SPLIT, "vpp", "group_size", "overlap_p2p", "schedule")
 _OF_INTERLEAVING = ("group_size", "overlap_p2p")
 
-_OF_STUDIES = {*words_of(StudyOptions), "dp", "sequence_parallel", "offload"} - {"model", "run_config"}
+_NOT_SHARED = ("dp", "sequence_parallel", "offload", "offload_modules")
+_OF_STUDIES = {*words_of(StudyOptions), *_NOT_SHARED} - {"model", "run_config"}
 _ONLY_FOR_JOBS = [name for name in words_of(JobOptions) if name in _OF_STUDIES]
 
 

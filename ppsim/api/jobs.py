@@ -21,6 +21,7 @@ from ppsim.model.architecture import Model
 from ppsim.model.graphs import cuda_graphs_of
 from ppsim.model.memory import Optimizer, Precision
 from ppsim.model.names import gpt
+from ppsim.model.offloading import offload_modules_of
 from ppsim.model.recompute import recompute_of
 from ppsim.projection.options import GPT, JobOptions
 
@@ -74,6 +75,7 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     read = {
         "compute_share": parse_share(options["compute_share"], given_dtype),
         "recompute": recompute_of(options["recompute"] or "none"),
+        "offload_modules": offload_modules_of(options["offload_modules"] or "none"),
         "cuda_graphs": cuda_graphs_of(options["cuda_graphs"] or "none"),
         "profile": None if options["profile"] is None else profile_of(options["profile"]),
     }

@@ -12,6 +12,7 @@ from ppsim.configs.megatron_hybrid import hybrid_pattern, layout_of
 from ppsim.configs.megatron_model import model_of
 from ppsim.configs.run_config import RunConfig
 from ppsim.model.architecture import Model
+from ppsim.model.offloading import MODULES as OFFLOADED
 from ppsim.model.recompute import BY_STAGE, MODULES, is_by_stage, recompute_of
 
 _COUNTS = {
@@ -148,6 +149,7 @@ def _step(arguments: Arguments) -> dict[str, Any]:
         "dtype": dtype,
         "sequence_parallel": parallel,
         "recompute": _recompute(arguments),
+        "offload_modules": _offload_modules(arguments),
     }
 
 
@@ -226,6 +228,16 @@ def _recompute(arguments: Arguments) -> str | None:
     if other := [module for module in asked if module not in MODULES]:
         arguments.assumed.append(f"not recomputed, since unknown: {', '.join(other)}")
     return "+".join(module for module in MODULES if module in asked) or None
+
+
+def _offload_modules(arguments: Arguments) -> str | None:
+    if not arguments.flag("fine_grained_activation_offloading", word="offload_modules"):
+        return None
+    modules = arguments.get("offload_modules", [], word="offload_modules")
+    asked = re.findall(r"\w+", modules if isinstance(modules, str) else " ".join(map(str, modules)))
+    if other := [module for module in asked if module not in OFFLOADED]:
+        arguments.assumed.append(f"not offloaded, since unknown: {', '.join(other)}")
+    return "+".join(module for module in OFFLOADED if module in asked) or None
 
 
 def _optimizer(arguments: Arguments) -> dict[str, Any]:
@@ -356,6 +368,8 @@ def _executed(words: Mapping[str, Any]) -> dict[str, Any]:
     elif loss:
         by = {"fused": "te", "compiled": "native"}[loss]
         found |= {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": by}
+    if modules := words.get("offload_modules"):
+        found |= {"fine_grained_activation_offloading": True, "offload_modules": modules.split("+")}
     if words.get("context") == "all-to-all":
         found["cp_comm_type"] = "a2a"
     if any(float(part) for part in str(words.get("overlap_tp", 0)).split(",")):

@@ -28,6 +28,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import why_not_captured
 from ppsim.model.halves import Attention, OfLatents
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
+from ppsim.model.offloading import offload_modules_of
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
 from ppsim.model.recompute import BY_OPERATORS, checkpoints, of_layer, recomputes
 from ppsim.model.shapes import why_no_context_parallel
@@ -46,6 +47,7 @@ class Job(InBrief):
     ranks sends its part of a hop's message, and they gather it behind (Narayanan et al. 2021, arXiv 2104.04473,
     §4.1); with sequence parallelism there is nothing to gather. `offload`: what part of each microbatch's
     activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
+    `offload_modules`: modules whose saved tensors do (`ppsim.model.offloading`).
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
     `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
     `listed_collectives`: whether ZeRO 3 has a collective for each parameter, on lists (`ppsim.costs.listed`).
@@ -80,6 +82,7 @@ class Job(InBrief):
     vocab_multiple: int = VOCAB_MULTIPLE
     scatter_gather: bool = False
     offload: float = 0.0
+    offload_modules: str = ""
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
     fully_shard: bool = False
@@ -100,8 +103,6 @@ class Job(InBrief):
 
     def __post_init__(self) -> None:
         sequences = self.micro_batch * self.layout.dp
-        if not 0 <= self.offload <= 1:
-            raise ConfigError(f"offload is a part from 0 to 1: got {self.offload:g}")
         if self.micro_batch < 1 or self.global_batch < 1:
             raise ConfigError(
                 f"micro-batch and global batch are at least 1: got {self.micro_batch} and {self.global_batch}"
@@ -125,8 +126,7 @@ class Job(InBrief):
             raise ConfigError(f"--launch-ms must be 0 or more: got {1e3 * self.launch_s:g}")
         if self.fully_shard and self.optimizer.exp_avg_dtype != "float32":
             raise ConfigError(f"--fully-shard holds float32 moments: leave out {self.optimizer.exp_avg_dtype}")
-        if self.offload and self.execution.paged_stash is not None:
-            raise ConfigError("--moe-paged-stash has what experts keep in its pages: leave out --offload")
+        self._require_offload()
         self.cluster.device.peak(self.execution.dtype)
         if self.profile and self.execution.deterministic_mode:
             raise ConfigError(
@@ -275,6 +275,22 @@ class Job(InBrief):
                 reuse=self.cuda_graph_reuse,
             ),
         )
+
+    def _require_offload(self) -> None:
+        """Raise `ConfigError` for activations that cannot be offloaded so."""
+        if not 0 <= self.offload <= 1:
+            raise ConfigError(f"offload is a part from 0 to 1: got {self.offload:g}")
+        if (word := offload_modules_of(self.offload_modules)) != self.offload_modules:
+            raise ConfigError(f"offload_modules '{self.offload_modules}' is spelled '{word}'")
+        if self.offload and self.offload_modules:
+            raise ConfigError("--offload is a part of everything: leave out it or --offload-modules")
+        if self.offloads and self.execution.paged_stash is not None:
+            raise ConfigError("--moe-paged-stash has what experts keep in its pages: offload nothing")
+
+    @property
+    def offloads(self) -> bool:
+        """Whether some activations wait on the host."""
+        return bool(self.offload or self.offload_modules)
 
     def _num_deferred(self) -> int:
         """Microbatches whose weight gradient of the output layer waits; none without a pipeline."""

@@ -13,7 +13,7 @@ from ppsim.base.units import percent, seconds
 from ppsim.costs.assembled import Assembled, Known, of_ranks, short_counts, sliced, stages_of_ranks
 from ppsim.costs.job import Job, work_of
 from ppsim.costs.listed import with_lists
-from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS, with_copies
+from ppsim.costs.offload import HOST_EFFICIENCY, offloaded_bytes, with_copies
 from ppsim.costs.parts import BASIS, Estimate, Parts
 from ppsim.costs.step import held_of, passes_s, step_costs
 from ppsim.layout.balance import balance_ranks
@@ -46,16 +46,16 @@ def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto", known: 
     alone = [(stage,) for stage in stages]
     costs = once_each(lambda one: estimate_of(job, *one), alone, known["costs"])
     kept = once_each(lambda one: activation_bytes(job, *one), alone, known["kept"])
-    moved = [job.offload * whole for whole, _ in kept]
-    if job.offload:
-        costs = [with_copies(job, cost, num_bytes) for cost, num_bytes in zip(costs, moved, strict=True)]
-        kept = [((1 - job.offload) * whole, (1 - job.offload) * part) for whole, part in kept]
+    moved = [offloaded_bytes(job, stage, whole) for stage, (whole, _) in zip(stages, kept, strict=True)]
+    if job.offloads:
+        costs = [with_copies(job, cost, num_bytes) for cost, (num_bytes, _) in zip(costs, moved, strict=True)]
+        kept = [(whole - gone, 0.0) for (whole, _), (gone, _) in zip(kept, moved, strict=True)]
     held = once_each(
         lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)).total,
         of_ranks(schedule, stages),
         known["static"],
     )
-    buffers = [NUM_BUFFERS * max(mine) for mine in of_ranks(schedule, moved)]
+    buffers = [max(mine) for mine in of_ranks(schedule, [on_device for _, on_device in moved])]
     hop_s, hops = _hops(job, schedule, stages)
     stage_costs = _stage_costs(costs).replace(
         activation_bytes=[whole for whole, _ in kept],
@@ -85,10 +85,10 @@ def _require_backwards(job: Job, schedule: Schedule) -> None:
             f"{schedule.name} splits the backward, which cannot be done to the {' and the '.join(whole)} of "
             f"profile {job.measured.profile.name}: only B was measured"
         )
-    if job.offload:
+    if job.offloads:
         raise ScheduleError(
             f"{schedule.name} splits the backward, between whose halves nothing can be on the host: "
-            "leave out --offload"
+            f"leave out {'--offload' if job.offload else '--offload-modules'}"
         )
 
 
@@ -371,9 +371,10 @@ def _assumptions(
     if not of_any_split:
         of_any_split["kernels"] = [*_kernels(job), *_straddling(job)]
     lines += of_any_split["kernels"]
-    if job.offload:
+    if job.offloads:
+        what = percent(job.offload) if job.offload else f"what {job.offload_modules} saves"
         lines.append(
-            f"offload: {percent(job.offload)} of the activations to the host, beside compute, at "
+            f"offload: {what} of the activations to the host, beside compute, at "
             f"{percent(HOST_EFFICIENCY)} of the link's rate (assumed)"
         )
     if schedule.num_replicas > 1:

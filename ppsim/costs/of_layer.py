@@ -6,6 +6,7 @@ from ppsim.base.arrays import Floats
 from ppsim.costs.assembled import LayerCosts
 from ppsim.costs.job import Job
 from ppsim.costs.of_job import activation_bytes, estimate_of, seconds_of_layers
+from ppsim.costs.offload import offloaded_bytes
 from ppsim.costs.step import added_s, passes_s
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import rank_memory
@@ -18,6 +19,7 @@ def layer_costs_of(job: Job) -> LayerCosts:
     one, two = (Stage((layer,) * number) for number in (1, 2))
     held = [rank_memory(job.model, [stage], job.settings, in_flight=[0]).total for stage in (one, two)]
     kept = [activation_bytes(job, stage)[0] for stage in (one, two)]
+    gone = [offloaded_bytes(job, stage, whole)[0] for stage, whole in zip((one, two), kept, strict=True)]
     passes = _passes_s(job, layer)
     gather_s, reduce_s, optimizer_s = (job.scale * seconds for seconds in added_s(job, layer))
     work_s = seconds_of_layers(job, lambda kind: float(_passes_s(job, kind)[:2].sum()))
@@ -29,7 +31,7 @@ def layer_costs_of(job: Job) -> LayerCosts:
         reduce_s=reduce_s,
         optimizer_s=optimizer_s,
         static_bytes=held[1] - held[0],
-        activation_bytes=(1 - job.offload) * (kept[1] - kept[0]),
+        activation_bytes=(kept[1] - kept[0]) - (gone[1] - gone[0]),
     )
 
 

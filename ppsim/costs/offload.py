@@ -8,12 +8,35 @@ from dataclasses import replace
 from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.parts import Estimate, Parts
+from ppsim.model import activations
+from ppsim.model.recompute import checkpoints
+from ppsim.model.stages import Stage
 
 HOST_EFFICIENCY = 0.8
 """What copies of pinned memory get of the line rate. Assumed, no measurement behind it."""
 
 NUM_BUFFERS = 2
-"""Microbatches whose offloaded part is on the device all the same: one on its way out, one on its way back."""
+"""Microbatches, or layers, whose offloaded part is on the device all the same, on its way out and in."""
+
+
+def offloaded_bytes(job: Job, stage: Stage, kept: float) -> tuple[float, float]:
+    """Return a stage's bytes of a microbatch that go to the host, and those of them on the device all the same.
+
+    Of a part of everything: `NUM_BUFFERS` microbatches, one on its way out and one on its way back; of modules: as
+    many layers.
+    """
+    if job.offload:
+        return job.offload * kept, NUM_BUFFERS * job.offload * kept
+    if not job.offload_modules:
+        return 0.0, 0.0
+    settings = job.settings
+    inside = sum(checkpoints(settings.batch.recompute, len(stage.layers)))
+    layers = (*stage.layers[inside:], *stage.mtp)
+    sizes = [
+        activations.offloaded_bytes(one, settings.batch, settings.cut, settings.kernels, job.offload_modules)
+        for one in layers
+    ]
+    return float(sum(sizes)), float(NUM_BUFFERS * max(sizes, default=0))
 
 
 def with_copies(job: Job, costs: Estimate, num_bytes: float) -> Estimate:
@@ -24,7 +47,7 @@ def with_copies(job: Job, costs: Estimate, num_bytes: float) -> Estimate:
     """
     rate = job.cluster.device.host_bytes_per_s
     if rate is None:
-        raise ConfigError(f"{job.cluster.device.name} has no host_bytes_per_s, which --offload needs")
+        raise ConfigError(f"{job.cluster.device.name} has no host_bytes_per_s, which offloading needs")
     seconds = num_bytes / (rate * HOST_EFFICIENCY)
     beyond_b = Parts(offload_s=max(0.0, seconds - costs.backward.total_s))
     return replace(

@@ -30,8 +30,8 @@ def components_at_peak(
     each microbatch, as a fraction of the tokens of the job's microbatch; None: all microbatches are equal. Raises
     `ConfigError` for offloaded activations, which are in no component.
     """
-    if job.offload:
-        raise ConfigError("what a rank holds by component is known without --offload only")
+    if job.offloads:
+        raise ConfigError("what a rank holds by component is known without offloading only")
     costs, first = assembled.costs.resolved_for(schedule), int(schedule.rank_offsets[rank])
     whole_microbatches = np.ones(schedule.num_microbatches) if of_tokens is None else of_tokens
     in_flight = dict.fromkeys(schedule.stages_of(rank), 0.0)
@@ -52,7 +52,7 @@ def why_nothing_is_reserved(job: Job, schedule: Schedule) -> str | None:
     """Return the sentence that says why no replay of a job's tensors can be, or None."""
     if not job.settings.fully_shard:
         return "what an allocator reserves is known with --fully-shard among replicas only"
-    if schedule.splits_backward or schedule.num_slices > 1 or schedule.num_replicas > 1 or job.offload:
+    if schedule.splits_backward or schedule.num_slices > 1 or schedule.num_replicas > 1 or job.offloads:
         return f"what an allocator reserves is known for whole forwards and backwards: got {schedule.name}"
     return why_no_replay(job.model, job.settings)
 

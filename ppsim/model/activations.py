@@ -21,6 +21,7 @@ from ppsim.model.operators import (
     RowCounts,
     Tensor,
     bytes_of,
+    offloaded,
     plan_of,
     saved,
     saved_for_weight,
@@ -62,6 +63,24 @@ def _saved_columns(
         layer.lists[key] = summed(saved(operators, layer_input(layer), plan, casts=kernels.input_bytes is not None))
     found: tuple[Columns, ...] = layer.lists[key]
     return found
+
+
+MIN_OFFLOADED = 2**20
+"""Elements of the smallest tensor that goes to the host (Megatron-LM's `min_offloaded_tensor_size`)."""
+
+
+def offloaded_bytes(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice, modules: str) -> int:
+    """Return the bytes of a layer's saved tensors that go to the host if these modules, joined by +, are offloaded.
+
+    None of a layer that is recomputed whole.
+    """
+    if batch.recompute == BY_OPERATORS or of_layer(batch.recompute).startswith("full"):
+        return 0
+    operators, rows = operators_of(layer, cut, kernels, batch.sequence_length), _rows(layer, batch, cut)
+    plan, casts = plan_of(operators, of_layer(batch.recompute)), kernels.input_bytes is not None
+    found = offloaded(operators, layer_input(layer), plan, modules, casts=casts)
+    large = [one for one in found if rows[one.rows] * one.columns >= MIN_OFFLOADED]
+    return sum(bytes_of(summed(large), rows, _widths(batch, kernels)).values())
 
 
 def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> int:

@@ -86,7 +86,7 @@ def _before_half(
     layer: Layer, number: int, source: str, component: str, kernels: KernelChoice
 ) -> Iterator[Operator]:
     """The norm before a half; a modulated one saves its input and output for scale and gate."""
-    h, module = layer.hidden_size, "layernorm"
+    h, module = layer.hidden_size, f"layernorm/{'attn' if number == 1 else 'mlp'}_norm"
     if kernels.norm_in_gemm and has_norm_in_gemm(layer, number):
         module = "qkv_linear" if number == 1 else "mlp"
     if layer.streams > 1:
@@ -190,7 +190,7 @@ def attention(
     rotated = tuple(Tensor(f"rotated {one.name}", "tokens", one.columns, "attention") for one in made)
     rotated = (rotated[0], rotated[-2])
     normed = ("q", "k") if a.qk_norm else ()
-    yield Operator("rotate", "rope", ("q", "k"), rotated, saved_for_i=normed)
+    yield Operator("rotate", "qkv_linear", ("q", "k"), rotated, saved_for_i=normed)
     heads = a.num_heads // cut.tp
     yield from _core(heads, a.head_size, (rotated[0].name, rotated[1].name, "v"), cut, kernels, sequence_length)
     source = "o"
@@ -214,7 +214,7 @@ def latent_attention(
     def wide(name: str, columns: float, storage: str | None = None) -> Tensor:
         return Tensor(name, "tokens", columns, component, storage=storage)
 
-    source, latent_norms = "n1", "mla_up_proj" if kernels.norm_in_gemm else "qkv_linear"
+    source, latent_norms = "n1", "qkv_linear/mla_up_proj" if kernels.norm_in_gemm else "qkv_linear"
     if a.q_lora_rank is not None:
         yield gemm(down[0], "qkv_linear", "n1", (own("ql", a.q_lora_rank),))
         yield Operator("norm of queries", latent_norms, ("ql",), (own("qn", a.q_lora_rank),), saved_for_i=("ql",))
@@ -223,11 +223,11 @@ def latent_attention(
     queries = wide("q", heads * a.qk_head_size)
     yield gemm(kv_down, "qkv_linear", "n1", (own("kvl", a.kv_lora_rank + a.qk_rope_head_size),))
     yield Operator("norm of latent", latent_norms, ("kvl",), (own("kn", a.kv_lora_rank),), saved_for_i=("kvl",))
-    yield gemm(q_up, "mla_up_proj", source, (queries,), quantized=source == "n1")
+    yield gemm(q_up, "qkv_linear/mla_up_proj", source, (queries,), quantized=source == "n1")
     kv = wide("kv", heads * (a.qk_nope_head_size + a.v_head_size))
-    yield gemm(kv_up, "mla_up_proj", "kn", (kv,), quantized=False)
+    yield gemm(kv_up, "qkv_linear/mla_up_proj", "kn", (kv,), quantized=False)
     rotated = wide("rq", queries.columns, "q"), wide("rk", queries.columns), wide("v", heads * a.v_head_size, "kv")
-    yield Operator("rotate", "mla_up_proj", ("q", "kv", "kvl"), rotated)
+    yield Operator("rotate", "qkv_linear/mla_up_proj", ("q", "kv", "kvl"), rotated)
     yield from _core(heads, a.v_head_size, ("rq", "rk", "v"), cut, kernels, sequence_length)
     yield _out(out, "o", out.outputs)
 
@@ -279,7 +279,8 @@ def mlp(
     rows: Rows = "capacity" if made == "routed" else "tokens"
     act_module = f"{module}/{_ACTIVATIONS.get(made, '')}"
     wide = Tensor(f"{made} up", rows, up.outputs, component)
-    yield gemm(up, module, source, (wide,), name=f"{made} up")
+    up_module = f"{module}/expert_fc1" if made == "routed" else module
+    yield gemm(up, up_module, source, (wide,), name=f"{made} up")
     active = [Tensor(f"{made} activated", rows, down.inputs, component)]
     saves = [wide.name]
     if not kernels.fused_activation and ffn.gated:

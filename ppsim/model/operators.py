@@ -98,25 +98,28 @@ class _Saved:
         self.region = {name: number for number, names in enumerate(regions) for name in names}
         self.discarded = {name for one in plan if one.discards_output for name in one.operators}
         self.found: dict[str, Tensor] = {}
+        self.savers: dict[str, set[str]] = {}
         for one in operators:
             for name in one.saved_for_i:
-                self.need(name, self.region.get(one.name))
+                self.need(name, one.name)
             for name in one.saved_for_w:
-                self.need(name, self.region.get(one.name), is_operand=casts and one.quantized)
+                self.need(name, one.name, is_operand=casts and one.quantized)
             if one.name in self.region:
                 for name in one.reads:
-                    self.need(name, self.region[one.name], is_input=True)
+                    self.need(name, one.name, is_input=True)
 
-    def need(self, name: str, region: int | None, *, is_operand: bool = False, is_input: bool = False) -> None:
-        """Add the storage of a tensor that is needed inside a region (None: outside of all)."""
-        maker = self.makers.get(name)
+    def need(
+        self, name: str, saver: str, *, user: str | None = None, is_operand: bool = False, is_input: bool = False
+    ) -> None:
+        """Add the storage of a tensor that an operator saves, unless the checkpoint of its user makes it again."""
+        region, maker = self.region.get(user or saver), self.makers.get(name)
         if maker in self.discarded:
             for source in self.reads[maker]:
-                self.need(source, region)
+                self.need(source, maker, user=user or saver)
         elif region is None or self.region.get(maker or "") != region:
-            self._add(name, is_operand=is_operand, is_input=is_input)
+            self._add(name, saver, is_operand=is_operand, is_input=is_input)
 
-    def _add(self, name: str, *, is_operand: bool, is_input: bool) -> None:
+    def _add(self, name: str, saver: str, *, is_operand: bool, is_input: bool) -> None:
         while storage := self.tensors[name].storage:
             name = storage
         tensor = self.tensors[name]
@@ -126,6 +129,7 @@ class _Saved:
         if is_operand:
             name, dtype = f"{name} as operand", "operand"
         self.found[name] = Tensor(name, tensor.rows, tensor.columns, component, dtype)
+        self.savers.setdefault(name, set()).add(saver)
 
 
 def saved(
@@ -138,6 +142,19 @@ def saved(
     `set_save_original_input`).
     """
     return _Saved(operators, layer_input, plan, casts=casts).found.values()
+
+
+def offloaded(
+    operators: Sequence[Operator], layer_input: Tensor, plan: MemoryPlan, modules: str, *, casts: bool = False
+) -> list[Tensor]:
+    """Return the tensors that only operators of these modules save (joined by +), which can go to the host.
+
+    A storage that an operator of another module saves too stays (Megatron-LM,
+    core/pipeline_parallel/fine_grained_activation_offload.py).
+    """
+    words, walk = set(modules.split("+")), _Saved(operators, layer_input, plan, casts=casts)
+    inside = {one.name for one in operators if words & set(one.module.split("/"))}
+    return [tensor for name, tensor in walk.found.items() if walk.savers[name] <= inside]
 
 
 @dataclass(frozen=True)

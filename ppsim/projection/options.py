@@ -14,6 +14,7 @@ from ppsim.machine.choices import CLUSTER, Dispatcher
 from ppsim.model.graphs import MEANING as CAPTURED
 from ppsim.model.graphs import CudaGraphs
 from ppsim.model.losses import CrossEntropy
+from ppsim.model.offloading import MEANING as OFFLOADED
 from ppsim.model.recompute import MEANING, Recompute
 from ppsim.schedule.choices import Channel, Receives, Update
 
@@ -336,6 +337,10 @@ class JobOptions(StudyOptions, total=False):
     offload: Annotated[float | None, Option(
         "Part of the activations, 0 to 1, that waits for its backward in host memory. Default: {default}.",
         metavar="PART", section="model", field="job.offload", default=0.0,
+    )]
+    offload_modules: Annotated[str | None, Option(
+        OFFLOADED + " Default: none.",
+        metavar="MODULE+MODULE…", section="model", field="job.offload_modules", default="",
     )]
     tp: Annotated[int | None, Option(
         "Tensor-parallel ranks. Default: 1, or the profile's; without --model it is the profile's or estimated.",

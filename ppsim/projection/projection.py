@@ -96,7 +96,7 @@ class Projection(Shown, Pictured):
         True
         """
         job, memory = self.plan.job, self.timeline.memory
-        if job is None or job.offload:
+        if job is None or job.offloads:
             return None
         from ppsim.costs.reserved import components_at_peak  # every tensor of a model
 

@@ -131,7 +131,7 @@ _OF_EXECUTION = (
     "expert_imbalance", "expert_capacity", "fused_experts", "expert_rank_capacity", "paged_stash",
 )  # fmt: skip
 _OF_JOB = ("rest_s", "scatter_gather", "launch_s", "stack", "cuda_graph_reuse", "fully_shard", "listed_collectives",
-           "gradient_accumulation_fusion", "wgrad_deferral_limit")  # fmt: skip
+           "gradient_accumulation_fusion", "wgrad_deferral_limit", "offload_modules")  # fmt: skip
 
 
 def _unusual(job: Job) -> dict[str, Any]:

@@ -82,7 +82,7 @@ PREDICTIONS = [same("--mtp"), "--no-mtp", "--mtp-num-layers 2", "--mtp-num-layer
 OF_PROJECT = {
     JOB: [
         *OF_JOBS, "--optimizer muon --layer-wise", "--listed-collectives --zero 3", "--tp 1", "--pp 4", same("--dp 2"),
-        "--micro-batch 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--cp 2",
+        "--micro-batch 1", "--recompute full", "--recompute layernorm+core_attn", "--offload 0.5", "--offload-modules core_attn+attn_proj", "--cp 2",
         "--cp 2 --context all-gather", "--cp 2 --overlap-cp 0.5", "--vpp 2", "--schedule zb-h1", "--profile tiny.json",
         "--tokens 1e9", "--tokens 15e12", "--to-config megatron", "--to-config primus",
         "--to-config torchtitan", "--lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"),

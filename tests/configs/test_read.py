@@ -332,6 +332,11 @@ def test_experts_may_have_other_tensor_parallel_ranks(tmp_path: Path) -> None:
         ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", {"cross_entropy": "fused"}),
         ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl native", {"cross_entropy": "compiled"}),
         ("--cross-entropy-loss-fusion", {"cross_entropy": "compiled"}),
+        (
+            "--fine-grained-activation-offloading --offload-modules core_attn attn_proj",
+            {"offload_modules": "core_attn+attn_proj"},
+        ),
+        ("--offload-modules core_attn", {"offload_modules": None}),
         ("--defer-embedding-wgrad-compute --wgrad-deferral-limit 22", {"wgrad_deferral_limit": 22}),
         ("--defer-embedding-wgrad-compute", {"wgrad_deferral_limit": 0}),
         ("--wgrad-deferral-limit 22", {"wgrad_deferral_limit": None}),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
-from ppsim.model.activations import kept_for_weight, layer_activations
+from ppsim.model.activations import kept_for_weight, layer_activations, offloaded_bytes
 from ppsim.model.architecture import Layer
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.halves import FeedForward, LatentAttention, MixtureOfExperts
@@ -125,6 +125,22 @@ def test_the_layer_agrees_with_what_eager_torch_keeps(name: str) -> None:
     statistics = 2 * 2 * e if shape.kind == "gpt" else 2 * 4
     routing = shape.experts_per_token * (4 + e + 24) - 8 * shape.num_experts if shape.kind == "moe" else 0
     assert eager - ours == tokens * (statistics + routing)
+
+
+def test_attentions_output_stays_unless_core_and_projection_are_offloaded() -> None:
+    """Llama 3 8B, a token: x and its norm 2h, queries, keys and values 6144, the output h columns of 2 bytes."""
+    layer, tokens = find_model("llama3-8b").layers[0], 4096
+
+    def gone(modules: str, recompute: str = "none") -> float:
+        batch = Batch(1, tokens, recompute=recompute)
+        return offloaded_bytes(layer, batch, Cut(), KernelChoice(), modules) / (2 * tokens)
+
+    h = 4096
+    assert gone("qkv_linear") == 2 * h
+    assert gone("core_attn") == 6144
+    assert gone("attn_proj") == 0
+    assert gone("core_attn+attn_proj") == 6144 + h
+    assert gone("core_attn+attn_proj", "full") == 0
 
 
 def test_what_experts_save_follows_where_routing_weights_are_applied() -> None:

@@ -1,7 +1,7 @@
 """Which tensors of a list of operators stay from F to B, under checkpoints of both kinds."""
 
 from ppsim.model.linears import Linear
-from ppsim.model.operators import Checkpoint, Operator, Tensor, bytes_of, saved, saved_for_weight, summed
+from ppsim.model.operators import Checkpoint, Operator, Tensor, bytes_of, offloaded, saved, saved_for_weight, summed
 
 X = Tensor("x", "own_tokens", 4, "norms")
 LINEAR = Linear("up", "n", 4, (8,))
@@ -43,6 +43,20 @@ def test_a_discarded_output_is_made_again_from_what_made_it() -> None:
 def test_gemms_save_copies_in_8_bits_unless_the_original_is_discarded() -> None:
     assert kept(casts=True) == {"x", "n as operand", "u", "a as operand"}
     assert kept(Checkpoint(frozenset({"act"}), discards_output=True), casts=True) == {"x", "n as operand", "u"}
+
+
+def test_what_only_offloaded_modules_save_can_go_to_the_host() -> None:
+    """The norm and nothing else saves x; the activation, also inside mlp, saves u."""
+
+    def gone(modules: str, *plan: Checkpoint) -> set[str]:
+        return {one.name for one in offloaded(OPERATORS, X, plan, modules)}
+
+    assert gone("layernorm") == {"x"}
+    assert gone("mlp_act") == {"u"}
+    assert gone("mlp") == {"n", "u", "a"}
+    dropped = Checkpoint(frozenset({"act"}), discards_output=True)
+    assert gone("mlp_act", dropped) == {"u"}
+    assert gone("layernorm", Checkpoint(frozenset({"norm"}), discards_output=True)) == {"x"}
 
 
 def test_a_storage_counts_once_and_bytes_are_rows_times_columns_times_width() -> None:
