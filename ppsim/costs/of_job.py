@@ -49,7 +49,10 @@ def assemble_job(job: Job, schedule: Schedule, *, split: Split = "auto", known: 
     moved = [offloaded_bytes(job, stage, whole) for stage, (whole, _) in zip(stages, kept, strict=True)]
     if job.offloads:
         costs = [with_copies(job, cost, num_bytes) for cost, (num_bytes, _) in zip(costs, moved, strict=True)]
-        kept = [(whole - gone, 0.0) for (whole, _), (gone, _) in zip(kept, moved, strict=True)]
+        kept = [
+            (whole - gone, min(whole - gone, (1 - job.offload) * part))
+            for (whole, part), (gone, _) in zip(kept, moved, strict=True)
+        ]
     held = once_each(
         lambda mine: rank_memory(job.model, mine, job.settings, in_flight=[0] * len(mine)).total,
         of_ranks(schedule, stages),
