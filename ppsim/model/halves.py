@@ -152,11 +152,6 @@ class FeedForward:
     def __post_init__(self) -> None:
         require_positive(self, "size")
 
-    @property
-    def up_columns(self) -> int:
-        """Columns of what goes up: gate and up, or up alone."""
-        return self.size * (2 if self.gated else 1)
-
     def linears(self, h: int, tp: int, *, kind: LinearKind = "dense", count: int = 1) -> list[Linear]:
         """Return the matrices that one of `tp` ranks holds: gate and up, or up alone, and down."""
         size, inputs = self.size // tp, "routed tokens" if kind == "routed" else "feed-forward input"
