@@ -62,6 +62,11 @@ def job_from(options: Mapping[str, Any]) -> Job | None:
     model = _model(given, name, options)
     cluster = cluster_of(options["cluster"])
     layout, assumed = _layout(options, cluster.num_devices)
+    instances, replicas = options["num_distributed_optimizer_instances"] or 1, layout.dp * layout.cp
+    if replicas % instances:
+        raise ConfigError(
+            f"--num-distributed-optimizer-instances must divide dp · cp = {replicas}: got {instances}"
+        )
     micro_batch = 1 if options["micro_batch"] is None else options["micro_batch"]
     require_least("micro_batch", micro_batch)
     microbatches = 4 * layout.pp if options["microbatches"] is None else options["microbatches"]

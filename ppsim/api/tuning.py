@@ -113,9 +113,12 @@ def _question(options: Mapping[str, Any]) -> Question:
         raise ConfigError(
             f"--gpus and --global-batch are at least 1: got {options['gpus']} and {options['global_batch']}"
         )
-    decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", "etp")}
+    instances = "num_distributed_optimizer_instances"  # of the replicas that a configuration has
+    decided = {name: options[name] for name in _OF_JOBS if name not in ("gpus", "etp", instances)}
     job = job_from(dict.fromkeys(words_of(JobOptions)) | decided | {"sequence_parallel": False})
     assert job is not None
+    if options[instances]:
+        job = replace(job, optimizer=replace(job.optimizer, **{instances: options[instances]}))
     devices = job.cluster.num_devices
     if devices is not None and options["gpus"] > devices:
         raise ConfigError(f"--gpus is {options['gpus']}, but the cluster has {devices} devices")

@@ -16,11 +16,11 @@ _CHANGES = (
         r"moe_expert_capacity_factor|moe_pad_expert_input_to_capacity|moe_token_drop_policy|"
         r"optimizer_cpu_offload|cpu_offloading.*|fp4.*|"
         r"window_size|softmax_type|distribute_saved_activations|first_last_layers_bf16|checkpoint_activations|"
-        r"num_layers_at_(start|end)_in_bf16|use_torch_fsdp2|num_distributed_optimizer_instances|rampup_batch_size|"
+        r"num_layers_at_(start|end)_in_bf16|use_torch_fsdp2|rampup_batch_size|"
         r"outer_dp_sharding_strategy|recompute_layer_ids|recompute_num_layers|"
         r"hierarchical_context_parallel_sizes|heterogeneous_layers.*|"
         # TorchTitan
-        r"parallelism\.data_parallel_replicate_degree|parallelism\.fsdp_reshard_after_forward|"
+        r"parallelism\.fsdp_reshard_after_forward|"
         r"optimizer\.(name|type)|training\.enable_cpu_offload|training\.dtype|training\.mixed_precision_.*|"
         r"activation_checkpoint\..*|(quantize|float8|mx)\.(?!.*precompute).*|"
         r".*turbo.*(fp8|float8|fp4).*|.*use_moe_fp8|"

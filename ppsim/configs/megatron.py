@@ -257,7 +257,9 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     deferred = None
     if arguments.flag("defer_embedding_wgrad_compute", word="wgrad_deferral_limit"):
         deferred = arguments.count("wgrad_deferral_limit", word="wgrad_deferral_limit", least=0) or 0
+    instances = arguments.count("num_distributed_optimizer_instances", word="num_distributed_optimizer_instances")
     return {
+        "num_distributed_optimizer_instances": instances if zero and (instances or 1) > 1 else None,
         "wgrad_deferral_limit": deferred,
         "grad_reduce_in_bf16": in_16_bits,
         "optimizer": "muon" if "muon" in name else "adam",
@@ -345,6 +347,8 @@ def _divided(words: Mapping[str, Any]) -> dict[str, Any]:
         dtype = next(name for name, of in _MOMENTS.items() if of == moments)
         found |= {"use_precision_aware_optimizer": True, "exp_avg_dtype": dtype, "exp_avg_sq_dtype": dtype}
     found |= {"sequence_parallel": words["sequence_parallel"]} if "sequence_parallel" in words else {}
+    if (instances := words.get("num_distributed_optimizer_instances", 1)) > 1:
+        found["num_distributed_optimizer_instances"] = instances
     if (limit := words.get("wgrad_deferral_limit")) is not None:
         found |= {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": limit}
     if words.get("grad_reduce_in_bf16"):

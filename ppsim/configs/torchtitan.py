@@ -10,7 +10,7 @@ from ppsim.base.files import read_toml
 from ppsim.base.words import given_of
 from ppsim.configs.arguments import Arguments, normalised
 from ppsim.configs.local_batch import LocalBatch
-from ppsim.configs.run_config import Ignored, RunConfig
+from ppsim.configs.run_config import RunConfig
 from ppsim.configs.torchtitan_registry import registered
 from ppsim.configs.torchtitan_stages import stages_of
 from ppsim.model.architecture import Model
@@ -108,7 +108,7 @@ def from_torchtitan(
         model,
         why_no_model,
         arguments.read,
-        (*_hybrid(arguments), *arguments.ignored),
+        tuple(arguments.ignored),
         tuple(assumed),
         batch,
     )
@@ -157,20 +157,14 @@ def _replicas(arguments: Arguments, words: Mapping[str, Any]) -> dict[str, Any]:
     """Data-parallel ranks, or the number of GPUs that the launcher starts, and the ZeRO stage."""
     shard, copies = _degrees(arguments)
     found: dict[str, Any] = {"zero": 0 if shard == 1 else 1 if words["pp"] > 1 else 3}
+    if (copies or 1) > 1 and shard != 1:
+        found["num_distributed_optimizer_instances"] = copies
     per_node, nodes = (_launched(arguments, name) for name in ("nproc_per_node", "nnodes"))
     if shard and shard > 0:
         found["dp"] = shard * (copies or 1)
     elif per_node and nodes:
         found["gpus"] = per_node * nodes
     return found
-
-
-def _hybrid(arguments: Arguments) -> list[Ignored]:
-    """HSDP, if the file asks for it: parameters sharded inside groups and replicated among them."""
-    shard, copies = _degrees(arguments)
-    if (copies or 1) == 1 or shard == 1:
-        return []
-    return [Ignored("parallelism.data_parallel_replicate_degree", copies, "time and memory")]
 
 
 def _rounds(batch: LocalBatch, words: Mapping[str, Any]) -> int | None:

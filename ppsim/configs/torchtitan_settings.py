@@ -70,12 +70,13 @@ def _replicas(words: Mapping[str, Any]) -> int:
 
 
 def _replication(words: Mapping[str, Any], pp: int, dp: int) -> dict[str, Any]:
-    """All data-parallel ranks shard or all replicate: with a pipeline weights stay gathered, as with ZeRO 1."""
+    """The ranks that shard, and the copies of them: with a pipeline weights stay gathered, as with ZeRO 1."""
     is_sharded = words.get("zero", 1) >= (1 if pp > 1 else 2)
-    shard = -1 if dp == 1 and is_sharded else dp if is_sharded else 1
+    copies = words.get("num_distributed_optimizer_instances", 1) if is_sharded else dp
+    shard = -1 if dp == 1 and is_sharded else dp // copies
     return {
         "parallelism.data_parallel_shard_degree": shard,
-        "parallelism.data_parallel_replicate_degree": 1 if is_sharded else dp,
+        "parallelism.data_parallel_replicate_degree": copies,
     }
 
 

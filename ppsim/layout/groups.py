@@ -1,5 +1,6 @@
 """The ranks that communicate with each other, and the tiers of the cluster between them."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +31,20 @@ class Group:
     def tier(self) -> int:
         """The index of the tier whose link connects the whole group."""
         return max((index for index, extent in enumerate(self.extents) if extent > 1), default=0)
+
+    def instances(self, number: int) -> tuple["Group", "Group"]:
+        """Return one of `number` parts of the group, of its nearest ranks, and the ranks that have the same place.
+
+        >>> inner, outer = Group("dp", 16, (8, 2)).instances(4)
+        >>> inner.extents, outer.extents
+        ((4, 1), (2, 2))
+        """
+        left, inner = self.num_ranks // number, []
+        for extent in self.extents:
+            inner.append(math.gcd(extent, left))
+            left //= inner[-1]
+        outer = tuple(whole // part for whole, part in zip(self.extents, inner, strict=True))
+        return Group(self.name, math.prod(inner), tuple(inner)), Group(self.name, math.prod(outer), outer)
 
 
 @lru_cache(maxsize=65536)

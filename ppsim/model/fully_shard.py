@@ -157,7 +157,7 @@ class _Rank:
         return [size for unit in self._units() for size in self._sizes(unit)]
 
     def _shard(self, size: int) -> Block | None:
-        return self.memory.make(_FLOAT * size / self.settings.cut.replicas)
+        return self.memory.make(_FLOAT * size / self.settings.sharding_ranks)
 
     def _gather(self, unit: tuple[int, int]) -> None:
         """The weights of a unit, where they are not there already."""
@@ -166,7 +166,7 @@ class _Rank:
         element = self.settings.optimizer.weight_bytes if unit[1] < 0 else gathered_bytes(self.settings)
         size = element * sum(self._sizes(unit))
         own, buffer = (
-            self.memory.make(size / self.settings.cut.replicas, "gathers"),
+            self.memory.make(size / self.settings.sharding_ranks, "gathers"),
             self.memory.make(size, "gathers"),
         )
         self.memory.drop(own)
@@ -183,7 +183,7 @@ class _Rank:
         self.memory.drop(self.reduced.get(unit[0]))
         self.reduced[unit[0]] = self.memory.make(size)
         self.memory.drop(*gradients)
-        part = self.memory.make(size / self.settings.cut.replicas, "reductions")
+        part = self.memory.make(size / self.settings.sharding_ranks, "reductions")
         if unit in self.gradients:
             self.memory.drop(part)  # added to those of earlier microbatches
         else:

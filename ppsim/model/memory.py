@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
+from math import gcd
 from typing import Literal
 
 from ppsim.base.errors import ConfigError
@@ -50,6 +51,7 @@ class Optimizer:
     `zero_stage`: what the replicas share, as Rajbhandari et al. 2020 (arXiv 1910.02054): nothing (0), optimizer
     state (1, Megatron-LM's distributed optimizer), gradients too (2), parameters too (3, FSDP). `layer_wise`: they
     share whole layers, so that the update of the one with most counts; bytes are taken to be even all the same.
+    `num_distributed_optimizer_instances`: the replicas are that many groups, which each share all of it (HSDP).
     """
 
     precision: Precision = "bf16"
@@ -58,6 +60,7 @@ class Optimizer:
     gradient_bytes: int | None = None
     grad_reduce_in_bf16: bool = False
     layer_wise: bool = False
+    num_distributed_optimizer_instances: int = 1
     exp_avg_dtype: MomentDtype = "float32"
 
     def __post_init__(self) -> None:
@@ -73,6 +76,11 @@ class Optimizer:
             raise ConfigError(f"the optimizer must be adam or muon: got {self.name}")
         if self.zero_stage not in (0, 1, 2, 3):
             raise ConfigError(f"the ZeRO stage must be 0, 1, 2 or 3: got {self.zero_stage}")
+        instances = self.num_distributed_optimizer_instances
+        if instances < 1:
+            raise ConfigError(f"--num-distributed-optimizer-instances must be at least 1: got {instances}")
+        if instances > 1 and self.zero_stage == 0:
+            raise ConfigError(f"{instances} distributed optimizers share the optimizer state: give --zero 1 to 3")
         if self.layer_wise and self.zero_stage == 0:
             raise ConfigError("a layer-wise optimizer shares layers among replicas: ZeRO stage 0 shares nothing")
         if self.gradient_bytes not in (None, 2, 4):
@@ -192,11 +200,21 @@ class MemorySettings:
     deferred_head: int = 0
     graphs: GraphBuffers = field(default_factory=GraphBuffers)
 
+    @property
+    def sharding_ranks(self) -> int:
+        """Among how many ranks weights, gradients and state that are not experts' can be shared."""
+        return _of_instance(self.cut.replicas, self.optimizer)
+
     def __post_init__(self) -> None:
         if self.workspace_bytes < 0:
             raise ConfigError(f"workspace_bytes must be 0 or more: got {self.workspace_bytes}")
         if not self.allocator_slack >= 1:
             raise ConfigError(f"the allocator's slack must be 1 or more: got {self.allocator_slack}")
+
+
+def _of_instance(num_ranks: int, optimizer: Optimizer) -> int:
+    """Of ranks that hold the same weights those in one instance of the distributed optimizer."""
+    return num_ranks // gcd(num_ranks, optimizer.num_distributed_optimizer_instances)
 
 
 def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
@@ -212,9 +230,10 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
     state += (held.dense - held.matrices) * optimizer.state_bytes()
     expert_state = held.expert * optimizer.state_bytes(is_matrix=True)
     found: dict[str, int] = {}
+    experts = _of_instance(cut.expert_replicas, optimizer)
     for prefix, number, state_bytes, replicas in (
-        ("", held.dense, state, cut.replicas),
-        ("expert ", held.expert, expert_state, cut.expert_replicas),
+        ("", held.dense, state, settings.sharding_ranks),
+        ("expert ", held.expert, expert_state, experts),
     ):
         if settings.fully_shard:
             shard = share(4 * number, replicas)

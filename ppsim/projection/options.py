@@ -157,6 +157,11 @@ class StudyOptions(TypedDict, total=False):
         "Whether replicas share the update by whole layers, as Muon's users do. Default: evenly.",
         section="optimizer", field="job.optimizer.layer_wise", default=False, has_no=True,
     )]
+    num_distributed_optimizer_instances: Annotated[int | None, Option(
+        "Groups of replicas that each share optimizer state, or with ZeRO 2 and 3 gradients and parameters, among "
+        "themselves; gradients are summed among groups (HSDP). Default: {default}.",
+        metavar="N", section="optimizer", field="job.optimizer.num_distributed_optimizer_instances", default=1,
+    )]
     exp_avg_dtype: Annotated[Literal["float32", "bfloat16", "float16", "float8"] | None, Option(
         "Number format of both of Adam's moments (Megatron-LM's --exp-avg-dtype and --exp-avg-sq-dtype). "
         "Default: {default}.",

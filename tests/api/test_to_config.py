@@ -33,7 +33,7 @@ SCHEDULES = ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zbv-fixed", "v-half-
 
 WORDS = words_of(PlanOptions)
 VALUES: dict[str, tuple[Any, ...]] = {
-    "wgrad_deferral_limit": (0, 2), "offload_modules": ("core_attn+attn_proj", "qkv_linear", "none"),
+    "wgrad_deferral_limit": (0, 2), "num_distributed_optimizer_instances": (1, 2), "offload_modules": ("core_attn+attn_proj", "qkv_linear", "none"),
     "cluster": tuple(packaged_clusters()),
     "order": ("tp-cp-ep-pp-dp", "tp-cp-ep-dp-pp"),
     "mtp_num_layers": (0, 1, 2),

@@ -60,7 +60,7 @@ MEGATRON = f"{JOB} --runtime megatron"
 
 OF_JOBS = [  # those that `project` and `tune` share
     "--order tp-pp-cp-ep-dp", "--dtype float8", "--dtype fp16", "--optimizer muon", "--zero 3", "--zero 0",
-    "--wgrad-deferral-limit 2", "--fully-shard", same("--no-fully-shard"), "--no-gradient-accumulation-fusion",
+    "--wgrad-deferral-limit 2", "--num-distributed-optimizer-instances 2", "--fully-shard", same("--no-fully-shard"), "--no-gradient-accumulation-fusion",
     same("--gradient-accumulation-fusion"), "--grad-reduce-in-bf16", same("--no-grad-reduce-in-bf16"),
     same("--no-listed-collectives"), same("--no-layer-wise"), "--exp-avg-dtype bfloat16",
     "--stack megatron-bridge", "--stack torchtitan", "--vocab 1000", "--kv-heads 2", same("--tied-embeddings"),

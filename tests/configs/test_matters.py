@@ -38,7 +38,7 @@ def test_what_trains_the_same_step_is_not_listed(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["optimizer_cpu_offload", "use_torch_fsdp2", "num_distributed_optimizer_instances", "fp8_param_gather",
+    ["optimizer_cpu_offload", "use_torch_fsdp2", "fp8_param_gather",
      "zero_optimization.offload_optimizer.device", "zero_optimization.zero_hpz_partition_size",
      "training.enable_cpu_offload", "quantize.linear.float8.enable_fsdp_float8_all_gather",
      "primus_turbo.use_moe_fp8", "parallelism.fsdp_reshard_after_forward", "checkpoint_activations"],

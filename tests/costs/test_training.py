@@ -142,6 +142,36 @@ def test_zero_shards_more_the_higher_its_stage_and_pays_for_it_from_stage_2_on()
     assert updates[1] == updates[2] == updates[3]
 
 
+def test_instances_of_the_distributed_optimizer_share_less_and_gather_among_fewer() -> None:
+    """16 replicas on 2 nodes in 2 instances, a node each: state among 8, no gather between nodes, one more sum."""
+    whole, halved = (
+        ppsim.job(model="llama3-8b", gpus=16, num_distributed_optimizer_instances=number) for number in (1, 2)
+    )
+    held = [
+        rank_memory(one.model, stages_of(one.model, [32]), one.settings, in_flight=[1]) for one in (whole, halved)
+    ]
+    states = [one.components["optimizer state"] for one in held]
+    assert states[1] == pytest.approx(2 * states[0], rel=1e-6)
+    table = ppsim.build("1f1b", pp=1, microbatches=4)
+    around = [assemble_job(one, table).around for one in (whole, halved)]
+    gathers, reduces, updates = (
+        [float(getattr(one, name)[0]) for one in around] for name in ("gather_s", "reduce_s", "optimizer_s")
+    )
+    assert gathers[1] < gathers[0]
+    assert reduces[1] > reduces[0]
+    assert updates[1] == pytest.approx(2 * updates[0])
+
+
+def test_instances_that_cannot_be_are_refused() -> None:
+    for options, why in (
+        ({"num_distributed_optimizer_instances": 3}, "must divide dp · cp = 16: got 3"),
+        ({"num_distributed_optimizer_instances": 0}, "must be at least 1: got 0"),
+        ({"num_distributed_optimizer_instances": 2, "zero": 0}, "give --zero 1 to 3"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            ppsim.job(model="llama3-8b", gpus=16, **options)  # type: ignore[arg-type]
+
+
 def test_zero_3_exposes_what_compute_does_not_hide() -> None:
     """On a slow network each forward takes as long as its gathering; nothing hidden, it takes both."""
     table = build("1f1b", pp=2, microbatches=8)
