@@ -42,9 +42,12 @@ def rank_bounds(trial: Trial, layer: LayerCosts) -> tuple[Floats, tuple[int, ...
     timeline = trial.step.timeline
     schedule, costs = timeline.schedule, timeline.costs
     num_ranks, num_stages = schedule.num_ranks, schedule.num_model_stages
-    is_forward = schedule.op == Op.F
-    place = schedule.rank[is_forward] * num_stages + schedule.model_stage[schedule.stage[is_forward]]
-    passes = np.bincount(place, minlength=num_ranks * num_stages).reshape(num_ranks, num_stages)
+    place = schedule.rank * num_stages + schedule.model_stage[schedule.stage]
+    of_passes = slopes(trial, layer)[schedule.op, schedule.stage]
+    weights, passes = (
+        np.bincount(place, weights=one, minlength=num_ranks * num_stages).reshape(num_ranks, num_stages)
+        for one in (of_passes, None)
+    )
     before = np.arange(num_stages) < (passes > 0).argmax(axis=1)[:, None]
     if schedule.num_replicas > 1:  # the nearest first stage is that of one replica or the other
         before = np.zeros_like(before)
@@ -52,8 +55,7 @@ def rank_bounds(trial: Trial, layer: LayerCosts) -> tuple[Floats, tuple[int, ...
     if not schedule.splits_backward:
         way_s += costs.backward_s[:num_stages]
         share += float(layer.passes_s[Op.B])
-    growing: Floats = slopes(trial, layer)[:2, :num_stages].sum(axis=0)
-    weights = passes / schedule.num_slices * growing + before * share / schedule.num_slices
+    weights = (weights + before * share) / schedule.num_slices
     values = timeline.busy_s + before @ way_s / schedule.num_slices
     return weights / _mean(layer), trial.counts, values
 
