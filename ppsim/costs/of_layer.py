@@ -26,10 +26,7 @@ def layer_costs_of(job: Job) -> LayerCosts:
     passes, work_s = mean("passes_s"), {layer: one["passes_s"][:2].sum() for layer, one in found.items()}
     return LayerCosts(
         work_s=job.scale * np.array([work_s[layer] for layer in job.model.layers]),
-        **{
-            name: job.scale * mean(name)
-            for name in ("passes_s", "exposed_s", "gather_s", "reduce_s", "optimizer_s")
-        },
+        **{name: job.scale * mean(name) for name in ("passes_s", "exposed_s", "reduce_s", "optimizer_s")},
         static_bytes=mean("static_bytes"),
         activation_bytes=(1 - job.offload) * mean("activation_bytes"),
         fixed=work_of(job.beside_layers) / (float(passes[:2].sum()) or 1.0),
@@ -42,10 +39,11 @@ def _costs_of(job: Job, layer: Layer) -> dict[str, Any]:
     held = [rank_memory(job.model, [stage], job.settings, in_flight=[0]).total for stage in (one, two)]
     kept = [activation_bytes(job, stage)[0] for stage in (one, two)]
     passes = _passes_s(job, layer)
-    gather_s, reduce_s, optimizer_s = added_s(job, layer)
+    reduce_s, optimizer_s = added_s(job, layer)
     return {
-        "passes_s": passes, "exposed_s": _exposed_s(job, layer, passes), "gather_s": gather_s, "reduce_s": reduce_s,
-        "optimizer_s": optimizer_s, "static_bytes": held[1] - held[0], "activation_bytes": kept[1] - kept[0],
+        "passes_s": passes, "exposed_s": _exposed_s(job, layer, passes), "reduce_s": reduce_s,
+        "optimizer_s": optimizer_s, "static_bytes": held[1] - held[0],
+        "activation_bytes": kept[1] - kept[0],
     }  # fmt: skip
 
 
