@@ -21,8 +21,9 @@ class LayerCosts:
 
     `work_s` has the seconds of F + B of each layer of the model, in order. The others are means over the layers:
     `passes_s` has the seconds of F, B, I and W in this order, `exposed_s` the seconds of each pass if its
-    collectives (ZeRO 2 and 3) take longer than its compute. `reduce_s` and `optimizer_s` are seconds per step.
-    `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight. A stage with layers takes the time of `fixed` layers on top of its own.
+    collectives (ZeRO 2 and 3) take longer than its compute. `reduce_s` and `optimizer_s` are seconds per step,
+    `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight. A stage with layers
+    takes the time of `fixed` layers on top of its own.
     """
 
     work_s: Floats
