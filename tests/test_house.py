@@ -44,7 +44,7 @@ def test_every_benchmark_and_script_finds_what_it_imports() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_new_skip_fails_ci(tmp_path: Path) -> None:
+def test_a_skip_more_or_fewer_fails_ci(tmp_path: Path) -> None:
     results = tmp_path / "results.xml"
     results.write_text(
         '<testsuites><testsuite><testcase name="a"><skipped type="pytest.skip" message="no GPU"/></testcase>'
@@ -52,6 +52,7 @@ def test_a_new_skip_fails_ci(tmp_path: Path) -> None:
     )
     script = [sys.executable, ROOT / "scripts" / "check_skips.py", results]
     assert subprocess.run([*script, "1"], capture_output=True, check=False).returncode == 0
+    assert subprocess.run([*script, "2"], capture_output=True, check=False).returncode == 1
     done = subprocess.run([*script, "0"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "skipped: 1 × no GPU" in done.stdout

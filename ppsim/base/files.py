@@ -116,6 +116,8 @@ def _bytes_of(path: str | Path, most: int) -> bytes:
                 pieces.append(piece)
                 most -= len(piece)
             return b"".join(pieces)
+    except IsADirectoryError:
+        raise ConfigError(f"cannot read {path}: it is a folder, not a file") from None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError as error:  # a name with a NUL byte

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from os.path import isfile
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ _KINDS = (
 )
 
 
+_SUFFIXES = {".sh", ".yaml", ".yml", ".toml", ".json", ".log"}
+
+
 def read_run_config(path: str | Path) -> RunConfig:
     """Return what a trainer's configuration says: words of `ppsim.project`, a model, and what is not followed.
 
@@ -50,6 +53,8 @@ def read_run_config(path: str | Path) -> RunConfig:
     >>> found.words["pp"], found.words["micro_batch"], found.words["dtype"]
     (4, 2, 'bfloat16')
     """
+    if isdir(path):
+        raise ConfigError(_why_no_folder(Path(path)))
     (text, has_more), source = read_head(path), str(path)
     if has_more and not logged_arguments(text):  # a log begins with the arguments, and may be long
         raise ConfigError(f"{path} is larger than {CONFIG_BYTES // 2**20} MiB: it is no training configuration")
@@ -71,6 +76,13 @@ def read_run_config(path: str | Path) -> RunConfig:
             flags["--activation_checkpoint.mode"] = chosen[1]
         return _from_flags(flags, source)
     return _from_tree(read_yaml(path), Path(path))
+
+
+def _why_no_folder(folder: Path) -> str:
+    """The sentence that says which files are accepted, and the ones in the folder that may be meant."""
+    likely = sorted(file.name for file in folder.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    held = f"; it holds {', '.join(likely[:3])}{', …' * (len(likely) > 3)}" if likely else ""
+    return f"{folder} is a folder{held}: give one file; there are {_KINDS}"
 
 
 def _from_flags(flags: Mapping[str, Any], source: str) -> RunConfig:

@@ -19,20 +19,21 @@ Entry = TypeVar("Entry")
 class LayerCosts:
     """What one more layer adds to a stage and its rank, for a search over splits.
 
-    `work_s` has the seconds of F + B of each layer of the model, in order. The others are of a typical layer:
+    `work_s` has the seconds of F + B of each layer of the model, in order. The others are means over the layers:
     `passes_s` has the seconds of F, B, I and W in this order, `exposed_s` the seconds of each pass if its
-    collectives (ZeRO 2 and 3) take longer than its compute. `gather_s`, `reduce_s` and `optimizer_s` are seconds
-    per step. `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight.
+    collectives (ZeRO 2 and 3) take longer than its compute. `reduce_s` and `optimizer_s` are seconds per step,
+    `static_bytes` is held for the whole step, `activation_bytes` per microbatch in flight. A stage with layers
+    takes the time of `fixed` layers on top of its own.
     """
 
     work_s: Floats
     passes_s: Floats
     exposed_s: Floats
-    gather_s: float = 0.0
     reduce_s: float = 0.0
     optimizer_s: float = 0.0
     static_bytes: float = 0.0
     activation_bytes: float = 0.0
+    fixed: float = 0.0
 
 
 class Known(defaultdict[str, dict[Any, Any]]):

@@ -1,11 +1,14 @@
 """Costs that one more layer adds to a stage and its rank: a stage with two layers minus a stage with one."""
 
+from collections import Counter
+from typing import Any
+
 import numpy as np
 
 from ppsim.base.arrays import Floats
 from ppsim.costs.assembled import LayerCosts
-from ppsim.costs.job import Job
-from ppsim.costs.of_job import activation_bytes, estimate_of, seconds_of_layers
+from ppsim.costs.job import Job, work_of
+from ppsim.costs.of_job import activation_bytes, estimate_of
 from ppsim.costs.offload import offloaded_bytes
 from ppsim.costs.step import added_s, passes_s
 from ppsim.model.architecture import Layer
@@ -14,25 +17,36 @@ from ppsim.model.stages import Stage
 
 
 def layer_costs_of(job: Job) -> LayerCosts:
-    """Return what one more layer adds; the typical one is in the middle of the model."""
-    layer = job.model.layers[len(job.model.layers) // 2]
+    """Return what one more layer adds: the mean over the layers of the model."""
+    number = Counter(job.model.layers)
+    found = {layer: _costs_of(job, layer) for layer in number}
+
+    def mean(name: str) -> Any:
+        return sum(number[layer] * one[name] for layer, one in found.items()) / len(job.model.layers)
+
+    passes, work_s = mean("passes_s"), {layer: one["passes_s"][:2].sum() for layer, one in found.items()}
+    return LayerCosts(
+        work_s=job.scale * np.array([work_s[layer] for layer in job.model.layers]),
+        **{name: job.scale * mean(name) for name in ("passes_s", "exposed_s", "reduce_s", "optimizer_s")},
+        static_bytes=mean("static_bytes"),
+        activation_bytes=(1 - job.offload) * mean("activation_bytes"),
+        fixed=work_of(job.beside_layers) / (float(passes[:2].sum()) or 1.0),
+    )
+
+
+def _costs_of(job: Job, layer: Layer) -> dict[str, Any]:
+    """What one more layer of a kind adds, by the names in `LayerCosts`."""
     one, two = (Stage((layer,) * number) for number in (1, 2))
     held = [rank_memory(job.model, [stage], job.settings, in_flight=[0]).total for stage in (one, two)]
     kept = [activation_bytes(job, stage)[0] for stage in (one, two)]
     gone = [offloaded_bytes(job, stage, whole)[0] for stage, whole in zip((one, two), kept, strict=True)]
     passes = _passes_s(job, layer)
-    gather_s, reduce_s, optimizer_s = (job.scale * seconds for seconds in added_s(job, layer))
-    work_s = seconds_of_layers(job, lambda kind: float(_passes_s(job, kind)[:2].sum()))
-    return LayerCosts(
-        work_s=job.scale * np.array(work_s),
-        passes_s=job.scale * passes,
-        exposed_s=job.scale * _exposed_s(job, layer, passes),
-        gather_s=gather_s,
-        reduce_s=reduce_s,
-        optimizer_s=optimizer_s,
-        static_bytes=held[1] - held[0],
-        activation_bytes=(kept[1] - kept[0]) - (gone[1] - gone[0]),
-    )
+    reduce_s, optimizer_s = added_s(job, layer)
+    return {
+        "passes_s": passes, "exposed_s": _exposed_s(job, layer, passes), "reduce_s": reduce_s,
+        "optimizer_s": optimizer_s, "static_bytes": held[1] - held[0],
+        "activation_bytes": (kept[1] - kept[0]) - (gone[1] - gone[0]),
+    }  # fmt: skip
 
 
 def _passes_s(job: Job, layer: Layer) -> Floats:

@@ -181,14 +181,16 @@ def layer_costs_of(profile: Profile, shape: Shape, num_layers: int) -> LayerCost
     """Return what one more layer of a profile adds, at a shape."""
     parts = _components(profile, shape)
     layer, names = parts.layer, ("forward_s", "backward_s", "backward_input_s", "backward_weight_s")
-    passes = np.array([line_of(layer, name)[1] for name in names])
-    passes[1] = passes[1] or passes[2] + passes[3]
+    fixed, passes = np.array([line_of(layer, name) for name in names]).T
+    for one in (fixed, passes):
+        one[1] = one[1] or one[2] + one[3]
     return LayerCosts(
         work_s=np.array(parts.layer_seconds(num_layers)),
         passes_s=passes,
         exposed_s=passes,
         static_bytes=BYTES_PER_PARAMETER * layer.parameters,
         activation_bytes=float(layer.activation_bytes),
+        fixed=float(fixed[:2].sum() / (passes[:2].sum() or 1.0)),
     )
 
 

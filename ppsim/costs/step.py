@@ -58,19 +58,15 @@ def step_costs(job: Job, schedule: Schedule, stages: Sequence[Stage], known: Kno
     )
 
 
-def added_s(job: Job, layer: Layer) -> tuple[float, float, float]:
-    """Return the seconds per step that one more layer adds to a stage's gather and reduction, and to an update."""
+def added_s(job: Job, layer: Layer) -> tuple[float, float]:
+    """Return the seconds per step that one more layer adds to a stage's reduction and to an update."""
     one, two = ([Stage((layer,) * number)] for number in (1, 2))
-    zero = job.optimizer.zero_stage
-
-    def added(operation: collectives.Operation) -> float:
-        return among_replicas_s(job, held_of(job, two), operation) - among_replicas_s(
-            job, held_of(job, one), operation
-        )
-
-    gather_s = added("all-gather") if zero in (1, 2) else 0.0
-    reduce_s = added("reduce-scatter" if zero else "all-reduce") if zero < 2 else 0.0
-    return gather_s, reduce_s, _update_s(job, two) - _update_s(job, one)
+    update_s = _update_s(job, two) - _update_s(job, one)
+    if job.optimizer.zero_stage >= 2:  # reduced after each pass
+        return 0.0, update_s
+    operation: collectives.Operation = "reduce-scatter" if job.optimizer.zero_stage else "all-reduce"
+    took_s = [among_replicas_s(job, held_of(job, stages), operation) for stages in (one, two)]
+    return took_s[1] - took_s[0], update_s
 
 
 def num_independent(job: Job) -> int:

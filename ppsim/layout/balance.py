@@ -36,9 +36,13 @@ def moved(counts: Sequence[int], giving: int, taking: int) -> tuple[int, ...]:
 
 
 class Functions:
-    """Linear functions of the layers per stage, all over the same costs of layers (seconds, or 1 for each)."""
+    """Linear functions of the layers per stage, all over the same costs of layers (seconds, or 1 for each).
 
-    def __init__(self, layer_costs: Sequence[float], num_stages: int) -> None:
+    `fixed` is the cost of a stage with layers on top of theirs.
+    """
+
+    def __init__(self, layer_costs: Sequence[float], num_stages: int, fixed: float = 0.0) -> None:
+        self._fixed = fixed
         self._costs = np.asarray(layer_costs, dtype=np.float64)
         self._sums = np.concatenate([[0.0], np.cumsum(self._costs)])
         self._weights = np.zeros((0, num_stages))
@@ -74,12 +78,19 @@ class Functions:
         found: Floats = np.where(
             giving < taking, below[:, taking] - below[:, giving], above[:, giving] - above[:, taking]
         )
+        if self._fixed:
+            now = np.asarray(counts)
+            found += self._fixed * (
+                weights[:, taking] * (now[taking] == 0) - weights[:, giving] * (now[giving] == 1)
+            )
         return found
 
     def stage_costs(self, counts: Sequence[int]) -> Floats:
         """Return the cost of the layers of each stage."""
         ends = np.cumsum(counts)
         found: Floats = self._sums[ends] - self._sums[ends - np.asarray(counts)]
+        if self._fixed:
+            found += self._fixed * (np.asarray(counts) > 0)
         return found
 
 

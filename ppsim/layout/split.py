@@ -119,6 +119,11 @@ Split: TypeAlias = Literal["auto", "balanced", "even"] | MegatronSplit | Sequenc
 """
 
 
+def without_search(split: Split) -> Split:
+    """Return "balanced" for "auto": a search for the fastest split of each of many plans takes too long."""
+    return "balanced" if split == "auto" else split
+
+
 def rule_of(split: Split, num_layers: int, *, pp: int, vpp: int) -> str:
     """Return in words how a split was found."""
     if isinstance(split, MegatronSplit):

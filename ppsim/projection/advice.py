@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from ppsim.layout.split import without_search
 from ppsim.projection.changes import projected_changes
 from ppsim.projection.plan import Plan
 from ppsim.projection.projection import Advice, Projection
@@ -20,7 +21,9 @@ def advise(projection: Projection, project: Callable[[Plan], Projection], *, lim
     plan, found = projection.plan, []
     bound = plan.memory_bound_bytes
     fits = bound is None or projection.timeline.memory.peak_bytes.max() <= bound
-    for change, made in projected_changes(plan, lambda other: project(_without_search(other))):
+    for change, made in projected_changes(
+        plan, lambda other: project(replace(other, split=without_search(other.how_split)))
+    ):
         if bound is not None and made.timeline.memory.peak_bytes.max() > bound:
             continue
         if made.tokens_per_s is None or projection.tokens_per_s is None:  # without a model: the same microbatches
@@ -31,8 +34,3 @@ def advise(projection: Projection, project: Callable[[Plan], Projection], *, lim
         if (gain >= _LEAST_GAIN or not fits) and is_for_runtime:
             found.append(Advice(change, made, gain))
     return sorted(found, key=lambda advice: (-advice.gain, advice.change))[:limit]
-
-
-def _without_search(plan: Plan) -> Plan:
-    """The plan with its layers balanced over ranks: a search for each alternative's split would take too long."""
-    return replace(plan, split="balanced") if plan.how_split == "auto" else plan

@@ -391,10 +391,10 @@ def _what_would_fit(plan: Plan) -> str:
     others = [name for name in entries if name not in (plan.schedule_name, *improved_on)]
     projections = project_all(plan, others).projections
     fitting = [projection.plan.schedule_name for projection in projections if not projection.not_in_runtime]
-    if len(fitting) > _MOST_NAMED:
-        fitting[_MOST_NAMED:] = [f"{len(fitting) - _MOST_NAMED} slower ones"]
     if fitting:
-        return f"; {' or '.join(fitting)} would fit"
+        more = len(fitting) - _MOST_NAMED
+        rest = [f"{more} slower one{'s' * (more > 1)}"] if more > 0 else []
+        return f"; {' or '.join(fitting[:_MOST_NAMED] + rest)} would fit"
     none = "; no schedule for this pp and vpp would fit"
     changes = _fitting_changes(plan) if plan.job else []
     return none + (f", but {' or '.join(changes[:_MOST_NAMED])} would" if changes else "")

@@ -34,28 +34,13 @@ class Trial:
 
 
 def rank_bounds(trial: Trial, layer: LayerCosts) -> tuple[Floats, tuple[int, ...], Floats]:
-    """Return weights of shape [ranks, stages], and the values at the trial, of the bounds by each rank's work.
-
-    They are: the first forward comes down to the rank, the rank does all its actions, and the last backward goes up
-    from it, if the schedule does not split backwards.
-    """
-    timeline = trial.step.timeline
-    schedule, costs = timeline.schedule, timeline.costs
-    num_ranks, num_stages = schedule.num_ranks, schedule.num_model_stages
-    is_forward = schedule.op == Op.F
-    place = schedule.rank[is_forward] * num_stages + schedule.model_stage[schedule.stage[is_forward]]
-    passes = np.bincount(place, minlength=num_ranks * num_stages).reshape(num_ranks, num_stages)
-    before = np.arange(num_stages) < (passes > 0).argmax(axis=1)[:, None]
-    if schedule.num_replicas > 1:  # the nearest first stage is that of one replica or the other
-        before = np.zeros_like(before)
-    way_s, share = costs.forward_s[:num_stages].copy(), float(layer.passes_s[Op.F])
-    if not schedule.splits_backward:
-        way_s += costs.backward_s[:num_stages]
-        share += float(layer.passes_s[Op.B])
-    growing: Floats = slopes(trial, layer)[:2, :num_stages].sum(axis=0)
-    weights = passes / schedule.num_slices * growing + before * share / schedule.num_slices
-    values = timeline.busy_s + before @ way_s / schedule.num_slices
-    return weights / _mean(layer), trial.counts, values
+    """Return weights of shape [ranks, stages], and the values at the trial, of the bounds by each rank's work."""
+    schedule = trial.step.timeline.schedule
+    shape = schedule.num_ranks, schedule.num_model_stages
+    place = np.ravel_multi_index((schedule.rank, schedule.model_stage[schedule.stage]), shape)
+    passes_s = slopes(trial, layer)[schedule.op, schedule.stage] / schedule.num_slices
+    weights = np.bincount(place, weights=passes_s, minlength=shape[0] * shape[1]).reshape(shape)
+    return weights / _mean(layer), trial.counts, trial.step.timeline.busy_s
 
 
 def path_weights(trial: Trial, layer: LayerCosts) -> Floats:
@@ -68,7 +53,6 @@ def path_weights(trial: Trial, layer: LayerCosts) -> Floats:
     while blocker[node] != NONE:
         node = blocker[node]
         path.append(node)
-    added_s += _begin(trial, layer, node)
     if around.update == "synchronised":
         rank = int(np.argmax(np.broadcast_to(around.optimizer_s, schedule.num_ranks)))
     added_s[schedule.stage_to_rank == rank] += layer.optimizer_s
@@ -115,25 +99,6 @@ def slopes(trial: Trial, layer: LayerCosts) -> Floats:
 
 def _mean(layer: LayerCosts) -> float:
     return float(layer.work_s.mean()) or 1.0
-
-
-def _begin(trial: Trial, layer: LayerCosts, node: int) -> Floats:
-    """Seconds that one more layer of each stage adds to the gather that the first action of a path waits for."""
-    timeline, around = trial.step.timeline, trial.assembled.around
-    schedule = timeline.schedule
-    added_s = np.zeros(schedule.num_stages)
-    if timeline.earliest is None or not 0 < timeline.earliest[node] == timeline.start[node]:
-        return added_s
-    stage = int(schedule.stage[node])
-    pieces = [one for one in trial.step.pieces if one.kind == "gather" and one.rank == schedule.rank[node]]
-    last = next(index for index, one in enumerate(pieces) if one.stage == stage)
-    for piece in pieces[: last + 1] if around.overlap else pieces:
-        added_s[piece.stage] += layer.gather_s
-    if around.overlap:
-        took_s = pieces[last].end_s - pieces[last].start_s
-        pass_s = float(timeline.costs.forward_s[stage])
-        added_s[stage] -= _hidden(trial, stage, took_s, layer.gather_s, pass_s, float(layer.passes_s[Op.F]))
-    return added_s
 
 
 def _end(trial: Trial, layer: LayerCosts, slope: Floats) -> tuple[int, int, Floats]:

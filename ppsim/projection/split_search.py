@@ -1,16 +1,17 @@
 """`--split auto`: the layers per stage with the shortest iteration, by a local search over simulated splits.
 
 Each simulated split gives a lower bound on the iteration of every other split: its critical path, at the other
-split's costs. A path is a linear function of the layers per stage, and so is the work of each rank. The search
-moves single layers while the largest of these bounds falls, simulates the split that it reaches, and adds the
-critical path of that split to the bounds. It ends when no move is left that may be faster, or after a fixed
-number of simulations.
+split's costs. A path is a linear function of the layers per stage, and so are the work and the bytes of each rank.
+The search looks at the splits a move away from the best one, then two moves and so on, until a bound says that one
+may be faster, and simulates it. It ends when no split nearby may be faster, or after a fixed number of simulations.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
+from ppsim.base.arrays import Floats
 from ppsim.costs.assembled import LayerCosts
 from ppsim.layout.balance import Functions, moved, possible_moves
 from ppsim.layout.split import even_split
@@ -20,23 +21,20 @@ from ppsim.simulation.bounds.problem import CAP_ROUNDING
 _MOST_TRIALS = 24
 """Splits that are simulated at most."""
 
-_LEAST_TRIALS, _MOST_NODES = 3, 10_000
+_LEAST_TRIALS, _MOST_NODES = 6, 10_000
 """Fewer are simulated of a large table, as many as have so many nodes of the event graph together."""
-
-_RADIUS = 2
-"""Moves before the first simulation; twice as many after a faster split, half as many after a slower one."""
 
 _GAIN = 1e-3
 """A split is simulated if its bound says that it may be faster by more than this part of the iteration."""
 
-_MARGIN = 0.01
-"""By what part of the iteration a bound may be too high, since layers are taken to add equal times to any stage."""
-
-_MOST_STEPS, _MOST_EXPANDED = 3, 8
-"""Moves from the best split that are tried together when a descent ends, and splits expanded after each move."""
+_WIDTH, _PATIENCE = 6, 6
+"""Splits whose neighbours are weighed after each move; moves without a lower bound after which it ends."""
 
 _MOST_MOVES = 256
-"""Moves that are weighed against all bounds, those that lower the largest one most."""
+"""Moves of a split that are weighed against all bounds: those that lower the largest bound most."""
+
+_Rank: TypeAlias = tuple[float, float, tuple[int, ...]]
+"""Order of splits: bytes over the memory limit, seconds, layers per stage."""
 
 
 class SplitSearch:
@@ -48,44 +46,51 @@ class SplitSearch:
         layer: LayerCosts,
         limit_bytes: float | None,
     ) -> None:
-        self._simulate, self._limit = simulate, np.inf if limit_bytes is None else limit_bytes * CAP_ROUNDING
+        self._simulate, self._layer = simulate, layer
+        self._limit = np.inf if limit_bytes is None else limit_bytes * CAP_ROUNDING
         start = simulate(None)
         num_stages = len(start.counts)
         self._trials: dict[tuple[int, ...], Trial] = {}
-        self._layer, num_layers = layer, len(layer.work_s)
-        self._seconds = Functions(layer.work_s.tolist(), num_stages)
-        self._bytes = Functions([1.0] * num_layers, num_stages)
-        most = _MOST_NODES // start.step.timeline.graph.num_nodes
-        self._most_trials = min(_MOST_TRIALS, max(_LEAST_TRIALS, most))
-        self._patience = max(2, self._most_trials // 2)
-        self._radius = _RADIUS
+        self._seconds = Functions(layer.work_s.tolist(), num_stages, layer.fixed * float(layer.work_s.mean()))
+        self._bytes = Functions([1.0] * len(layer.work_s), num_stages)
         self._seconds.add(*rank_bounds(start, layer))
         self._add(start)
+        even = tuple(even_split(sum(start.counts), num_stages))
+        if even != start.counts:
+            self._add(simulate(even))
+        most = _MOST_NODES // start.step.timeline.graph.num_nodes
+        self._most_trials = min(_MOST_TRIALS, max(_LEAST_TRIALS, most))
 
     def best(self) -> Trial:
         """Return the best split found, never a slower one than the even split unless only it fits."""
-        self._find_room()
-        self._go_down()
-        even = tuple(even_split(sum(self._best.counts), len(self._best.counts)))
-        if even not in self._trials and not self._is_slower(even):
-            self._try(even)
-            self._go_down()
+        self._search()
+        if self._over(self._best.peak_bytes) > 0:  # none fits
+            self._limit = np.inf
+            self._search()
         return self._best
+
+    def _search(self) -> None:
+        while len(self._trials) < self._most_trials:
+            best = self._best
+            enough = float(self._over(best.peak_bytes)), best.seconds * (1 - _GAIN), ()
+            lowest = self._lowest(enough)
+            if lowest >= enough:
+                break
+            self._add(self._simulate(lowest[2]))
 
     @property
     def _best(self) -> Trial:
-        """Of those that fit, or of all if none fits, the fastest; of equals the most even."""
-        fitting = [one for one in self._trials.values() if one.peak_bytes.max() <= self._limit]
-        best_s = min(one.seconds for one in fitting or self._trials.values())
-        equal = [one for one in fitting or self._trials.values() if one.seconds <= best_s * (1 + 1e-9)]
+        """The fastest split that fits, else the one that exceeds the limit least; of equals the most even."""
+        over = [float(self._over(one.peak_bytes)) for one in self._trials.values()]
+        fitting = [one for one, excess in zip(self._trials.values(), over, strict=True) if excess == min(over)]
+        best_s = min(one.seconds for one in fitting)
+        equal = [one for one in fitting if one.seconds <= best_s * (1 + 1e-9)]
         return min(equal, key=lambda one: (sum(count**2 for count in one.counts), one.seconds, one.counts))
 
-    def _is_slower(self, counts: tuple[int, ...]) -> bool:
-        """Whether the bounds say for sure that a split is slower than the best."""
-        return bool(self._seconds.values(counts).max() > self._best.seconds * (1 + _MARGIN))
-
-    def _try(self, counts: tuple[int, ...]) -> None:
-        self._add(self._simulate(counts))
+    def _over(self, peak_bytes: Floats) -> Floats:
+        """The bytes over the memory limit, of all ranks together."""
+        over: Floats = np.maximum(peak_bytes - self._limit, 0.0).sum(axis=0)
+        return over
 
     def _add(self, trial: Trial) -> None:
         self._trials[trial.counts] = trial
@@ -94,79 +99,37 @@ class SplitSearch:
         if np.isfinite(self._limit):
             self._bytes.add(byte_weights(trial, self._layer), trial.counts, trial.peak_bytes)
 
-    def _find_room(self) -> None:
-        """Simulate splits whose fullest rank holds less until one fits, if any may fit."""
-        while self._best.peak_bytes.max() > self._limit and len(self._trials) < self._most_trials:
-            least = min(self._trials.values(), key=lambda one: float(one.peak_bytes.max()))
-            counts, bytes_ = self._descend(self._bytes, least.counts, enough=self._limit)
-            if bytes_ > self._limit or counts in self._trials:
-                return
-            self._try(counts)
+    def _lowest(self, enough: _Rank) -> _Rank:
+        """Return the first split with bounds below `enough`, fewest moves from the best one, or the lowest found.
 
-    def _go_down(self) -> None:
-        """Simulate splits that may be faster than the best: the end of a descent, else the best neighbour."""
-        since = len(self._trials)
-        while len(self._trials) < min(self._most_trials, since + self._patience):
-            before = self._best
-            most = before.seconds * (1 - _GAIN)
-            counts, bound_s = self._descend(self._seconds, self._best.counts, most_moves=self._radius)
-            if bound_s > most or counts in self._trials:
-                bound_s, counts = self._nearest(most)
-            if bound_s > most:
-                return
-            self._try(counts)
-            if self._best is not before:
-                since = len(self._trials)
-                self._radius *= 2
-            else:
-                self._radius = max(1, self._radius // 2)
-
-    def _nearest(self, most: float) -> tuple[float, tuple[int, ...]]:
-        """The split with the lowest bound among those a few moves from the best that were not simulated."""
-        around = [self._best.counts]
-        for _ in range(_MOST_STEPS):
-            found = sorted({one for counts in around for one in self._neighbours(counts)})
-            new = next((one for one in found if one[1] not in self._trials), (np.inf, self._best.counts))
-            if new[0] <= most:
+        While that split does not fit, it looks farther for one that does.
+        """
+        seen, around = set(self._trials), [self._best.counts]
+        lowest: _Rank = (np.inf, np.inf, ())
+        since = 0
+        while since < _PATIENCE and (lowest[0] > 0 or lowest >= enough):
+            found = sorted({one for counts in around for one in self._neighbours(counts) if one[2] not in seen})
+            if not found:
                 break
-            around = [counts for _, counts in found[:_MOST_EXPANDED]]
-        return new
+            since = 0 if found[0] < lowest else since + 1
+            lowest = min(lowest, found[0])
+            around = [counts for *_, counts in found[:_WIDTH]]
+            seen.update(around)
+        return lowest
 
-    def _neighbours(self, counts: tuple[int, ...]) -> list[tuple[float, tuple[int, ...]]]:
-        """The splits one move away with their bounds."""
+    def _neighbours(self, counts: tuple[int, ...]) -> list[_Rank]:
+        """The splits one move away that may be best, with their bounds."""
+        bound_s, peak_bytes = self._seconds.values(counts), self._bytes.values(counts)
         giving, taking = possible_moves(counts)
-        after = (self._seconds.values(counts)[:, None] + self._seconds.changes(counts, giving, taking)).max(axis=0)
-        chosen = np.argsort(after, kind="stable")[:_MOST_MOVES]
-        return [(float(after[move]), moved(counts, int(giving[move]), int(taking[move]))) for move in chosen]
-
-    def _descend(
-        self,
-        functions: Functions,
-        counts: tuple[int, ...],
-        *,
-        enough: float = -np.inf,
-        most_moves: int = _MOST_MOVES,
-    ) -> tuple[tuple[int, ...], float]:
-        """Move layers while that lowers the largest of the functions; return the split and that largest value."""
-        keeps_limit = functions is self._seconds and self._best.peak_bytes.max() <= self._limit
-        values = functions.values(counts)
-        for _ in range(most_moves):
-            if values.max() <= enough:
-                break
-            giving, taking = possible_moves(counts)
+        if len(giving) > _MOST_MOVES:
+            functions, values = (self._bytes, peak_bytes) if self._over(peak_bytes) else (self._seconds, bound_s)
             of_largest = functions.changes(counts, giving, taking, [int(values.argmax())])[0]
             chosen = np.argsort(of_largest, kind="stable")[:_MOST_MOVES]
-            chosen = chosen[of_largest[chosen] < 0]
             giving, taking = giving[chosen], taking[chosen]
-            if keeps_limit and len(self._bytes):
-                held = self._bytes.values(counts)[:, None] + self._bytes.changes(counts, giving, taking)
-                giving, taking = (one[held.max(axis=0) <= self._limit] for one in (giving, taking))
-            if not len(giving):
-                break
-            after = (values[:, None] + functions.changes(counts, giving, taking)).max(axis=0)
-            best = int(after.argmin())
-            if after[best] >= values.max() * (1 - 1e-9):
-                break
-            counts = moved(counts, int(giving[best]), int(taking[best]))
-            values = functions.values(counts)
-        return counts, float(values.max())
+        after_s = (bound_s[:, None] + self._seconds.changes(counts, giving, taking)).max(axis=0)
+        over = self._over(peak_bytes[:, None] + self._bytes.changes(counts, giving, taking))
+        order = np.lexsort((after_s, over))[: 2 * _WIDTH].tolist()
+        return [
+            (float(over[move]), float(after_s[move]), moved(counts, int(giving[move]), int(taking[move])))
+            for move in order
+        ]

@@ -11,7 +11,7 @@ from ppsim.catalog.build import find, schedule_named
 from ppsim.costs.job import Job
 from ppsim.layout.cut import Cut
 from ppsim.layout.layout import layout_on, require_devices
-from ppsim.layout.split import Split, why_no_split
+from ppsim.layout.split import Split, why_no_split, without_search
 from ppsim.model.halves import MixtureOfExperts
 from ppsim.model.parameters import require_division
 from ppsim.model.recompute import BY_OPERATORS, Recompute
@@ -83,18 +83,13 @@ class Question:
         return replace(job, layout=layout, micro_batch=micro_batch, execution=execution)
 
     def plan_of(self, configuration: Configuration, *, job: Job | None = None, split: Split | None = None) -> Plan:
-        """Return the plan of a configuration; `job` and `split` where they are known already.
-
-        Split "auto" is balanced over ranks here: a search for the fastest split of each takes too long.
-        """
-        if split is None:
-            split = "balanced" if configuration.split == "auto" else configuration.split
+        """Return the plan of a configuration; `job` and `split` where they are known already."""
         return Plan(
             pp=configuration.pp,
             vpp=configuration.vpp,
             schedule=configuration.schedule,
             job=job or self.job_of(configuration),
-            split=split,
+            split=without_search(configuration.split) if split is None else split,
             runtime=self.runtime,
             memory_limit_bytes=self.memory_limit_bytes,
             **dict(self.overheads),

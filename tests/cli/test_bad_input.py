@@ -95,7 +95,7 @@ WRONG_ARGUMENTS = {
     "no costs": ("simulate T.csv", 2, ["--costs must be given, a file of what a pass takes: {"]),
     "a file for a schedule's name": ("project --pp 4 --schedule T.csv", 2, ["'T.csv' is a file, no schedule's name", "ppsim simulate T.csv --costs C.json"]),
     "a table that is not there": ("simulate nope.csv --costs C.json", 2, ["cannot read nope.csv: No such file"]),
-    "a folder for a table": ("check .", 2, ["cannot read .: Is a directory"]),
+    "a folder for a table": ("check .", 2, ["cannot read .: it is a folder, not a file"]),
     "costs that are not there": ("simulate T.csv --costs nope.json", 2, ["cannot read nope.json: No such file"]),
     "overheads that are none": ("project --pp 4 --overheads C.json", 2, ["action_overhead_s: missing", "hop_overhead_s: missing"]),
     "receives of a compute-only export": ("export T.csv --to torch --receives deferred -o x.csv", 2, ["--receives is for --to torch-comms"]),
@@ -135,6 +135,17 @@ def test_wrong_arguments_get_a_sentence_and_an_exit_code(folder, case):
     for word in words:
         assert word in told
     assert contents(folder) == before
+
+
+def test_a_folder_for_a_configuration_is_told_the_formats_and_its_files(folder):
+    held = folder / "configs"
+    held.mkdir()
+    said = words_of(ppsim("project", "--run-config", "configs", code=2).output)
+    assert "configs is a folder: give one file; there are Megatron-LM arguments" in said
+    for name in ("a.toml", "b.sh", "c.yaml", "d.json", "notes.md"):
+        (held / name).write_text("")
+    said = words_of(ppsim("project", "--run-config", "configs", code=2).output)
+    assert "configs is a folder; it holds a.toml, b.sh, c.yaml, …: give one file; there are Megatron-LM" in said
 
 
 # name: (table, exit code, words); the same message from every command that reads a table

@@ -30,6 +30,7 @@ OVERHEADS = {
     "format": "ppsim-overheads/1", "action_overhead_s": 0.001, "hop_overhead_s": 0.001, "overlap_slowdown": 0.1,
     "latency_s": 0.001, "bandwidth_bytes_per_s": 1e9, "not_fitted": {"step_overhead_s": "one step"},
     "samples": {"action_overhead_s": {"num": 3, "quartiles": [0.1, 0.2, 0.3]}}, "hops": [], "residuals": [],
+    "fitted_runs": ["d54ed47bbf1f2aa7f7f3ca2b0d36a16c3c3b0e4ae4dc0ed3f7f2f8c6d2f2a3b1"],
 }  # fmt: skip
 MEGATRON = {
     "--num-layers": 4, "--hidden-size": 256, "--num-attention-heads": 4, "--seq-length": 128, "--vocab-size": 1000,

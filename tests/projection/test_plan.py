@@ -1,6 +1,7 @@
 """A projection: throughput, utilization, bubbles and memory follow from the step and the profile."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from ppsim.base.errors import ConfigError, Deadlock, DoesNotFit
 from ppsim.catalog.build import CATALOG
 from ppsim.costs.profile import load_profile
 from ppsim.layout.split import MegatronSplit, why_no_split
+from ppsim.projection import project as planning
 from ppsim.projection.plan import RUNTIMES, Plan
 from ppsim.projection.project import project, project_all
 from ppsim.schedule.graph import CHANNELS
@@ -440,11 +442,26 @@ def test_what_would_fit_instead_does(split):
     ) as error:
         project(plan)
     names = str(error.value).partition("; ")[2].removesuffix(" would fit").split(" or ")
-    if names[-1].endswith(" slower ones"):
+    if " slower one" in names[-1]:
         names.pop()
     assert len(names) == 3
     for name in names:
         project(plan, schedule=name)
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence"),
+    [
+        (1, "; s0 would fit"),
+        (3, "; s0 or s1 or s2 would fit"),
+        (4, "; s0 or s1 or s2 or 1 slower one would fit"),
+        (6, "; s0 or s1 or s2 or 3 slower ones would fit"),
+    ],
+)
+def test_schedules_that_would_fit_are_named_up_to_three(monkeypatch, number, sentence):
+    found = [SimpleNamespace(plan=Plan(pp=4, schedule=f"s{index}"), not_in_runtime=None) for index in range(number)]
+    monkeypatch.setattr(planning, "project_all", lambda *_: SimpleNamespace(projections=found))
+    assert planning._what_would_fit(Plan(pp=4)) == sentence
 
 
 def test_a_plan_and_a_search_for_one_ask_the_same_of_a_device() -> None:

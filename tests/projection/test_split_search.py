@@ -1,6 +1,7 @@
 """`--split auto`: the split with the shortest simulated iteration."""
 
 import sys
+import time
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -13,6 +14,8 @@ from ppsim.layout.balance import Functions, balance_ranks, moved, possible_moves
 from ppsim.layout.split import even_split
 from ppsim.projection import split_search
 from ppsim.projection.project import iteration_of
+from tests.costs.profiles import profile
+from tests.costs.test_chunks import BESIDE, chunk, of_chunks
 
 EXAMPLE = {
     "model": "llama2-7b", "layers": 9, "gpus": 24, "pp": 3, "vpp": 2, "schedule": "zbv-fixed", "micro_batch": 1,
@@ -56,11 +59,38 @@ JOBS = {
         "model": "llama2-70b", "layers": 6, "gpus": 8, "pp": 2, "schedule": "v-half-fixed", "global_batch": 32,
         "seq_len": 8192,
     },
+    "hybrid whose middle layer is attention": {
+        "model": "nemotron-3-nano-30b-a3b", "layers": 11, "gpus": 8, "pp": 2, "vpp": 2, "schedule": "zbv-fixed",
+        "micro_batch": 1, "global_batch": 32, "seq_len": 4096,
+    },
+    "hybrid of attention, Mamba-2 and MLP": {
+        "model": "nemotron-h-8b", "layers": 11, "gpus": 8, "pp": 2, "vpp": 2, "schedule": "interleaved-1f1b",
+        "micro_batch": 1, "global_batch": 32, "seq_len": 4096,
+    },
     "MTP": {
         "model": "deepseek-v3", "layers": 8, "gpus": 32, "ep": 8, "pp": 4, "global_batch": 64, "seq_len": 4096,
         "mtp_num_layers": 1,
     },
 }  # fmt: skip
+
+
+def of_measured_chunks(*contents, kinds="t" * 12, **words):
+    """A plan for a profile of chunks, each measured 1 % too short or too long."""
+    data = of_chunks(*contents, kinds=kinds)
+    data["chunks"] = [chunk(one, factor=1.01 if index % 2 else 0.99) for index, one in enumerate(contents)]
+    return {"profile": profile(data), "microbatches": 12, **words}
+
+
+TWO_KINDS = {"kinds": "tttuuuuuuuuu", "pp": 2, "vpp": 2}
+JOBS |= {
+    "chunks": of_measured_chunks("Et", "t", "tt", "tttt", "tL", pp=4, schedule="1f1b"),
+    "chunks of two kinds on a V": of_measured_chunks(
+        "Et", "t", "u", "uuuu", "uL", **TWO_KINDS, schedule="zbv-fixed"
+    ),
+    "chunks of two kinds four moves away": of_measured_chunks(
+        "Et", "t", "u", "uuuu", "uL", **TWO_KINDS, schedule="1f1b-v"
+    ),
+}
 
 
 def splits(layers, stages):
@@ -77,11 +107,41 @@ def test_auto_is_within_three_per_mille_of_the_fastest_split_that_fits_and_never
         split: iteration_of(replace(plan, split=list(split)), table)
         for split in splits(layers, table.num_model_stages)
     }
-    fitting = {split: one for split, one in found.items() if one[1] <= plan.memory_bound_bytes} or found
+    limit = np.inf if plan.memory_bound_bytes is None else plan.memory_bound_bytes
+    fitting = {split: one for split, one in found.items() if one[1] <= limit} or found
     even = tuple(even_split(layers, table.num_model_stages))
     assert tuple(made.split) in fitting
     assert made.iteration_s <= min(seconds for seconds, _ in fitting.values()) * 1.003
     assert even not in fitting or made.iteration_s <= fitting[even][0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"model": "llama3-405b", "gpus": 512, "tp": 8, "global_batch": 512, "schedule": "zb-h1"},
+        {"model": "llama3-405b", "layers": 140, "gpus": 512, "tp": 8, "vpp": 2, "global_batch": 512,
+         "schedule": "zbv-fixed"},
+        {"model": "nemotron-h-56b", "gpus": 512, "tp": 8, "global_batch": 512},
+    ],
+)  # fmt: skip
+def test_of_64_ranks_auto_is_found_within_seconds_and_never_slower_than_even(words):
+    ppsim.project(**words, pp=64, split="even")  # kernels are compiled before the clock starts
+    begin = time.process_time()
+    made = ppsim.project(**words, pp=64)
+    assert time.process_time() - begin < 5
+    even, limit = ppsim.project(**words, pp=64, split="even"), made.plan.memory_bound_bytes
+    assert made.iteration_s <= even.iteration_s or even.timeline.memory.peak_bytes.max() > limit
+
+
+def test_a_stage_with_layers_costs_more_than_its_layers():
+    """It saves the fixed part of a stage to leave the last one to the head alone."""
+    contents = ("Et", "Ettt", "t", "tt", "tttt", "ttL", "tL")
+    data = of_chunks(*contents)
+    data["chunks"] = [chunk(one) for one in contents]
+    source = ppsim.project(
+        profile=profile(data), pp=2, vpp=2, schedule="1f1b-v", microbatches=12
+    ).plan.modelled_source
+    assert source.layer_costs().fixed == pytest.approx(BESIDE)  # of a layer of 1 s
 
 
 def test_the_v_schedule_of_the_issue_evens_ranks_not_stages():
@@ -126,6 +186,18 @@ def test_a_move_changes_functions_by_as_much_as_it_says():
     functions, counts = Functions([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0], 4), (2, 3, 2, 2)
     weights = np.array([[1.0, 4.0, 2.0, 8.0], [3.0, 0.0, 5.0, 1.0]])
     functions.add(weights, counts, weights @ functions.stage_costs(counts))
+    giving, taking = possible_moves(counts)
+    changes = functions.changes(counts, giving, taking)
+    for index, move in enumerate(zip(giving.tolist(), taking.tolist(), strict=True)):
+        after = functions.values(moved(counts, *move)) - functions.values(counts)
+        assert changes[:, index] == pytest.approx(after)
+
+
+def test_a_move_that_empties_or_fills_an_end_changes_the_fixed_part_of_the_stage():
+    functions, counts = Functions([1.0] * 5, 3, fixed=0.5), (1, 4, 0)
+    weights = np.array([[1.0, 4.0, 2.0]])
+    functions.add(weights, counts, weights @ functions.stage_costs(counts))
+    assert functions.stage_costs(counts).tolist() == [1.5, 4.5, 0.0]
     giving, taking = possible_moves(counts)
     changes = functions.changes(counts, giving, taking)
     for index, move in enumerate(zip(giving.tolist(), taking.tolist(), strict=True)):
