@@ -22,7 +22,7 @@ def schedules() -> "pandas.DataFrame":
 
     >>> import ppsim
     >>> ppsim.schedules().loc["zbv", ["placement", "messages", "runs_on"]].tolist()
-    ['v', '2 * (p - 1)', ['torch', 'primus', 'transformer-engine']]
+    ['v', '2 * (p - 1)', ['torch', 'primus']]
     """
     import pandas
 

@@ -66,7 +66,7 @@ def not_run_by(runtime: str, names: Iterable[str]) -> str:
     A runtime that is none of `RUNTIMES` refuses nothing; of a name that is no schedule's nothing is known.
 
     >>> not_run_by("megatron", ["1f1b", "zb-h1"])
-    'zb-h1: run by torch, primus, transformer-engine'
+    'zb-h1: run by torch, primus'
     """
     schedules, elsewhere = every_schedule(), dict[str, list[str]]()
     for name in dict.fromkeys(names):

@@ -8,9 +8,10 @@ from ppsim.schedule.table import Op, Schedule
 def graph_order(schedule: Schedule) -> list[list[float]]:
     """Return one list a rank: +c for a forward of chunk c (from 1), −c for its backward, −c − 0.5 for a W.
 
-    The microbatch is implied, first in, first out, so that a chunk's microbatches must come in order: raises
-    `ScheduleError` naming the action where they do not, and a stage whose backward is split for some microbatches
-    only, since −c stands for either kind.
+    The microbatch is implied: forwards and backwards of a chunk count up, and a W is of the chunk's last backward
+    (`_make_graphed_callables` captures it into the graph of that microbatch). Raises `ScheduleError` naming the
+    action for any other order, and for a stage whose backward is split for some microbatches only, since −c stands
+    for either kind.
     """
     compute = compute_for("TransformerEngine", schedule)
     full, split = (set(compute.stage[compute.op == op].tolist()) for op in (Op.B, Op.I))
@@ -31,6 +32,11 @@ def graph_order(schedule: Schedule) -> list[list[float]]:
                 raise ScheduleError(
                     f"TransformerEngine counts a chunk's microbatches itself, in order; rank {rank} runs "
                     f"{compute[entry]} where microbatch {counts[stage, kind]} is next"
+                )
+            if kind == 2 and (last := counts[stage, 1] - 1) != microbatch:
+                raise ScheduleError(
+                    f"TransformerEngine captures each W before the chunk's next backward; rank {rank} runs "
+                    f"{stage}I{last} before {compute[entry]}"
                 )
             counts[stage, kind] += 1
             chunk = chunk_of[stage]

@@ -14,8 +14,8 @@ def check_order(order: Sequence[float], *, num_chunks: int, num_microbatches: in
     """Raise `ConfigError`, naming the entry, for an order that cannot be captured.
 
     Chunks count from 1; +c is a forward, −c a backward, −c − 0.5 a weight gradient, for all microbatches of a chunk
-    or for none. Each comes once a microbatch, and no backward before its forward, no weight gradient before its
-    backward.
+    or for none. Each comes once a microbatch, and no backward before its forward. A weight gradient is of the
+    chunk's last backward, and comes before the next one.
     """
     counts = {(chunk, kind): 0 for chunk in range(1, num_chunks + 1) for kind in range(3)}
     for position, entry in enumerate(order):
@@ -26,6 +26,11 @@ def check_order(order: Sequence[float], *, num_chunks: int, num_microbatches: in
             before = "forward" if kind == 1 else "backward"
             raise ConfigError(
                 f"entry {position}, {entry:g}, comes before the {before} of its microbatch {counts[chunk, kind]}"
+            )
+        if kind == 2 and counts[chunk, 1] - counts[chunk, 2] > 1:
+            raise ConfigError(
+                f"entry {position}, {entry:g}, comes after the backward of microbatch {counts[chunk, 1] - 1}: the "
+                f"weight gradient of microbatch {counts[chunk, 2]} must come before it"
             )
         counts[chunk, kind] += 1
     for (chunk, kind), count in counts.items():

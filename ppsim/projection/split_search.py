@@ -24,7 +24,7 @@ _MOST_TRIALS = 24
 _LEAST_TRIALS, _MOST_NODES = 6, 10_000
 """Fewer are simulated of a large table, as many as have so many nodes of the event graph together."""
 
-_GAIN = 1e-3
+_GAIN = 3e-4
 """A split is simulated if its bound says that it may be faster by more than this part of the iteration."""
 
 _WIDTH, _PATIENCE = 6, 6

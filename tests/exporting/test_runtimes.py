@@ -375,10 +375,18 @@ def test_a_wrong_layout_is_refused(text):
 
 def test_transformer_engine_order_of_1f1b_and_of_a_split_backward():
     assert graph_order(table_of("1f1b", pp=2, microbatches=3)) == [[1, 1, -1, 1, -1, -1], [1, -1, 1, -1, 1, -1]]
-    assert graph_order(table_of("zb-h1", pp=2, microbatches=2))[0] == [1, 1, -1, -1.5, -1, -1.5]
+    table = parse_table("0F0,0F1,0I0,0W0,0I1,0W1\n1F0,1I0,1F1,1W0,1I1,1W1\n", name="t", source="it")
+    assert graph_order(table) == [[1, 1, -1, -1.5, -1, -1.5], [1, -1, 1, -1.5, -1, -1.5]]
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_transformer_engine_refuses_a_weight_gradient_after_the_next_backward_of_its_chunk():
+    """TransformerEngine captures it into the graph of the last backward (`bwd_idx` − 1), which has one already."""
+    table = parse_table("0F0,0F1,0I0,0I1,0W0,0W1\n1F0,1I0,1F1,1W0,1I1,1W1\n", name="t", source="it")
+    with pytest.raises(ScheduleError, match="rank 0 runs 0I1 before 0W0"):
+        graph_order(table)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved-1f1b"])
 def test_transformer_engine_lists_hold_every_pass_of_every_chunk(name):
     table = table_of(name)
     for rank, order in enumerate(graph_order(table)):
