@@ -31,7 +31,7 @@ from ppsim.machine.kernels.times import KernelTime, moved
 from ppsim.model.architecture import Layer, Model, mtp_linears
 from ppsim.model.blocks import has_norm_in_gemm
 from ppsim.model.compressed import CompressedAttention
-from ppsim.model.halves import MixtureOfExperts, OfLatents
+from ppsim.model.halves import LatentAttention, MixtureOfExperts, OfLatents
 from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
 from ppsim.model.recompute import BY_OPERATORS, MODULES, Recompute, recomputes, whole_layers
@@ -340,6 +340,9 @@ def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _
     forward, backward = 1 - execution.hidden_tp_forward, 1 - execution.hidden_tp_backward
     tp_s, num_gathered = _tensor_s(layer, place, message)
     gather_s = num_gathered * _gathered_s(place, execution.gathered_share * message)
+    if execution.compile is None and place.cut.norm_divisor > 1 and isinstance(layer.attention, LatentAttention):
+        less_s = _gathered_s(place, execution.gathered_share * message) * (1 - _latent_share(layer))
+        tp_s, gather_s = tp_s - less_s, gather_s - less_s
     if execution.compile is None or place.cut.norm_divisor == 1:
         return _ExposedTP(forward * tp_s, backward * (tp_s + gather_s), forward * tp_s)
     scatter_s, agreed_s = tp_s - gather_s, place.seconds("all-reduce", 4.0, "tp")
@@ -351,6 +354,14 @@ def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _
         behind + scatter_s + behind * (execution.recompute == BY_OPERATORS) + agreed[1],
         before + forward * scatter_s * (1 - 1 / layer.num_halves) + agreed[0],
     )
+
+
+def _latent_share(layer: Layer) -> float:
+    """What tensor-parallel ranks gather of a token before latent attention's projections up, of the hidden size."""
+    one = layer.attention
+    assert isinstance(one, LatentAttention)
+    of_queries = layer.hidden_size if one.q_lora_rank is None else one.q_lora_rank
+    return min(1.0, (of_queries + one.kv_lora_rank + one.qk_rope_head_size) / layer.hidden_size)
 
 
 def _tensor_s(layer: Layer, place: Place, message: float) -> tuple[float, int]:

@@ -235,13 +235,17 @@ def products_of(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
 def _others(part: RankPart, place: Place, tokens: int) -> PassKernels:
     """Return the products of all tokens; in torch's blocks each matrix for itself.
 
+    Megatron-LM multiplies a rank's own part of the sequence by matrices that are whole on each tensor-parallel rank
+    (latent attention's projections down, routers): the sequence is gathered behind them.
     Where they are pipelined with tensor-parallel messages, a forward, and the gradient of an input whose output was
     scattered, is a product for each rank's part of the tokens (distributed/_symmetric_memory,
     `_pipelined_multi_all_gather_and_consume`, `_pipelined_produce_and_all2all`).
     """
     others = [one for one in part.linears if one.kind != "routed"]
     if place.execution.compile is None:
-        return products(others, place.times, tokens=tokens)
+        own = 1 / place.cut.norm_divisor
+        held = [one if one.split or one.kind == "shared" else replace(one, rows=own * one.rows) for one in others]
+        return products(held, place.times, tokens=tokens)
     apart = [of_one for one in others for of_one in one.apart()]
     if not place.is_async:
         return products(apart, place.times, tokens=tokens)
