@@ -22,7 +22,8 @@ def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
     computes it again; a gated one, its norm in the same kernel, 3e and 6e; a norm's inside attention 2e and 5e, as
     before a half. A modulated norm 2eh and 4eh, and the weights of its modulation once a pass, of whose gradients W
     reads and writes 8 bytes. Residual streams: `ppsim.model.streams.passes`. What norms write is filled before in
-    deterministic mode, e more either way. The rest is `between_products`.
+    deterministic mode, e more either way. A sum of two gradients of a norm's output 3eh. The rest is
+    `between_products`.
     """
     h, e, own, times = part.hidden_size, place.execution.element_bytes, place.cut.norm_divisor, place.times
     dropout, share = place.execution.dropout, part.halves / 2
@@ -41,6 +42,7 @@ def elementwise(part: RankPart, place: Place, *, tokens: int) -> PassKernels:
         + moved(times, "elementwise", tokens * e * (2 * convolved + 3 * gates + 2 * normed), launches=launches)
         + moved(times, "copy", read[0], launches=read[1]),
         moved(times, "elementwise", tokens * backward / own, launches=3 * part.halves)
+        + moved(times, "elementwise", 3.0 * tokens * e * h * part.num_sums / own, launches=part.num_sums)
         + moved(times, "elementwise", tokens * e * (5 * convolved + 6 * gates + 5 * normed), launches=2 * launches)
         + moved(times, "copy", read[0], launches=read[1]),
         moved(times, "elementwise", tokens * e * part.biases, launches=4)

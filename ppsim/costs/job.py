@@ -285,7 +285,8 @@ class Job(InBrief):
         if self.offload and self.offload_modules:
             raise ConfigError("--offload is a part of everything: leave out it or --offload-modules")
         if self.offloads and self.execution.paged_stash is not None:
-            raise ConfigError("--moe-paged-stash has what experts keep in its pages: offload nothing")
+            option = "--offload" if self.offload else "--offload-modules"
+            raise ConfigError(f"--moe-paged-stash has what experts keep in its pages: leave out {option}")
 
     @property
     def offloads(self) -> bool:

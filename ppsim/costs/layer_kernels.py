@@ -4,6 +4,7 @@ Bytes are of a read and a write each once, in the kernels that Megatron-LM and T
 hidden, n and g query and key/value heads of size d, f feed-forward columns, e bytes of an element.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -69,10 +70,11 @@ class RankPart:
     `pairs` of a token and an expert come to the rank for each token of its own; `rotated` columns of queries and
     keys rotate; `activated` columns pass through an activation function, of which a gated one reads twice as many;
     `activated_of_pairs` of them are routed experts'.
-    `normed` columns are those of norms inside attention. `biases` are columns that have one. `convolved` columns
-    pass through a convolution, `gates` are multiplied by one; `modulated` norms are scaled and shifted; `halves` is
-    how many parts have a residual around them. A pair is `expert_width` wide where it is sent; `biased_experts` of
-    the rank add a bias to what they give. The residual has so many `streams`.
+    `normed` columns are those of norms inside attention. `biases` are columns that have one; of those that ranks
+    divide by rows, a part. Gradients of norms' outputs are added `num_sums` times. `convolved` columns pass
+    through a convolution, `gates` are multiplied by one; `modulated` norms are scaled and shifted; `halves` is how
+    many parts have a residual around them. A pair is `expert_width` wide where it is sent; `biased_experts` of the
+    rank add a bias to what they give. The residual has so many `streams`.
     """
 
     hidden_size: int
@@ -85,7 +87,8 @@ class RankPart:
     activated_of_pairs: float = 0
     is_gated: bool = True
     is_clamped: bool = False
-    biases: int = 0
+    biases: float = 0
+    num_sums: int = 0
     biased_experts: int = 0
     convolved: int = 0
     gates: int = 0
@@ -112,7 +115,8 @@ def rank_part(layer: Layer, cut: Cut, *, load: float = 1.0) -> RankPart:
         activated_of_pairs=_activated_of_pairs(layer, cut.tp, MODULES, load),
         is_gated=layer.ffn.gated,
         is_clamped=layer.ffn.clamped,
-        biases=round(sum(one.rows * one.biases for one in linears if one.kind == "dense")),
+        biases=sum(one.rows * one.biases * _rows_of_output(one, cut) for one in linears if one.kind == "dense"),
+        num_sums=_num_sums(linears, layer),
         biased_experts=_biased_experts(linears),
         convolved=mixer.convolved // cut.tp if isinstance(mixer, Recurrent) else 0,
         gates=mixer.gate_columns // cut.tp,
@@ -144,6 +148,21 @@ def part_by_operators(layer: Layer, cut: Cut) -> RankPart:
     """Return what `selective-op` computes again of a rank's part: its products, and what is between any."""
     _, again = by_operators(layer.linears(cut), cut)
     return replace(rank_part(layer, cut), linears=tuple(again))
+
+
+def _rows_of_output(one: Linear, cut: Cut) -> float:
+    """What of the tokens has the output of a matrix on a rank: with sequence parallelism its part behind a sum."""
+    return 1 if one.split == "outputs" else 1 / cut.norm_divisor
+
+
+def _num_sums(linears: Iterable[Linear], layer: Layer) -> int:
+    """Additions of gradients of norms' outputs, one for each reader beyond the first.
+
+    Routed tokens are sent from the output of the norm, unless a latent is.
+    """
+    readers = Counter(one.reads for one in linears if one.kind not in ("routed", "streams", "vector"))
+    of_ffn = readers["feed-forward input"] + (layer.is_moe and layer.expert_width == layer.hidden_size)
+    return max(0, readers["attention input"] - 1) + max(0, of_ffn - 1)
 
 
 def _biased_experts(linears: Iterable[Linear]) -> int:

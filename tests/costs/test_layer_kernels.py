@@ -12,6 +12,7 @@ from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
 from ppsim.machine.collectives import point_to_point_s
 from ppsim.machine.files import load_cluster
+from ppsim.machine.kernels.times import moved
 from ppsim.model.names import find_model
 
 
@@ -284,3 +285,46 @@ def test_fused_experts_are_a_launch_a_product_and_pass_their_activation_inside(d
         sum(one.memory_s for one in elementwise(part, where, tokens=4096).passes) for where in (each, fused)
     )
     assert of_each > of_all
+
+
+def a_place(execution: Execution, **sizes: int) -> Place:
+    return Place(cluster=load_cluster("dgx-h100"), layout=Layout(**sizes), execution=execution)
+
+
+def test_whole_matrices_multiply_a_ranks_own_tokens_with_sequence_parallelism() -> None:
+    """Latent attention's projections down and the router, whole on each of tp ranks: T/tp tokens, not T."""
+    layer, tokens = find_model("deepseek-v3").layers[-1], 4096
+    for sequence_parallel, own in ((False, tokens), (True, tokens // 4)):
+        where = a_place(Execution(sequence_parallel=sequence_parallel), tp=4)
+        part = rank_part(layer, where.cut)
+        whole = [one for one in part.linears if one.split is None and one.kind in ("dense", "router")]
+        assert {one.name for one in whole} == {"queries down", "keys and values down", "router"}
+        others = [one for one in part.linears if one not in whole and one.kind != "routed"]
+        expected = products(whole, where.times, tokens=own) + products(others, where.times, tokens=tokens)
+        found = products_of(replace(part, linears=(*whole, *others)), where, tokens=tokens)
+        assert found.forward.matmul_s == pytest.approx(expected.forward.matmul_s)
+
+
+def test_the_gradient_of_a_norms_output_is_added_for_each_reader_beyond_the_first() -> None:
+    """Latent attention: 2 readers; experts: the router, what is sent, the shared expert and its gate."""
+    for name, num_sums in (
+        ("llama3-8b", 0),
+        ("mixtral-8x7b", 1),
+        ("deepseek-v3", 1 + 2),
+        ("qwen3-next-80b-a3b", 3),
+    ):
+        assert rank_part(find_model(name).layers[-1], Cut()).num_sums == num_sums
+    where, tokens = a_place(Execution()), 4096
+    part = rank_part(find_model("deepseek-v3").layers[-1], Cut())
+    with_sums, without = (
+        elementwise(one, where, tokens=tokens).backward_input.memory_s for one in (part, replace(part, num_sums=0))
+    )
+    added = moved(where.times, "elementwise", 3 * 3 * 2 * 7168 * tokens, launches=3).memory_s
+    assert with_sums - without == pytest.approx(added)
+
+
+def test_biases_behind_a_sum_have_a_ranks_own_tokens() -> None:
+    """GPT: attention's output and down, h columns each, of T/tp tokens with sequence parallelism."""
+    layer = find_model("gpt3-175b").layers[0]
+    whole, own = (rank_part(layer, Cut(tp=8, sequence_parallel=one)).biases for one in (False, True))
+    assert whole - own == pytest.approx(2 * 12288 * (1 - 1 / 8))
