@@ -32,7 +32,7 @@ _CHANGES = (
         "time",
         r".*cuda_graph.*|tp_comm_.+|overlap_.*|delay_wgrad_compute|moe_token_dispatcher_type|"
         r"moe_flex_dispatcher.*|moe_enable_deepep|.*_fusion|.*_fusion_impl|attention_backend|"
-        r"attention_softmax_in_fp32|cp_comm_type|moe_grouped_gemm|moe_shared_expert_overlap|.*turbo.*|"
+        r"attention_softmax_in_fp32|cp_comm_type|moe_shared_expert_overlap|.*turbo.*|"
         r"fp8_recipe|moe_router_force_load_balancing|moe_router_dtype|use_.*_op_fuser|communication_method|"
         r"no_persist_layer_norm|torch_compile.*|apply_query_key_layer_scaling|moe_(deepep|hybridep)_num_sms|"
         r"high_priority_stream_groups|ddp_.*|empty_unused_memory_level|compile.*|"

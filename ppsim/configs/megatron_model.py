@@ -166,6 +166,7 @@ def _experts(arguments: Arguments, dense: FeedForward) -> MixtureOfExperts | Non
         router_bias=arguments.flag("moe_router_enable_expert_bias") or dense.bias,
         shared_gate=arguments.flag("moe_shared_expert_gate"),
         latent_size=arguments.count("moe_latent_size"),
+        grouped=arguments.flag("moe_grouped_gemm"),
     )
 
 

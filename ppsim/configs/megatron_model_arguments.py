@@ -161,6 +161,8 @@ def _of_feed_forwards(layers: Sequence[Layer]) -> _Found:
         found["moe_shared_expert_gate"] = True
     if not experts.gated and not experts.expert.weighted_apart:
         found["use_fused_weighted_squared_relu"] = True
+    if experts.grouped:
+        found["moe_grouped_gemm"] = True
     if experts.latent_size is not None:
         found["moe_latent_size"] = experts.latent_size
     return found

@@ -26,7 +26,7 @@ from ppsim.machine.likeness import Likeness, said_of
 from ppsim.model.architecture import Layer, Model
 from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import why_not_captured
-from ppsim.model.halves import Attention, OfLatents
+from ppsim.model.halves import Attention, MixtureOfExperts, OfLatents
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
 from ppsim.model.offloading import offload_modules_of
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
@@ -264,7 +264,9 @@ class Job(InBrief):
             allocator_slack=self.allocator_slack,
             workspace_bytes=self.cluster.device.gemm_workspaces.allocated(
                 has_engine=execution.compile is None,
-                has_experts=any(layer.is_moe for layer in self.model.kinds),
+                has_experts=any(
+                    isinstance(layer.ffn, MixtureOfExperts) and layer.ffn.grouped for layer in self.model.kinds
+                ),
                 is_deterministic=execution.deterministic_mode,
             ),
             fully_shard=self.fully_shard and self.place.cut.replicas > 1,

@@ -189,7 +189,8 @@ class MixtureOfExperts:
 
     `router_bias`: a bias an expert, kept for balance (DeepSeek-V3). `shared_gate`: h weights for a gate before the
     shared expert (Qwen2-MoE). `latent_size`: routed experts are that narrow, with a projection of every token down
-    before it is sent to them and up behind (Nemotron 3 Super).
+    before it is sent to them and up behind (Nemotron 3 Super). `grouped`: a rank's experts are computed by grouped
+    GEMMs, which have workspaces of their own; the time is taken to be the same without.
     """
 
     expert: FeedForward
@@ -199,6 +200,7 @@ class MixtureOfExperts:
     router_bias: bool = False
     shared_gate: bool = False
     latent_size: int | None = None
+    grouped: bool = True
 
     def __post_init__(self) -> None:
         require_positive(self, "latent_size")

@@ -424,3 +424,7 @@ def test_experts_without_a_fused_weighted_activation_are_understood(tmp_path: Pa
         model = read(tmp_path, "x.sh", f"{line} {flags}").model
         assert isinstance(ffn := model.layers[0].ffn, MixtureOfExperts)
         assert ffn.expert.weighted_apart is apart
+        assert ffn.grouped is False
+    model = read(tmp_path, "x.sh", f"{line} --moe-grouped-gemm").model
+    assert isinstance(ffn := model.layers[0].ffn, MixtureOfExperts)
+    assert ffn.grouped is True

@@ -1,7 +1,10 @@
 """How many bytes of cuBLAS workspaces a process has, by device, framework and experts."""
 
+from dataclasses import replace
+
 from ppsim import job
 from ppsim.machine.cluster import GemmWorkspaces
+from ppsim.model.names import find_model
 
 MIB = 2**20
 
@@ -23,5 +26,9 @@ def test_a_job_has_the_workspaces_of_its_device_framework_and_model() -> None:
     assert workspaces("dgx-h100") == 96
     assert workspaces("dgx-h100", model="mixtral-8x7b") == 96 + 4 * 32
     assert workspaces("dgx-h100", stack="torchtitan") == 64
+    mixtral = find_model("mixtral-8x7b")
+    apart = [replace(one, ffn=replace(one.ffn, grouped=False)) for one in mixtral.layers]
+    alone = replace(job(model="mixtral-8x7b", gpus=8), model=replace(mixtral, layers=tuple(apart)))
+    assert alone.settings.workspace_bytes == 96 * MIB
     assert workspaces("dgx-a100") == 2 * 8.125 + 4
     assert workspaces("dgx-a100", deterministic_mode=True, cross_entropy="unfused") == 2 * 32 + 4
