@@ -64,4 +64,4 @@ def test_the_first_search_for_every_schedule_needs_half_of_the_kernels_compiled(
     assert worth == {
         "anneal", "fill", "list_schedule", "_drain", "_longest_path", "_move_ahead", "_place_weights", "_squeeze",
     }  # fmt: skip
-    assert len(iterations) > 2 * len(worth)
+    assert len(iterations) >= 2 * len(worth)
