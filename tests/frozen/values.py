@@ -77,7 +77,7 @@ def rows() -> dict[str, Any]:
 
 def _measures_of(words: Mapping[str, Any]) -> Any:
     try:
-        return measures(plan_of({**words, "memory_limit": None}))
+        return measures(plan_of({"memory_limit": None, **words}))
     except PpsimError as error:
         return str(error).splitlines()[0]
 
