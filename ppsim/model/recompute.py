@@ -12,10 +12,10 @@ Recompute: TypeAlias = str
 
 MODULES = {
     "core_attn": "the core of attention: scores, softmax and their use",
-    "layernorm": "the norms before attention and before the feed-forward part",
+    "layernorm": "the norms before attention and before the feed-forward part that are not inside a GEMM",
     "mhc": "the mixing of residual streams, and the norms behind it (all layers of a stage at once)",
-    "mla_up_proj": "latent attention's projections up from its latents, and the rotation",
-    "mlp": "a dense feed-forward part",
+    "mla_up_proj": "latent attention's projections up from its latents, with their norms, and the rotation",
+    "mlp": "a dense feed-forward part, with its norm if that is inside the first GEMM",
     "mlp_act": "the activation function of a dense feed-forward part (Megatron-LM has no word for it)",
     "moe": "a mixture of experts with its router and its exchange of tokens",
     "moe_act": "the activation functions of routed experts",
