@@ -223,21 +223,23 @@ def _recompute(arguments: Arguments) -> str | None:
         return "full" if method is None or layers is None else recompute_of(f"{method}/{layers}")
     if how != "selective":
         raise ConfigError(f"{arguments.source}: recompute_granularity must be full or selective: got {how!r}")
-    modules = arguments.get("recompute_modules", ["core_attn"], word="recompute")
-    asked = re.findall(r"\w+", modules if isinstance(modules, str) else " ".join(map(str, modules)))
-    if other := [module for module in asked if module not in MODULES]:
-        arguments.assumed.append(f"not recomputed, since unknown: {', '.join(other)}")
-    return "+".join(module for module in MODULES if module in asked) or None
+    given = arguments.get("recompute_modules", ["core_attn"], word="recompute")
+    return _known_modules(arguments, given, MODULES, "recomputed")
 
 
 def _offload_modules(arguments: Arguments) -> str | None:
     if not arguments.flag("fine_grained_activation_offloading", word="offload_modules"):
         return None
-    modules = arguments.get("offload_modules", [], word="offload_modules")
+    given = arguments.get("offload_modules", [], word="offload_modules")
+    return _known_modules(arguments, given, OFFLOADED, "offloaded")
+
+
+def _known_modules(arguments: Arguments, modules: Any, known: Mapping[str, str], done: str) -> str | None:
+    """The known modules of a list, joined by +; the others are assumed not to be `done`."""
     asked = re.findall(r"\w+", modules if isinstance(modules, str) else " ".join(map(str, modules)))
-    if other := [module for module in asked if module not in OFFLOADED]:
-        arguments.assumed.append(f"not offloaded, since unknown: {', '.join(other)}")
-    return "+".join(module for module in OFFLOADED if module in asked) or None
+    if other := [module for module in asked if module not in known]:
+        arguments.assumed.append(f"not {done}, since unknown: {', '.join(other)}")
+    return "+".join(module for module in known if module in asked) or None
 
 
 def _optimizer(arguments: Arguments) -> dict[str, Any]:

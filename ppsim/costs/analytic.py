@@ -339,9 +339,10 @@ def _exposed_tp(layer: Layer, place: Place, part: RankPart, message: float) -> _
     execution = place.execution
     forward, backward = 1 - execution.hidden_tp_forward, 1 - execution.hidden_tp_backward
     tp_s, num_gathered = _tensor_s(layer, place, message)
-    gather_s = num_gathered * _gathered_s(place, execution.gathered_share * message)
+    gathered_s = _gathered_s(place, execution.gathered_share * message)
+    gather_s = num_gathered * gathered_s
     if execution.compile is None and place.cut.norm_divisor > 1 and isinstance(layer.attention, LatentAttention):
-        less_s = _gathered_s(place, execution.gathered_share * message) * (1 - _latent_share(layer))
+        less_s = gathered_s * (1 - _latent_share(layer))
         tp_s, gather_s = tp_s - less_s, gather_s - less_s
     if execution.compile is None or place.cut.norm_divisor == 1:
         return _ExposedTP(forward * tp_s, backward * (tp_s + gather_s), forward * tp_s)

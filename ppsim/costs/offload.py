@@ -32,11 +32,12 @@ def offloaded_bytes(job: Job, stage: Stage, kept: float) -> tuple[float, float]:
     settings = job.settings
     inside = sum(checkpoints(settings.batch.recompute, len(stage.layers)))
     layers = (*stage.layers[inside:], *stage.mtp)
-    sizes = [
-        activations.offloaded_bytes(one, settings.batch, settings.cut, settings.kernels, job.offload_modules)
-        for one in layers
-    ]
-    return float(sum(sizes)), float(NUM_BUFFERS * max(sizes, default=0))
+    of_layer = {
+        one: activations.offloaded_bytes(one, settings.batch, settings.cut, settings.kernels, job.offload_modules)
+        for one in set(layers)
+    }
+    whole = sum(of_layer[one] for one in layers)
+    return float(whole), float(NUM_BUFFERS * max(of_layer.values(), default=0))
 
 
 def with_copies(job: Job, costs: Estimate, num_bytes: float) -> Estimate:

@@ -133,25 +133,27 @@ def among_replicas_s(job: Job, held: Held, operation: collectives.Operation) -> 
     )
 
 
-def _num_instances(job: Job, name: ReplicaGroup) -> int:
-    """Among how many groups of the ranks that hold the same weights nothing but gradients is exchanged."""
-    return math.gcd(job.optimizer.num_distributed_optimizer_instances, job.place.ranks(name).num_ranks)
-
-
 def _among_instances_s(job: Job, operation: collectives.Operation, num_bytes: float, name: ReplicaGroup) -> float:
     """A collective in an instance of the distributed optimizer; gradients are then summed among instances."""
-    inner, outer = job.place.ranks(name).instances(_num_instances(job, name))
+    group = job.place.ranks(name)
+    inner, outer = group.instances(job.optimizer.instances_among(group.num_ranks))
     seconds = collectives.seconds(operation, num_bytes, inner, job.cluster)
     if operation == "all-gather" or outer.num_ranks == 1:
         return seconds
     return seconds + collectives.seconds("all-reduce", num_bytes / inner.num_ranks, outer, job.cluster)
 
 
+def _num_sharing(job: Job, name: ReplicaGroup) -> int:
+    """The ranks of an instance of the distributed optimizer."""
+    num_ranks = job.place.ranks(name).num_ranks
+    return num_ranks // job.optimizer.instances_among(num_ranks)
+
+
 def _share(job: Job, name: ReplicaGroup, stages: Sequence[Stage]) -> float:
     """What part of an update of these stages the rank does that has most of it."""
     if job.optimizer.zero_stage == 0:
         return 1.0
-    num_ranks = job.place.ranks(name).num_ranks // _num_instances(job, name)
+    num_ranks = _num_sharing(job, name)
     num_layers = sum(len(stage.layers) + len(stage.mtp) for stage in stages)
     if not job.optimizer.layer_wise or num_layers == 0:
         return 1 / num_ranks
@@ -234,7 +236,7 @@ def _sharing(job: Job, schedule: Schedule, stages: Sequence[Stage], held: Sequen
     if model.patches and len(ranks_of_all) > 1:
         conditioning = model.patches.conditioning_parameters(model.hidden_size)
         shared.append(_sum_over(job, ranks_of_all, conditioning * of))
-    dense, expert = (job.place.ranks(name).num_ranks // _num_instances(job, name) for name in _GROUPS)
+    dense, expert = (_num_sharing(job, name) for name in _GROUPS)
     for stage, one in enumerate(held):
         ranks = tuple(dict.fromkeys(rank_of[stage::num_stages]))
         if len(ranks) > 1:

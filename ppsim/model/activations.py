@@ -86,7 +86,7 @@ def offloaded_bytes(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice,
 def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> int:
     """Return the bytes at the fullest moment of a layer's backward beyond those that its forward saved.
 
-    Without the gradient of its output. Raises KeyError for `selective-op`, whose operators no plan names.
+    Without the gradient of its output; `selective-op` is taken as "none".
     """
     recompute = of_layer(batch.recompute).partition("/")[0]
     key = "backward", recompute, batch, cut, kernels

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ppsim.model.operators import MemoryPlan, Operator, Tensor, saved
+from ppsim.model.operators import MemoryPlan, Operator, Tensor, saved, stored, tensors_of
 
 
 class _Gradients:
@@ -46,7 +46,7 @@ def backward_peak(
     other operator saved. A checkpoint makes all that it dropped at once; an output that was dropped alone is made
     when it is needed. The gradient of the layer's output is not counted: it is the message from the next stage.
     """
-    tensors = {tensor.name: tensor for one in operators for tensor in one.writes} | {layer_input.name: layer_input}
+    tensors = tensors_of(operators, layer_input)
     needs = {one.name: _needs(one, tensors, size, casts=casts) for one in operators}
     users = Counter(name for found in needs.values() for name in found)
     alive = {one.name: size(one) for one in saved(operators, layer_input, plan, casts=casts)}
@@ -75,18 +75,9 @@ def _needs(
     one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float], *, casts: bool
 ) -> dict[str, float]:
     """The bytes that the backward of an operator reads of its forward, by storage."""
-
-    def storage(name: str) -> Tensor:
-        tensor = tensors[name]
-        return tensor if tensor.storage is None else storage(tensor.storage)
-
-    found = {tensor.name: size(tensor) for tensor in map(storage, one.saved_for_i)}
-    for tensor in map(storage, one.saved_for_w):
-        if casts and one.quantized:
-            found[f"{tensor.name} as operand"] = size(replace(tensor, dtype="operand"))
-        else:
-            found[tensor.name] = size(tensor)
-    return found
+    saves = [stored(tensors, name) for name in one.saved_for_i]
+    saves += [stored(tensors, name, is_operand=casts and one.quantized) for name in one.saved_for_w]
+    return {tensor.name: size(tensor) for tensor in saves}
 
 
 def _gathered(one: Operator, tensors: Mapping[str, Tensor], size: Callable[[Tensor], float]) -> Iterator[Tensor]:

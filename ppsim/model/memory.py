@@ -86,6 +86,10 @@ class Optimizer:
         if self.gradient_bytes not in (None, 2, 4):
             raise ConfigError(f"gradient_bytes must be 2 or 4: got {self.gradient_bytes}")
 
+    def instances_among(self, num_ranks: int) -> int:
+        """Return how many groups of ranks that hold the same weights share nothing but sums of gradients."""
+        return gcd(num_ranks, self.num_distributed_optimizer_instances)
+
     @property
     def weight_bytes(self) -> int:
         """Bytes of a weight in the forward."""
@@ -203,18 +207,13 @@ class MemorySettings:
     @property
     def sharding_ranks(self) -> int:
         """Among how many ranks weights, gradients and state that are not experts' can be shared."""
-        return _of_instance(self.cut.replicas, self.optimizer)
+        return self.cut.replicas // self.optimizer.instances_among(self.cut.replicas)
 
     def __post_init__(self) -> None:
         if self.workspace_bytes < 0:
             raise ConfigError(f"workspace_bytes must be 0 or more: got {self.workspace_bytes}")
         if not self.allocator_slack >= 1:
             raise ConfigError(f"the allocator's slack must be 1 or more: got {self.allocator_slack}")
-
-
-def _of_instance(num_ranks: int, optimizer: Optimizer) -> int:
-    """Of ranks that hold the same weights those in one instance of the distributed optimizer."""
-    return num_ranks // gcd(num_ranks, optimizer.num_distributed_optimizer_instances)
 
 
 def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySettings) -> dict[str, int]:
@@ -230,7 +229,7 @@ def static_memory(model: Model, stages: Sequence[Stage], settings: MemorySetting
     state += (held.dense - held.matrices) * optimizer.state_bytes()
     expert_state = held.expert * optimizer.state_bytes(is_matrix=True)
     found: dict[str, int] = {}
-    experts = _of_instance(cut.expert_replicas, optimizer)
+    experts = cut.expert_replicas // optimizer.instances_among(cut.expert_replicas)
     for prefix, number, state_bytes, replicas in (
         ("", held.dense, state, settings.sharding_ranks),
         ("expert ", held.expert, expert_state, experts),
@@ -374,9 +373,14 @@ def _mixed_again(stage: Stage, settings: MemorySettings) -> int:
 
 def _held_for_head(model: Model, settings: MemorySettings) -> int:
     """What a deferred weight gradient of the output layer holds: its input and the gradient of the logits."""
-    batch, cut = settings.batch, settings.cut
-    vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
-    return batch.tokens(cut) * vocab * batch.element_bytes + _hidden_bytes(model.hidden_size, settings)
+    logits = settings.batch.tokens(settings.cut) * _vocabulary_on_a_rank(model, settings)
+    return logits * settings.batch.element_bytes + _hidden_bytes(model.hidden_size, settings)
+
+
+def _vocabulary_on_a_rank(model: Model, settings: MemorySettings) -> int:
+    """The columns of the head that a tensor-parallel rank has."""
+    tp = settings.cut.tp
+    return padded_vocabulary(model.vocab_size, tp=tp, multiple=settings.vocab_multiple) // tp
 
 
 def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, int]]:
@@ -390,7 +394,7 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
     """
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     head = head_activations(model, batch, cut, kernels, vocab_multiple=settings.vocab_multiple)
-    vocab = padded_vocabulary(model.vocab_size, tp=cut.tp, multiple=settings.vocab_multiple) // cut.tp
+    vocab = _vocabulary_on_a_rank(model, settings)
     weight = vocab * model.hidden_size * settings.optimizer.weight_bytes
     placeholder = {"gradient placeholder of the head": weight if kernels.gradient_placeholders else 0}
     if kernels.cross_entropy == "fused":

@@ -86,14 +86,25 @@ def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
     return tuple(found)
 
 
+def tensors_of(operators: Iterable[Operator], layer_input: Tensor) -> dict[str, Tensor]:
+    """Return the tensors of a layer's forward by name."""
+    return {layer_input.name: layer_input} | {tensor.name: tensor for one in operators for tensor in one.writes}
+
+
+def stored(tensors: Mapping[str, Tensor], name: str, *, is_operand: bool = False) -> Tensor:
+    """Return the tensor whose storage a tensor has, or the copy of it that a GEMM makes in the type of operands."""
+    while storage := tensors[name].storage:
+        name = storage
+    return replace(tensors[name], name=f"{name} as operand", dtype="operand") if is_operand else tensors[name]
+
+
 class _Saved:
     """The walk of `saved`: which storages stay from F to B."""
 
     def __init__(self, operators: Sequence[Operator], source: Tensor, plan: MemoryPlan, *, casts: bool) -> None:
         self.makers = {tensor.name: one.name for one in operators for tensor in one.writes}
         self.reads = {one.name: one.reads for one in operators}
-        self.tensors = {tensor.name: tensor for one in operators for tensor in one.writes}
-        self.tensors[source.name] = source
+        self.tensors, self.source = tensors_of(operators, source), source.name
         regions = [one.operators for one in plan if not one.discards_output]
         self.region = {name: number for number, names in enumerate(regions) for name in names}
         self.discarded = {name for one in plan if one.discards_output for name in one.operators}
@@ -120,16 +131,11 @@ class _Saved:
             self._add(name, saver, is_operand=is_operand, is_input=is_input)
 
     def _add(self, name: str, saver: str, *, is_operand: bool, is_input: bool) -> None:
-        while storage := self.tensors[name].storage:
-            name = storage
-        tensor = self.tensors[name]
-        component, dtype = tensor.component, tensor.dtype
-        if is_input and name not in self.makers:
-            component = "layer input"
-        if is_operand:
-            name, dtype = f"{name} as operand", "operand"
-        self.found[name] = Tensor(name, tensor.rows, tensor.columns, component, dtype)
-        self.savers.setdefault(name, set()).add(saver)
+        tensor = stored(self.tensors, name, is_operand=is_operand)
+        if is_input and stored(self.tensors, name).name == self.source:
+            tensor = replace(tensor, component="layer input")
+        self.found[tensor.name] = tensor
+        self.savers.setdefault(tensor.name, set()).add(saver)
 
 
 def saved(
@@ -192,7 +198,7 @@ def saved_for_weight(operators: Iterable[Operator], layer_input: Tensor) -> Iter
     (Qi et al. 2024, arXiv 2401.10241, Table 1).
     """
     operators = list(operators)
-    tensors = {tensor.name: tensor for one in operators for tensor in one.writes} | {layer_input.name: layer_input}
+    tensors = tensors_of(operators, layer_input)
     read: set[str] = set()
     for one in operators:
         if one.weight is None:
