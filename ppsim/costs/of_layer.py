@@ -29,7 +29,7 @@ def layer_costs_of(job: Job) -> LayerCosts:
         work_s=job.scale * np.array([work_s[layer] for layer in job.model.layers]),
         **{name: job.scale * mean(name) for name in ("passes_s", "exposed_s", "reduce_s", "optimizer_s")},
         static_bytes=mean("static_bytes"),
-        activation_bytes=(1 - job.offload) * mean("activation_bytes"),
+        activation_bytes=mean("activation_bytes"),
         fixed=work_of(job.beside_layers) / (float(passes[:2].sum()) or 1.0),
     )
 

@@ -7,6 +7,7 @@ import pytest
 import ppsim
 from ppsim.base.errors import ConfigError, ScheduleError
 from ppsim.costs.of_job import assemble_job
+from ppsim.costs.of_layer import layer_costs_of
 from ppsim.costs.offload import HOST_EFFICIENCY, NUM_BUFFERS
 from ppsim.projection.budget import loss_budget
 from ppsim.projection.plan import Plan
@@ -72,3 +73,10 @@ def test_it_is_refused_where_it_cannot_be() -> None:
     bare = replace(one.cluster, device=replace(one.cluster.device, host_bytes_per_s=None))
     with pytest.raises(ConfigError, match="has no host_bytes_per_s"):
         assemble_job(replace(one, offload=0.5, cluster=bare), ppsim.build("1f1b", pp=4, microbatches=8))
+
+
+def test_a_layer_more_keeps_what_is_not_offloaded_once() -> None:
+    """What one more layer adds, by which splits are searched: half of it with half offloaded, not a quarter."""
+    one = job(pp=4)
+    whole, half = (layer_costs_of(replace(one, offload=part)).activation_bytes for part in (0.0, 0.5))
+    assert half == pytest.approx(0.5 * whole)
