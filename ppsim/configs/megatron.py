@@ -13,7 +13,7 @@ from ppsim.configs.megatron_model import model_of
 from ppsim.configs.run_config import RunConfig
 from ppsim.model.architecture import Model
 from ppsim.model.offloading import MODULES as OFFLOADED
-from ppsim.model.recompute import BY_STAGE, MODULES, is_by_stage, recompute_of
+from ppsim.model.recompute import BLOCK, MODULES, UNIFORM, recompute_of
 
 _COUNTS = {
     "tensor_model_parallel_size": "tp",
@@ -218,7 +218,7 @@ def _recompute(arguments: Arguments) -> str | None:
     if how == "full":
         layers = arguments.count("recompute_num_layers", word="recompute", least=0)
         method = arguments.get("recompute_method", word="recompute")
-        if method not in (None, *BY_STAGE):
+        if method not in (None, BLOCK, UNIFORM):
             raise ConfigError(f"{arguments.source}: recompute_method must be block or uniform: got {method!r}")
         return "full" if method is None or layers is None else recompute_of(f"{method}/{layers}")
     if how != "selective":
@@ -298,8 +298,10 @@ def arguments_of(words: Mapping[str, Any]) -> dict[str, Any]:
         arguments["expert_tensor_parallel_size"] = words["etp"]
     arguments |= _stages(words) if words.get("pp", 1) > 1 else {}
     recompute = words.get("recompute", "none")
-    if recompute == "full" or is_by_stage(recompute):
-        method, _, layers = recompute.partition("/") if is_by_stage(recompute) else ("uniform", "", 1)
+    method, _, layers = recompute.partition("/")
+    if recompute == "full" or method in (BLOCK, UNIFORM):
+        if recompute == "full":
+            method, layers = UNIFORM, "1"
         arguments |= {
             "recompute_granularity": "full",
             "recompute_method": method,

@@ -34,7 +34,7 @@ from ppsim.model.compressed import CompressedAttention
 from ppsim.model.halves import LatentAttention, MixtureOfExperts, OfLatents
 from ppsim.model.linears import Linear
 from ppsim.model.parameters import padded_vocabulary
-from ppsim.model.recompute import BY_OPERATORS, MODULES, Recompute, recomputes, whole_layers
+from ppsim.model.recompute import BY_OPERATORS, MODULES, Recompute, recomputes
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.streams import end_passes, further_passes, passes
 
@@ -69,7 +69,6 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         launching_s=launching_s,
     )  # fmt: skip
     again = launched_again(_again(layer, place, tokens, core.forward, kernels.forward), layer, place)
-    every = whole_layers(execution.recompute)
     backward_input = _parts(
         place,
         kernels.backward_input,
@@ -79,10 +78,9 @@ def layer_estimate(layer: Layer, place: Place, *, micro_batch: int, sequence_len
         launching_s=launching_s,
         cp_s=(1 - execution.hidden_cp) * cp_backward_s,
         recompute_s=(
-            _parts(place, again, launching_s=launching_s * bool(every))
+            _parts(place, again, launching_s=launching_s * (execution.recompute == "full"))
             + communicated_again(layer, execution.recompute, replace(forward, tp_s=exposed.again_s))
-        ).total_s
-        / max(1, every),
+        ).total_s,
     )
     return Estimate(
         forward,
@@ -100,7 +98,7 @@ def _known(kernels: PassKernels, *others: KernelTime) -> Known:
 def _again(layer: Layer, place: Place, tokens: int, core: KernelTime, forward: KernelTime) -> KernelTime:
     """What the backward computes again: a whole forward, or what modules have of it; `core` is attention's."""
     recompute = place.execution.recompute
-    if whole_layers(recompute):
+    if recompute == "full":
         return forward if place.execution.compile is None else _until_last_kept(layer, place, tokens, core)
     if recompute == BY_OPERATORS:
         return _by_operators(layer, place, tokens)
@@ -164,7 +162,7 @@ def communicated_again(layer: Layer, recompute: Recompute, forward: Parts) -> Pa
     attention. A recurrent mixer computes itself again in any backward, from what it keeps. `selective-op` keeps
     what a reduce-scatter gives, and gathers inputs of products when their weights' gradients would anyway.
     """
-    if whole_layers(recompute):
+    if recompute == "full":
         return Parts(tp_s=forward.tp_s, ep_s=forward.ep_s, cp_s=forward.cp_s)
     if recompute == BY_OPERATORS:
         return Parts()

@@ -1,7 +1,7 @@
 """What is trained, on what cluster, and how it is divided; and the costs of its layers."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
@@ -30,8 +30,16 @@ from ppsim.model.halves import Attention, MixtureOfExperts, OfLatents
 from ppsim.model.memory import GraphBuffers, MemorySettings, Optimizer
 from ppsim.model.offloading import offload_modules_of
 from ppsim.model.parameters import VOCAB_MULTIPLE, require_division
-from ppsim.model.recompute import BY_OPERATORS, checkpoints, of_layer, recomputes
+from ppsim.model.recompute import (
+    BY_OPERATORS,
+    Recompute,
+    of_layer,
+    recomputes,
+    require_layers,
+    words_of_layers,
+)
 from ppsim.model.shapes import why_no_context_parallel
+from ppsim.model.stages import Stage, StagePlan, with_plans
 from ppsim.schedule.choices import Update
 
 
@@ -48,6 +56,8 @@ class Job(InBrief):
     §4.1); with sequence parallelism there is nothing to gather. `offload`: what part of each microbatch's
     activations waits for its backward on the host (`ppsim.costs.offload`); for schedules that split no backward.
     `offload_modules`: modules whose saved tensors do (`ppsim.model.offloading`).
+    `stage_plans`: recomputation and offloading of each stage of the model; empty: those of `execution` and
+    `offload_modules` on every stage.
     `cuda_graph_reuse`: whether graphs of microbatches that are not in flight together share their buffers.
     `fully_shard`: whether torch's FSDP2 holds parameters, gradients and state (`ppsim.model.fully_shard`).
     `listed_collectives`: whether ZeRO 3 has a collective for each parameter, on lists (`ppsim.costs.listed`).
@@ -83,6 +93,7 @@ class Job(InBrief):
     scatter_gather: bool = False
     offload: float = 0.0
     offload_modules: str = ""
+    stage_plans: tuple[StagePlan, ...] = ()
     cuda_graph_reuse: bool = True
     launch_s: float | None = None
     fully_shard: bool = False
@@ -132,16 +143,18 @@ class Job(InBrief):
             raise ConfigError(
                 f"profile {self.profile.name} was measured without deterministic mode: leave out one of them"
             )
-        if reason := _why_not_recomputed(self.model, self.execution, self.layout.tp):
-            raise ConfigError(reason)
-        if reason := why_not_captured(
-            self.execution.cuda_graphs,
-            self.model.kinds,
-            recompute=self.execution.recompute,
-            offload=self.offload,
-            is_dropless=self.execution.is_dropless,
-        ):
-            raise ConfigError(reason)
+        for word in self.words_of_layers:
+            reason = _why_not_recomputed(self.model, self.execution, word, self.layout.tp) or why_not_captured(
+                self.execution.cuda_graphs,
+                self.model.kinds,
+                recompute=word,
+                offload=self.offload,
+                is_dropless=self.execution.is_dropless,
+            )
+            if reason:
+                raise ConfigError(reason)
+        if self.stage_plans and self.listed_collectives:
+            raise ConfigError("--plan is not for collectives of single parameters (--stack deepspeed-2021)")
         require_division(self.model, self.settings.cut)
 
     @property
@@ -284,7 +297,7 @@ class Job(InBrief):
             raise ConfigError(f"offload is a part from 0 to 1: got {self.offload:g}")
         if (word := offload_modules_of(self.offload_modules)) != self.offload_modules:
             raise ConfigError(f"offload_modules '{self.offload_modules}' is spelled '{word}'")
-        if self.offload and self.offload_modules:
+        if self.offload and (self.offload_modules or any(one.offload_modules for one in self.stage_plans)):
             raise ConfigError("--offload is a part of everything: leave out it or --offload-modules")
         if self.offloads and self.execution.paged_stash is not None:
             option = "--offload" if self.offload else "--offload-modules"
@@ -293,7 +306,8 @@ class Job(InBrief):
     @property
     def offloads(self) -> bool:
         """Whether some activations wait on the host."""
-        return bool(self.offload or self.offload_modules)
+        of_modules = self.offload_modules or any(one.offload_modules for one in self.stage_plans)
+        return bool(self.offload or of_modules)
 
     def _num_deferred(self) -> int:
         """Microbatches whose weight gradient of the output layer waits; none without a pipeline."""
@@ -329,22 +343,47 @@ class Job(InBrief):
         """F, I, W and B of one more layer of each kind on a stage."""
         return {layer: one for layer, (one, _) in self._layers.items()}
 
-    def costs_in_order(self, layers: Sequence[Layer]) -> list[Estimate]:
-        """Return F, I, W and B of each layer of a stage, which recomputes those in its checkpoints.
+    @cached_property
+    def words_of_layers(self) -> list[Recompute]:
+        """The recomputation of each layer, every word once."""
+        texts = [one.recompute for one in self.stage_plans] or [self.execution.recompute]
+        for text in texts:
+            require_layers(text, len(self.model.layers))
+        return list(dict.fromkeys(word for text in texts for word in words_of_layers(text)))
+
+    def planned(self, stages: Sequence[Stage], stages_of_ranks: Iterable[Sequence[int]]) -> list[Stage]:
+        """Return stages of the model with their plans; raises `ConfigError` for another number of stages."""
+        plans = self.stage_plans or (StagePlan(self.execution.recompute, self.offload_modules),) * len(stages)
+        if len(plans) != len(stages):
+            raise ConfigError(f"the plan has {len(plans)} stages, but the schedule has {len(stages)}")
+        return with_plans(stages, plans, stages_of_ranks)
+
+    def costs_in_order(self, stage: Stage) -> list[Estimate]:
+        """Return F, I, W and B of each layer of a stage.
 
         >>> import ppsim
         >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/1")
-        >>> [one.backward.recompute_s > 0 for one in job.costs_in_order(job.model.layers[:3])]
+        >>> [one.backward.recompute_s > 0 for one in job.costs_in_order(Stage(job.model.layers[:3]))]
         [True, False, False]
         """
-        inside = sum(checkpoints(self.execution.recompute, len(layers)))
-        again, plain = self._recomputing.layer_costs if inside else {}, self.layer_costs
-        return [again[layer] for layer in layers[:inside]] + [plain[layer] for layer in layers[inside:]]
+        return [
+            self.recomputing(plan.recompute).layer_costs[layer]
+            for layers, plan in stage.planned(self.execution.recompute)
+            for layer in layers
+        ]
+
+    def recomputing(self, recompute: Recompute) -> "Job":
+        """Return the job with every layer recomputed in one way."""
+        if recompute == of_layer(self.execution.recompute):
+            return self
+        if recompute not in self._recomputing:
+            execution = replace(self.execution, recompute=recompute)
+            self._recomputing[recompute] = replace(self, execution=execution, stage_plans=())
+        return self._recomputing[recompute]
 
     @cached_property
-    def _recomputing(self) -> "Job":
-        """The same with every layer recomputed."""
-        return replace(self, execution=replace(self.execution, recompute="full"))
+    def _recomputing(self) -> dict[Recompute, "Job"]:
+        return {}
 
     @cached_property
     def mtp_costs(self) -> dict[Layer, Estimate]:
@@ -363,8 +402,10 @@ class Job(InBrief):
     def _layers(self) -> dict[Layer, tuple[Estimate, Estimate]]:
         batch = {"micro_batch": self.micro_batch, "sequence_length": self.length}
         found, nothing = {}, Estimate(Parts(), Parts(), Parts())
+        execution = replace(self.place.execution, recompute=of_layer(self.execution.recompute))
+        place = replace(self.place, execution=execution)
         for layer in dict.fromkeys((*self.model.layers, *self.model.mtp)):
-            estimate = layer_estimate(layer, self.place, **batch)
+            estimate = layer_estimate(layer, place, **batch)
             # a profile's experts are cut by tp
             is_known = not layer.is_moe or self.layout.expert_tp == self.layout.tp
             found[layer] = (
@@ -434,9 +475,8 @@ def _is_plain(layer: Layer) -> bool:
     return has_scores and _has_dense(layer) and layer.streams == 1 and not layer.conditioned
 
 
-def _why_not_recomputed(model: Model, execution: Execution, tp: int) -> str | None:
+def _why_not_recomputed(model: Model, execution: Execution, recompute: Recompute, tp: int) -> str | None:
     """The sentence that says which module no layer has, or of what operators are not known, or None."""
-    recompute = execution.recompute
     if recompute == BY_OPERATORS and not all(map(_is_plain, model.kinds)):
         return (
             "recompute selective-op is known of layers of attention and a dense feed-forward part only: take full"

@@ -25,7 +25,7 @@ from ppsim.machine.kernels.times import moved
 from ppsim.model.activations import kept_for_weight
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import gathered_bytes, rank_memory, stage_activations
-from ppsim.model.recompute import BY_OPERATORS, is_by_stage, whole_layers
+from ppsim.model.recompute import BY_OPERATORS
 from ppsim.model.stages import Stage, contents_of, once_each, stages_of, stages_of_layout
 from ppsim.schedule.table import Schedule
 from ppsim.simulation.stage_costs import StageCosts
@@ -117,12 +117,14 @@ def _stages(job: Job, num_stages: int, split: Split, stages_of_ranks: Sequence[S
     num_layers = len(job.model.layers)
     contents = [] if isinstance(split, str | MegatronSplit) else [part for part in split if isinstance(part, str)]
     if contents and not why_no_split(split, num_layers, num_stages):
-        return stages_of_layout(job.model, contents)
-    counts = split_layers(
-        split, num_layers, num_stages, pp=job.layout.pp,
-        balanced=lambda: _balanced(job, num_stages, stages_of_ranks),
-    )  # fmt: skip
-    return stages_of(job.model, counts)
+        stages = stages_of_layout(job.model, contents)
+    else:
+        counts = split_layers(
+            split, num_layers, num_stages, pp=job.layout.pp,
+            balanced=lambda: _balanced(job, num_stages, stages_of_ranks),
+        )  # fmt: skip
+        stages = stages_of(job.model, counts)
+    return job.planned(stages, stages_of_ranks)
 
 
 def seconds_of_layers(job: Job, seconds_of: Callable[[Layer], float]) -> list[float]:
@@ -145,7 +147,7 @@ def estimate_of(job: Job, stage: Stage) -> Estimate:
     """Return F, I, W and B of all that a stage holds."""
     embedding, head = job.ends
     total = job.beside_layers * bool(stage.layers)
-    for costs in (job.costs_in_order(stage.layers), [job.mtp_costs[layer] for layer in stage.mtp]):
+    for costs in (job.costs_in_order(stage), [job.mtp_costs[layer] for layer in stage.mtp]):
         for one in {id(cost): cost for cost in costs}.values():
             total += one * sum(cost is one for cost in costs)
     # Every further token is predicted through the head once more, wherever its layer is.
@@ -270,6 +272,12 @@ def _straddling(job: Job) -> list[str]:
     return lines
 
 
+def _recomputed(job: Job) -> str:
+    """The recomputation of all stages, or a reference to their plans."""
+    of_stages = dict.fromkeys(one.recompute for one in job.stage_plans)
+    return "by the plan of each stage" if len(of_stages) > 1 else "".join(of_stages) or job.execution.recompute
+
+
 _OTHERS = ("link_efficiency", "overlap", "routing_host_s", "jitter")
 """Constants of a cluster that have no line of their own."""
 
@@ -360,7 +368,7 @@ def _assumptions(
         f"layout: tp {layout.tp}{sp}, cp {layout.cp}, ep {layout.ep}{etp}, dp {layout.dp}, pp {layout.pp}, ranks "
         f"placed {layout.order}",
         f"batch: {job.global_batch} sequences of {job.length} tokens, micro-batch {job.micro_batch}",
-        f"numbers: {execution.dtype}, recompute {execution.recompute}, {execution.attention} attention",
+        f"numbers: {execution.dtype}, recompute {_recomputed(job)}, {execution.attention} attention",
         *_executed(job),
         f"optimizer: {optimizer.name}, ZeRO stage {optimizer.zero_stage}, {optimizer.bytes_of_gradient}-byte "
         f"gradients, {optimizer.exp_avg_dtype} moments, {job.update}" + ", by whole layers" * optimizer.layer_wise,
@@ -375,14 +383,14 @@ def _assumptions(
         of_any_split["kernels"] = [*_kernels(job), *_straddling(job)]
     lines += of_any_split["kernels"]
     if job.offloads:
-        what = percent(job.offload) if job.offload else f"what {job.offload_modules} saves"
+        modules = dict.fromkeys(one.offload_modules for one in job.stage_plans if one.offload_modules)
+        what = percent(job.offload) if job.offload else f"what {' or '.join(modules) or job.offload_modules} saves"
         lines.append(
             f"offload: {what} of the activations to the host, beside compute, at "
             f"{percent(HOST_EFFICIENCY)} of the link's rate (assumed)"
         )
     if schedule.num_replicas > 1:
         lines.append(f"replicas: {schedule.num_replicas} on each pipeline, each with all of the model")
-    recomputes_layers = whole_layers(execution.recompute) or is_by_stage(execution.recompute)
-    if schedule.splits_backward and (execution.recompute == BY_OPERATORS or recomputes_layers):
+    if schedule.splits_backward and {BY_OPERATORS, "full"} & set(job.words_of_layers):
         lines.append("what W keeps of recomputed layers is taken to be no more than what their forward kept")
     return lines

@@ -11,22 +11,33 @@ from ppsim.costs.job import Job, work_of
 from ppsim.costs.of_job import activation_bytes, estimate_of
 from ppsim.costs.offload import offloaded_bytes
 from ppsim.costs.step import added_s, passes_s
+from ppsim.layout.split import even_split
 from ppsim.model.architecture import Layer
 from ppsim.model.memory import rank_memory
-from ppsim.model.stages import Stage
+from ppsim.model.recompute import LayerPlan, Recompute
+from ppsim.model.stages import Stage, stages_of
 
 
 def layer_costs_of(job: Job) -> LayerCosts:
-    """Return what one more layer adds: the mean over the layers of the model."""
-    number = Counter(job.model.layers)
-    found = {layer: _costs_of(job, layer) for layer in number}
+    """Return what one more layer adds: the mean over the layers of the model, in stages of equal layers."""
+    num_stages = len(job.stage_plans) or job.layout.pp
+    stages = stages_of(job.model, even_split(len(job.model.layers), num_stages))
+    planned = job.planned(stages, [[stage] for stage in range(num_stages)])
+    kinds = [
+        (layer, plan.recompute, plan.joined, stage.offload_modules)
+        for stage in planned
+        for layers, plan in stage.planned("none")
+        for layer in layers
+    ]
+    number = Counter(kinds)
+    found = {kind: _costs_of(job, *kind) for kind in number}
 
     def mean(name: str) -> Any:
-        return sum(number[layer] * one[name] for layer, one in found.items()) / len(job.model.layers)
+        return sum(number[kind] * one[name] for kind, one in found.items()) / len(kinds)
 
-    passes, work_s = mean("passes_s"), {layer: one["passes_s"][:2].sum() for layer, one in found.items()}
+    passes, work_s = mean("passes_s"), {kind: one["passes_s"][:2].sum() for kind, one in found.items()}
     return LayerCosts(
-        work_s=job.scale * np.array([work_s[layer] for layer in job.model.layers]),
+        work_s=job.scale * np.array([work_s[kind] for kind in kinds]),
         **{name: job.scale * mean(name) for name in ("passes_s", "exposed_s", "reduce_s", "optimizer_s")},
         static_bytes=mean("static_bytes"),
         activation_bytes=mean("activation_bytes"),
@@ -34,13 +45,16 @@ def layer_costs_of(job: Job) -> LayerCosts:
     )
 
 
-def _costs_of(job: Job, layer: Layer) -> dict[str, Any]:
+def _costs_of(job: Job, layer: Layer, recompute: Recompute, joined: bool, offload: str | None) -> dict[str, Any]:
     """What one more layer of a kind adds, by the names in `LayerCosts`."""
-    one, two = (Stage((layer,) * number) for number in (1, 2))
+    one, two = (
+        Stage((layer,) * number, plan=(LayerPlan(number, recompute, joined),), offload_modules=offload)
+        for number in (1, 2)
+    )
     held = [rank_memory(job.model, [stage], job.settings, in_flight=[0]).total for stage in (one, two)]
     kept = [activation_bytes(job, stage)[0] for stage in (one, two)]
     gone = [offloaded_bytes(job, stage, whole)[0] for stage, whole in zip((one, two), kept, strict=True)]
-    passes = _passes_s(job, layer)
+    passes = _passes_s(job, two) - _passes_s(job, one)
     reduce_s, optimizer_s = added_s(job, layer)
     return {
         "passes_s": passes, "exposed_s": _exposed_s(job, layer, passes), "reduce_s": reduce_s,
@@ -49,15 +63,11 @@ def _costs_of(job: Job, layer: Layer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _passes_s(job: Job, layer: Layer) -> Floats:
+def _passes_s(job: Job, stage: Stage) -> Floats:
     """F, B, I and W, without collectives that compute may hide."""
-
-    def seconds_of(number: int) -> Floats:
-        estimate = estimate_of(job, Stage((layer,) * number))
-        passes = estimate.forward, estimate.backward, estimate.backward_input, estimate.backward_weight
-        return np.array([one.total_s - (0.0 if job.has_lists else one.dp_s) for one in passes])
-
-    return seconds_of(2) - seconds_of(1)
+    estimate = estimate_of(job, stage)
+    passes = estimate.forward, estimate.backward, estimate.backward_input, estimate.backward_weight
+    return np.array([one.total_s - (0.0 if job.has_lists else one.dp_s) for one in passes])
 
 
 def _exposed_s(job: Job, layer: Layer, compute_s: Floats) -> Floats:

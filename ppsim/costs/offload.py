@@ -9,7 +9,6 @@ from ppsim.base.errors import ConfigError
 from ppsim.costs.job import Job
 from ppsim.costs.parts import Estimate, Parts
 from ppsim.model import activations
-from ppsim.model.recompute import checkpoints
 from ppsim.model.stages import Stage
 
 HOST_EFFICIENCY = 0.8
@@ -27,17 +26,18 @@ def offloaded_bytes(job: Job, stage: Stage, kept: float) -> tuple[float, float]:
     """
     if job.offload:
         return job.offload * kept, NUM_BUFFERS * job.offload * kept
-    if not job.offload_modules:
+    modules, settings = stage.offload_modules, job.settings
+    if not modules:
         return 0.0, 0.0
-    settings = job.settings
-    inside = sum(checkpoints(settings.batch.recompute, len(stage.layers)))
-    layers = (*stage.layers[inside:], *stage.mtp)
-    of_layer = {
-        one: activations.offloaded_bytes(one, settings.batch, settings.cut, settings.kernels, job.offload_modules)
-        for one in set(layers)
+    words = stage.recomputed(settings.batch.recompute)
+    of_layers = {
+        (layer, word): activations.offloaded_bytes(
+            layer, settings.recomputing(word).batch, settings.cut, settings.kernels, modules
+        )
+        for layer, word in set(words)
     }
-    whole = sum(of_layer[one] for one in layers)
-    return float(whole), float(NUM_BUFFERS * max(of_layer.values(), default=0))
+    whole = sum(of_layers[one] for one in words)
+    return float(whole), float(NUM_BUFFERS * max(of_layers.values(), default=0))
 
 
 def with_copies(job: Job, costs: Estimate, num_bytes: float) -> Estimate:

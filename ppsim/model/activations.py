@@ -5,7 +5,6 @@ Letters: T tokens of a microbatch on a context-parallel rank, b·s/cp; h, n, g, 
 counted once.
 """
 
-from dataclasses import replace
 from fractions import Fraction
 
 from ppsim.layout.cut import Cut, share
@@ -28,27 +27,19 @@ from ppsim.model.operators import (
     summed,
 )
 from ppsim.model.parameters import padded_vocabulary
-from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators, of_layer, whole_layers
+from ppsim.model.recompute import BY_OPERATORS, Recompute, by_operators
 
 
 def layer_activations(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) -> dict[str, int]:
     """Return the bytes that a layer saves of a microbatch: "norms", "attention", "scores", "feed-forward", …
 
-    Recomputation of every Nth layer saves the mean of a recomputed layer and a plain one. `selective-op` saves the
-    layer's input and the outputs of `_of_operators`.
+    `batch.recompute` is the word of one layer. `selective-op` saves the layer's input and the outputs of
+    `_of_operators`.
     """
-    every = whole_layers(batch.recompute)
-    if every > 1:
-        kept, again = (
-            layer_activations(layer, replace(batch, recompute=word), cut, kernels) for word in ("none", "full")
-        )
-        return {name: share(size * (every - 1), every) for name, size in kept.items()} | {
-            name: share(size, every) for name, size in again.items()
-        }
     if batch.recompute == BY_OPERATORS:
         hidden = share(batch.tokens(cut) * layer.hidden_size, cut.norm_divisor)
         return {"layer input": hidden * batch.element_bytes} | _of_operators(layer, batch, cut, kernels)
-    columns = _saved_columns(layer, of_layer(batch.recompute), cut, kernels, batch.sequence_length)
+    columns = _saved_columns(layer, batch.recompute, cut, kernels, batch.sequence_length)
     return bytes_of(columns, _rows(layer, batch, cut, kernels.expert_room), _widths(batch, kernels))
 
 
@@ -74,10 +65,10 @@ def offloaded_bytes(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice,
 
     None of a layer that is recomputed whole.
     """
-    if batch.recompute == BY_OPERATORS or of_layer(batch.recompute).startswith("full"):
+    if batch.recompute in (BY_OPERATORS, "full"):
         return 0
     operators, rows = operators_of(layer, cut, kernels, batch.sequence_length), _rows(layer, batch, cut)
-    plan, casts = plan_of(operators, of_layer(batch.recompute)), kernels.input_bytes is not None
+    plan, casts = plan_of(operators, batch.recompute), kernels.input_bytes is not None
     found = offloaded(operators, layer_input(layer), plan, modules, casts=casts)
     large = [one for one in found if rows[one.rows] * one.columns >= MIN_OFFLOADED]
     return sum(bytes_of(summed(large), rows, _widths(batch, kernels)).values())
@@ -88,8 +79,7 @@ def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) 
 
     Without the gradient of its output; `selective-op` is taken as "none".
     """
-    recompute = of_layer(batch.recompute).partition("/")[0]
-    key = "backward", recompute, batch, cut, kernels
+    key = "backward", batch, cut, kernels
     if key not in layer.lists:
         operators = operators_of(layer, cut, kernels, batch.sequence_length)
         rows, widths = _rows(layer, batch, cut, kernels.expert_room), _widths(batch, kernels)
@@ -97,7 +87,7 @@ def layer_backward(layer: Layer, batch: Batch, cut: Cut, kernels: KernelChoice) 
         def size(tensor: Tensor) -> float:
             return float(rows[tensor.rows]) * tensor.columns * widths[tensor.dtype]
 
-        plan, casts = plan_of(operators, recompute), kernels.input_bytes is not None
+        plan, casts = plan_of(operators, batch.recompute), kernels.input_bytes is not None
         layer.lists[key] = round(backward_peak(operators, layer_input(layer), plan, size, casts=casts))
     found: int = layer.lists[key]
     return found

@@ -2,7 +2,7 @@
 
 from ppsim.model.architecture import Layer
 from ppsim.model.graphs import CudaGraphs, captures
-from ppsim.model.recompute import BY_OPERATORS, Recompute, is_by_stage, recomputes, whole_layers
+from ppsim.model.recompute import BY_OPERATORS, Recompute, recomputes
 from ppsim.model.recurrent import Mamba
 
 
@@ -70,7 +70,7 @@ def why_not_captured(
             "leaves open: attn+moe_router+moe_preprocess ends before it, --moe-expert-capacity-factor or "
             "--moe-expert-rank-capacity-factor fixes them"
         )
-    if graphs != "full" and (recompute == BY_OPERATORS or whole_layers(recompute) or is_by_stage(recompute)):
+    if graphs != "full" and recompute in (BY_OPERATORS, "full"):
         return f"cuda_graphs {graphs} cannot hold layers that are recomputed whole: full can, or recompute less"
     if recomputes(recompute, "moe") and "moe_router" in graphs.split("+"):
         return (

@@ -25,7 +25,7 @@ from ppsim.model.compiled_trace import CompiledTrace
 from ppsim.model.layer_trace import Kept, LayerTrace, why_no_trace
 from ppsim.model.memory import MemorySettings, gathered_bytes
 from ppsim.model.parameters import padded_vocabulary
-from ppsim.model.recompute import BY_OPERATORS, is_by_stage, whole_layers
+from ppsim.model.recompute import BY_OPERATORS, whole_layers
 from ppsim.model.stages import Stage, layers_of
 
 NUM_STEPS = 2
@@ -65,8 +65,8 @@ class Replayed:
 def why_no_replay(model: Model, settings: MemorySettings) -> str | None:
     """Return the sentence that says why a model's tensors are not known, or None."""
     recompute = settings.batch.recompute
-    is_known = recompute in (known := ("none", BY_OPERATORS, "full")) or whole_layers(recompute)
-    if not is_known or is_by_stage(recompute):
+    is_known = recompute in (known := ("none", BY_OPERATORS, "full")) or recompute.startswith("full/")
+    if not is_known:
         return f"what an allocator reserves is known for recompute {', '.join(known)}: got {recompute}"
     if model.mtp or model.patches or model.projected_size:
         return "what an allocator reserves is known for embedding, layers and head only"

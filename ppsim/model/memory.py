@@ -9,7 +9,6 @@ the first layer to go, with the gradient of its feed-forward part.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
 from math import gcd
 from typing import Literal
 
@@ -27,7 +26,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.captured import has_graph, num_outputs_beside
 from ppsim.model.graphs import CudaGraphs
 from ppsim.model.parameters import exactly, held_parameters, padded_vocabulary, require_division
-from ppsim.model.recompute import BY_OPERATORS, checkpoints, is_by_stage
+from ppsim.model.recompute import BY_OPERATORS, Recompute, of_layer, recomputes
 from ppsim.model.recurrent import Recurrent
 from ppsim.model.stages import Stage, layers_of
 
@@ -209,6 +208,11 @@ class MemorySettings:
         """Among how many ranks weights, gradients and state that are not experts' can be shared."""
         return self.cut.replicas // self.optimizer.instances_among(self.cut.replicas)
 
+    def recomputing(self, recompute: Recompute) -> "MemorySettings":
+        """Return the same with another recomputation."""
+        same = recompute == self.batch.recompute
+        return self if same else replace(self, batch=replace(self.batch, recompute=recompute))
+
     def __post_init__(self) -> None:
         if self.workspace_bytes < 0:
             raise ConfigError(f"workspace_bytes must be 0 or more: got {self.workspace_bytes}")
@@ -265,37 +269,21 @@ def stage_activations(model: Model, stage: Stage, settings: MemorySettings) -> d
     """Return the bytes that a stage keeps of one microbatch, by component, without its head."""
     batch, cut, kernels = settings.batch, settings.cut, settings.kernels
     found: Counter[str] = Counter()
-    for layer, number in Counter(_keeping(stage, settings)).items():
-        kept = kept_of_layer(layer, settings)
+    words = Counter(stage.recomputed(batch.recompute))
+    for layers, plan in stage.planned(batch.recompute):
+        if plan.joined:
+            words.subtract((layer, plan.recompute) for layer in layers)
+            found["layer input"] += _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
+    for (layer, recompute), number in (+words).items():
+        kept = kept_of_layer(layer, settings.recomputing(recompute))
         found.update({name: number * size for name, size in kept.items()})
-    found.update(_checkpoint_inputs(stage, settings))
-    if batch.recomputes("mhc") and found["residual streams"]:
+    if found["residual streams"] and any(recomputes(word, "mhc") for _, word in words):
         found["residual streams"] += _hidden_bytes(model.residual_size, settings)  # of which all others are mixed
     if stage.mtp:
         found.update(mtp_activations(model, len(stage.mtp), batch, cut))
     if stage.embedding:
         found.update(embedding_activations(model, batch, cut, kernels))
     return found
-
-
-def _keeping(stage: Stage, settings: MemorySettings) -> list[Layer]:
-    """The layers of a stage outside its checkpoints of block/N or uniform/N."""
-    inside = sum(checkpoints(settings.batch.recompute, len(stage.layers)))
-    return [*stage.layers[inside:], *stage.mtp]
-
-
-def _checkpoint_inputs(stage: Stage, settings: MemorySettings) -> Counter[str]:
-    """What the checkpoints of block/N and uniform/N keep of one microbatch."""
-    found: Counter[str] = Counter()
-    for layers in _checkpointed(stage, settings):
-        found["layer input"] += _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
-    return found
-
-
-def _checkpointed(stage: Stage, settings: MemorySettings) -> list[tuple[Layer, ...]]:
-    """The layers of each checkpoint of a stage."""
-    ends = [*accumulate(checkpoints(settings.batch.recompute, len(stage.layers)), initial=0)]
-    return [stage.layers[begin:end] for begin, end in pairwise(ends)]
 
 
 def kept_of_layer(layer: Layer, settings: MemorySettings) -> dict[str, int]:
@@ -352,8 +340,7 @@ def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
         {"gradient of a layer": num_bytes, "gradient between stages": hidden}
         for num_bytes in _backwards(stages, settings)
     ]
-    if batch.recomputes("mhc"):
-        mixed = max((_mixed_again(stage, settings) for stage in stages), default=0)
+    if mixed := max((_mixed_again(stage, settings) for stage in stages), default=0):
         moments = [one | {"residual streams again": mixed} for one in moments]
     if any(stage.head for stage in stages):
         around = {"gradient between stages": hidden, "gathered sequence": gathered}
@@ -363,12 +350,18 @@ def _moments(model: Model, stages: Sequence[Stage], settings: MemorySettings) ->
 
 def _mixed_again(stage: Stage, settings: MemorySettings) -> int:
     """What the mixing of a stage's streams gives again before its backward, of one microbatch."""
-    sizes = []
-    for recompute in ("none", "mhc"):
-        batch = replace(settings.batch, recompute=recompute)
-        kept = [layer_activations(layer, batch, settings.cut, settings.kernels) for layer in layers_of([stage])]
-        sizes.append(sum(sum(one.values()) for one in kept))
-    return sizes[0] - sizes[1]
+    words = [
+        (layer, plan.recompute) for layers, plan in stage.planned(settings.batch.recompute) for layer in layers
+    ]
+    words += [(layer, of_layer(settings.batch.recompute)) for layer in stage.mtp]
+    mixing = [layer for layer, word in words if recomputes(word, "mhc")]
+    plain, again = (sum(_kept(layer, settings.recomputing(word)) for layer in mixing) for word in ("none", "mhc"))
+    return plain - again
+
+
+def _kept(layer: Layer, settings: MemorySettings) -> int:
+    """The bytes that a layer keeps of one microbatch."""
+    return sum(layer_activations(layer, settings.batch, settings.cut, settings.kernels).values())
 
 
 def _held_for_head(model: Model, settings: MemorySettings) -> int:
@@ -408,17 +401,19 @@ def _moments_of_head(model: Model, settings: MemorySettings) -> list[dict[str, i
 
 
 def _backwards(stages: Sequence[Stage], settings: MemorySettings) -> set[int]:
-    """The bytes inside the backward of each kind of layer, or checkpoint: all layers of a checkpoint at once."""
-    if not is_by_stage(settings.batch.recompute):
-        return {_layer_backward(layer, settings) for layer in set(layers_of(stages))}
-    plain = replace(settings, batch=replace(settings.batch, recompute="none"))
-    keeping = {layer for stage in stages for layer in _keeping(stage, settings)}
-    found = {_layer_backward(layer, plain) for layer in keeping}
-    for group in {layers for stage in stages for layers in _checkpointed(stage, settings)}:
-        kept = [layer_activations(layer, plain.batch, plain.cut, plain.kernels) for layer in group]
-        inside = sum(sum(one.values()) for one in kept)
-        inside -= _hidden_bytes(group[0].streams * group[0].hidden_size, settings)  # the checkpoint has its input
-        found.add(max(_layer_backward(layer, plain) for layer in set(group)) + inside)
+    """The bytes inside the backward of each kind of layer, and of each checkpoint: all its layers at once."""
+    found, plain = set(), settings.recomputing("none")
+    for stage in stages:
+        for layers, plan in stage.planned(settings.batch.recompute):
+            if plan.joined:
+                inside = sum(_kept(layer, plain) for layer in layers)
+                # the checkpoint has its input already
+                inside -= _hidden_bytes(layers[0].streams * layers[0].hidden_size, settings)
+                found.add(max(_layer_backward(layer, plain) for layer in set(layers)) + inside)
+            else:
+                found |= {_layer_backward(layer, settings.recomputing(plan.recompute)) for layer in set(layers)}
+        of_mtp = settings.recomputing(of_layer(settings.batch.recompute))
+        found |= {_layer_backward(layer, of_mtp) for layer in set(stage.mtp)}
     return found
 
 

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from ppsim.model.linears import Linear
+from ppsim.model.recompute import require_of_layer
 
 Rows = Literal["tokens", "own_tokens", "capacity"]
 Dtype = Literal["act", "operand", "f32", "mask"]
@@ -76,7 +77,8 @@ DISCARDING = ("layernorm", "mhc", "mla_up_proj", "mlp_act", "moe_act")
 
 
 def plan_of(operators: Sequence[Operator], recompute: str) -> MemoryPlan:
-    """Return the checkpoints of "none", "full" or modules joined by +."""
+    """Return the checkpoints of "none", "full" or modules joined by +; raises `ConfigError` for a stage's text."""
+    require_of_layer(recompute)
     if recompute == "full":
         return (Checkpoint(frozenset(one.name for one in operators)),)
     found = []

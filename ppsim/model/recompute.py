@@ -1,10 +1,17 @@
-"""What of a layer its backward computes again, by one word: none, full, selective-op, or modules joined by +."""
+"""What the backward of each layer computes again.
 
-from collections.abc import Iterable
-from typing import TypeAlias
+A layer has one word: none, full, selective-op, or modules joined by +. A text for a stage or a model says which
+layers have which word (`plan_of_stage`).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
 
 from ppsim.base.errors import ConfigError
 from ppsim.layout.cut import Cut
+from ppsim.layout.split import MOST_LAYERS
 from ppsim.model.linears import Linear
 from ppsim.model.modules import joined_modules
 
@@ -29,13 +36,27 @@ BY_OPERATORS = "selective-op"
 MEANING = (
     "Recomputation in the backward: none, full (every layer), block/N (the first N layers of each stage), "
     "uniform/N (every layer, in checkpoints of N layers), full/N (every Nth layer, TorchTitan's selective "
-    "checkpointing by layer), selective-op (TorchTitan's selective checkpointing by operator: every second GEMM "
-    "and the cheap operators), or modules joined by +, Megatron-LM's core_attn (also: selective), layernorm, mhc, "
-    "mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act."
+    "checkpointing by layer), full@IDS (the layers 0,3,8-11 of the model), selective-op (TorchTitan's selective "
+    "checkpointing by operator: every second GEMM and the cheap operators), or modules joined by +, Megatron-LM's "
+    "core_attn (also: selective), layernorm, mhc, mla_up_proj, mlp, moe, moe_act, shared_experts, and mlp_act. "
+    "Several for one stage: full*4,mlp*6 (4 layers, then 6; the others none)."
 )
 
-BY_STAGE = ("block", "uniform")
-"""Megatron-LM's recompute methods, whose checkpoints depend on a layer's place in its stage: block/N, uniform/N."""
+BLOCK, UNIFORM = "block", "uniform"
+"""Megatron-LM's recompute methods: block/N, uniform/N."""
+
+WORDS = "none, selective, selective-op, full, full/N, full@IDS, block/N, uniform/N"
+
+
+class LayerPlan(NamedTuple):
+    """How layers in a row are recomputed: "none", "full", "selective-op" or modules.
+
+    `joined`: they are one checkpoint, which keeps its input alone.
+    """
+
+    layers: int
+    recompute: Recompute
+    joined: bool = False
 
 
 def recompute_of(text: str) -> Recompute:
@@ -47,20 +68,63 @@ def recompute_of(text: str) -> Recompute:
     ('core_attn', 'layernorm+moe_act', 'full')
     >>> recompute_of("block/0"), recompute_of("uniform/1"), recompute_of("block/10")
     ('none', 'full', 'block/10')
+    >>> recompute_of("full@3,0-2,8"), recompute_of("full*2,selective*3")
+    ('full@0-3,8', 'full*2,core_attn*3')
     """
-    if text in ("none", "full", BY_OPERATORS):
-        return text
+    if "*" in text:
+        return ",".join(f"{_of_layer(word)}*{number}" for word, number in _numbered(text))
+    if "@" in text:
+        word, _, ids = text.partition("@")
+        return f"{_of_layer(word)}@{_spelled(_ids(text, ids))}"
     method, _, number = text.partition("/")
-    if method in ("full", *BY_STAGE):
-        least = 0 if method == "block" else 1
+    if method in ("full", BLOCK, UNIFORM) and text != "full":
+        least = 0 if method == BLOCK else 1
         if not number.isdecimal() or int(number) < least:
             raise ConfigError(f"recompute must be {method}/N with N from {least} on: got '{text}' (say {method}/2)")
         if int(number) == least:
-            return "none" if method == "block" else "full"
+            return "none" if method == BLOCK else "full"
         return f"{method}/{int(number)}"
-    named = "core_attn" if text == "selective" else text
-    words = "none, selective, selective-op, full, full/N, block/N, uniform/N"
-    return joined_modules("recompute", named, MODULES, words=words)
+    return _of_layer(text)
+
+
+def _of_layer(text: str) -> Recompute:
+    """The word of a layer alone."""
+    if text in ("none", "full", BY_OPERATORS):
+        return text
+    return joined_modules("recompute", "core_attn" if text == "selective" else text, MODULES, words=WORDS)
+
+
+def _numbered(text: str) -> list[tuple[str, int]]:
+    """The words and numbers of layers of full*4,mlp*6."""
+    found = []
+    for part in text.split(","):
+        word, _, number = part.partition("*")
+        if not number.isdecimal() or int(number) < 1:
+            raise ConfigError(f"recompute of several kinds is WORD*N,WORD*N with N from 1 on: got '{text}'")
+        found.append((word, int(number)))
+    return found
+
+
+def _ids(text: str, ids: str) -> list[int]:
+    """The layers of 0,3,8-11, in order."""
+    found = set[int]()
+    for part in ids.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+            raise ConfigError(f"recompute of single layers is WORD@0,3,8-11: got '{text}'")
+        if int(last or first) >= MOST_LAYERS:
+            raise ConfigError(f"recompute of single layers is of at most {MOST_LAYERS:,}: got '{text}'")
+        found.update(range(int(first), int(last or first) + 1))
+    return sorted(found)
+
+
+def _spelled(ids: Sequence[int]) -> str:
+    """Sorted layers as 0,3,8-11."""
+    parts: list[str] = []
+    for _, group in groupby(enumerate(ids), key=lambda one: one[1] - one[0]):
+        first, *others = [value for _, value in group]
+        parts.append(f"{first}-{others[-1]}" if others else str(first))
+    return ",".join(parts)
 
 
 def require_spelling(recompute: Recompute) -> None:
@@ -69,25 +133,45 @@ def require_spelling(recompute: Recompute) -> None:
         raise ConfigError(f"recompute '{recompute}' is spelled '{word}'")
 
 
+def words_of_layers(recompute: Recompute) -> list[Recompute]:
+    """Return the words that some layers have.
+
+    >>> words_of_layers("block/4"), words_of_layers("full*2,mlp*3"), words_of_layers("mlp+moe")
+    (['none', 'full'], ['none', 'full', 'mlp'], ['mlp+moe'])
+    """
+    word = recompute.partition("@")[0].partition("/")[0]
+    if "*" in recompute:
+        found = [one for one, _ in _numbered(recompute)]
+    elif not is_by_stage(recompute) or word == UNIFORM:
+        return ["full" if word == UNIFORM else word]
+    else:
+        found = ["full" if word == BLOCK else word]
+    return ["none", *dict.fromkeys(one for one in found if one != "none")]
+
+
+def require_layers(recompute: Recompute, num_layers: int) -> None:
+    """Raise `ConfigError` for a layer that a model of so many layers does not have."""
+    if "@" in recompute and (last := _ids(recompute, recompute.partition("@")[2])[-1]) >= num_layers:
+        raise ConfigError(f"recompute {recompute} has layer {last}, but the last of the model is {num_layers - 1}")
+
+
 def whole_layers(recompute: Recompute) -> int:
     """Return N if one of N layers is recomputed, 0 if none is.
-
-    The layers after those of block/N keep everything, so block/N counts as none: see `checkpoints`.
 
     >>> whole_layers("full"), whole_layers("full/2"), whole_layers("uniform/4"), whole_layers("mlp")
     (1, 2, 1, 0)
     """
     name, _, every = recompute.partition("/")
-    return int(every or 1) if name == "full" else int(name == "uniform")
+    return int(every or 1) if name == "full" else int(name == UNIFORM)
 
 
 def is_by_stage(recompute: Recompute) -> bool:
-    """Return whether a layer's recomputation depends on its place in its stage."""
-    return recompute.partition("/")[0] in BY_STAGE
+    """Return whether a layer's recomputation depends on its place in its stage or model."""
+    return re.search("[/@*]", recompute) is not None
 
 
 def require_of_layer(text: str) -> Recompute:
-    """Return the recomputation that a text names; raises `ConfigError` for block/N and uniform/N."""
+    """Return the recomputation that a text names; raises `ConfigError` for one that is of some layers only."""
     if is_by_stage(recompute := recompute_of(text)):
         raise ConfigError(
             f"recompute {text} is for the stages of a --model: a layer alone has none, full or modules"
@@ -96,31 +180,52 @@ def require_of_layer(text: str) -> Recompute:
 
 
 def of_layer(recompute: Recompute) -> Recompute:
-    """Return the recomputation of a layer alone: that of a layer behind the checkpoints of block/N.
+    """Return the recomputation of a layer that is in no stage, for example of multi-token prediction.
 
-    >>> of_layer("block/4"), of_layer("uniform/4"), of_layer("full/2")
-    ('none', 'full', 'full/2')
+    >>> of_layer("block/4"), of_layer("uniform/4"), of_layer("full/2"), of_layer("mlp")
+    ('none', 'full', 'none', 'mlp')
     """
-    name = recompute.partition("/")[0]
-    return {"block": "none", "uniform": "full"}.get(name, recompute)
+    return words_of_layers(recompute)[0]
 
 
-def checkpoints(recompute: Recompute, num_layers: int) -> list[int]:
-    """Return the number of layers in each checkpoint of a stage, in order; none unless block/N or uniform/N.
+def plan_of_stage(
+    recompute: Recompute, num_layers: int, *, first: int = 0, before: int = 0
+) -> tuple[LayerPlan, ...]:
+    """Return how the layers of a stage are recomputed, in order.
 
-    A checkpoint keeps its input and computes its layers again. Layers after the last checkpoint keep everything
-    (Megatron-LM, core/transformer/transformer_block.py: `_checkpointed_forward`).
+    `first` is the number of the stage's first layer in the model, `before` the number of layers in earlier stages
+    of the same rank, which full/N counts too (TorchTitan, activation_checkpoint.py: `ptd_checkpoint_wrapper`).
+    Layers after the last checkpoint keep everything (Megatron-LM, core/transformer/transformer_block.py:
+    `_checkpointed_forward`). Raises `ConfigError` if full*4,mlp*6 has more layers than the stage.
 
-    >>> checkpoints("block/2", 5), checkpoints("uniform/2", 5)
-    ([1, 1], [2, 2, 1])
+    >>> plan_of_stage("block/2", 5)
+    (LayerPlan(layers=2, recompute='full', joined=False), LayerPlan(layers=3, recompute='none', joined=False))
+    >>> [one.layers for one in plan_of_stage("uniform/2", 5)]
+    [2, 2, 1]
     """
-    if not is_by_stage(recompute):
-        return []
     method, _, number = recompute.partition("/")
-    most = int(number)
-    if method == "block":
-        return [1] * min(most, num_layers)
-    return [min(most, num_layers - first) for first in range(0, num_layers, most)]
+    if method == UNIFORM:
+        most = int(number)
+        return tuple(
+            LayerPlan(min(most, num_layers - begin), "full", joined=True) for begin in range(0, num_layers, most)
+        )
+    words: list[Recompute]
+    if method == BLOCK:
+        words = ["full"] * min(int(number), num_layers)
+    elif number:
+        words = [("none", "full")[(before + at) % int(number) == 0] for at in range(1, num_layers + 1)]
+    elif "@" in recompute:
+        word, _, ids = recompute.partition("@")
+        chosen = set(_ids(recompute, ids))
+        words = [word if first + at in chosen else "none" for at in range(num_layers)]
+    elif "*" in recompute:
+        words = [word for word, count in _numbered(recompute) for _ in range(count)]
+        if len(words) > num_layers:
+            raise ConfigError(f"recompute {recompute} is of {len(words)} layers, but a stage has {num_layers}")
+    else:
+        words = [recompute] * num_layers
+    words += ["none"] * (num_layers - len(words))
+    return tuple(LayerPlan(len(list(same)), word) for word, same in groupby(words))
 
 
 def recomputes(recompute: Recompute, module: str) -> bool:

@@ -20,7 +20,7 @@ from ppsim.model.batch import Batch, KernelChoice
 from ppsim.model.halves import Attention, FeedForward, MixtureOfExperts
 from ppsim.model.kinds import Kind
 from ppsim.model.parameters import VOCAB_MULTIPLE, padded_vocabulary, require_divides
-from ppsim.model.recompute import BY_OPERATORS, Recompute, whole_layers
+from ppsim.model.recompute import BY_OPERATORS, Recompute
 
 _EAGER = KernelChoice(fused_activation=False, cross_entropy="unfused", weighted_output=True, norm_in_gemm=False)
 
@@ -244,7 +244,7 @@ def layer_activation_bytes(
     """
     batch, cut = Batch(micro_batch, sequence_length, element_bytes, recompute), replace(cut_of(layer), cp=cp)
     kept = sum(layer_activations(layer_of(layer), batch, cut, _EAGER).values())
-    if recompute == BY_OPERATORS or whole_layers(recompute):
+    if recompute in (BY_OPERATORS, "full"):
         return kept
     h, e, beside = layer.hidden_size, element_bytes, 0
     if not batch.recomputes("layernorm"):

@@ -1,22 +1,80 @@
-"""What each stage of a model holds: embedding, layers, head."""
+"""What each stage of a model holds, embedding, layers and head, and how its layers are recomputed and offloaded."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, islice
 from typing import Any
 
 from ppsim.base.errors import ConfigError
 from ppsim.model.architecture import Layer, Model
+from ppsim.model.recompute import LayerPlan, Recompute, of_layer, plan_of_stage
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What one pipeline stage holds of a model: layers, embedding, head, and multi-token prediction."""
+    """What one pipeline stage holds of a model: layers, embedding, head, and multi-token prediction.
+
+    `plan`: how its layers are recomputed; empty: as the settings of the job say for a stage alone.
+    `offload_modules`: the modules whose saved tensors wait on the host; None: as the settings say.
+    """
 
     layers: tuple[Layer, ...]
     embedding: bool = False
     head: bool = False
     mtp: tuple[Layer, ...] = ()
+    plan: tuple[LayerPlan, ...] = ()
+    offload_modules: str | None = None
+
+    def planned(self, recompute: Recompute) -> Iterator[tuple[tuple[Layer, ...], LayerPlan]]:
+        """Return the layers of each part of the plan; `recompute` is for a stage without one."""
+        layers = iter(self.layers)
+        for one in self.plan or plan_of_stage(recompute, len(self.layers)):
+            yield tuple(islice(layers, one.layers)), one
+
+    def recomputed(self, recompute: Recompute) -> list[tuple[Layer, Recompute]]:
+        """Return each layer, those of multi-token prediction last, with its word."""
+        planned = self.planned(recompute)
+        mine = [(layer, plan.recompute) for layers, plan in planned for layer in layers]
+        return mine + [(layer, of_layer(recompute)) for layer in self.mtp]
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """The same for stages that hold the same layer objects in the same way.
+
+        By identity: to hash and compare whole layers takes longer than most of what is computed of them.
+        """
+        held = tuple(map(id, self.layers)), self.embedding, self.head, tuple(map(id, self.mtp))
+        return *held, self.plan, self.offload_modules
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """How a stage's layers are recomputed, as `--recompute` says it, and which modules are offloaded."""
+
+    recompute: Recompute = "none"
+    offload_modules: str = ""
+
+
+def with_plans(
+    stages: Sequence[Stage], plans: Sequence[StagePlan], stages_of_ranks: Iterable[Sequence[int]]
+) -> list[Stage]:
+    """Return stages with a plan each; `stages_of_ranks` has the stages of each rank in order."""
+    first = [0, *accumulate(len(stage.layers) for stage in stages)]
+    before: dict[int, int] = {}
+    for mine in stages_of_ranks:
+        number = 0
+        for at in mine:
+            before.setdefault(at, number)
+            number += len(stages[at].layers)
+    return [
+        replace(
+            stage,
+            plan=plan_of_stage(plan.recompute, len(stage.layers), first=first[at], before=before.get(at, 0)),
+            offload_modules=plan.offload_modules,
+        )
+        for at, (stage, plan) in enumerate(zip(stages, plans, strict=True))
+    ]
 
 
 def layers_of(stages: Iterable[Stage]) -> list[Layer]:
@@ -71,16 +129,13 @@ def once_each(
 ) -> list[Any]:
     """Return `compute` of each group of stages, called once for those that hold the same layer objects.
 
-    By identity: to hash and compare whole layers takes longer than most of what is computed of them. `known` has
-    the results of earlier calls with the same `compute` and the same layer objects, and takes the new ones.
+    `known` has the results of earlier calls with the same `compute` and the same layer objects, and takes the new
+    ones.
     """
     found = {} if known is None else known
     results = []
     for group in groups:
-        key = tuple(
-            (tuple(map(id, stage.layers)), stage.embedding, stage.head, tuple(map(id, stage.mtp)))
-            for stage in group
-        )
+        key = tuple(stage.key for stage in group)
         if key not in found:
             found[key] = compute(tuple(group))
         results.append(found[key])

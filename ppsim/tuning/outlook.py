@@ -22,6 +22,7 @@ from ppsim.layout.groups import group, hop_tiers
 from ppsim.machine import collectives
 from ppsim.model.activations import embedding_activations, kept_for_weight, mtp_activations
 from ppsim.model.memory import kept_of_layer, rank_memory
+from ppsim.model.recompute import of_layer, words_of_layers
 from ppsim.model.stages import Stage
 from ppsim.projection.plan import Plan
 from ppsim.schedule.placement import STYLES
@@ -184,9 +185,14 @@ class Outlooks:
         def total(found: dict[str, int]) -> int:
             return sum(found.values())
 
-        of_kind = [total(kept_of_layer(kind, job.settings)) for kind in self._kinds]
+        words = words_of_layers(job.execution.recompute)
+        of_kind = [
+            min(total(kept_of_layer(kind, job.settings.recomputing(word))) for word in words)
+            for kind in self._kinds
+        ]
         mtp = job.model.mtp
-        last = sum(total(kept_of_layer(layer, job.settings)) for layer in mtp)
+        of_mtp = job.settings.recomputing(of_layer(job.execution.recompute))
+        last = sum(total(kept_of_layer(layer, of_mtp)) for layer in mtp)
         last += total(mtp_activations(job.model, len(mtp), batch, cut)) if mtp else 0
         first = total(embedding_activations(job.model, batch, cut, kernels))
         for_weight = [kept_for_weight(kind, batch, cut) for kind in self._kinds]

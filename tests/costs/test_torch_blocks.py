@@ -12,12 +12,12 @@ from ppsim.costs.between import elementwise
 from ppsim.costs.layer_kernels import products_of, rank_part
 from ppsim.costs.place import Execution, Place
 from ppsim.costs.torch_blocks import num_amax, torch_again, torch_elementwise
-from ppsim.layout.cut import Cut
 from ppsim.layout.layout import Layout
 from ppsim.machine.files import load_cluster
-from ppsim.model.activations import layer_activations
-from ppsim.model.batch import Batch, KernelChoice
+from ppsim.model.batch import Batch
+from ppsim.model.memory import MemorySettings, stage_activations
 from ppsim.model.names import find_model
+from ppsim.model.stages import Stage
 
 LAYER = find_model("llama3-8b").layers[0]
 H, Q, K, F, E = 4096, 4096, 1024, 14336, 2
@@ -132,8 +132,9 @@ def test_every_second_layer_computed_again_takes_half_of_all_in_time_and_the_mea
         for word in ("none", "full/2", "full")
     )
     assert (none, half) == (0.0, pytest.approx(full / 2))
+    model = ppsim.job(**words).model
     kept = [
-        sum(layer_activations(LAYER, Batch(1, 8192, recompute=word), Cut(), KernelChoice()).values())
+        sum(stage_activations(model, Stage(model.layers), MemorySettings(Batch(1, 8192, recompute=word))).values())
         for word in ("none", "full/2", "full")
     ]
     assert kept[1] == pytest.approx((kept[0] + kept[2]) / 2, rel=1e-6)

@@ -473,7 +473,7 @@ WRONG = {
     "batch": (lambda: Batch(0, 8), "micro_batch must be at least 1: got 0"),
     "recompute": (
         lambda: Batch(1, 8, recompute="half"),
-        "recompute must be none, selective, selective-op, full, full/N, block/N, uniform/N or modules",
+        "recompute must be none, selective, selective-op, full, full/N, full@IDS, block/N, uniform/N or modules",
     ),
     "module": (lambda: Batch(1, 8, recompute="mlps"), "joined by +: got 'mlps' (did you mean mlp or mlp_act?)"),
     "spelling": (lambda: Batch(1, 8, recompute="selective"), "recompute 'selective' is spelled 'core_attn'"),

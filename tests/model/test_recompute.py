@@ -7,7 +7,7 @@ import pytest
 
 import ppsim
 from ppsim.errors import ConfigError
-from ppsim.model.recompute import checkpoints, recompute_of
+from ppsim.model.recompute import plan_of_stage, recompute_of
 from tests.cli.running import ppsim as command
 
 JOB = {
@@ -19,6 +19,15 @@ JOB = {
     "global_batch": 128,
     "split": "even",
 }
+
+
+def checkpoints(recompute: str, num_layers: int) -> list[int]:
+    """The layers of each checkpoint of a stage."""
+    found: list[int] = []
+    for one in plan_of_stage(recompute, num_layers):
+        if one.recompute == "full":
+            found += [one.layers] if one.joined else [1] * one.layers
+    return found
 
 
 def counts_of_megatron(method: str, number: int, num_layers: int) -> list[int]:
@@ -57,7 +66,7 @@ def test_checkpoints_are_those_of_megatron_core_in_200_random_cases() -> None:
         method, number = draw.choice(["block", "uniform"]), draw.randint(1, 30)
         if method == "uniform":  # megatron-core asks for layers of a stage that N divides
             number = draw.choice([size for size in range(1, num_layers + 1) if num_layers % size == 0])
-        found = checkpoints(f"{method}/{number}", num_layers)
+        found = checkpoints(recompute_of(f"{method}/{number}"), num_layers)
         assert found == counts_of_megatron(method, number, num_layers), (method, number, num_layers, vpp, pp)
 
 
