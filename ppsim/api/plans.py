@@ -22,6 +22,7 @@ from ppsim.projection.plan import AUTO, Plan
 from ppsim.projection.projection import Projection, Projections
 
 if TYPE_CHECKING:
+    from ppsim.api.stage_plans import StagesFile
     from ppsim.configs.run_config import RunConfig
     from ppsim.costs.job import Job
 
@@ -132,10 +133,18 @@ def plan_from(options: Mapping[str, Any]) -> Plan:
         "transfer_ms": None if measured else _hop_s(options["transfer_ms"]),
         "memory_limit": parse_size(options["memory_limit"]),
     }
-    if options["vpp"] is None and isinstance(read["split"], list) and len(read["split"]) % pp == 0:
-        options["vpp"] = len(read["split"]) // pp
+    stages = _stages_file(options, job)
+    if stages is not None:
+        read["split"] = stages.split(read["split"])
+    counted = stages.stages if stages is not None else read["split"]
+    if options["vpp"] is None and isinstance(counted, list) and len(counted) % pp == 0:
+        options["vpp"] = len(counted) // pp
     fields = fields_of(_WORDS, {**options, **of_profile, **read})
+    fields["searches_stages"] = options["stage_plan"] == AUTO
     plan = Plan(pp=pp, job=job, profile=profile, shape=shape, measured=measured, **fields, **overheads)
+    if stages is not None and job is not None:
+        stages.require_fit(plan, job, _vpp(plan))
+        plan = replace(plan, job=stages.applied_to(job))
     if options["run_config"] is not None:
         _require_split_of(options["run_config"], plan, options)
     return plan
@@ -152,8 +161,7 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
     from ppsim.catalog.build import find
     from ppsim.costs.of_job import layers_per_stage  # costs of models
 
-    entry = find(plan.schedule_name) if plan.schedule != AUTO else None
-    vpp = plan.vpp or (entry.stages_per_rank[0] if entry else 1)
+    entry, vpp = find(plan.schedule_name) if plan.schedule != AUTO else None, _vpp(plan)
     try:
         num_stages = plan.pp * vpp // (entry.num_replicas if entry else 1)
         layers_per_stage(plan.job, num_stages, plan.how_split, [[stage] for stage in range(num_stages)])
@@ -162,6 +170,27 @@ def _require_split_of(config: "RunConfig", plan: Plan, options: Mapping[str, Any
             f"{error}; {', '.join(_WORDS[name].flag for name in kept)} is from {config.source}: replace it, as by "
             "--split even"
         ) from None
+
+
+def _vpp(plan: Plan) -> int:
+    """Stages per rank, the fewest that the schedule takes if nobody gave a number."""
+    if plan.vpp or plan.schedule == AUTO:
+        return plan.vpp or 1
+    from ppsim.catalog.build import find
+
+    return find(plan.schedule_name).stages_per_rank[0]
+
+
+def _stages_file(options: Mapping[str, Any], job: "Job | None") -> "StagesFile | None":
+    """The file of --plan, if there is one."""
+    given = options["stage_plan"]
+    if given is None or given == AUTO:
+        return None
+    if job is None:
+        raise ConfigError(f"--plan {given} is of the stages of a model: give --model")
+    from ppsim.api.stage_plans import read_stages
+
+    return read_stages(given)
 
 
 _OF_MODELS = ("layers", "seq_len", "micro_batch", "tp", "cp", "ep", "recompute", "split", "lengths")

@@ -29,6 +29,9 @@ DEEPEST = 64
 LONGEST_NAME = 200
 """Characters of the name of a model, a cluster or a schedule."""
 
+MOST_LAYERS = 10_000
+"""Layers of a model. A search for splits weighs every two of them against each other."""
+
 LARGEST = 10**30
 """Largest whole number of a file: its products with other numbers still are finite floats."""
 

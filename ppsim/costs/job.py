@@ -352,11 +352,26 @@ class Job(InBrief):
         return list(dict.fromkeys(word for text in texts for word in words_of_layers(text)))
 
     def planned(self, stages: Sequence[Stage], stages_of_ranks: Iterable[Sequence[int]]) -> list[Stage]:
-        """Return stages of the model with their plans; raises `ConfigError` for another number of stages."""
-        plans = self.stage_plans or (StagePlan(self.execution.recompute, self.offload_modules),) * len(stages)
+        """Return stages of the model with their plans; raises `ConfigError` for another number of stages.
+
+        >>> import ppsim
+        >>> job = ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="block/2")
+        >>> [one.layers for one in job.planned([Stage(job.model.layers)], [[0]])[0].plan]
+        [2, 30]
+        """
+        plans = self.plans_of(len(stages))
         if len(plans) != len(stages):
             raise ConfigError(f"the plan has {len(plans)} stages, but the schedule has {len(stages)}")
         return with_plans(stages, plans, stages_of_ranks)
+
+    def plans_of(self, num_stages: int) -> tuple[StagePlan, ...]:
+        """Return the plan of each stage of the model.
+
+        >>> import ppsim
+        >>> ppsim.job(model="llama3-8b", gpus=8, pp=2, recompute="full").plans_of(2)[1].recompute
+        'full'
+        """
+        return self.stage_plans or (StagePlan(self.execution.recompute, self.offload_modules),) * num_stages
 
     def costs_in_order(self, stage: Stage) -> list[Estimate]:
         """Return F, I, W and B of each layer of a stage.
@@ -373,7 +388,12 @@ class Job(InBrief):
         ]
 
     def recomputing(self, recompute: Recompute) -> "Job":
-        """Return the job with every layer recomputed in one way."""
+        """Return the job with every layer recomputed in one way.
+
+        >>> import ppsim
+        >>> ppsim.job(model="llama3-8b", gpus=8, pp=2).recomputing("mlp").execution.recompute
+        'mlp'
+        """
         if recompute == of_layer(self.execution.recompute):
             return self
         if recompute not in self._recomputing:

@@ -14,10 +14,10 @@ from ppsim.base.boundary import AboveZero, After, Count, NonNegative, Positive, 
 from ppsim.base.data import data_folder
 from ppsim.base.errors import ConfigError
 from ppsim.base.files import read_json
+from ppsim.base.limits import MOST_LAYERS
 from ppsim.base.names import Names
 from ppsim.base.shown import InBrief
 from ppsim.costs.chunks import LAYER, alike, components_of, require_contents
-from ppsim.layout.split import MOST_LAYERS
 from ppsim.machine.kernels.facts import DeviceFacts
 from ppsim.model.kinds import Kind, in_words
 from ppsim.model.recompute import Recompute, recompute_of

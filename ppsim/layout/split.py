@@ -12,9 +12,7 @@ import numpy.typing as npt
 
 from ppsim.base.arrays import distinct
 from ppsim.base.errors import ConfigError
-
-MOST_LAYERS = 10_000
-"""More have no model; a split weighs every two of them against each other."""
+from ppsim.base.limits import MOST_LAYERS
 
 
 def require_layers(num_layers: int, name: str = "num_layers") -> None:
@@ -262,9 +260,9 @@ def counts_of(split: Sequence[int] | Sequence[str]) -> list[int]:
 
 
 def why_no_split(split: Split, num_layers: int, num_stages: int) -> str | None:
-    """Return the sentence that says why so many stages cannot share the layers, or None where they can.
+    """Return the sentence that says why so many stages cannot share the layers, or None if they can.
 
-    Only the first and the last stage can do without a layer: they hold embedding and head.
+    A rule leaves no stage between the first and the last without a layer; layers given per stage may.
     """
     if isinstance(split, str | MegatronSplit):
         if num_layers < num_stages - 2:
@@ -272,9 +270,6 @@ def why_no_split(split: Split, num_layers: int, num_stages: int) -> str | None:
         return None
     if len(split) != num_stages:
         return f"the split has {len(split)} entries, but there are {num_stages} stages"
-    for stage in range(1, num_stages - 1):
-        if not split[stage]:
-            return f"stage {stage} would hold no layer; only the first and the last can do without"
     return None
 
 

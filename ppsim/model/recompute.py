@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 from ppsim.base.errors import ConfigError
+from ppsim.base.limits import MOST_LAYERS
 from ppsim.layout.cut import Cut
-from ppsim.layout.split import MOST_LAYERS
 from ppsim.model.linears import Linear
 from ppsim.model.modules import joined_modules
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from ppsim.base.units import count, percent, seconds, signed_percent, size
 from ppsim.catalog.build import find
 from ppsim.costs.profile import DEFAULT, load_profile
+from ppsim.model.recompute import is_by_stage
 from ppsim.printing.page import Columns, Page, bold, facts
 from ppsim.printing.steps import print_report, print_timeline
 from ppsim.projection.projection import Answer, Fit, Projection, Projections, asks_for_gpus
@@ -26,6 +27,8 @@ def print_answer(
     answer = answer or projection.answer
     Page().add(what_is_projected(projection))
     print_report(projection.report, _delivered(projection, answer), with_rows=with_rows)
+    if stages := _stages(projection):
+        Page().add("", stages)
     print_timeline(projection.timeline, is_wanted=with_timeline)
     out = Page()
     whole = projection.iteration_s
@@ -54,6 +57,30 @@ def print_answer(
         ("by channel", ", ".join(others)),
     ]
     out.add(facts(rows), "", facts([("assumed", projection.assumptions)]))
+
+
+def _stages(projection: Projection) -> Columns | None:
+    """The table of stages, if their layers are recomputed or offloaded differently."""
+    job = projection.plan.job
+    if job is None or not (job.stage_plans or is_by_stage(job.execution.recompute)):
+        return None
+    rows = [
+        {
+            "stage": f"{row['stage']}",
+            "recompute": row["recompute"],
+            "offload": row["offload_modules"] or "none",
+            "rank": f"{row['rank']}",
+            "layers": f"{row['layers']}",
+            "F": seconds(row["forward_s"]),
+            "B": seconds(row["backward_s"]),
+            "activations": size(row["activation_bytes"]),
+            "limited by": row["limited_by"],
+        }
+        for row in projection.stages
+    ]
+    if not any(row["offload_modules"] for row in projection.stages):
+        rows = [{name: value for name, value in row.items() if name != "offload"} for row in rows]
+    return Columns.of(rows, left=len(rows[0]) - 6)
 
 
 def what_is_projected(projection: Projection) -> str:

@@ -67,7 +67,9 @@ def changed_jobs(job: "Job") -> "Iterator[tuple[str, Job]]":
     modules = "layernorm+moe_act" if has_experts else BY_OPERATORS if job.fully_shard else "mlp"
     for recompute in ("none", "core_attn" if execution.attention == "unfused" else modules, "full"):
         if recompute != execution.recompute:
-            yield from _changed(f"recompute {recompute}", job, execution=replace(execution, recompute=recompute))
+            yield from _changed(
+                f"recompute {recompute}", job, execution=replace(execution, recompute=recompute), stage_plans=()
+            )
     for zero_stage in (1, 3):
         if zero_stage != job.optimizer.zero_stage and layout.dp * layout.cp > 1:
             optimizer = replace(job.optimizer, zero_stage=zero_stage)

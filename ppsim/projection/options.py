@@ -399,6 +399,12 @@ class PlanOptions(JobOptions, total=False):
         "or its layout string as Et*3|(tt|)*6,t*2L. Default: auto; megatron with --runtime megatron.",
         metavar="auto|even|megatron|N,N,…|LAYOUT", section="pipeline", field="split",
     )]
+    stage_plan: Annotated[str | Path | None, Option(
+        "Layers, recomputation and offloaded modules of each stage: a TOML, YAML or JSON file with a list `stages` "
+        "of layers, recompute and offload_modules, each as its option has it; or auto: those with the shortest "
+        "simulated iteration that fit. Default: every stage as --split, --recompute and --offload-modules say.",
+        flag="--plan", metavar="FILE|auto", section="pipeline",
+    )]
     account_for_embedding_in_pipeline_split: Annotated[bool | None, Option(
         "Megatron-LM's rule with the embedding as a layer of the first stage.",
         section="pipeline", field="split.counts_embedding",

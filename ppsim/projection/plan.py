@@ -50,6 +50,7 @@ class Plan(InBrief):
     step take beside their medians (`variation`); `fitted_runs` are the fingerprints of the runs that they were
     fitted on, none if unknown;
     `split` None balances the stages or, on runtime megatron, is Megatron-LM's own rule (`how_split`).
+    `searches_stages`: layers, recomputation and offloading of each stage are searched for (`--plan auto`).
     `bandwidth_bytes_per_s`, where it could tell one, replaces the profile's transfers, and `hop_overhead_s` is then
     the whole latency. Schedule "auto" is searched for, for up to `search_s` seconds from `seed`
     (`ppsim.catalog.auto`). `measured` are times of a rank in place of the job's or the profile's. `overlap_p2p`:
@@ -79,6 +80,7 @@ class Plan(InBrief):
     shape: Shape | None = None
     num_layers: int | None = None
     split: Split | None = None
+    searches_stages: bool = False
     runtime: Runtime = "torch"
     channel: Channel | None = None
     receives: Receives = "torch"
@@ -108,6 +110,11 @@ class Plan(InBrief):
             object.__setattr__(self, "schedule", schedule_named(self.schedule))
         if self.job is not None and self.job.layout.pp != self.pp:
             raise ConfigError(f"the job's layout has pp {self.job.layout.pp}: got pp {self.pp}")
+        if self.searches_stages and (self.job is None or self.measured is not None):
+            raise ConfigError("--plan auto needs a model on a cluster, without measured times: give --model")
+        if self.searches_stages and (self.split not in (None, "auto") or self.lengths is not None):
+            wrong = "--lengths" if self.lengths else "--split"
+            raise ConfigError(f"--plan auto finds the layers of each stage: leave out {wrong}")
         for rank, factor in self.stragglers:
             if not 0 <= rank < self.pp:
                 raise ConfigError(f"a straggler is one of the ranks 0 to {self.pp - 1}: got {rank}")

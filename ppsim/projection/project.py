@@ -334,7 +334,9 @@ def _why_no_stages(plan: Plan, num_stages: int, *, num_slices: int = 1) -> str |
     """Return why the model cannot be divided into the stages and slices; None if it can or there is no model."""
     if not plan.has_model:
         return None
-    source = plan.modelled_source
+    source, plans = plan.modelled_source, plan.job.stage_plans if plan.job else ()
+    if plans and len(plans) != num_stages:
+        return f"the plan of --plan has {len(plans)} stages: got {num_stages}"
     return why_no_split(plan.how_split, source.num_layers, num_stages) or why_no_slices(
         source.sequence_length, num_slices, hidden_size=source.hidden_size
     )

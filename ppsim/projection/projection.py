@@ -12,6 +12,7 @@ from ppsim.costs.assembled import Assembled
 from ppsim.model.recompute import BY_OPERATORS
 from ppsim.projection.lengths import drawn_of
 from ppsim.projection.plan import Plan
+from ppsim.projection.stage_rows import stage_rows
 from ppsim.schedule.check import why_not_in_torch
 from ppsim.schedule.graph import CHANNELS
 from ppsim.schedule.rounds import microbatches_in_words
@@ -189,6 +190,17 @@ class Projection(Shown, Pictured):
         """Layers per stage."""
         return self.assembled.split
 
+    @cached_property
+    def stages(self) -> list[dict[str, Any]]:
+        """A row for each stage of the model, empty without a job: layers, recomputation, time, bytes and limit.
+
+        >>> import ppsim
+        >>> made = ppsim.project(model="llama3-8b", gpus=8, pp=2, recompute="block/4")
+        >>> [(row["layers"], row["recompute"]) for row in made.stages]
+        [(17, 'block/4'), (15, 'block/4')]
+        """
+        return stage_rows(self.plan, self.timeline, self.costs, self.split)
+
     @property
     def num_gpus(self) -> int:
         """All devices."""
@@ -240,6 +252,7 @@ class Projection(Shown, Pictured):
             "peak_flops_per_s": self.peak_flops_per_s,
             "layers_per_stage": self.split if self.plan.has_model else None,
             "pipeline_layout": self.assembled.contents if self.plan.has_model else None,
+            "stages": self.stages,
             "step_time_by_channel_s": self.other_channels,
             "not_in_runtime": self.not_in_runtime,
             "not_in_memory": self.not_in_memory,

@@ -18,7 +18,8 @@ from ppsim.projection.options import PlanOptions, Stack, StudyOptions
 
 SMALL: dict[str, Any] = {"model": "llama3-8b", "gpus": 16, "tp": 4, "pp": 2, "global_batch": 32}
 SPARSE = SMALL | {"model": "qwen3-30b-a3b", "tp": 1, "ep": 8}
-OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms"}
+OTHERWISE = {"hidden_tp_forward": "overlap_tp", "hidden_tp_backward": "overlap_tp", "launch_s": "launch_ms",
+             "stage_plans": "stage_plan"}  # fmt: skip
 NOT_ASKED = {"model_name", "kernels", "allocator_slack", "vocab_multiple", "cluster", "layout", "model", "optimizer",
              "execution", "gpus_assumed", "assumed", "without"}  # fmt: skip
 """Of a job: what is made of other words, and what is the trainer's own."""

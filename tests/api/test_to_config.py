@@ -41,7 +41,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "overlap_ep": (0.9, 0.3), "overlap_cp": (0.4,), "compute_share": ("0.9", "bfloat16:0.97,float8:1.2"),
     "cuda_graphs": ("layer", "full", "attn", "attn+mlp", "attn+moe_router"),
     "recompute": ("none", "full", "full/2", "selective", "core_attn+mlp", "layernorm+moe_act", "mla_up_proj", "moe",
-                  "mlp_act", "selective-op", "block/1", "uniform/2"),
+                  "mlp_act", "selective-op", "block/1", "uniform/2", "full@0,2-3", "full*1"),
     "launch_ms": (0.01, 0.0037), "rest": (0.1, 0.025), "expert_imbalance": (1.2, 1.0),
     "moe_expert_capacity_factor": (1.0, 1.25), "moe_expert_rank_capacity_factor": (1.5,), "moe_paged_stash": (1.1, 1.3),
     "micro_batch": (1, 2, 3), "offload": (0.5, 0.1), "tp": (1, 2, 4), "cp": (1, 2), "ep": (1, 2, 4), "etp": (1, 2),
@@ -60,6 +60,7 @@ ELSEWHERE = {
     "run_config", "job",  # what is tested, and Python's
     "profile",  # a profile of a job needs the job's model and shape
     "backward_input_ms", "backward_weight_ms", "transfer_ms",  # with forward_ms
+    "stage_plan",  # a file; tests/api/test_stage_plans.py
     "search_time",  # a search ends by the clock
 }  # fmt: skip
 _ROOM = {"moe_expert_rank_capacity_factor": 1.5, "moe_dispatcher": "hybridep", "fused_experts": True}

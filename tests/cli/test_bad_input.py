@@ -48,7 +48,6 @@ WRONG_ARGUMENTS = {
     "a split of the wrong length": ("project --pp 4 --split 10,10,10", 2, ["the split has 3 entries, but there are 4 stages"]),
     "a split that does not sum": ("project --pp 4 --split 7,8,8,8", 2, ["the split has 31 layers in all, but the model has 30"]),
     "a negative split": ("project --pp 4 --split 20,20,-10,0", 2, ["the split holds -10; a stage has 0 layers or more"]),
-    "a split with an empty stage": ("project --pp 4 --split 15,0,8,7", 2, ["stage 1 would hold no layer"]),
     "more stages than layers": ("project --pp 33", 2, ["30 layers are too few for 33 stages"]),
     "more stages than layers, of no model": ("project --pp 64 --microbatches 512", 2, ["no --model was given, so profile zb-a100-6.2b (the default)"]),
     "more stages than layers, to search for": ("project --pp 64 --schedule auto", 2, ["30 layers are too few for 64 stages", "zb-a100-6.2b (the default)"]),

@@ -86,6 +86,7 @@ OF_PROJECT = {
         "--cp 2 --context all-gather", "--cp 2 --overlap-cp 0.5", "--vpp 2", "--schedule zb-h1", "--profile tiny.json",
         "--tokens 1e9", "--tokens 15e12", "--to-config megatron", "--to-config primus",
         "--to-config torchtitan", "--lengths L.txt", "--memory-limit 80GiB", infeasible("--memory-limit 1MiB"),
+        "--plan P.toml",
         "--gpus 16",
     ],
     EXPERTS: [*OF_EXPERTS, same("--etp 1"), "--ep 4"],
@@ -232,6 +233,7 @@ def write_inputs(folder: Path) -> None:
         "overheads.json": json.dumps(OVERHEADS),
         "L.txt": "".join(f"{tokens}\n" for tokens in range(100, 4000, 37)),
         "train.sh": SCRIPT,
+        "P.toml": '[[stages]]\nlayers = 3\nrecompute = "full*2"\n\n[[stages]]\nlayers = 1\n',
         "mine.toml": CLUSTER,
         "run.csv": passes_of_three_steps(),
     }

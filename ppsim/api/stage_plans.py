@@ -1,0 +1,118 @@
+"""Files of `--plan`: layers, recomputation and offloading of each stage of the model."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from ppsim.base.boundary import After, Count, Strict, Within, validated
+from ppsim.base.errors import ConfigError
+from ppsim.base.files import read_json, read_toml, read_yaml
+from ppsim.catalog.build import find
+from ppsim.costs.job import Job
+from ppsim.model.offloading import offload_modules_of
+from ppsim.model.recompute import plan_of_stage, recompute_of
+from ppsim.model.stages import StagePlan
+from ppsim.projection.plan import AUTO, Plan
+
+
+class _Stage(Strict):
+    layers: Count | None = None
+    recompute: Annotated[str, After(recompute_of)] | None = None
+    offload_modules: Annotated[str, After(offload_modules_of)] | None = None
+
+
+class _File(Strict):
+    stages: Annotated[list[_Stage], Within(min_length=1)]
+
+
+@dataclass(frozen=True)
+class StagesFile:
+    """What a file says of each stage; None where it leaves something to `--recompute`, `--offload-modules`."""
+
+    path: Path
+    stages: Sequence[_Stage]
+
+    @property
+    def layers(self) -> list[int] | None:
+        """Layers per stage, None if the file leaves them to `--split`."""
+        counts = [stage.layers for stage in self.stages]
+        return [count for count in counts if count is not None] if None not in counts else None
+
+    def split(self, asked: Any) -> Any:
+        """Return the layers of each stage, or the split that is asked for; raises `ConfigError` if both differ."""
+        if self.layers is None or asked is None:
+            return self.layers or asked
+        is_layout = isinstance(asked, list) and any(isinstance(one, str) for one in asked)
+        counts = [str(one).count("t") for one in asked] if is_layout else asked
+        if counts != self.layers:
+            raise ConfigError(f"{self.path} says the layers of each stage: leave out --split")
+        return asked
+
+    def plans(self, job: Job) -> tuple[StagePlan, ...]:
+        """Return the plan of each stage, those of the job where the file has none."""
+        return tuple(
+            StagePlan(
+                job.execution.recompute if stage.recompute is None else stage.recompute,
+                job.offload_modules if stage.offload_modules is None else stage.offload_modules,
+            )
+            for stage in self.stages
+        )
+
+    def applied_to(self, job: Job) -> Job:
+        """Return the job with these plans; equal ones are those of every stage."""
+        plans = self.plans(job)
+        if len(set(plans)) > 1:
+            return replace(job, stage_plans=plans)
+        execution = replace(job.execution, recompute=plans[0].recompute)
+        return replace(job, execution=execution, offload_modules=plans[0].offload_modules)
+
+    def require_fit(self, plan: Plan, job: Job, vpp: int) -> None:
+        """Raise `ConfigError` with all that the file says and the rest of a plan does not allow."""
+        if problems := list(dict.fromkeys(self._problems(plan, job, vpp))):
+            raise ConfigError(f"{self.path}: " + "\n  ".join(problems))
+
+    def _problems(self, plan: Plan, job: Job, vpp: int) -> Iterator[str]:
+        entry = None if plan.schedule == AUTO else find(plan.schedule_name)
+        num_stages = plan.pp * vpp // (entry.num_replicas if entry else 1)
+        if len(self.stages) != num_stages:
+            yield f"it has {len(self.stages)} stages, but pp {plan.pp} and vpp {vpp} make {num_stages}"
+        given = [stage.layers for stage in self.stages]
+        if None in given and any(count is not None for count in given):
+            missing = ", ".join(str(at) for at, count in enumerate(given) if count is None)
+            yield f"all stages have layers, or none: stage {missing} has none"
+        if self.layers and sum(self.layers) != len(job.model.layers):
+            yield f"its stages have {sum(self.layers)} layers, but the model has {len(job.model.layers)}"
+        for at, (stage, one) in enumerate(zip(self.stages, self.plans(job), strict=True)):
+            if stage.layers is not None:
+                number = one.recompute.partition("/")[2] if one.recompute.startswith("block/") else "0"
+                if int(number) > stage.layers:
+                    yield f"stage {at}: recompute {one.recompute} is of {number} layers, but it has {stage.layers}"
+            try:
+                if stage.layers is not None:
+                    plan_of_stage(one.recompute, stage.layers)
+                replace(job, stage_plans=(one,))
+            except ConfigError as error:
+                yield f"stage {at}: {error}"
+            if one.offload_modules and entry and entry.splits_backward:
+                yield f"stage {at}: {plan.schedule_name} splits the backward: leave out offload_modules"
+
+
+def read_stages(path: str | Path) -> StagesFile:
+    """Return what a TOML, YAML or JSON file says of each stage; raises `ConfigError` naming all that is wrong."""
+    path = Path(path)
+    readers = {".toml": read_toml, ".yaml": read_yaml, ".yml": read_yaml}
+    return StagesFile(path, validated(_File, readers.get(path.suffix, read_json)(path), str(path)).stages)
+
+
+def stages_toml(report: Mapping[str, Any]) -> str:
+    """Return the file of `--plan` for a report of a projection; raises `ConfigError` for one without a model."""
+    if not report.get("stages"):
+        raise ConfigError("a plan of each stage is of a projection with a model: give --model")
+    blocks = []
+    for stage in report["stages"]:
+        lines = ["[[stages]]", f"layers = {stage['layers']}", f'recompute = "{stage["recompute"]}"']
+        if stage["offload_modules"]:
+            lines.append(f'offload_modules = "{stage["offload_modules"]}"')
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)

@@ -1,0 +1,46 @@
+"""The stages of a projected job, one row each: layers, recomputation, time, bytes, and the limit of their rank."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ppsim.projection.plan import Plan
+from ppsim.simulation.stage_costs import StageCosts
+from ppsim.simulation.timeline import Timeline
+
+_NEAR = 0.95
+"""A rank is limited by memory or compute if it uses this part of the memory, or of the busiest rank's time."""
+
+
+def stage_rows(plan: Plan, timeline: Timeline, costs: StageCosts, layers: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a row for each stage of the model; none for a plan without a job. `layers` has those of each stage.
+
+    Keys: stage, rank, layers, recompute and offload_modules (as `--plan` has them), forward_s and backward_s (of a
+    microbatch), activation_bytes (saved of a microbatch, on the device), limited_by ("compute", "memory", both
+    joined by " and ", or "").
+    """
+    job, schedule = plan.job, timeline.schedule
+    if job is None:
+        return []
+    resolved = costs.resolved_for(schedule)
+    limits = [" and ".join(_limits(plan, timeline, rank)) for rank in range(schedule.num_ranks)]
+    return [
+        {
+            "stage": stage,
+            "rank": (rank := int(schedule.stage_to_rank[stage])),
+            "layers": number,
+            "recompute": one.recompute,
+            "offload_modules": one.offload_modules,
+            "forward_s": float(resolved.forward_s[stage]),
+            "backward_s": float(resolved.backward_s[stage]),
+            "activation_bytes": float(resolved.activation_bytes[stage]),
+            "limited_by": limits[rank],
+        }
+        for stage, (number, one) in enumerate(zip(layers, job.plans_of(len(layers)), strict=True))
+    ]
+
+
+def _limits(plan: Plan, timeline: Timeline, rank: int) -> list[str]:
+    """The resources that a rank uses up."""
+    busy_s, peaks, limit = timeline.busy_s, timeline.memory.peak_bytes, plan.memory_bound_bytes
+    found = ["compute"] if busy_s[rank] >= _NEAR * busy_s.max() else []
+    return found + (["memory"] if limit is not None and peaks[rank] >= _NEAR * limit else [])
